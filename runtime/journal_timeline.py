@@ -226,7 +226,7 @@ class Timeline:
                     self._arrived[job.id] = job.iterations or 0
                     if phases := estimated_phases(self._specs[job.id]):
                         facts.append(core_facts.Estimated(job.id, phases))
-                    facts.append(core_facts.Arrived(job, isinstance(entry, Requeued)))
+                    facts.append(core_facts.Arrived(job, isinstance(entry, Requeued), frozenset(entry.alive)))
                 case Resumed(job_id=job_id) if job_id not in departures:
                     facts += [core_facts.Vacated(job_id), core_facts.Resumed(job_id)]
                 case OverBudget(job_id=job_id):

@@ -15,6 +15,7 @@ from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
+from rollmux_env.kernel.tables import COLD
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -32,15 +33,17 @@ _FORMER_NAMES = {
 # Columns that records did not have in version 0.1.0, and what they have instead: a value, another column's, or the row's number.
 _ROW = "its row"
 _ADDED: dict[str, str | int] = {
-    **dict.fromkeys(("rollout_warm_s", "training_warm_s", "cold_s", "entered_done", "limit_per_cold", "visits"), 0),
-    **dict.fromkeys(("warm_s", "visitors", "visiting_cold_s", "work_rate"), 0),
+    **dict.fromkeys(("rollout_warm_s", "training_warm_s", "cold_s", "coming_cold_s", "entered_done", "visits"), 0),
+    **dict.fromkeys(("entered_warm", "admitted_warm", "stays_per_cold", "enters_per_cold", "joined_per_cold"), 0),
+    **dict.fromkeys(("warm_s", "visitors", "work_rate"), 0),
+    "warm_group": COLD,
     **dict.fromkeys(("of_shape", "more_shapes", "staleness", "rollout_pool"), 0),
     "training_pool": 1,
     "first_shape": _ROW,
     "alone_s": "solo_s",
     **dict.fromkeys(("rollout_device_gb", "training_device_gb", "node_device_gb"), 0),
     **dict.fromkeys(("beside_waits", "beside_number", "beside_overtaken", "beside_runs", "beside_since_s"), 0),
-    **dict.fromkeys(("stays_limit_s", "enters_limit_s", "follows_limit_s", "joined_limit_s"), "limit_s"),
+    **dict.fromkeys(("stays_limit_s", "enters_limit_s", "joined_limit_s"), "limit_s"),
     **dict.fromkeys(("reward_s", "reward_nodes"), 0),
     "plain_held_s": "plain_s",
 }

@@ -42,7 +42,7 @@ class CandidateTable:
         period_s: (R,) period of the group with the job in it, seconds; nan likewise.
         reason: (R,) index into `REASONS`: 0, or the first reason against it.
         saturated: (R,) whether the group's T_load is at least its T_cycle without the job.
-        slack: (R,) least limit over period of the members and the job, less 1: below 0 an SLO is broken; nan likewise.
+        limit_s: (R,) longest period that keeps every SLO, and where switches are planned every promise; nan likewise.
         training_nodes: (R,) training nodes that the shape asks for: those of a new group.
     """
 
@@ -55,7 +55,7 @@ class CandidateTable:
     period_s: Floats
     reason: Ints
     saturated: NDArray[np.bool_]
-    slack: Floats
+    limit_s: Floats
     training_nodes: Ints
 
     def __len__(self) -> int:
@@ -65,6 +65,11 @@ class CandidateTable:
     def feasible(self) -> NDArray[np.bool_]:
         """(R,) rows that break nothing."""
         return np.asarray(self.reason == FEASIBLE)
+
+    @property
+    def slack(self) -> Floats:
+        """(R,) limit over period, less 1: below 0 an SLO is broken; nan where the group as a whole is out."""
+        return np.asarray(self.limit_s / self.period_s - 1)
 
     @property
     def physical(self) -> NDArray[np.bool_]:
@@ -119,22 +124,18 @@ def candidates(state: State, job_id: str, order: Ints | None = None) -> Candidat
         order: rows of the groups that are looked at, in order of creation; all of them without it.
     """
     rows = _fill(state, job_id, only_improving=False, prune=False, order=order)
-    row = state.row(job_id)
     view = state.view
     jobs, groups = view.jobs, view.groups
-    own_limit_s = jobs["limit_s"][row]
     shape = rows["of_shape"].copy()
-    shape_row = int(jobs["first_shape"][row]) + shape
+    shape_row = int(jobs["first_shape"][state.row(job_id)]) + shape
     group_row = rows["group"]
     new = group_row < 0
     period_s = rows["period_s"].copy()
     if state.order.size:
-        joined_limit_s = np.minimum(groups["joined_limit_s"][group_row], jobs["enters_limit_s"][shape_row])
-        limit_s = np.where(new, own_limit_s, joined_limit_s)
         saturated = ~new & (groups["load_s"][group_row] >= groups["cycle_s"][group_row] * (1 - TOLERANCE))
         group_id = np.where(new, -1, groups["id"][group_row])
     else:
-        limit_s, saturated, group_id = np.full(len(rows), own_limit_s), np.zeros(len(rows), dtype=bool), np.full(len(rows), -1)
+        saturated, group_id = np.zeros(len(rows), dtype=bool), np.full(len(rows), -1)
     return CandidateTable(
         job_id=job_id,
         group=group_id,
@@ -145,7 +146,7 @@ def candidates(state: State, job_id: str, order: Ints | None = None) -> Candidat
         period_s=period_s,
         reason=rows["reason"].copy(),
         saturated=saturated,
-        slack=limit_s / period_s - 1,
+        limit_s=rows["limit_s"].copy(),
         training_nodes=jobs["training_nodes"][shape_row],
     )
 

@@ -46,15 +46,34 @@ def isolated(job: Job, cluster: Cluster | None = None) -> Placement:
 
 @dataclass(frozen=True)
 class Arrived:
-    """A job is known and waits for a place."""
+    """A job is known and waits for a place.
+
+    Attributes:
+        alive: names of the nodes on which its processes have its state, until this instant is over.
+    """
 
     at_s: float
     job: Job
+    alive: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Requeued(Arrived):
     """A job that had to give up its place waits for another one, before all others of its priority."""
+
+
+@dataclass(frozen=True)
+class Warm:
+    """The policy is about to be asked for a job whose processes are alive: at this instant it can enter one place without a cold
+    start.
+
+    Attributes:
+        group: id of the group whose nodes are those of the job's processes; None: they would be those of a new group.
+    """
+
+    at_s: float
+    job_id: str
+    group: int | None
 
 
 @dataclass(frozen=True)
@@ -152,5 +171,17 @@ class Resized:
 
 
 Event = (
-    Arrived | Requeued | Admitted | Moved | Resumed | Departed | OverBudget | Withdrawn | Reprofiled | Progressed | Ticked | Resized
+    Arrived
+    | Requeued
+    | Warm
+    | Admitted
+    | Moved
+    | Resumed
+    | Departed
+    | OverBudget
+    | Withdrawn
+    | Reprofiled
+    | Progressed
+    | Ticked
+    | Resized
 )

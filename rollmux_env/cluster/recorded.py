@@ -17,6 +17,7 @@ from rollmux_env.cluster.events import (
     Reprofiled,
     Resized,
     Resumed,
+    Warm,
     Withdrawn,
 )
 from rollmux_env.cluster.plan import check_nodes
@@ -63,7 +64,7 @@ def _problem(state: State, event: Event) -> str | None:
             return None if state.is_paused(job_id) else f"job {job_id} is not in the pause of a move"
         case Departed(job_id=job_id):
             return None if state.is_running(job_id) else f"job {job_id} is not running"
-        case Withdrawn(job_id=job_id):
+        case Withdrawn(job_id=job_id) | Warm(job_id=job_id):
             return None if job_id in state.waiting else f"job {job_id} is not waiting"
         case Reprofiled(job=job):
             if not state.knows(job.id):

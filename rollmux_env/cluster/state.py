@@ -26,6 +26,7 @@ from rollmux_env.cluster.events import (
     Resized,
     Resumed,
     Ticked,
+    Warm,
     Withdrawn,
 )
 from rollmux_env.cluster.group import Group, Nodes, group_at, node_columns, nodes_of
@@ -39,6 +40,7 @@ from rollmux_env.job_keys import Job
 from rollmux_env.kernel import membership
 from rollmux_env.kernel.promises import promise
 from rollmux_env.kernel.tables import (
+    COLD,
     NOWHERE,
     ROLLOUT,
     TRAINING,
@@ -105,6 +107,7 @@ class State:
         self._free_groups: list[int] = []
         self._group_rows: dict[int, int] = {}
         self._pauses = Pauses()
+        self._warm: list[int] = []  # rows of the job that may enter a place warm at this instant
 
     @property
     def view(self) -> View:
@@ -306,7 +309,7 @@ class State:
         """A state of its own: what is applied to one of the two does not change the other."""
         twin = copy(self)
         twin._keep(copied(self._jobs), copied(self._groups))
-        for name in ("waiting", "_models", "_rows", "_free_groups", "_group_rows", "_pauses"):
+        for name in ("waiting", "_models", "_rows", "_free_groups", "_group_rows", "_pauses", "_warm"):
             setattr(twin, name, getattr(self, name).copy())
         twin.nodes, twin._busy_before_s = self.nodes.copy(), self._busy_before_s.copy()
         twin.charges = self.charges.copy()
@@ -387,7 +390,25 @@ class State:
                 self._busy_before_s[job[f"{side}_pool"]] -= job[f"{side}_busy_s"]
         job["sync_s"] = self._jobs["sync_s"][self.shape_rows(row)[shape]]
 
+    def _warm_up(self, row: int, group: int) -> None:
+        """A waiting job could enter a group without a cold start, in the shape that it is written in."""
+        self._cool_down()
+        self._warm = [row, int(self._jobs["first_shape"][row])]
+        self._jobs["warm_group"][self._warm] = group
+
+    def _cool_down(self) -> None:
+        """That was so at an instant that is over."""
+        self._jobs["warm_group"][self._warm] = COLD
+        self._warm = []
+
+    def _is_warm(self, row: int, placement: Placement) -> bool:
+        """Whether a job enters a place warm."""
+        group = NOWHERE if placement.group is None else placement.group
+        added = placement.group is not None and placement.new_rollout_nodes > 0
+        return bool(self._jobs["warm_group"][row] == group and not added and placement.shape == 0)
+
     def _enter(self, row: int, placement: Placement) -> None:
+        self._jobs["entered_warm"][row] = self._is_warm(row, placement)
         self._wear(row, placement.shape)
         group = self._group_rows[placement.group] if placement.group is not None else self._open(row, placement.training_nodes)
         self._jobs["entered_done"][row] = self._jobs["done"][row]
@@ -510,10 +531,14 @@ def apply(state: State, event: Event) -> None:
 
     Events are facts: whether a decision is allowed is `rollmux_env.cluster.plan.carry_out`'s to say.
     """
+    if state._warm and event.at_s > state.now_s:
+        state._cool_down()
     state.now_s = float(event.at_s)  # compiled code is made anew for a clock of whole numbers
     match event:
         case Arrived(job=job):
             state._add_job(job, isinstance(event, Requeued))
+        case Warm(job_id=job_id, group=number):
+            state._warm_up(state._rows[job_id], NOWHERE if number is None else number)
         case Admitted(at_s=at_s, job_id=job_id, placement=placement):
             row = state._rows[job_id]
             job = state._models[row]
@@ -523,6 +548,8 @@ def apply(state: State, event: Event) -> None:
             state._jobs["leaves_s"][row] = at_s + job.duration_s if job.duration_s is not None else np.inf
             state.charges.admit(row, at_s)
             state._enter(row, placement)
+            state._jobs["admitted_warm"][row] = state._jobs["entered_warm"][row]
+            state._cool_down()
         case Moved(at_s=at_s, job_id=job_id, placement=placement):
             row = state._rows[job_id]
             state._settle(int(state._jobs["group"][row]))

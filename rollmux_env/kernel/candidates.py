@@ -13,6 +13,7 @@ import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import (
+    entry_limit,
     keeps_alone,
     node_positions,
     rollout_memory_fits,
@@ -36,8 +37,8 @@ def candidate_type(nodes: int) -> np.dtype[Any]:
 
     group: row of the group, -1 for a new one. of_shape: number of the job's shape. new_nodes: rollout nodes to add, ANY_NODES where
     the group as a whole is out. nodes: (N,) numbers of the existing nodes, ascending, padded with -1. usd: marginal cost, $/h.
-    period_s: of the group with the job in it, seconds; both nan where the group as a whole is out. reason: FEASIBLE, or the first
-    reason against it.
+    period_s: of the group with the job in it, seconds; limit_s: longest that keeps what was promised; all three nan where the group
+    as a whole is out. reason: FEASIBLE, or the first reason against it.
     """
     return np.dtype(
         [
@@ -47,6 +48,7 @@ def candidate_type(nodes: int) -> np.dtype[Any]:
             ("reason", "i8"),
             ("usd", "f8"),
             ("period_s", "f8"),
+            ("limit_s", "f8"),
             ("nodes", "i8", (nodes,)),
         ]
     )
@@ -97,12 +99,6 @@ def next_subset(chosen: Ints, size: int, n_nodes: int, before: Ints) -> bool:
     return False
 
 
-@compiled(arrays=False)
-def entry_limit(job: Records, group: Records) -> float:
-    """The longest period of a group once a job has entered it, at which both keep what was promised; both are records."""
-    return float(min(group.joined_limit_s, job.enters_limit_s - job.limit_per_cold * group.visiting_cold_s))
-
-
 @compiled
 def period_with(
     jobs: Records, groups: Records, job: int, group: int, training_s: float, chosen: Ints, size: int, limit: float
@@ -143,12 +139,12 @@ def period_with(
 
 
 @compiled(arrays=False)
-def _write(row: Records, group: int, shape: int, new_nodes: int, usd: float, period_s: float, reason: int) -> None:
+def _write(row: Records, group: int, shape: int, new_nodes: int, usd: float, seconds: tuple[float, float], reason: int) -> None:
     row.group = group
     row.of_shape = shape
     row.new_nodes = new_nodes
     row.usd = usd
-    row.period_s = period_s
+    row.period_s, row.limit_s = seconds
     row.reason = reason
     for k in range(row.nodes.shape[0]):
         row.nodes[k] = -1
@@ -207,11 +203,11 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
             if reason != FEASIBLE:
                 if not only_improving:
                     if rows < room:
-                        _write(out[rows], group, shape, ANY_NODES, np.nan, np.nan, reason)
+                        _write(out[rows], group, shape, ANY_NODES, np.nan, (np.nan, np.nan), reason)
                     rows += 1
                 continue
             training_s = training_seconds(jobs, row, g.training_nodes)
-            limit = entry_limit(j, g) * (1.0 + TOLERANCE)
+            limit = entry_limit(jobs, j, g, 0) * (1.0 + TOLERANCE)
             if only_improving and max(g.period_s, g.training_load_s + training_s) > limit:
                 continue
             n_nodes = g.n_nodes
@@ -225,6 +221,8 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
                 usd = k * rollout_usd(g, limits)
                 if only_improving and (has_feasible or usd >= best):
                     break
+                if k > 0 and j.warm_group == g.id:
+                    limit = entry_limit(jobs, j, g, k) * (1.0 + TOLERANCE)
                 size = n - k
                 more = complete(chosen, 0, size, n_nodes, before)
                 while more:
@@ -240,7 +238,7 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
                             reason = SLO
                         if not only_improving or reason == FEASIBLE:
                             if rows < room:
-                                _write(out[rows], group, shape, k, usd, period, reason)
+                                _write(out[rows], group, shape, k, usd, (period, limit / (1.0 + TOLERANCE)), reason)
                                 for i in range(size):
                                     out[rows].nodes[i] = g.node_number[chosen[i]]
                             rows += 1
@@ -260,7 +258,7 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
             reason = SLO
         if not only_improving or (reason == FEASIBLE and usd < best):
             if rows < room:
-                _write(out[rows], NOWHERE, shape, n, usd, j.alone_s, reason)
+                _write(out[rows], NOWHERE, shape, n, usd, (j.alone_s, j.limit_s), reason)
             rows += 1
             best = min(best, usd)
     return rows

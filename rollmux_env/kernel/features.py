@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.kernel.candidates import entry_limit, is_saturated
+from rollmux_env.kernel.candidates import is_saturated
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import departure_s, training_seconds
+from rollmux_env.kernel.membership import departure_s, entry_limit, training_seconds
 from rollmux_env.kernel.pools import nodes_of, own_usd, provisioned_usd, rollout_usd
 from rollmux_env.kernel.tables import ROLLOUT, TRAINING, Ints, Limits, Records, View
 
@@ -314,7 +314,7 @@ def shared_features(view: View, known_stays: bool, stay_s: float, job: int, grou
         pool = g.training_nodes
         training_load = g.training_load_s + training_seconds(view.jobs, job, pool)
         training_gb += g.training_gb
-        limit = entry_limit(asks, g)
+        limit = entry_limit(view.jobs, asks, g, 0)
         period = g.period_s
         saturated = is_saturated(g)
         for v in range(g.n_nodes):

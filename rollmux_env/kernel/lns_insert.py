@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollmux_env.kernel.candidates import FEASIBLE, candidate_type, entry_limit, enumerate_candidates
+from rollmux_env.kernel.candidates import FEASIBLE, candidate_type, enumerate_candidates
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.lns_value import Regrouping, group_usd, is_home, job_worth, nodes_in_use
 from rollmux_env.kernel.membership import (
     attach,
     detach,
+    entry_limit,
     keeps_alone,
     memory_kept,
     open_group,
@@ -143,7 +144,7 @@ def _go_home(view: View, facts: Regrouping, job: int) -> bool:
             home.rank += 1
     put_back(jobs, groups, job, home)
     home.rank = rank
-    limit = min(g.limit_s, g.joined_limit_s) if g.visitors > 0 else g.limit_s
+    limit = g.joined_limit_s if g.visitors > 0 else g.limit_s
     fits = g.period_s <= limit * (1.0 + TOLERANCE) and memory_kept(g, limits)
     if not fits:
         detach(jobs, groups, job)
@@ -166,7 +167,7 @@ def _home_usd(view: View, facts: Regrouping, job: int, search: Search) -> float:
 @compiled(arrays=False)
 def may_join(jobs: Records, group: Records, limits: Limits, job: int) -> bool:
     """What can be said of a group as a whole, before its nodes are looked at; the group is a record."""
-    limit = entry_limit(jobs[job], group) * (1.0 + TOLERANCE)
+    limit = entry_limit(jobs, jobs[job], group, 0) * (1.0 + TOLERANCE)
     training_s = group.training_load_s + training_seconds(jobs, job, group.training_nodes)
     return bool(
         group.n_members < limits.group_size_max

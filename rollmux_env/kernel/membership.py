@@ -21,7 +21,8 @@ def shape_row(record: Records, job: int, shape: int) -> int:
 @compiled(arrays=False)
 def keeps_alone(job: Records) -> bool:
     """Whether a job, a record, may have a group of its own: as it is written always, in another shape where its promise is kept."""
-    return bool(job.of_shape == 0 or job.alone_s <= job.enters_limit_s * (1.0 + TOLERANCE))
+    limit = min(job.limit_s, job.enters_limit_s - job.enters_per_cold * job.cold_s)
+    return bool(job.of_shape == 0 or job.alone_s <= limit * (1.0 + TOLERANCE))
 
 
 @compiled(arrays=False)
@@ -117,6 +118,31 @@ def _load_nodes(jobs: Records, groups: Records, group: int) -> None:
 
 
 @compiled(arrays=False)
+def promised_limit(member: Records, cold_s: float) -> float:
+    """The longest period of its group that keeps a member's promise, with so many seconds of cold starts to come there."""
+    if member.visits != 0:
+        return float(min(member.limit_s, member.enters_limit_s - member.enters_per_cold * cold_s))
+    return float(min(member.limit_s, member.stays_limit_s - member.stays_per_cold * cold_s))
+
+
+@compiled(arrays=False)
+def entry_limit(jobs: Records, job: Records, group: Records, new_nodes: int) -> float:
+    """The longest period of a group once a job has entered it, at which it and the members keep what was promised, or 0.
+
+    Args:
+        job, group: records.
+        new_nodes: rollout nodes that are added for the job: on these nothing of it can be alive.
+    """
+    cold = 0.0 if new_nodes == 0 and job.warm_group == group.id else job.cold_s
+    coming = group.coming_cold_s + cold
+    limit = min(group.joined_limit_s, min(job.limit_s, job.enters_limit_s - job.enters_per_cold * coming))
+    if cold > 0.0 and group.joined_per_cold > 0.0:
+        for i in range(group.n_members):
+            limit = min(limit, promised_limit(jobs[group.members[i]], coming))
+    return float(max(0.0, limit))
+
+
+@compiled(arrays=False)
 def refresh_promises(jobs: Records, group: Records) -> None:
     """Recompute what a group, a record, may be joined at; see `rollmux_env.kernel.promises`."""
     visitors = 0
@@ -124,15 +150,17 @@ def refresh_promises(jobs: Records, group: Records) -> None:
     for i in range(group.n_members):
         j = jobs[group.members[i]]
         visitors += j.visits
-        cold += j.visits * j.cold_s
+        cold += j.cold_s if j.visits != 0 else j.coming_cold_s
     limit = np.inf
+    per_cold = 0.0
     for i in range(group.n_members):
         j = jobs[group.members[i]]
-        own = j.follows_limit_s if j.visits != 0 else j.stays_limit_s
-        limit = min(limit, own - j.limit_per_cold * cold)
+        limit = min(limit, promised_limit(j, cold))
+        per_cold = max(per_cold, j.enters_per_cold if j.visits != 0 else j.stays_per_cold)
     group.visitors = visitors
-    group.visiting_cold_s = cold
+    group.coming_cold_s = cold
     group.joined_limit_s = limit
+    group.joined_per_cold = per_cold
 
 
 @compiled(arrays=False)

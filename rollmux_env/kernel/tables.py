@@ -19,6 +19,7 @@ Records = Any  # a structured array; in compiled code a row of one too
 
 
 NOWHERE = -1
+COLD = -2  # in place of a group's number
 UNUSED = np.iinfo(np.int64).max  # nodes of a rescaling step that there is not
 ROLLOUT, TRAINING = 0, 1  # sides of a group
 TOLERANCE = 1e-9  # relative, in favour of <= and >=: SLO, residency, saturation
@@ -33,14 +34,19 @@ _JOB = (
     ("alone_s", "f8", ""),  # the same in the shape that the row has, seconds
     ("limit_s", "f8", ""),  # longest period that keeps the SLO, slo * T_solo, seconds
     # Where switches are planned (`rollmux_env.kernel.promises`); else no switch takes time, and both limits are `limit_s`.
+    # A limit is the longest period of a group that keeps the job's promise with no cold start to come in the group.
     ("rollout_warm_s", "f8", ""),  # warm start of a phase on nodes that others use too, seconds
     ("training_warm_s", "f8", ""),
     ("cold_s", "f8", ""),  # cold starts of both phases in a new place, seconds
+    ("coming_cold_s", "f8", ""),  # those that it still has before it in its present place, seconds
     ("entered_done", "f8", ""),  # iterations that it had done when it came to its present place
-    ("stays_limit_s", "f8", ""),  # longest period that keeps its promise when another job enters its group
+    ("entered_warm", "i8", ""),  # 1 where it came there with its state alive on the nodes
+    ("admitted_warm", "i8", ""),  # 1 where it came so to its first place
+    ("warm_group", "i8", ""),  # of a job that waits: number of the group that it could enter so, NOWHERE for a new one, or COLD
+    ("stays_limit_s", "f8", ""),  # where it is, when another job enters its group
+    ("stays_per_cold", "f8", ""),  # what each second of cold starts to come takes off that
     ("enters_limit_s", "f8", ""),  # when it enters a group itself
-    ("follows_limit_s", "f8", ""),  # when another one does so after it, in the same plan
-    ("limit_per_cold", "f8", ""),  # what each second of cold starts beyond that takes off these limits
+    ("enters_per_cold", "f8", ""),  # likewise
     ("visits", "i8", ""),  # 1 where its place is one of a plan that is being made, which it has not entered yet
     ("rollout_gb", "f8", ""),  # host memory per node, GB
     ("training_gb", "f8", ""),
@@ -74,7 +80,7 @@ _JOB = (
     ("duration_s", "f8", ""),  # its fixed stay, or infinite
 )
 
-LIMITS = ("limit_s", "stays_limit_s", "enters_limit_s", "follows_limit_s")  # all the same where switches are not planned
+LIMITS = ("limit_s", "stays_limit_s", "enters_limit_s")  # all the same where switches are not planned
 
 # Columns of the group table.
 _GROUP = (
@@ -97,9 +103,10 @@ _GROUP = (
     ("cycle_s", "f8", ""),  # T_cycle, seconds
     ("load_s", "f8", ""),  # T_load, seconds
     ("limit_s", "f8", ""),  # longest period that keeps every member's SLO, seconds
-    ("joined_limit_s", "f8", ""),  # longest period that keeps every member's promise when another job enters
     ("visitors", "i8", ""),  # members that visit
-    ("visiting_cold_s", "f8", ""),  # their cold starts, seconds
+    ("coming_cold_s", "f8", ""),  # cold starts that its members still have before them, seconds
+    ("joined_limit_s", "f8", ""),  # longest period that keeps every member's promise when a job enters warm
+    ("joined_per_cold", "f8", ""),  # most that each second of a cold entry takes off that
     ("warm_s", "f8", ""),  # its members' longest warm start, seconds
     ("period_s", "f8", ""),  # exact round-robin period, seconds
     ("work_rate", "f8", ""),  # work-hours that its members do in an hour
@@ -167,6 +174,7 @@ _FILL = {
     "rescale_nodes": UNUSED,
     "movable": 1,
     "group": NOWHERE,
+    "warm_group": COLD,
     "iterations": np.inf,
     "leaves_s": np.inf,
     "duration_s": np.inf,

@@ -25,7 +25,7 @@ class Decision:
         group: id of its group, None where queued.
         delta_usd_per_hour: what it added to the price of the cluster, $/h; None where queued.
         rollout_nodes, training_nodes: numbers of its nodes within the group.
-        reason: why it is queued, in words; nothing where it is placed.
+        reason: why it is queued, or has a group of its own beside others, in words; else nothing.
         shape: of a placed job that has shapes, the number of the one that it runs in; else None.
     """
 
@@ -79,6 +79,7 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
     """
     state = State(scenario.cluster, switches=plans_switches(policy))
     scheduler = Scheduler(state, policy)
+    why = scheduler.planner.why = {}
     decisions: dict[str, Decision] = {}
     for job in in_order_of_arrival(scenario):
         before = state.nodes.copy()
@@ -93,8 +94,8 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
             group = state.group_of(event.job_id)
             nodes, pins = tuple(range(group.training_nodes)), state.pins(event.job_id)
             shape = event.placement.shape if state.job(event.job_id).shapes else None
-            strategy = event.placement.strategy
-            decisions[event.job_id] = Decision(event.job_id, strategy, group.id, own_usd, pins, nodes, shape=shape)
+            strategy, reason = event.placement.strategy, why.get(event.job_id, "")
+            decisions[event.job_id] = Decision(event.job_id, strategy, group.id, own_usd, pins, nodes, reason, shape)
     for job_id, reason in zip(state.waiting, reasons(state, policy), strict=True):
         decisions[job_id] = replace(decisions[job_id], reason=reason)
     groups = tuple(

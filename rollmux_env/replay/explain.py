@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rollmux_env.cluster.candidates import REASONS, CandidateTable, candidates
 from rollmux_env.cluster.events import Arrived, Event, Placement
 from rollmux_env.cluster.plan import Place, Plan, Policy, plans_switches
+from rollmux_env.cluster.sides import against
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
+from rollmux_env.kernel.candidates import SLO
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario
 
 
 @dataclass
 class _RecordingPolicy:
-    """Delegates to a policy, and records the last candidate table of one job."""
+    """Delegates to a policy, and records the last candidate table of one job, and what SLOs have against its rows."""
 
     policy: Policy
     job_id: str
     at_s: float = 0.0
     table: CandidateTable | None = None
+    why: dict[int, str] = field(default_factory=dict)
     placement: Placement | None = None
     asked: int = 0
 
@@ -41,6 +44,8 @@ class _RecordingPolicy:
     def decide(self, state: State, event: Event) -> Plan:
         mine = isinstance(event, Arrived) and event.job.id == self.job_id
         table = candidates(state, self.job_id) if mine else None
+        if table is not None:
+            self.why = {row: against(state, table, row).words for row in range(len(table)) if table.reason[row] == SLO}
         plan = self.policy.decide(state, event)
         if table is not None:
             self.at_s, self.table, self.asked = state.now_s, table, self.asked + 1
@@ -55,7 +60,8 @@ def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
     Returns:
         `job`, `at_s`, `asked` (how often: more than once where it waited), `outcome`, and `alternatives` in Algorithm 1's order:
         each with `verdict`, `group` (None for a new one), `shape` (of a job that has any), `rollout_nodes`, `new_rollout_nodes`,
-        `delta_usd_per_hour`, `period_s`, `slack` and `saturated`; figures are None where a group is out as a whole.
+        `delta_usd_per_hour`, `period_s`, `slack`, `saturated` and `why` (the numbers of the SLO that drops it, in words, else
+        None); figures are None where a group is out as a whole.
 
     Raises:
         InputError: no such job.
@@ -69,7 +75,7 @@ def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
         raise InputError(f"--job {job_id}: the policy was never asked about it")
     chosen = _row_of(table, recorder.placement)
     prunes = bool(getattr(policy, "prune", False))
-    rows = [_alternative(table, row, chosen, prunes) for row in range(len(table))]
+    rows = [_alternative(table, row, chosen, prunes) | {"why": recorder.why.get(row)} for row in range(len(table))]
     if chosen is None and recorder.placement is not None:
         rows.append(_outside(recorder.placement))
     if not next(job for job in scenario.jobs if job.id == job_id).shapes:
@@ -127,6 +133,7 @@ def _outside(placement: Placement) -> dict[str, Any]:
         "period_s": None,
         "slack": None,
         "saturated": False,
+        "why": None,
     }
 
 

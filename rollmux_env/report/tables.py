@@ -18,6 +18,8 @@ from rollmux_env.report.fitting import fitted
 WIDTH = 120
 """Columns where standard output is no terminal."""
 
+_WHYS = 3  # SLOs that `explain` tells in full
+
 
 def show(*parts: RenderableType) -> None:
     """Print to standard output: as wide as the terminal, or `WIDTH` columns where that is a file or a pipe."""
@@ -102,7 +104,7 @@ def plan_tables(policy: str, admission: Admission) -> RenderableType:
             _numbers(decision.rollout_nodes),
             _numbers(decision.training_nodes),
         )
-    reasons = make_table("queued", "why", left=2)
+    reasons = make_table("queued or alone", "why", left=2)
     reasons.columns[-1].no_wrap = False
     for decision in admission.decisions:
         if decision.reason:
@@ -153,12 +155,14 @@ def alternatives_table(report: dict[str, Any], most: int) -> RenderableType:
             "" if row["slack"] is None else f"{100 * row['slack']:+.1f}%",
             style="bold green" if row["verdict"] == "chosen" else "",
         )
+    whys = dict.fromkeys(row["why"] for row in sorted(others, key=lambda row: -(row["slack"] or 0.0)) if row["why"])
     hidden = len(others) - most
     note = f"{hidden} more alternatives: --format json lists them all" if hidden > 0 else ""
     title = f"Job {report['job']} at {report['at_s']:,.0f} s, decided by {report['policy']}"
     parts: list[RenderableType] = [heading(title), table]
     if not chosen:
         parts.append(Text(report["outcome"], style="bold"))
+    parts += [Text(why) for why in [*whys][:_WHYS]]
     if note:
         parts.append(Text(note, style="dim"))
     return Group(*parts)

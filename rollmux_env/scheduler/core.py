@@ -36,7 +36,7 @@ from rollmux_env.scheduler.holding import Holding
 from rollmux_env.scheduler.keeping import job_keeping
 from rollmux_env.scheduler.members import HoldName, PhaseName
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, PoolName, PoolNode, Returned
-from rollmux_env.scheduler.planner import INSTANT_S, Planner
+from rollmux_env.scheduler.planner import INSTANT_S, Arrival, Planner
 from rollmux_env.scheduler.review import Review
 from rollmux_env.scheduler.settling import Settling
 from rollmux_env.scheduler.shares import Span
@@ -104,7 +104,7 @@ class Scheduler:
         self._resumed: list[str] = []
         self._departed: dict[str, bool] = {}
         self._withdrawn: list[str] = []
-        self._arriving: list[tuple[Job, bool]] = []
+        self._arriving: list[Arrival] = []
         self._resizes = False  # there are more or fewer nodes in service
         self._make_policy = make_policy
         self._commands: list[Command] = []
@@ -173,8 +173,8 @@ class Scheduler:
 
     # Facts.
 
-    def arrived(self, job: Job, again: bool = False) -> None:
-        self._arriving.append((job, again))
+    def arrived(self, job: Job, again: bool = False, alive: frozenset[str] = frozenset()) -> None:
+        self._arriving.append(Arrival(job, again, alive))
 
     def confined(self, job_id: str, names: frozenset[str]) -> None:
         self.planner.confined[job_id] = names
@@ -424,9 +424,9 @@ class Scheduler:
                 case Moved(job_id=job_id):
                     self.seats[job_id].moving = True
                     yield Move(job_id)
-        for job, _ in arriving:
-            if job.id in self.state.waiting:
-                yield Wait(job.id)
+        for arrival in arriving:
+            if arrival.job.id in self.state.waiting:
+                yield Wait(arrival.job.id)
         if self._settling is not None and not self.stopped:
             yield from self._lend(self._settling)
 

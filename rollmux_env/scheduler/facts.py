@@ -21,10 +21,13 @@ class Arrived(NamedTuple):
 
     Attributes:
         again: it had to give up its place, and waits before all others of its priority.
+        alive: names of the nodes on which its processes have its state. Where it gets just these now, it begins without a cold
+            start. A job that has to wait (`commands.Wait`) ends them.
     """
 
     job: Job
     again: bool = False
+    alive: frozenset[str] = frozenset()
 
 
 class Confined(NamedTuple):

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.dispatcher import DispatchPolicy
-from rollmux_env.scheduler.nodes import LEASE, NodePool, Place, PoolName
+from rollmux_env.scheduler.nodes import LEASE, POOLS, NodePool, Place, PoolName
 
-POOLS: tuple[PoolName, PoolName] = ("rollout", "training")
 Needs = Mapping[str, Mapping[PoolName, int]]
 
 

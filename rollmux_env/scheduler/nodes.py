@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 from rollmux_env.errors import InvariantError
 
 PoolName = Literal["rollout", "training"]
+POOLS: tuple[PoolName, PoolName] = ("rollout", "training")
 Place = tuple[int, PoolName, int]  # group, pool, number of the node within the group
 LEASE = -1  # in place of a group's number: nodes of no group, lent to jobs that are being profiled
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import floor, inf
 from time import perf_counter
+from typing import NamedTuple
 
+from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import (
     Arrived,
     Departed,
@@ -17,6 +19,7 @@ from rollmux_env.cluster.events import (
     Resized,
     Resumed,
     Ticked,
+    Warm,
     Withdrawn,
 )
 from rollmux_env.cluster.plan import Plan, Policy, carry_out
@@ -26,10 +29,19 @@ from rollmux_env.job_keys import Job
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.confined import confined_plan
 from rollmux_env.scheduler.draining import without
-from rollmux_env.scheduler.nodes import NodePool
+from rollmux_env.scheduler.nodes import POOLS, NodePool
 from rollmux_env.scheduler.quotas import Quotas
+from rollmux_env.scheduler.reasons import alone_because
 
 INSTANT_S = 1e-6  # times this close are one instant
+
+
+class Arrival(NamedTuple):
+    """A job that arrives; see `rollmux_env.scheduler.facts.Arrived`."""
+
+    job: Job
+    again: bool
+    alive: frozenset[str]
 
 
 class Ticks:
@@ -72,7 +84,9 @@ class Planner:
         decision_s: seconds of computing of each call of the policy for a waiting job.
         hidden: groups that the policy is not to see.
         confined: jobs that may have some nodes alone, and the names of these. alone: jobs that nobody may share a group with.
-        nodes: where nodes have names. settle: gives the places of groups nodes, those of a confined job its own.
+        alive: jobs that arrive at this instant, and the names of the nodes on which their processes are.
+        why: of jobs that have got a group of their own, why they share none; None: nobody wants to know.
+        nodes: where nodes have names. settle: gives the places of groups nodes, those of a job that is to have its own these.
     """
 
     def __init__(self, state: State, policy: Policy) -> None:
@@ -85,6 +99,8 @@ class Planner:
         self.hidden: Collection[int] = ()
         self.confined: dict[str, frozenset[str]] = {}
         self.alone: set[str] = set()
+        self.alive: dict[str, frozenset[str]] = {}
+        self.why: dict[str, str] | None = None
         self.nodes: NodePool | None = None
         self.settle: Callable[[str], None] = lambda _: None
         self._departed: Departed | None = None  # the last one that the policy has not been asked about
@@ -172,21 +188,24 @@ class Planner:
             ticked, self._ticked = self._ticked, None
             self.move(ask(policy, self.shown, ticked))
 
-    def admit(self, now_s: float, arriving: Iterable[tuple[Job, bool]], asks: bool) -> None:
+    def admit(self, now_s: float, arriving: Iterable[Arrival], asks: bool) -> None:
         """The second half ends: the queue is served from its head, then come those who arrive.
 
         Args:
-            arriving: jobs, and whether they had to give up their place. asks: as of `answer`.
+            asks: as of `answer`.
         """
         state = self.state
         if asks and self._serves:
             self._serve(now_s)
-        for job, again in arriving:
-            self.note((Requeued if again else Arrived)(now_s, job))
+        for job, again, alive in arriving:
+            self.note((Requeued if again else Arrived)(now_s, job, tuple(sorted(alive))))
+            if alive:
+                self.alive[job.id] = alive
             if not asks:
                 self._serves = True
             elif (place := self._turn(job.id)) is not None:
                 self._serve(now_s, place)
+        self.alive.clear()
         if self.ticks.every_s is not None:
             first_s = state.job(state.job_id(0)).arrival_s if state.arrived else inf
             self.ticks.after(now_s, first_s, state.order.size > 0)
@@ -246,7 +265,11 @@ class Planner:
         """
         state = self.state
         began_s = perf_counter()
+        self._warm(event)
         names, shown = self.confined.get(event.job.id), self.shown
+        because = ""
+        if self.why is not None and shown.order.size:
+            because = alone_because(shown, candidates(shown, event.job.id))
         if event.job.id in self.alone:
             shown = without(state, [group.id for group in state.group_list()])
         if names is None or self.nodes is None:
@@ -258,6 +281,27 @@ class Planner:
         if state.cluster.quotas and (above := quotas.broken(plan, self.policy)):
             return None if event.job.user in above else False
         self.events += carry_out(state, plan, self.policy.keeps_slo, passed)
-        if names is not None:
+        if self.why is not None and state.is_running(event.job.id) and len(state.group_of(event.job.id).jobs) == 1:
+            self.why[event.job.id] = because
+        if names is not None or event.job.id in self.alive:
             self.settle(event.job.id)
         return state.is_running(event.job.id)
+
+    def own_nodes(self, job_id: str) -> frozenset[str] | None:
+        """Names of the nodes that the places of a job which has just been admitted are to have; None: any."""
+        if job_id in self.confined:
+            return self.confined[job_id]
+        enters_warm = job_id in self.alive and self.state.jobs.entered_warm[self.state.row(job_id)]
+        return self.alive[job_id] if enters_warm else None
+
+    def _warm(self, event: Arrived) -> None:
+        """Say where a job could enter warm, if it could."""
+        alive, nodes = self.alive.get(event.job.id), self.nodes
+        if alive is None or nodes is None:
+            return
+        self.settle(event.job.id)  # others may have got places in this instant
+        group = next((group for group, names in nodes.assigned_by_group().items() if alive == {*names}), None)
+        if group is not None and self.state.group_row(group) is not None:
+            self.note(Warm(event.at_s, event.job.id, group))
+        elif alive <= {node.name for pool in POOLS for node in nodes.free(pool)}:
+            self.note(Warm(event.at_s, event.job.id, None))

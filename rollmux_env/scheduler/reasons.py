@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from math import inf
 
 from rollmux_env.cluster.candidates import REASONS, CandidateTable, candidates
 from rollmux_env.cluster.demand import nodes_asked
+from rollmux_env.cluster.sides import tightest
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.candidates import SLO
-from rollmux_env.kernel.tables import TOLERANCE
-
-_NAMED = 3  # jobs that one reason names
 
 
 def behind(state: State, head: str) -> str:
@@ -30,14 +28,33 @@ def no_place(state: State, job_id: str) -> str:
         return f"the policy lets it wait, though {fitting} placement{'s' if fitting > 1 else ''} would fit"
     lacks = _lacks(state, job_id)
     alone = f"needs {_asked(lacks)} for a group of its own; {_free(lacks)}" if lacks else "may have no group of its own"
+    return "; ".join([alone, *_groups(state, table)])
+
+
+def alone_because(state: State, table: CandidateTable) -> str:
+    """Why a job that is about to have a group of its own shares none; nothing where there is none.
+
+    Args:
+        table: its candidates, before it is placed.
+    """
+    takers = table.feasible & (table.group >= 0)
+    if not takers.any():
+        return "; ".join(_groups(state, table))
+    saturated = ", saturated ones" if table.saturated[takers].all() else ""
+    count = len({*table.group[takers].tolist()})
+    return f"the policy prefers it, though {count} group{'s' if count > 1 else ''} would take the job{saturated}"
+
+
+def _groups(state: State, table: CandidateTable) -> list[str]:
+    """What speaks against each group; of those that SLOs close, the nearest one's numbers."""
     nearest = {int(group): int(reason) for group, reason in sorted(zip(table.group, table.reason, strict=True)) if group >= 0}
     counts = Counter(reason for reason in nearest.values() if reason != SLO)
-    groups = [f"{count} group{'s' if count > 1 else ''}: {REASONS[reason]}" for reason, count in counts.items()]
-    tight = [group for group, reason in nearest.items() if reason == SLO]
-    if tight:
-        count = f"{len(tight)} group{'s' if len(tight) > 1 else ''}"
-        groups.append(f"{count}: it would break the SLO of {_names(_losers(state, table, tight, job_id))}")
-    return "; ".join([alone, *groups])
+    texts = [f"{count} group{'s' if count > 1 else ''}: {REASONS[reason]}" for reason, count in counts.items()]
+    sides = [one for group in nearest if (one := tightest(state, table, group)) is not None]
+    if sides:
+        one = min(sides, key=lambda one: one.needs_s / one.allows_s if one.allows_s > 0 else inf)
+        texts.append(f"{len(sides)} group{'s' if len(sides) > 1 else ''}: {one.words}")
+    return texts
 
 
 def _lacks(state: State, job_id: str) -> dict[str, tuple[int, int]]:
@@ -57,25 +74,3 @@ def _asked(lacks: dict[str, tuple[int, int]]) -> str:
 def _free(lacks: dict[str, tuple[int, int]]) -> str:
     free = [left for _, left in lacks.values()]
     return f"{' and '.join(map(str, free))} {'is' if free == [1] else 'are'} free"
-
-
-def _losers(state: State, table: CandidateTable, groups: Sequence[int], job_id: str) -> list[str]:
-    """Whose SLO is in the way in groups: of the candidate of each that comes nearest."""
-    losers: dict[str, None] = {}
-    for group in groups:
-        rows = [row for row in range(len(table)) if table.group[row] == group and table.reason[row] == SLO]
-        period_s = min(float(table.period_s[row]) for row in rows)
-        row = state.group_row(group)
-        assert row is not None
-        members = state.groups["members"][row, : state.groups["n_members"][row]].tolist()
-        for member in [*members, state.row(job_id)]:
-            if period_s > float(state.jobs["limit_s"][member]) * (1 + TOLERANCE):
-                losers[state.job_id(member)] = None
-    return [*losers]
-
-
-def _names(job_ids: Sequence[str]) -> str:
-    if not job_ids:
-        return "a job, warm starts counted"
-    more = len(job_ids) - _NAMED
-    return " and ".join([", ".join(job_ids[:_NAMED])] + ([f"{more} more"] if more > 0 else []))

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from rollmux_env.cluster.events import Admitted, Departed, Moved
 from rollmux_env.cluster_keys import Cluster
 from rollmux_env.scheduler.groups import Seat
-from rollmux_env.scheduler.guests import POOLS, Guests
-from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Place, PoolName, PoolNode, Returned
+from rollmux_env.scheduler.guests import Guests
+from rollmux_env.scheduler.nodes import LEASE, POOLS, Assigned, NodePool, Place, PoolName, PoolNode, Returned
 from rollmux_env.scheduler.planner import Planner
 
 
@@ -74,11 +74,11 @@ class Settling:
         if self._unsettled is not None:
             self._unsettled.add(number)
 
-    def settle(self, confined: str | None = None) -> None:
+    def settle(self, job_id: str | None = None) -> None:
         """Let the nodes of groups be those that the state says, where they may not be.
 
         Args:
-            confined: a job that may have some nodes alone, which may have got its place just now.
+            job_id: of a job that may have got its place just now, and is to have nodes of its own (`Planner.own_nodes`).
         """
         changed = self._changed()
         if changed is not None and not changed:
@@ -91,9 +91,9 @@ class Settling:
             seats = (seat for seat in self._seats.values() if changed is None or seat.seating.group in changed)
             used = {name for seat in seats for name in seat.nodes()}
         own: dict[Place, frozenset[str]] = {}
-        if confined is not None and state.is_running(confined):
-            names, group = self._planner.confined[confined], state.group_of(confined)
-            own = {(group.id, "rollout", number): names for number in state.pins(confined)}
+        if job_id is not None and state.is_running(job_id) and (names := self._planner.own_nodes(job_id)) is not None:
+            group = state.group_of(job_id)
+            own = {(group.id, "rollout", number): names for number in state.pins(job_id)}
             own |= {(group.id, "training", number): names for number in range(group.training_nodes)}
         self._assignments += nodes.settle(places, used, state.now_s, own, changed)
 

@@ -142,7 +142,7 @@ class Controller:
         done = iteration_line(order.iteration + 1, self._spec.iterations, seconds, runtime_hook.metrics)
         note(f"profiled in {seconds:.2f} s" if order.profile else done)
         if order.profile:
-            return Done({}, movable)
+            return Done({}, movable, alive=self._job is not None)
         self._recent = [*self._recent[-PATIENCE:], dict(runtime_hook.metrics)]
         lines = warnings(self._recent)
         for line in lines:

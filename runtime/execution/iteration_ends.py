@@ -27,7 +27,7 @@ class IterationEnds:
     def completed(self, handle: JobHandle, done: Done) -> None:
         """A job has carried out its order."""
         if handle.iteration == PROFILE:
-            handle.movable = done.movable
+            handle.movable, handle.alive = done.movable, done.alive
             handle.began_s.clear()
             handle.passes -= 1
             if handle.passes:

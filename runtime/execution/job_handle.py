@@ -57,7 +57,7 @@ class JobHandle:
 
     Attributes:
         spec: as it was submitted. job: as the policy sees it; None until it is profiled. controller, workers: its processes.
-        has_come: the controller has asked for an order.
+        has_come: the controller has asked for an order. alive: its processes have its state, on `nodes`, since its profile.
         group: the number of its group, or `LEASE`; None where it has no place. numbers, nodes: of its place, by phase. shape: in
             which it runs there.
         iteration: the one in hand, or the next. begins: the one that its place begins with. done: the most that it ever had done.
@@ -90,6 +90,7 @@ class JobHandle:
     spec: JobSpec
     controller: Any = None
     has_come: bool = False
+    alive: bool = False
     job: Job | None = None
     group: int | None = None
     numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)

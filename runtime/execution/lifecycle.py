@@ -52,7 +52,7 @@ class JobLifecycle:
     def start(self, handle: JobHandle) -> None:
         """Start a job's processes, if it has none and is not about to end."""
         if handle.controller is None and handle.end is None and not self._run.stopping:
-            handle.has_come = False
+            handle.has_come = handle.alive = False
             self._watched.add(handle)
             self._processes.start(handle)
             self._run.spawn(self._watch(handle))
@@ -281,7 +281,9 @@ class JobLifecycle:
         """
         assert handle.job is not None
         changes = {"arrival_s": self._run.log.now(), "iterations": handle.spec.iterations - handle.begins}
-        return (*self.estimated(handle), facts.Arrived(handle.job.model_copy(update=changes), again))
+        stays = handle.alive and handle.controller is not None and handle.end is None and not handle.resting
+        alive = frozenset(node.name for nodes in handle.nodes.values() for node in nodes) if stays else frozenset()
+        return (*self.estimated(handle), facts.Arrived(handle.job.model_copy(update=changes), again, alive))
 
     @staticmethod
     def estimated(handle: JobHandle) -> tuple[facts.Estimated, ...]:

@@ -52,7 +52,8 @@ class Done:
     Attributes:
         metrics: what the job reported. movable: it could go on from here in another placement; of a profile, it ever could.
         keeps: it has checkpoints. checkpoint: of the last iteration of all, which is only done when that is written.
-        warnings: what the user is to know of its training, a line each.
+        warnings: what the user is to know of its training, a line each. alive: of a profile, the job's state stays in its
+            processes, for its first iteration.
     """
 
     metrics: dict[str, float]
@@ -60,6 +61,7 @@ class Done:
     keeps: bool = False
     checkpoint: Checkpoint | None = None
     warnings: tuple[str, ...] = ()
+    alive: bool = False
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from rollmux_env.scheduler.commands import Command
 from rollmux_env.scheduler.core import Entry, Scheduler
 from rollmux_env.scheduler.members import HoldName
 from rollmux_env.scheduler.nodes import NodePool
+from rollmux_env.scheduler.preview import reasons
 from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import CHECKPOINTS
 from runtime.execution.job_handle import PROFILE, Asked, Hold, JobHandle
@@ -72,11 +73,13 @@ class RunState:
             return make_runnable(plan.policy, plan.seed)
 
         self.plan = plan
+        self._make_policy = make_policy
         self.log = log
         self.nodes = nodes
         dispatch = make_dispatch(plan.dispatch)
         watches = watches or any(spec.shapes for spec in plan.specs)
         self.scheduler = Scheduler(state, make_policy(), dispatch, nodes, make_policy if watches else None)
+        self._why = self.scheduler.planner.why = {}
         self.handles = {spec.id: JobHandle(spec) for spec in plan.specs}
         self.residents = Residents(self.handles)
         self.stopping = False
@@ -141,7 +144,8 @@ class RunState:
     def _announce(self, entry: Entry) -> None:
         if isinstance(entry, Admitted | Moved):
             group = self.scheduler.state.group_of(entry.job_id)
-            self.log.say(f"{entry.job_id}: {entry.placement.strategy.replace('_', ' ')}, group {group.id}")
+            why = self._why.pop(entry.job_id, "")
+            self.log.say(f"{entry.job_id}: {entry.placement.strategy.replace('_', ' ')}, group {group.id}{why and f'; {why}'}")
         elif isinstance(entry, Reprofiled):
             handle, job = self.handles[entry.job.id], entry.job
             former, handle.job = handle.job, job
@@ -195,7 +199,9 @@ class RunState:
             case commands.Evict():
                 self.evict(handle)
             case commands.Wait():
-                self.log.say(f"{handle.id}: waits for nodes")
+                twin = self.scheduler.planner.shown.forecast()
+                why = reasons(twin, self._make_policy())[twin.waiting.index(handle.id)]
+                self.log.say(f"{handle.id}: waits for nodes: {why}")
             case commands.AtRisk(_, slowdown, moved):
                 job = self.scheduler.state.job(handle.id)
                 risk = f"{handle.id}: its SLO is at risk: {slowdown:.2f} times its solo time of late, {job.slo:g} at most"

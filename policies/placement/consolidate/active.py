@@ -91,9 +91,9 @@ def _with_shapes(state: State, jobs: Records) -> tuple[Records, Ints]:
         return jobs, np.arange(n)
     many = np.flatnonzero(jobs["more_shapes"])
     shapes = state.view.jobs.take(rows)
-    shapes["limit_per_cold"] = np.maximum(shapes["limit_per_cold"], jobs["limit_per_cold"][of_job])
     shapes.put(starts[many] + jobs["of_shape"][many], jobs.take(many))  # what goes home is what was there
-    shapes["stays_limit_s"] = jobs["stays_limit_s"][of_job]
+    for column in ("stays_limit_s", "stays_per_cold", "coming_cold_s"):
+        shapes[column] = jobs[column][of_job]
     shapes["more_shapes"], shapes["group"] = 0, NOWHERE
     shapes["iterations"], shapes["leaves_s"] = np.inf, np.inf
     jobs["first_shape"][many] = n + starts[many]

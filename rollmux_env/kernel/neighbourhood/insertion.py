@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from rollmux_env.kernel.candidates import complete, entry_limit, next_subset, period_with
+from rollmux_env.kernel.candidates import complete, next_subset, period_with
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import (
+    entry_limit,
     keeps_alone,
     refresh,
     rollout_memory_fits,
@@ -46,9 +47,9 @@ def _loads_fit(group: Records, job: Records, limits: Limits, chosen: Ints, size:
 
 
 @compiled(arrays=False)
-def _may_join(group: Records, job: Records, limits: Limits, shield: bool) -> bool:
+def _may_join(jobs: Records, group: Records, job: Records, limits: Limits, shield: bool) -> bool:
     """Whether a job, a record as the group is, might have a place there: what is known without its training seconds there."""
-    if shield and group.period_s > entry_limit(job, group) * (1.0 + TOLERANCE):
+    if shield and group.period_s > entry_limit(jobs, job, group, 0) * (1.0 + TOLERANCE):
         return False
     return bool(
         0 < group.n_members < limits.group_size_max
@@ -74,7 +75,7 @@ def best_place(view: View, valuation: Valuation, group: int, job: int, barred: i
     asks, shield = view.jobs[job], valuation.terms[0].shield == 1
     for shape in range(1 + asks.more_shapes):
         row = shape_row(asks, job, shape)
-        if shape != barred and _may_join(view.groups[group], view.jobs[row], view.limits, shield):
+        if shape != barred and _may_join(view.jobs, view.groups[group], view.jobs[row], view.limits, shield):
             _look(view, valuation, group, row, before, best)
 
 
@@ -84,7 +85,7 @@ def _look(view: View, valuation: Valuation, group: int, job: int, before: Floats
     g, j = view.groups[group], view.jobs[job]
     limits, terms, place = view.limits, valuation.terms[0], valuation.place[0]
     training_s = training_seconds(view.jobs, job, g.training_nodes)
-    limit = entry_limit(j, g) * (1.0 + TOLERANCE)
+    limit = entry_limit(view.jobs, j, g, 0) * (1.0 + TOLERANCE)  # who runs enters nowhere warm
     longest = limit if terms.shield == 1 else np.inf
     if max(g.period_s, g.training_load_s + training_s) > longest:
         return

@@ -1,0 +1,123 @@
+"""Which SLO speaks against a candidate: both sides of the comparison, in seconds and in words, and what would do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil, inf
+from typing import NamedTuple
+
+from rollmux_env.cluster.candidates import CandidateTable
+from rollmux_env.cluster.state import State
+from rollmux_env.kernel.candidates import SLO
+from rollmux_env.kernel.promises import SETTLING
+from rollmux_env.kernel.tables import COLD, TOLERANCE
+
+
+class Sides(NamedTuple):
+    """What a job would need with a candidate, and what its SLO allows; see `rollmux_env.kernel.promises`.
+
+    Attributes:
+        job_id: whose SLO it is.
+        needs_s, allows_s: seconds from its admission to its end; of its period alone where that is above its SLO already.
+        words: both, and which iterations or SLO of that job, all else being as it is, would do.
+    """
+
+    job_id: str
+    needs_s: float
+    allows_s: float
+    words: str
+
+
+class _Entry(NamedTuple):
+    """What an entry makes of a group: its period, cold starts that are then to come, and those of the entry among them, seconds."""
+
+    job_row: int
+    period_s: float
+    cold_s: float
+    own_cold_s: float
+
+
+def tightest(state: State, table: CandidateTable, group: int) -> Sides | None:
+    """The SLO that is furthest from allowing a job the best candidate in a group; None where none speaks against it.
+
+    Args:
+        group: its id.
+    """
+    rows = [row for row in range(len(table)) if table.group[row] == group and table.reason[row] == SLO]
+    return None if not rows else against(state, table, max(rows, key=lambda row: float(table.slack[row])))
+
+
+def against(state: State, table: CandidateTable, row: int) -> Sides:
+    """The SLO that is furthest from allowing a candidate, which breaks one.
+
+    Args:
+        row: of the table.
+    """
+    return max(_all(state, table, row), key=lambda one: one.needs_s / one.allows_s if one.allows_s > 0 else inf)
+
+
+def _all(state: State, table: CandidateTable, row: int) -> Iterator[Sides]:
+    job_row, period_s = state.row(table.job_id), float(table.period_s[row])
+    number = state.group_row(int(table.group[row]))
+    entrant = state.jobs[state.shape_rows(job_row)[int(table.shape[row])]]
+    if number is None:  # a group of its own
+        own_cold_s = float(entrant.cold_s)
+        yield _side(state, job_row, _Entry(job_row, period_s, own_cold_s, own_cold_s))
+        return
+    group = state.groups[number]
+    warm = entrant.warm_group == group.id and table.new_nodes[row] == 0
+    own_cold_s = 0.0 if warm else float(entrant.cold_s)
+    for member in [*group.members[: group.n_members].tolist(), job_row]:
+        yield _side(state, member, _Entry(job_row, period_s, float(group.coming_cold_s) + own_cold_s, own_cold_s))
+
+
+def _side(state: State, row: int, entry: _Entry) -> Sides:
+    """Of one job of those that would share the group."""
+    job, job_id, period_s = state.jobs[row], state.job_id(row), entry.period_s
+    slo, limit_s, enters = state.job(job_id).slo, float(job.limit_s), row == entry.job_row
+    most_s, per_cold = (job.enters_limit_s, job.enters_per_cold) if enters else (job.stays_limit_s, job.stays_per_cold)
+    limit = f"{slo:g} x {limit_s / slo:.4g} s"
+    if period_s > limit_s * (1 + TOLERANCE) or per_cold == 0.0:
+        text = f"an iteration would take {period_s:.4g} s, and the SLO of {job_id} allows {limit} = {limit_s:.4g} s"
+        return Sides(job_id, period_s, limit_s, f"{text}; {_would_do(slo * period_s / limit_s)}")
+    stayed_s = 0.0 if job.admitted_s == 0.0 and not state.is_running(job_id) else max(0.0, state.now_s - float(job.admitted_s))
+    if job.duration_s < inf:
+        rest_s, over_s = float(most_s / per_cold), limit_s / float(per_cold)
+        needs_s = stayed_s + rest_s
+        allows_s = needs_s - over_s + limit_s * (rest_s - entry.cold_s) / period_s
+        what = f"{job_id} stays {needs_s:.4g} s, and for what it would do at {period_s:.4g} s an iteration"
+        text = f"{what}{_after(entry.cold_s)} its SLO of {limit} allows {allows_s:.4g} s"
+        return Sides(job_id, needs_s, allows_s, f"{text}; {_would_do(slo * needs_s / allows_s if allows_s > 0 else inf)}")
+    settling = SETTLING + float(job.staleness)
+    left = 1.0 / float(per_cold) - settling
+    needs_s, allows_s = stayed_s + entry.cold_s + (left + settling) * period_s, stayed_s + float(most_s / per_cold)
+    parts = [f"{stayed_s:.4g} s so far"] if stayed_s else []
+    parts += [f"{entry.cold_s:.4g} s of cold starts"] if entry.cold_s else []
+    parts.append(f"({left:.4g} + {settling:g}) x {period_s:.4g} s")
+    text = f"{job_id} would take {' + '.join(parts)} = {needs_s:.4g} s, and its SLO of {limit} an iteration allows {allows_s:.4g} s"
+    gains_s = limit_s - period_s  # by each iteration more
+    more = ceil((needs_s - allows_s) / gains_s * (1 - TOLERANCE)) if gains_s > limit_s * TOLERANCE else None
+    iterations = None if more is None else int(job.iterations) + max(0, more)
+    least_slo = slo * needs_s / allows_s if allows_s > 0 else inf
+    ways = _would_do(least_slo, iterations, _fits_warm(state, row, entry, needs_s, allows_s))
+    return Sides(job_id, needs_s, allows_s, f"{text}; {ways}")
+
+
+def _fits_warm(state: State, row: int, entry: _Entry, needs_s: float, allows_s: float) -> bool:
+    """Whether the SLO would allow the entry if it were warm: then the newcomer has no cold start to its credit either."""
+    job = state.jobs[row]
+    credit_s = 0.0
+    if row == entry.job_row and job.warm_group == COLD:
+        credit_s = float(state.jobs.cold_s[int(job.first_shape)] * job.limit_s / job.solo_s)
+    return entry.own_cold_s > 0.0 and needs_s - entry.own_cold_s <= allows_s - credit_s
+
+
+def _after(cold_s: float) -> str:
+    return f" after {cold_s:.4g} s of cold starts" if cold_s else ""
+
+
+def _would_do(slo: float, iterations: int | None = None, warm: bool = False) -> str:
+    ways = [f"{iterations} iterations"] if iterations is not None else []
+    ways += [f"slo: {ceil(slo * 100 - TOLERANCE) / 100:g}"] if slo < inf else []
+    ways += ["a warm entry"] if warm else []
+    return f"{' or '.join(ways)} would do" if ways else "no SLO would do"
