@@ -39,6 +39,11 @@ def relaunch(plan: RunPlan, log: RunLog, record: RunRecord) -> None:
 def go_on(run: RunState, lifecycle: JobLifecycle, record: RunRecord) -> None:
     """Groups and placements are as they were; every job that was placed begins there with its last checkpoint."""
     notes: list[Fact] = []
+    specs = {fact.spec.id: fact.spec for fact in record.submitted}
+    for fact in record.profiled:
+        run.cold_starts.profiled(fact)
+    for part in record.phases:
+        run.cold_starts.observed(part, specs[part.job_id])
     lifecycle.node_changes.known = record.nodes | lifecycle.node_changes.known
     for handle in run.handles.values():
         if problem := run.problem_of(_recall, run, handle, record, notes):
