@@ -16,7 +16,6 @@ from typing import cast
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
 from runtime.attach.confining import confine
-from runtime.cold_starts import words_of
 from runtime.execution.first_loads import has_loaded, note_loaded
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
@@ -137,7 +136,7 @@ class Profiling:
             + (f"; asleep it keeps {asleep_gb[0]:.2f} and {asleep_gb[1]:.2f} GB of each GPU" if any(asleep_gb) else "")
         )
         if profile.provisional or without_core:
-            log.say(f"{job.id}: {words_of(fact)}; `rollmux run --no-cache` measures anew")
+            log.say(f"{job.id}: {self._run.cold_starts.words(job.id)}; `rollmux run --no-cache` measures anew")
         for number in range(1, 1 + len(job.shapes)):
             seconds = [f"{phase.worst_case_s:.2f} s on {phase.nodes}" for phase in job.phases(number)]
             log.say(f"{job.id}: shape {number}: rollout {seconds[0]}, training {seconds[1]}")
