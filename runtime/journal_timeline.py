@@ -115,6 +115,7 @@ class Timeline:
             elif isinstance(fact, Relaunched):
                 instants.append(Instant(fact.at_s, [], number))
                 restores = True
+                self._guests, self._lent = set(), set()  # whoever goes on knows nothing of them
             elif isinstance(fact, Entry):
                 last = self._group(number)
                 entries = self._facts[number : last + 1]
