@@ -163,12 +163,17 @@ class Profiled:
     Attributes:
         job: as the policy sees it. cached: no pass was needed, it had been measured before.
         waits: how its state may wait between phases, by pool.
+        provisional: phases whose cold start was measured before the engine's caches had anything, or without a core: the next one
+            that is observed replaces it.
+        without_core: phases that had no core for a good part of their seconds, twice: these are without that wait, and not cached.
     """
 
     at_s: float
     job: Job
     cached: bool
     waits: dict[Pool, Waits] = field(default_factory=dict)
+    provisional: tuple[Pool, ...] = ()
+    without_core: tuple[Pool, ...] = ()
 
 
 @dataclass(frozen=True)

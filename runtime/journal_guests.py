@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from rollmux_env.scheduler.nodes import LEASE
 from runtime.facts import Cancelled, Failed, LeaseEnded, PhaseSlice, Restarted
+from runtime.machine import lacked_core
 from runtime.record import RunRecord
 
 
@@ -77,9 +78,12 @@ def _stated_s(record: RunRecord, job_id: str, from_s: float) -> float:
 
 
 def _passed_s(record: RunRecord, job_id: str, from_s: float) -> float:
-    """When the pass of a job was over: with its sync, if it has one."""
+    """When the pass of a job was over: with its sync, if it has one. A pass in which a phase had no core is made once more."""
     parts = [part for part in record.phases if part.job_id == job_id and part.profile and part.ok and part.end_s >= from_s]
-    trained_s = min((part.end_s for part in parts if part.phase == "training"), default=inf)
+    trainings_s = sorted(part.end_s for part in parts if part.phase == "training")
+    trained_s = next(iter(trainings_s), inf)
+    if any(part.end_s <= trained_s and lacked_core(part.core_wait_s, part.done_s - part.run_s) for part in parts):
+        trained_s = next(iter(trainings_s[1:]), inf)
     again_s = min((part.asked_s for part in parts if part.asked_s >= trained_s), default=inf)
     syncs = (sync.end_s for sync in record.syncs if sync.job_id == job_id and sync.profile)
     return min((end_s for end_s in syncs if trained_s <= end_s <= again_s), default=trained_s)

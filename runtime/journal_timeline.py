@@ -27,6 +27,7 @@ from rollmux_env.cluster.events import (
 from rollmux_env.scheduler import facts as core_facts
 from rollmux_env.scheduler.core import Entry
 from rollmux_env.scheduler.nodes import LEASE, Assigned, Returned
+from runtime.cold_starts import ColdStarts
 from runtime.execution.job_handle import busy_s
 from runtime.execution.profiling import nodes_asked
 from runtime.facts import (
@@ -114,6 +115,7 @@ class Timeline:
             elif isinstance(fact, Relaunched):
                 instants.append(Instant(fact.at_s, [], number))
                 restores = True
+                self._guests, self._lent = set(), set()  # whoever goes on knows nothing of them
             elif isinstance(fact, Entry):
                 last = self._group(number)
                 entries = self._facts[number : last + 1]
@@ -140,13 +142,17 @@ class Timeline:
     def _phases(self) -> list[Instant]:
         guests = visits(self._record)
         instants = [Instant(batch[0].from_s, [self._unprofiled([visit.job_id for visit in batch])]) for batch in batches(guests)]
+        cold_starts = ColdStarts()
+        for fact in self._record.profiled:
+            cold_starts.profiled(fact)
         asked = (part for part in own_permits(self._record.phases) if part.group != LEASE)
         instants += [Instant(part.asked_s, [core_facts.Ready(part.job_id, permit_phase(part))]) for part in asked]  # type: ignore[arg-type]
         for part in self._record.phases:
             if part.group != LEASE and part.ok and (part.phase != "init" or part.extra):
                 seconds = part.done_s - part.run_s
                 device_gb = 0.0 if part.stays else part.device_gb
-                finished = core_facts.Finished(part.job_id, permit_phase(part), seconds, part.cold, not part.extra, device_gb)  # type: ignore[arg-type]
+                phase, cold_s = permit_phase(part), cold_starts.observed(part, self._specs[part.job_id])
+                finished = core_facts.Finished(part.job_id, phase, seconds, part.cold, not part.extra, device_gb, cold_s)  # type: ignore[arg-type]
                 instants.append(Instant(part.end_s, [finished, *self._sampled(part)]))
         for sync in self._record.syncs:
             if sync.asked_s is not None:

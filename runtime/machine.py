@@ -10,6 +10,8 @@ from pathlib import Path
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")
 _SCHEDULER = Path("/proc/thread-self/schedstat")  # nanoseconds on a core, nanoseconds ready without one, times on one
+_MUCH = 0.1  # of a phase's seconds
+_LEAST_WAIT_S = 0.1  # less is what any process waits now and then
 
 
 def boot_id() -> str:
@@ -23,6 +25,15 @@ def core_wait_s() -> float:
         return int(_SCHEDULER.read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return 0.0
+
+
+def lacked_core(waited_s: float, seconds: float) -> bool:
+    """Whether a phase was without a core for so long that its seconds say little about it.
+
+    Args:
+        waited_s: seconds that it was ready to run and had none. seconds: that it took.
+    """
+    return waited_s > max(_LEAST_WAIT_S, _MUCH * seconds)
 
 
 @cache

@@ -25,6 +25,7 @@ from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.cluster_keys import Cluster
 from rollmux_env.job_keys import Job
+from rollmux_env.phase_keys import Phase
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
 from rollmux_env.scheduler.dispatcher import DispatchPolicy
 from rollmux_env.scheduler.draining import other_places
@@ -221,7 +222,14 @@ class Scheduler:
             self._holding.begin(seat, phase, self.now_s)
 
     def finished(
-        self, job_id: str, phase: HoldName, seconds: float, cold: bool = False, counts: bool = True, device_gb: float = 0.0
+        self,
+        job_id: str,
+        phase: HoldName,
+        seconds: float,
+        cold: bool = False,
+        counts: bool = True,
+        device_gb: float = 0.0,
+        cold_s: float | None = None,
     ) -> None:
         seat = self.seats[job_id]
         if self._holding is not None:
@@ -232,6 +240,8 @@ class Scheduler:
             self.review.pace(job_id).phase(phase, seconds, cold)
         if device_gb and not seat.guest and phase != "sync":
             self._keeps(job_id, phase, device_gb)
+        if cold_s is not None and not seat.guest and phase != "sync":
+            self._starts_cold(job_id, phase, cold_s)
 
     def sampled(self, job_id: str) -> None:
         group = self.seats[job_id].group
@@ -567,6 +577,14 @@ class Scheduler:
         if known is not None:
             self.state.now_s = self.now_s
             self.planner.note(Reprofiled(self.now_s, known))
+
+    def _starts_cold(self, job_id: str, phase: PhaseName, cold_s: float) -> None:
+        """Plan with an observed cold start of a job in place of the one that was known."""
+        job = self.state.job(job_id)
+        part: Phase = getattr(job, phase)
+        known = part.model_copy(update={"switch": part.switch.model_copy(update={"cold_s": cold_s})})
+        self.state.now_s = self.now_s
+        self.planner.note(Reprofiled(self.now_s, job.model_copy(update={phase: known})))
 
     def _forget(self, job_id: str) -> None:
         if self.review is not None:

@@ -104,6 +104,7 @@ class Finished(NamedTuple):
         seconds: how long it took. cold: it began with a cold start.
         counts: False of a rollout beside the job's iterations: that of the iteration is still to come.
         device_gb: memory that the job keeps on each GPU of a node until its next phase there, GB.
+        cold_s: seconds of that cold start, where they are to replace those that are known; else None.
     """
 
     job_id: str
@@ -112,6 +113,7 @@ class Finished(NamedTuple):
     cold: bool = False
     counts: bool = True
     device_gb: float = 0.0
+    cold_s: float | None = None
 
 
 class Continued(NamedTuple):

@@ -62,8 +62,12 @@ class Guests:
 
     def end(self) -> bool:
         """Give back what was lent, if nobody is left who goes on there; whether something changed."""
-        if self.group is None or self.present or (self.lent and self._batches and self._batches[0].rule is not None):
+        if self.group is None or self.present:
             return False
+        if self.lent and self._batches and self._batches[0].rule is not None:
+            most = self._batches[0].most
+            if all(self.lent[pool] >= most[pool] for pool in POOLS):
+                return False
         self.group = self.lent = None
         return True
 

@@ -47,6 +47,9 @@ def run(
     ] = None,
     address: Address = None,
     seed: Seed = 0,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Measure all jobs anew, also those whose profiles are in the cache.")
+    ] = False,
 ) -> None:
     """Run real RL post-training jobs, co-executed on a rollout pool and a training pool.
 
@@ -65,7 +68,7 @@ def run(
 
     require("run", "run")
     if resume is not None:
-        for name in ("file", "policy", "dispatch", "dry_run", "out", "seed"):
+        for name in ("file", "policy", "dispatch", "dry_run", "out", "seed", "no_cache"):
             source = context.get_parameter_source(name)
             if source is not None and source.name != "DEFAULT":
                 what = "FILE" if name == "file" else f"--{name.replace('_', '-')}"
@@ -74,9 +77,8 @@ def run(
     elif file is None:
         raise InputError("FILE: is missing; a job file to run, or --resume DIR")
     else:
-        work = partial(
-            _begin, file, planning_switches(policy), dispatch or DISPATCH, dry_run, compare is not None, out, address, seed
-        )
+        planning = planning_switches(policy), dispatch or DISPATCH, seed, not no_cache
+        work = partial(_begin, file, planning, dry_run, compare is not None, out, address)
     if address is None:
         stay_on_loopback()
     try:
@@ -92,9 +94,13 @@ def run(
 
 
 def _begin(
-    file: Path, policy: str, dispatch: str, dry_run: bool, compare: bool, out: Path | None, address: str | None, seed: int
+    file: Path, planning: tuple[str, str, int, bool], dry_run: bool, compare: bool, out: Path | None, address: str | None
 ) -> str:
-    """A new run; how it ended."""
+    """A new run; how it ended.
+
+    Args:
+        planning: what makes a `runtime.commands.running.Planning`, which is imported late.
+    """
     from contextlib import nullcontext
 
     from policies.dispatch import make_dispatch
@@ -104,6 +110,7 @@ def _begin(
     from rollmux_env.report.folder import make_folder
     from runtime.jobs.spec import load_jobs
 
+    policy, dispatch, seed, _ = planning
     jobs = load_jobs(file)
     if elsewhere := next((job.id for job in jobs.jobs if job.is_attached), None):
         raise InputError(f"{file}: job {elsewhere}: `rollmux serve` and `rollmux submit` are for attached jobs and commands")
@@ -114,7 +121,7 @@ def _begin(
     make_dispatch(dispatch)
     if dry_run and compare:
         raise InputError("--compare: does not go with --dry-run, which runs nothing")
-    from runtime.commands.running import run_all, run_dry
+    from runtime.commands.running import Planning, run_all, run_dry
     from runtime.journal import JOURNAL, is_begun
     from runtime.own_folder import spare_folder
 
@@ -124,9 +131,9 @@ def _begin(
             raise InputError(f"--out {out}: holds a run already; choose another folder, or go on with it by --resume {out}")
     with nullcontext(out.resolve()) if out is not None else spare_folder() as folder:
         if dry_run:
-            run_dry(jobs, policy, dispatch, seed, folder, address)
+            run_dry(jobs, Planning(*planning), folder, address)
             return "done"
-        return run_all(jobs, policy, dispatch, seed, folder, address, compare, keep=out is not None)
+        return run_all(jobs, Planning(*planning), folder, address, compare, keep=out is not None)
 
 
 def _go_on(folder: Path, address: str | None, compare: bool) -> str:

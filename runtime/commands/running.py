@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import typer
 
@@ -26,7 +27,21 @@ from runtime.report.folder import write_report
 from runtime.report.summary import summary
 
 
-def run_all(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, address: str | None, compare: bool, keep: bool) -> str:
+class Planning(NamedTuple):
+    """What a new run plans with.
+
+    Attributes:
+        policy, dispatch: by name. seed: of policies that take one.
+        cached: profiles that were measured before may be used.
+    """
+
+    policy: str
+    dispatch: str
+    seed: int
+    cached: bool = True
+
+
+def run_all(jobs: Jobs, planning: Planning, folder: Path, address: str | None, compare: bool, keep: bool) -> str:
     """Run jobs, alone afterwards if they are to be compared, and report.
 
     Args:
@@ -44,7 +59,9 @@ def run_all(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
         with ray_session(address, nodes_wanted(jobs.cluster, jobs.jobs), folder / RAY) as nodes:
             cluster = cluster_of(jobs.cluster, jobs.jobs, nodes, typer.echo, gpu_memory_gb(nodes, address is None))
             foresee(jobs.jobs, nodes, address is None, typer.echo)
-            plan = RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), not compare, bounds=compare, models=keep)
+            policy, dispatch, seed, cached = planning
+            cached &= not compare
+            plan = RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), cached, bounds=compare, models=keep)
             outcome = execute(plan, typer.echo)
             if compare:
                 outcome = _run_alone(plan, outcome)
@@ -121,7 +138,7 @@ def _report(folder: Path, outcome: str) -> str:
     return "failed" if outcome == "done" and record.failed else outcome
 
 
-def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, address: str | None) -> None:
+def run_dry(jobs: Jobs, planning: Planning, folder: Path, address: str | None) -> None:
     """Print what memory jobs will take, profile them, and print what the policy would do with them.
 
     Raises:
@@ -132,13 +149,15 @@ def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
     from rollmux_env.report.job_shapes import placed_shapes
     from rollmux_env.report.tables import plan_tables
 
+    policy, dispatch, seed, cached = planning
     with take_lock(folder / DRIVER_LOCK):
         end_all_left(folder, typer.echo)
         with ray_session(address, nodes_wanted(jobs.cluster, jobs.jobs), folder / RAY) as nodes:
             cluster = cluster_of(jobs.cluster, jobs.jobs, nodes, typer.echo, gpu_memory_gb(nodes, address is None))
             if needed := foresee(jobs.jobs, nodes, address is None, typer.echo):
                 show(needed)
-            execute(RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), only_profile=True), typer.echo)
+            plan = RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), cached, only_profile=True)
+            execute(plan, typer.echo)
     record = read_run(folder)
     for failed in record.failed:
         raise InputError(f"job {failed.job_id}: fails in its profile: {failed.problem}")

@@ -30,7 +30,8 @@ class IterationEnds:
             handle.movable, handle.alive = done.movable, done.alive
             handle.began_s.clear()
             handle.passes -= 1
-            if handle.passes:
+            if handle.passes or self._profiling.repeats(handle):
+                handle.passes = max(1, handle.passes)
                 self._run.order(handle)
             else:
                 profile_over = handle.profile_over

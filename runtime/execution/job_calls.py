@@ -173,7 +173,8 @@ class JobCalls:
         else:
             run.went(handle, (phase,))
         device_gb = 0.0 if report.stays else report.device_gb  # who stays leaves before others need the room
-        news: list[facts.Fact] = [facts.Finished(job_id, phase, seconds, report.cold, not extra, device_gb)]
+        cold_s = self._profiling.cold_start(handle, done)
+        news: list[facts.Fact] = [facts.Finished(job_id, phase, seconds, report.cold, not extra, device_gb, cold_s)]
         if handle.spec.staleness and report.phase == "rollout" and hold.iteration + 1 == handle.spec.iterations:
             news.append(facts.Sampled(job_id))
         run.tell(*news, notes=(done,))

@@ -78,7 +78,9 @@ class JobHandle:
         interrupted: the iteration in hand has waited for room on a disk. full: its checkpoint finds none; what the system says.
         waits: how its state may wait between phases, by pool. to_leave: pools on whose nodes its state is no longer to stay.
         passes: of the profiler, that it still has to make. profile_over: they are over, or it has ended. measurements, sync_s,
-            own_s, movable: what they have shown.
+            own_s, movable: what they have shown. without_core: phases that had no core when they were last measured; repeats: that
+            has been measured once more.
+        loads_first: no engine like its own has been loaded here before.
         end: why its processes are being ended, if they are. again: whether it is then made anew. cleared: they have ended.
         resting: its processes are ending, since it waits for a place. moving: it is to go to another place. over_budget: it ends
             when its checkpoint is written. gone: it has come to its end, or another handle stands for it.
@@ -133,6 +135,9 @@ class JobHandle:
     sync_s: float = 0.0
     own_s: float = 0.0
     movable: bool = True
+    without_core: set[Pool] = field(default_factory=set)
+    repeats: bool = False
+    loads_first: bool = False
     end: End | None = None
     again: bool = False
     cleared: asyncio.Event = field(default_factory=asyncio.Event)

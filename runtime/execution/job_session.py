@@ -165,10 +165,12 @@ class JobSession:
         self._pools_loaded.add(pool)
         with self._devices[pool]:
             load_s = timed(job, "load", phase)[0]
+            load_wait_s = self._waited(self._usage(pool)) if self.worst_case else 0.0
             run_s = self.now()
             yield
             done_s = self.now()
             self._reporter.flush()
+            run_wait_s = self._waited(self._usage(pool)) if self.worst_case else 0.0  # what follows is no part of the phase
             if self.worst_case:
                 parked = measure(job, phase, lambda footprint: self._used(pool, footprint), self._gpus(pool))
             else:
@@ -184,7 +186,8 @@ class JobSession:
                 report,
                 host_gb=host_gb,
                 device_gb=device_gb,
-                core_wait_s=waited_s,
+                core_wait_s=run_wait_s if self.worst_case else waited_s,
+                load_wait_s=load_wait_s,
                 stays=parked.stays,
                 waits=parked.waits,
                 own_s=own_s,

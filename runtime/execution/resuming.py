@@ -9,6 +9,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.nodes import NodePool
 from runtime.attach.resuming import is_in_use
 from runtime.checkpoints import drop_above, newest
+from runtime.cold_starts import cold_starts_of
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.nodes import POOLS
@@ -39,6 +40,7 @@ def relaunch(plan: RunPlan, log: RunLog, record: RunRecord) -> None:
 def go_on(run: RunState, lifecycle: JobLifecycle, record: RunRecord) -> None:
     """Groups and placements are as they were; every job that was placed begins there with its last checkpoint."""
     notes: list[Fact] = []
+    run.cold_starts = cold_starts_of(record)
     lifecycle.node_changes.known = record.nodes | lifecycle.node_changes.known
     for handle in run.handles.values():
         if problem := run.problem_of(_recall, run, handle, record, notes):

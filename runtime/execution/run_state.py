@@ -29,6 +29,7 @@ from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.scheduler.preview import reasons
 from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import CHECKPOINTS
+from runtime.cold_starts import ColdStarts
 from runtime.execution.job_handle import PROFILE, Asked, Hold, JobHandle
 from runtime.execution.messages import End, Stopped
 from runtime.execution.nodes import POOLS
@@ -62,7 +63,7 @@ class RunState:
             run that has jobs with shapes.
 
     Attributes:
-        handles: jobs by id. residents: those whose state stays on its nodes.
+        handles: jobs by id. cold_starts: which of theirs are provisional. residents: those whose state stays on its nodes.
         stopping: the run stops. over: the outcome, or the error that ends it.
         coming: jobs that have not arrived at the policy or been given up yet.
         start: is called with a job that has a place, and may have no processes. evict: with one whose processes are to end.
@@ -81,6 +82,7 @@ class RunState:
         self.scheduler = Scheduler(state, make_policy(), dispatch, nodes, make_policy if watches else None)
         self._why = self.scheduler.planner.why = {}
         self.handles = {spec.id: JobHandle(spec) for spec in plan.specs}
+        self.cold_starts = ColdStarts()
         self.residents = Residents(self.handles)
         self.stopping = False
         self.over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -149,6 +151,9 @@ class RunState:
         elif isinstance(entry, Reprofiled):
             handle, job = self.handles[entry.job.id], entry.job
             former, handle.job = handle.job, job
+            if former is not None and (replaced := _cold_starts(former, job)):
+                self.log.say(f"{job.id}: {replaced}")
+                return
             if not job.movable:
                 return
             if former is not None and former.shapes != job.shapes:
@@ -323,3 +328,11 @@ class RunState:
         """The run ends with an error."""
         if not self.over.done():
             self.over.set_exception(error)
+
+
+def _cold_starts(former: Job, job: Job) -> str:
+    """What has been observed of cold starts in place of what was known of them; nothing where that is the same."""
+    before, after = ({pool: getattr(one, pool).switch.cold_s for pool in POOLS} for one in (former, job))
+    replaced = [pool for pool in POOLS if after[pool] != before[pool]]
+    changes = [f"its {pool} took {after[pool]:.2f} s, in place of {before[pool]:.2f} s" for pool in replaced]
+    return f"the cold start of {' and of '.join(changes)} in its profile" if changes else ""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.cluster.events import Ticked
+from runtime.commands import running
 from runtime.commands.running import nodes_of
 from runtime.execution.checks import check_run
 from runtime.facts import Node
@@ -54,6 +55,18 @@ def test_what_cannot_be_run_is_one_line_and_status_2(command: Command, tmp_path:
     for arguments, problem in cases:
         status, out, err = command("run", *map(str, arguments))
         assert status == 2 and out == "" and problem in err and err.count("\n") == 1, (arguments, out, err)
+
+
+def test_profiles_of_the_cache_are_left_alone_where_that_is_asked(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(running, "run_dry", lambda jobs, planning, *_: seen.append(planning.cached))
+    for more in ((), ("--no-cache",)):
+        assert command("run", str(EXAMPLE), "--dry-run", *more)[0] == 0
+    assert seen == [True, False]
+    status, _, err = command("run", "--resume", str(tmp_path), "--no-cache")
+    assert status == 2 and "does not go with --no-cache" in err
 
 
 def test_a_dry_run_profiles_and_runs_nothing(command: Command, tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ class Pretended:
         self.joining: tuple[Node, ...] = ()
         self.living: dict[JobHandle, asyncio.Task[End]] = {}
         self.staying: dict[JobHandle, set[Pool]] = {}
+        self.made: dict[str, int] = {}  # how often a job's processes were started
+        self.passes: dict[str, int] = {}  # of the profiler, that a job has made
 
     def start(self, handle: JobHandle) -> None:
         handle.controller = object()
@@ -76,6 +78,8 @@ class Pretended:
     async def _live(self, handle: JobHandle) -> End:
         assert self.driver is not None
         calls, run = self.driver.calls, self.driver.run
+        self.made[handle.id] = self.made.get(handle.id, 0) + 1
+        loaded: set[Pool] = set()
         every = handle.spec.checkpoint.every if isinstance(handle.spec.checkpoint.every, int) else 1
         keeps = bool(handle.spec.options.get("keeps", True)) and handle.spec.checkpoint.is_wanted
         job_id, done, state, taken, writes = handle.id, None, -1, 0, False
@@ -119,10 +123,13 @@ class Pretended:
                     device_gb = handle.spec.options.get("device_gb", 0.0)
                     if not order.profile:
                         device_gb = handle.spec.options.get("later_gb", device_gb)
-                    report = replace(report, device_gb=device_gb)
+                    report = replace(report, device_gb=device_gb, cold=pool not in loaded)
+                    report = self._timed(handle, report, order.profile)
+                    loaded.add(pool)
                     await self._leave(handle, await calls.release(job_id, report))
                 await self._leave(handle, await calls.synced(job_id, run.log.now(), run.log.now()))
                 if order.profile:
+                    self.passes[job_id] = self.passes.get(job_id, 0) + 1
                     done = Done({}, movable=handle.spec.options.get("profiled", keeps))
                     continue
                 state += 1
@@ -138,6 +145,16 @@ class Pretended:
             if keeps and state > taken and not writes:
                 await self._keep(handle, folder, state)
             return End("stopped")
+
+    def _timed(self, handle: JobHandle, report: Report, profile: bool) -> Report:
+        """A phase of a job with the options `cold_s`, seconds of its cold start each time that it is made, `runs_s`, and `waits_s`,
+        seconds without a core in each of its passes, by phase."""
+        options = handle.spec.options
+        colds_s, passes = options.get("cold_s", [0.0]), self.passes.get(handle.id, 0)
+        run_s = report.run_s + (colds_s[min(self.made[handle.id], len(colds_s)) - 1] if report.cold else 0.0)
+        waits_s = options.get("waits_s", {}).get(report.phase, []) if profile else []
+        done_s = run_s + options["runs_s"] if "runs_s" in options else max(run_s, report.done_s)
+        return replace(report, run_s=run_s, done_s=done_s, core_wait_s=waits_s[passes] if passes < len(waits_s) else 0.0)
 
     async def _leave(self, handle: JobHandle, pools: tuple[Pool, ...]) -> None:
         assert self.driver is not None
