@@ -171,7 +171,7 @@ def test_plan_as_table_json_and_csv(command: Command) -> None:
     assert command("plan", QUICKSTART, "--format", "csv")[1].startswith("job,strategy,group,")
 
 
-def test_plan_says_why_a_job_is_queued_and_only_then(command: Command, tmp_path: Path) -> None:
+def test_plan_says_why_a_job_is_queued_or_alone(command: Command, tmp_path: Path) -> None:
     pool = "{gpus_per_node: 1, usd_per_gpu_hour: 1, max_nodes: 1}"
     phases = "rollout: {worst_case_s: 10}, training: {worst_case_s: 10}"
     (tmp_path / "full.yaml").write_text(
@@ -183,12 +183,16 @@ def test_plan_says_why_a_job_is_queued_and_only_then(command: Command, tmp_path:
         "a": None,
         "b": None,
         "c": "needs 1 rollout node and 1 training node for a group of its own; 0 and 0 are free; "
-        "1 group: it would break the SLO of a, b, c",
+        "1 group: an iteration would take 30 s, and the SLO of a allows 1.1 x 20 s = 22 s; slo: 1.5 would do",
         "d": "waits behind c, which needs 1 rollout node and 1 training node; 0 and 0 are free",
     }
     table = command("plan", str(tmp_path / "full.yaml"))[1]
-    assert "it would break the SLO of a, b, c" in " ".join(table.split()) and "2 jobs wait for nodes" in table
-    assert "why" not in command("plan", QUICKSTART)[1]
+    assert (
+        "the SLO of a allows 1.1 x 20 s = 22 s; slo: 1.5 would do" in " ".join(table.split()) and "2 jobs wait for nodes" in table
+    )
+    quickstart = json.loads(command("plan", QUICKSTART, "--format", "json")[1])["decisions"]
+    assert quickstart[0]["job"] not in {decision["job"] for decision in quickstart if "reason" in decision}  # there is no group yet
+    assert {decision["strategy"] for decision in quickstart if "reason" in decision} == {"isolated"}
     assert command("plan", str(tmp_path / "full.yaml"), "--format", "csv")[1].splitlines()[-1] == "d,queued,,,,"
     solo = json.loads(command("plan", str(tmp_path / "full.yaml"), "-p", "solo", "--format", "json")[1])["decisions"][1]
     assert solo["reason"] == "the policy lets it wait, though 1 placement would fit"

@@ -76,31 +76,38 @@ def _side(state: State, row: int, entry: _Entry) -> Sides:
     job, job_id, period_s = state.jobs[row], state.job_id(row), entry.period_s
     slo, limit_s, enters = state.job(job_id).slo, float(job.limit_s), row == entry.job_row
     most_s, per_cold = (job.enters_limit_s, job.enters_per_cold) if enters else (job.stays_limit_s, job.stays_per_cold)
-    limit = f"{slo:g} x {limit_s / slo:.4g} s"
-    if period_s > limit_s * (1 + TOLERANCE) or per_cold == 0.0:
-        text = f"an iteration would take {period_s:.4g} s, and the SLO of {job_id} allows {limit} = {limit_s:.4g} s"
-        return Sides(job_id, period_s, limit_s, f"{text}; {_would_do(slo * period_s / limit_s)}")
-    stayed_s = 0.0 if job.admitted_s == 0.0 and not state.is_running(job_id) else max(0.0, state.now_s - float(job.admitted_s))
+    limit, least_slo = f"{slo:g} x {limit_s / slo:.4g} s", slo * period_s / limit_s
+    over = period_s > limit_s * (1 + TOLERANCE)
+    if per_cold == 0.0:
+        return Sides(job_id, period_s, limit_s, f"{_iteration(job_id, period_s, limit, limit_s)}; {_would_do(least_slo)}")
+    stayed_s = state.now_s - float(job.admitted_s) if state.is_running(job_id) else 0.0
+    iterations, warm = None, False
     if job.duration_s < inf:
-        rest_s, over_s = float(most_s / per_cold), limit_s / float(per_cold)
+        rest_s = float(most_s / per_cold)
         needs_s = stayed_s + rest_s
-        allows_s = needs_s - over_s + limit_s * (rest_s - entry.cold_s) / period_s
-        what = f"{job_id} stays {needs_s:.4g} s, and for what it would do at {period_s:.4g} s an iteration"
-        text = f"{what}{_after(entry.cold_s)} its SLO of {limit} allows {allows_s:.4g} s"
-        return Sides(job_id, needs_s, allows_s, f"{text}; {_would_do(slo * needs_s / allows_s if allows_s > 0 else inf)}")
-    settling = SETTLING + float(job.staleness)
-    left = 1.0 / float(per_cold) - settling
-    needs_s, allows_s = stayed_s + entry.cold_s + (left + settling) * period_s, stayed_s + float(most_s / per_cold)
-    parts = [f"{stayed_s:.4g} s so far"] if stayed_s else []
-    parts += [f"{entry.cold_s:.4g} s of cold starts"] if entry.cold_s else []
-    parts.append(f"({left:.4g} + {settling:g}) x {period_s:.4g} s")
-    text = f"{job_id} would take {' + '.join(parts)} = {needs_s:.4g} s, and its SLO of {limit} an iteration allows {allows_s:.4g} s"
-    gains_s = limit_s - period_s  # by each iteration more
-    more = ceil((needs_s - allows_s) / gains_s * (1 - TOLERANCE)) if gains_s > limit_s * TOLERANCE else None
-    iterations = None if more is None else int(job.iterations) + max(0, more)
-    least_slo = slo * needs_s / allows_s if allows_s > 0 else inf
-    ways = _would_do(least_slo, iterations, _fits_warm(state, row, entry, needs_s, allows_s))
-    return Sides(job_id, needs_s, allows_s, f"{text}; {ways}")
+        allows_s = needs_s + limit_s * (rest_s - entry.cold_s) / period_s - limit_s / float(per_cold)
+        after = f" after {entry.cold_s:.4g} s of cold starts" if entry.cold_s else ""
+        text = f"{job_id} stays {needs_s:.4g} s, and for what it would do at {period_s:.4g} s an iteration{after}"
+        text = f"{text} its SLO of {limit} allows {allows_s:.4g} s"
+    else:
+        settling = SETTLING + float(job.staleness)
+        left = 1.0 / float(per_cold) - settling
+        needs_s, allows_s = stayed_s + entry.cold_s + (left + settling) * period_s, stayed_s + float(most_s / per_cold)
+        parts = [f"{stayed_s:.4g} s so far"] if stayed_s else []
+        parts += [f"{entry.cold_s:.4g} s of cold starts"] if entry.cold_s else []
+        pace = " + ".join([*parts, f"({left:.4g} + {settling:g}) x {period_s:.4g} s"])
+        text = f"{job_id} would take {pace} = {needs_s:.4g} s, and its SLO of {limit} an iteration allows {allows_s:.4g} s"
+        if limit_s - period_s > limit_s * TOLERANCE:  # what each iteration more gains
+            iterations = int(job.iterations) + max(0, ceil((needs_s - allows_s) / (limit_s - period_s) * (1 - TOLERANCE)))
+        warm = not over and _fits_warm(state, row, entry, needs_s, allows_s)
+    least_slo = max(least_slo, slo * needs_s / allows_s if allows_s > 0 else inf)
+    if over:
+        return Sides(job_id, period_s, limit_s, f"{_iteration(job_id, period_s, limit, limit_s)}; {_would_do(least_slo)}")
+    return Sides(job_id, needs_s, allows_s, f"{text}; {_would_do(least_slo, iterations, warm)}")
+
+
+def _iteration(job_id: str, period_s: float, limit: str, limit_s: float) -> str:
+    return f"an iteration would take {period_s:.4g} s, and the SLO of {job_id} allows {limit} = {limit_s:.4g} s"
 
 
 def _fits_warm(state: State, row: int, entry: _Entry, needs_s: float, allows_s: float) -> bool:
@@ -110,10 +117,6 @@ def _fits_warm(state: State, row: int, entry: _Entry, needs_s: float, allows_s: 
     if row == entry.job_row and job.warm_group == COLD:
         credit_s = float(state.jobs.cold_s[int(job.first_shape)] * job.limit_s / job.solo_s)
     return entry.own_cold_s > 0.0 and needs_s - entry.own_cold_s <= allows_s - credit_s
-
-
-def _after(cold_s: float) -> str:
-    return f" after {cold_s:.4g} s of cold starts" if cold_s else ""
 
 
 def _would_do(slo: float, iterations: int | None = None, warm: bool = False) -> str:

@@ -269,7 +269,7 @@ class Planner:
         names, shown = self.confined.get(event.job.id), self.shown
         because = ""
         if self.why is not None and shown.order.size:
-            because = alone_because(shown, candidates(shown, event.job.id))
+            because = alone_because(shown, candidates(shown, event.job.id), bool(getattr(self.policy, "prune", False)))
         if event.job.id in self.alone:
             shown = without(state, [group.id for group in state.group_list()])
         if names is None or self.nodes is None:

@@ -31,18 +31,20 @@ def no_place(state: State, job_id: str) -> str:
     return "; ".join([alone, *_groups(state, table)])
 
 
-def alone_because(state: State, table: CandidateTable) -> str:
-    """Why a job that is about to have a group of its own shares none; nothing where there is none.
+def alone_because(state: State, table: CandidateTable, prunes: bool) -> str:
+    """Why a job that is about to have a group of its own shares none; nothing where there is none, or the policy just prefers it.
 
     Args:
-        table: its candidates, before it is placed.
+        table: its candidates, before it is placed. prunes: the policy leaves saturated groups out.
     """
     takers = table.feasible & (table.group >= 0)
     if not takers.any():
         return "; ".join(_groups(state, table))
-    saturated = ", saturated ones" if table.saturated[takers].all() else ""
+    if not (prunes and table.saturated[takers].all()):
+        return ""
     count = len({*table.group[takers].tolist()})
-    return f"the policy prefers it, though {count} group{'s' if count > 1 else ''} would take the job{saturated}"
+    groups = "1 group would take it, but is" if count == 1 else f"{count} groups would take it, but are"
+    return f"{groups} saturated (T_load >= T_cycle), which the policy leaves out"
 
 
 def _groups(state: State, table: CandidateTable) -> list[str]:

@@ -147,7 +147,8 @@ class RunState:
         if isinstance(entry, Admitted | Moved):
             group = self.scheduler.state.group_of(entry.job_id)
             why = self._why.pop(entry.job_id, "")
-            self.log.say(f"{entry.job_id}: {entry.placement.strategy.replace('_', ' ')}, group {group.id}{why and f'; {why}'}")
+            words = f"; {why}{self._figures(entry.job_id)}" if why else ""
+            self.log.say(f"{entry.job_id}: {entry.placement.strategy.replace('_', ' ')}, group {group.id}{words}")
         elif isinstance(entry, Reprofiled):
             handle, job = self.handles[entry.job.id], entry.job
             former, handle.job = handle.job, job
@@ -206,11 +207,16 @@ class RunState:
             case commands.Wait():
                 twin = self.scheduler.planner.shown.forecast()
                 why = reasons(twin, self._make_policy())[twin.waiting.index(handle.id)]
-                self.log.say(f"{handle.id}: waits for nodes: {why}")
+                self.log.say(f"{handle.id}: waits for nodes: {why}{self._figures(handle.id)}")
             case commands.AtRisk(_, slowdown, moved):
                 job = self.scheduler.state.job(handle.id)
                 risk = f"{handle.id}: its SLO is at risk: {slowdown:.2f} times its solo time of late, {job.slo:g} at most"
                 self.log.say(risk if moved else f"{risk}; there is no better place for it now")
+
+    def _figures(self, job_id: str) -> str:
+        """How far the figures of a reason may be trusted, and what gives better ones."""
+        words = self.cold_starts.words(job_id)
+        return f" ({words}; `rollmux run --no-cache` measures anew)" if words else ""
 
     def _admit(self, handle: JobHandle, phase: HoldName) -> None:
         """Give a granted permit, if there is room where it is for."""

@@ -98,10 +98,13 @@ def test_reasons_say_who_is_ahead_and_what_it_needs() -> None:
     ]
 
 
-def test_reasons_name_those_whose_slo_is_in_the_way() -> None:
+def test_reasons_give_both_sides_of_the_slo_that_is_in_the_way() -> None:
     state = of(*(make_job(name, 19, 1, slo=1) for name in "abc"), policy=Algorithm1(), rollout={**NODES["rollout"], "max_nodes": 1})
     first = waiting(state, Algorithm1())[0]
-    assert first.reason == "needs 1 rollout node for a group of its own; 0 are free; 1 group: it would break the SLO of a, b"
+    assert first.reason == (
+        "needs 1 rollout node for a group of its own; 0 are free; "
+        "1 group: an iteration would take 38 s, and the SLO of a allows 1 x 20 s = 20 s; slo: 1.9 would do"
+    )
 
 
 def test_a_quota_is_a_reason() -> None:
