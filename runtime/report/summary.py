@@ -75,7 +75,7 @@ def _sharing(figures: Mapping[str, Any]) -> list[RenderableType]:
         rows.append({"id": job_id, **job, "alone_s": alone_s, "alone_half_width_s": half_width_s, "slowdown": slowdown})
     title = "Shared against alone" if compared else "Shared against alone, by profiles"
     whole = f"dollars: {figures['usd']:.3f} in all, {figures['usd_solo']:.3f} for the same iterations of the jobs alone"
-    parts = [heading(title), sharing_table(rows), Text(whole)]
+    parts: list[RenderableType] = [heading(title), sharing_table(rows), Text(whole)]
     if compared:
         alone = (f"{job_id} {job['solo_iterations'] or 'not measured'}" for job_id, job in figures["jobs"].items())
         parts.append(Text(f"alone: at the end of the run, with nobody else; iterations: {', '.join(alone)}; ±: 95% interval"))
