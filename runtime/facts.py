@@ -182,7 +182,7 @@ class PhaseSlice:
 
     Attributes:
         job_id: whose. phase: `init` (making the job, on its rollout nodes), `rollout` or `training`.
-        profile: it belongs to the worst-case pass of the profiler.
+        profile: it belongs to no iteration that counts: to the worst-case pass of the profiler, or to a `SoloIteration`.
         iteration: of the job, from 0; of a profile -1.
         group: id of its group, or `LEASE`. pool: whose nodes it held; numbers: theirs within the group. nodes: their names.
         asked_s: when the job was ready for it. start_s: permit. end_s: nodes given back. `init` and the rollout that follows it
@@ -285,6 +285,20 @@ class Iteration:
     end_s: float
     metrics: dict[str, float]
     interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class SoloIteration:
+    """An iteration that a job has done behind its last one, alone on the machine; it counts for nothing else.
+
+    Attributes:
+        number: from that of the last one on. start_s, end_s: as of `Iteration`.
+    """
+
+    job_id: str
+    number: int
+    start_s: float
+    end_s: float
 
 
 @dataclass(frozen=True)
@@ -395,6 +409,7 @@ Fact = (
     | Offloaded
     | SyncSlice
     | Iteration
+    | SoloIteration
     | Checkpointed
     | Absent
     | Restarted

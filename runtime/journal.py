@@ -214,8 +214,7 @@ def read_run(folder: Path) -> RunRecord:
         state_of(record)
     except InputError as error:
         raise InputError(f"{one_line(str(folder / JOURNAL), 4096)}: {error}; `rollmux journal check` says where") from None
-    solo = {path.parent.name: read_run(path.parent) for path in sorted(folder.glob(f"solo/*/{JOURNAL}"))}
-    return dataclasses.replace(record, solo=solo)
+    return record
 
 
 def record_of(facts: Iterable[Fact]) -> RunRecord:

@@ -24,7 +24,6 @@ from runtime.output import LOGS
 from runtime.own_folder import spare_folder
 
 _HALF = (Arrived, Iteration)  # one step of the scheduler: what follows places the job, or is its last checkpoint
-_SOLO = "solo"  # folder of a run's, with a run of each job alone
 
 
 @dataclass(frozen=True)
@@ -69,13 +68,6 @@ def check_journal(folder: Path) -> Check:
     if why is not None:
         problem = f"fact {possible + 1} ({type(facts[possible]).__name__}) cannot have happened after those before it: {why}"
     return Check(tuple(facts[:possible]), problem)
-
-
-def _is_whole(folder: Path) -> bool:
-    try:
-        return check_journal(folder).problem is None
-    except InputError:
-        return False
 
 
 def _possible(facts: Sequence[Fact]) -> tuple[int, str | None]:
@@ -174,11 +166,6 @@ def cut_copy(folder: Path, check: Check, copy: Path) -> list[str]:
                 lines.append(f"{job_id}: goes on at iteration {begins + 1}, for there is no checkpoint of iteration {done}")
         if (folder / LOGS).is_dir():
             shutil.copytree(folder / LOGS, part / LOGS, symlinks=True)
-        for solo in sorted(folder.glob(f"{_SOLO}/*")):
-            if _is_whole(solo):
-                shutil.copytree(solo, part / _SOLO / solo.name, symlinks=True)
-            else:
-                lines.append(f"{solo.name}: is measured alone once more, for that journal is damaged too")
         part.rename(copy)
     except (OSError, shutil.Error) as error:
         raise InputError(f"--cut {copy}: cannot be written: {one_line(str(getattr(error, 'strerror', None) or error))}") from None

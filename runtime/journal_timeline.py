@@ -182,9 +182,9 @@ class Timeline:
             news.append(core_facts.Sampled(spec.id))
         return Instant(fact.at_s, news)
 
-    def _unprofiled(self, job_ids: Iterable[str]) -> core_facts.Unprofiled:
+    def _unprofiled(self, job_ids: Iterable[str], names: frozenset[str] = frozenset()) -> core_facts.Unprofiled:
         specs, pools = [self._specs[job_id] for job_id in job_ids], self._record.started.cluster.sides
-        return core_facts.Unprofiled({spec.id: nodes_asked(spec, pools) for spec in specs})
+        return core_facts.Unprofiled({spec.id: nodes_asked(spec, pools) for spec in specs}, None, names)
 
     def _group(self, number: int) -> int:
         """The last entry of a step, which begins with this one."""
@@ -247,7 +247,9 @@ class Timeline:
         if lease:
             self._lent, self._guests = lease, self._on_lent(lease, entries[0].at_s)
             if self._guests:
-                facts.append(self._unprofiled(sorted(self._guests, key=[*self._specs].index)))
+                over = all(self._done.get(job_id) == self._specs[job_id].iterations for job_id in self._guests)
+                names = frozenset(lease if over else ())  # they are measured alone where they were
+                facts.append(self._unprofiled(sorted(self._guests, key=[*self._specs].index), names))
             else:  # none of them has run a phase
                 pools = Counter(entry.pool for entry in entries if isinstance(entry, Assigned) and entry.group == LEASE)
                 self._guests = {_NOBODY}

@@ -7,7 +7,7 @@ that every group had, and `RunRecord.phase_runs` the phases, so that whatever re
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import get_args, get_origin, get_type_hints
 
@@ -41,6 +41,7 @@ from runtime.facts import (
     Relaunched,
     Restarted,
     Returned,
+    SoloIteration,
     Started,
     Submitted,
     Suspected,
@@ -57,7 +58,7 @@ class RunRecord:
         ended: None where the run was killed.
         iterations: those that count; repeated: those that a job has done again since.
         bounds: with `--compare solo`, what taking turns could gain here, one a pairing of phases of the first two jobs; else none.
-        solo: with `--compare solo`, a run of each job alone on the nodes that it was placed on, by id; else none.
+        solo: with `--compare solo`, iterations of jobs alone behind their last ones; else none.
     """
 
     started: Started
@@ -90,7 +91,7 @@ class RunRecord:
     continued: tuple[Continued, ...] = ()
     ended: Ended | None = None
     bounds: tuple[Bound, ...] = ()
-    solo: dict[str, RunRecord] = field(default_factory=dict)
+    solo: tuple[SoloIteration, ...] = ()
 
     @property
     def jobs(self) -> dict[str, Job]:

@@ -189,8 +189,10 @@ class Scheduler:
         if self.review is not None:
             self.review.estimates.add(job_id, phases)
 
-    def unprofiled(self, needs: Mapping[str, Mapping[PoolName, int]], rule: DispatchPolicy | None = None) -> None:
-        self.guests.ask(needs, rule)
+    def unprofiled(
+        self, needs: Mapping[str, Mapping[PoolName, int]], rule: DispatchPolicy | None = None, names: frozenset[str] = frozenset()
+    ) -> None:
+        self.guests.ask(needs, rule, names)
 
     def profiled(self, job_id: str) -> None:
         self._quit(self.seats.pop(job_id))

@@ -18,10 +18,12 @@ class Batch(NamedTuple):
     Attributes:
         needs: nodes that each asks for, by id and pool.
         rule: the dispatch policy that they are under on lent nodes; None for the usual one.
+        names: of the nodes that are to be lent; none: any.
     """
 
     needs: dict[str, Mapping[PoolName, int]]
     rule: DispatchPolicy | None
+    names: frozenset[str]
 
     @property
     def most(self) -> dict[PoolName, int]:
@@ -34,13 +36,14 @@ class Guests:
 
     Attributes:
         present: ids of the jobs that are being profiled. group: where: the number of a group, or `LEASE`; None where nobody is.
-        lent: nodes of each pool that are lent; None where nobody has a lease.
+        lent: nodes of each pool that are lent; None where nobody has a lease. names: of those that have to be, if it is not any.
     """
 
     def __init__(self) -> None:
         self.present: set[str] = set()
         self.group: int | None = None
         self.lent: dict[PoolName, int] | None = None
+        self.names: frozenset[str] = frozenset()
         self._batches: list[Batch] = []
 
     @property
@@ -48,9 +51,9 @@ class Guests:
         """Whether somebody waits to be profiled."""
         return bool(self._batches)
 
-    def ask(self, needs: Needs, rule: DispatchPolicy | None) -> None:
+    def ask(self, needs: Needs, rule: DispatchPolicy | None, names: frozenset[str]) -> None:
         """Jobs want to be profiled. Those under a rule of their own come first, and stay on the nodes that are lent already."""
-        batch = Batch(dict(needs), rule)
+        batch = Batch(dict(needs), rule, names)
         self._batches.insert(0 if rule is not None else len(self._batches), batch)
 
     def go(self, job_id: str) -> None:
@@ -78,7 +81,7 @@ class Guests:
         batch = self._batches[0]
         most = batch.most
         if self.lent is not None or all(len(nodes.free(pool)) >= most[pool] for pool in POOLS):
-            self.group, self.lent = LEASE, self.lent or most
+            self.group, self.lent, self.names = LEASE, self.lent or most, batch.names
         else:
             groups = [group for group in state.group_list() if group.id not in nodes.drained_groups()]
             hosts = (g for g in groups if len(g.rollout_nodes) >= most["rollout"] and g.training_nodes >= most["training"])

@@ -30,7 +30,7 @@ def run(
     ] = False,
     compare: Annotated[
         Against | None,
-        typer.Option("--compare", help="Also run each job alone on the nodes it had, and compare.", show_default=False),
+        typer.Option("--compare", help="Also measure each job alone, at the end, on the nodes it had.", show_default=False),
     ] = None,
     out: Annotated[
         Path | None,

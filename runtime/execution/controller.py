@@ -50,6 +50,7 @@ class Controller:
         self._coordinator = coordinator
         self._job: Any = None
         self._models = models and spec.task is not None
+        self._is_over = False  # it has done its last iteration
         self._recent: list[dict[str, float]] = []  # metrics of the last iterations
         self._session = JobSession(spec, coordinator, logs)
         self._writer = CheckpointWriter(spec, self._session)
@@ -81,7 +82,8 @@ class Controller:
         except Stopped as why:
             note(str(why))
             self._write_last()
-            return End("stopped")
+            if not self._is_over:
+                return End("stopped")
         except BaseException as error:
             problem = one_line(" ".join(str(error).split()), 500) or "no message"
             note(f"ERROR in {self._session.where or where}: {problem}")
@@ -139,10 +141,10 @@ class Controller:
             self._close()
         session.iteration_done()
         seconds = monotonic() - began
-        done = iteration_line(order.iteration + 1, self._spec.iterations, seconds, runtime_hook.metrics)
-        note(f"profiled in {seconds:.2f} s" if order.profile else done)
-        if order.profile:
+        if order.profile or self._is_over:
+            note(f"{'profiled' if order.profile else 'alone'} in {seconds:.2f} s")
             return Done({}, movable, alive=self._job is not None)
+        note(iteration_line(order.iteration + 1, self._spec.iterations, seconds, runtime_hook.metrics))
         self._recent = [*self._recent[-PATIENCE:], dict(runtime_hook.metrics)]
         lines = warnings(self._recent)
         for line in lines:
@@ -153,8 +155,8 @@ class Controller:
             write_trajectories(self._trajectories, runtime_hook.trajectories)
         metrics = dict(runtime_hook.metrics)
         self._writer.iterated(seconds)
-        is_last = order.iteration + 1 == self._spec.iterations
-        return Done(metrics, movable, keeps, self._writer.write(job) if keeps and is_last else None, tuple(lines))
+        self._is_over = order.iteration + 1 == self._spec.iterations
+        return Done(metrics, movable, keeps, self._writer.write(job) if keeps and self._is_over else None, tuple(lines))
 
     def _keeps(self, job: Any) -> bool:
         """Whether a job has checkpoints."""

@@ -33,6 +33,7 @@ from runtime.execution.resuming import go_on, recall, relaunch
 from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import Observer, RunState
+from runtime.execution.solo import SoloIterations
 from runtime.facts import Ended, Started, Submitted
 from runtime.jobs.spec import JobSpec
 from runtime.output import LOGS, trim
@@ -76,7 +77,8 @@ class RunDriver:
             self.run.observer, log.observe = observer, observer.on_entries
         self.lifecycle = JobLifecycle(self.run, by_kind, stays)
         self.profiling = Profiling(self.run, self.lifecycle)
-        ends = IterationEnds(self.run, self.lifecycle, self.profiling)
+        self._solo = SoloIterations(self.run, self.lifecycle)
+        ends = IterationEnds(self.run, self.lifecycle, self.profiling, self._solo)
         self.calls = JobCalls(self.run, self.lifecycle, self.profiling, ends)
         self._ledger = Ledger(self.run)
         self.commands = by_kind.commands
@@ -104,6 +106,7 @@ class RunDriver:
         coming = [handle for handle in run.handles.values() if not handle.gone and handle.id not in placed_ids]
         run.coming = len(coming)
         run.spawn(self.profiling.bring_all(coming))
+        run.spawn(self._solo.measure())
         for work in (self.lifecycle.patrol(), self.leases.watch.patrol(), self._tick(), run.write_again(), self._keep_logs()):
             run.spawn(work)
 

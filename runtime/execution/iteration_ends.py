@@ -9,6 +9,7 @@ from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Checkpoint, Done
 from runtime.execution.profiling import Profiling
 from runtime.execution.run_state import RunState
+from runtime.execution.solo import SoloIterations
 from runtime.facts import Checkpointed, Fact, Iteration
 
 
@@ -16,13 +17,14 @@ class IterationEnds:
     """Tells the scheduler, the journal and jobs about iterations that are over.
 
     Args:
-        run: whose jobs they are. lifecycle, profiling: of it.
+        run: whose jobs they are. lifecycle, profiling, solo: of it.
     """
 
-    def __init__(self, run: RunState, lifecycle: JobLifecycle, profiling: Profiling) -> None:
+    def __init__(self, run: RunState, lifecycle: JobLifecycle, profiling: Profiling, solo: SoloIterations) -> None:
         self._run = run
         self._lifecycle = lifecycle
         self._profiling = profiling
+        self._solo = solo
 
     def completed(self, handle: JobHandle, done: Done) -> None:
         """A job has carried out its order."""
@@ -42,8 +44,10 @@ class IterationEnds:
                     profile_over.set_result(None)
                 if self._profiling.is_crowded:
                     self._lifecycle.rest(handle)
-            return
-        self._iterated(handle, done)
+        elif handle.is_over:
+            self._solo.iterated(handle)
+        else:
+            self._iterated(handle, done)
 
     def record(self, handle: JobHandle, done: Done) -> tuple[facts.Iterated | None, tuple[Fact, ...]]:
         """An iteration is over and counts; what the scheduler (but of a guest) and the journal are to be told of it."""
@@ -102,10 +106,11 @@ class IterationEnds:
         iterated, notes = self.record(handle, done)
         assert iterated is not None
         if handle.iteration == handle.spec.iterations:
-            handle.gone = True
             handle.stand()
             run.tell(iterated, facts.Left(handle.id), notes=notes)
-            handle.tell(None, run.log.now())
+            if not self._solo.keeps(handle):
+                handle.gone = True
+                handle.tell(None, run.log.now())
         elif run.scheduler.state.is_over_budget(handle.id, run.log.now()):
             if done.keeps or handle.spec.staleness:  # it ends when it has written its last checkpoint, and nothing is under way
                 run.tell(iterated, notes=notes)

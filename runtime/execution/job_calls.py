@@ -186,7 +186,7 @@ class JobCalls:
         run = self._run
         handle = run.handles[job_id]
         await run.written()
-        profile = handle.iteration == PROFILE
+        profile = handle.iteration == PROFILE or handle.is_over
         if profile and handle.job is None:
             handle.sync_s = end_s - start_s
         names = tuple(node.name for node in handle.nodes["rollout"])

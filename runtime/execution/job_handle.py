@@ -156,6 +156,11 @@ class JobHandle:
         return self.group is not None and (self.iteration == PROFILE or self.job is None)
 
     @property
+    def is_over(self) -> bool:
+        """Whether it has done its last iteration; what it does since counts for none (`runtime.execution.solo`)."""
+        return self.iteration >= self.spec.iterations and not self.spec.is_attached
+
+    @property
     def phase(self) -> HoldName | None:
         """What it runs; of two phases the one that began last."""
         return next(reversed(self.holds), None)
@@ -269,7 +274,7 @@ class JobHandle:
         return PhaseSlice(
             job_id=self.id,
             phase=report.phase,  # type: ignore[arg-type]
-            profile=self.is_guest,
+            profile=self.is_guest or self.is_over,
             iteration=hold.iteration,
             group=self.group,
             pool=self.pool_of(hold.pool),

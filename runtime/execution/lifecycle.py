@@ -39,6 +39,7 @@ class JobLifecycle:
 
     Attributes:
         node_changes: the nodes that are drained, taken back, or join.
+        quiet: every job that is there has done its last iteration, and is to be measured alone.
     """
 
     def __init__(self, run: RunState, processes: Processes, stays: bool) -> None:
@@ -46,6 +47,7 @@ class JobLifecycle:
         self._processes = processes
         self._stays = stays
         self.node_changes = NodeChanges(run, run.plan.nodes)
+        self.quiet = asyncio.Event()
         self._watched = set[JobHandle]()  # those whose controllers have not ended
         run.start, run.evict = self.start, self.evict
 
@@ -186,7 +188,7 @@ class JobLifecycle:
             self._halt(handle, *slices)
         elif handle.spec.is_attached and handle.again and handle.iteration == handle.spec.iterations:
             self.finish(handle, slices)
-        elif handle.again and (_deaths(handle) < DEATHS or handle.spec.attach):
+        elif handle.again and not handle.is_over and (_deaths(handle) < DEATHS or handle.spec.attach):
             self._begin_anew(handle, resume, slices)
         else:
             self._give_up(handle, slices)
@@ -231,7 +233,9 @@ class JobLifecycle:
         run, end = self._run, handle.end
         assert end is not None
         notes = slices
-        if end.outcome != "cancelled":
+        if handle.is_over:
+            run.log.say(f"{handle.id}: could not be measured alone: {end.problem}")
+        elif end.outcome != "cancelled":
             problem = end.problem
             if handle.again:
                 run.log.say(f"{handle.id}: {problem}; is given up")
@@ -318,6 +322,8 @@ class JobLifecycle:
             self.check_over()
         elif not present and not self._stays and not self._writes_models():
             run.over.set_result("done")
+        elif present and self._watched == {*present} and all(handle.is_over for handle in present):
+            self.quiet.set()
 
     def _writes_models(self) -> bool:
         """Whether the process of a job that is done may still write its model."""

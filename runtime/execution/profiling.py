@@ -49,7 +49,7 @@ class Profiling:
         self.is_crowded = False
         self._profiling = asyncio.Lock()  # nobody waits for it whose profile is known
         self._batch: list[JobHandle] = []  # of jobs that are being profiled, and those that have been
-        self._rounds: list[Mode] = ["alone", "paired"] if run.plan.bounds and not run.plan.cluster.one_device else []
+        self._rounds: list[Mode] = ["alone", "paired"] if run.plan.compare and not run.plan.cluster.one_device else []
         self._probe = OverlapProbe()
         self._probe_jobs: list[JobHandle] = []
         self._timings = Timings()

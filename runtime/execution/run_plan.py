@@ -47,8 +47,8 @@ class RunPlan:
         policy, dispatch: by name. seed: of policies that take one.
         folder: where the journal and checkpoints go.
         cached: profiles that were measured before may be used.
+        compare: measure what taking turns could gain, with the first two jobs that arrive together, and each job alone at the end.
         only_profile: stop when all jobs are profiled.
-        bounds: measure what taking turns could gain, with the first two jobs that arrive together.
         resume: the folder holds a run, which goes on.
         models: the models of jobs that are done are written into the folder.
         timeouts: with jobs that hang. leases: of jobs that run elsewhere.
@@ -62,8 +62,8 @@ class RunPlan:
     seed: int
     folder: str
     cached: bool = True
+    compare: bool = False
     only_profile: bool = False
-    bounds: bool = False
     resume: bool = False
     models: bool = False
     timeouts: Timeouts = Timeouts()

@@ -188,7 +188,7 @@ class RunState:
                 self.order(handle)
             case commands.Lend(_, seating):
                 handle.sit(seating)
-                handle.iteration = handle.iteration if handle.spec.is_attached else PROFILE
+                handle.iteration = handle.iteration if handle.spec.is_attached or handle.is_over else PROFILE
                 self.order(handle)
             case commands.Grant(_, phase, parts, switched, paired):
                 at_s, number = handle.asks.pop(phase, Asked(now_s, handle.iteration))

@@ -10,7 +10,7 @@ from rollmux_env.queue_keys import queue_key
 from rollmux_env.report.lanes import Lane
 from runtime.journal import state_of
 from runtime.record import RunRecord
-from runtime.report.measured import iteration_s
+from runtime.report.measured import mean, solo_seconds
 
 
 def charged_by(record: RunRecord) -> dict[str, Any]:
@@ -41,10 +41,9 @@ def lane_usd(record: RunRecord, lane: Lane) -> float:
 
 
 def solo_usd(record: RunRecord) -> float:
-    """What all iterations would have cost on nodes of their jobs' own: by the solo runs, else by the profiles."""
+    """What all iterations would have cost on nodes of their jobs' own: as they were alone, else by the profiles."""
     usd = 0.0
     for job_id, job in record.jobs.items():
-        solo = record.solo.get(job_id)
-        alone_s = (iteration_s(solo.iterations_of(job_id)) if solo else None) or job.solo_s
+        alone_s = mean(solo_seconds(record, job_id)) or job.solo_s
         usd += len(record.iterations_of(job_id)) * alone_s / 3600 * solo_usd_per_hour(job, record.started.cluster)
     return usd

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rollmux_env.bench.intervals import mean_interval
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.replay.metrics import charged_usd_per_hour
 from rollmux_env.report.lanes import POOLS, Lane, follow, shares
@@ -15,7 +16,7 @@ from runtime.facts import Iteration
 from runtime.journal import state_of
 from runtime.record import RunRecord
 from runtime.report.dollars import charged_by, dollars_of, lane_usd, solo_usd
-from runtime.report.measured import PHASES, finite, iteration_s, job_ids, mean, phases_of, warm_phases
+from runtime.report.measured import PHASES, finite, iteration_s, job_ids, mean, phases_of, solo_seconds, warm_phases
 from runtime.report.shapes_used import shapes_used
 from runtime.report.shared_time import group_figures, shared_times, throughput
 from runtime.report.switches import permits_ms, switches
@@ -60,8 +61,8 @@ def _span(record: RunRecord) -> tuple[float, float]:
 
 def _job(record: RunRecord, job_id: str, stays: Sequence[Stay]) -> dict[str, Any]:
     job, iterations = record.jobs.get(job_id), record.iterations_of(job_id)
-    solo = record.solo.get(job_id)
-    alone_s = iteration_s(solo.iterations_of(job_id)) if solo else None
+    alone = solo_seconds(record, job_id)
+    alone_s = mean(alone)
     own_s = iteration_s(iterations)
     rewards, evaluations = (
         [iteration.metrics[name] for iteration in iterations if name in iteration.metrics] for name in (REWARD, EVAL_REWARD)
@@ -81,6 +82,8 @@ def _job(record: RunRecord, job_id: str, stays: Sequence[Stay]) -> dict[str, Any
         "eval_reward_last": finite(evaluations[-1]) if evaluations else None,
         "iteration_s": own_s,
         "solo_iteration_s": alone_s,
+        "solo_half_width_s": mean_interval(alone).half_width if alone else None,
+        "solo_iterations": len(alone),
         "profiled_iteration_s": job.solo_s if job else None,
         "slowdown": own_s / alone_s if own_s and alone_s else None,
         "slo": job.slo if job else None,

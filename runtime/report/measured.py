@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import isfinite
 from statistics import fmean
 
@@ -26,6 +27,12 @@ def warm(iterations: Sequence[Iteration]) -> Sequence[Iteration]:
 def iteration_s(iterations: Sequence[Iteration]) -> float | None:
     """Mean seconds from the end of one warm iteration to the end of the next; None where there are none."""
     return (iterations[-1].end_s - warm(iterations)[0].start_s) / len(warm(iterations)) if iterations else None
+
+
+def solo_seconds(record: RunRecord, job_id: str) -> list[float]:
+    """Seconds of a job's iterations alone, from the end of one to the end of the next: of all but the first."""
+    ends_s = [done.end_s for done in record.solo if done.job_id == job_id]
+    return [end_s - before_s for before_s, end_s in pairwise(ends_s)]
 
 
 def phases_of(record: RunRecord, job_id: str, phase: str) -> list[PhaseSlice]:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rollmux_env.cluster.demand import demand_of
-from rollmux_env.report.lanes import POOLS, Lane, follow, shares
+from rollmux_env.report.lanes import POOLS, Lane, shares
 from runtime.record import RunRecord
-from runtime.report.measured import iteration_s, job_ids
+from runtime.report.measured import job_ids, mean, solo_seconds
 
 
 class Shared(NamedTuple):
@@ -40,29 +40,26 @@ def shared_times(record: RunRecord) -> list[Shared]:
 
 
 def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | None] | None:
-    """Work per provisioned node-hour against solo disaggregation; None unless every job that ran was also run alone.
+    """Work per provisioned node-hour against solo disaggregation; None unless every job that ran was measured alone.
 
     An iteration of a job is worth the node-seconds that it costs alone on nodes of its own. `gain` is what the shared times of all
-    groups were worth over their provisioned node-seconds; `gain_whole_run` is that of all iterations over all node-seconds from the
-    first admission to the end, starts and tails included. `bound` is what two phases on two nodes at once gain over one after the
-    other, as measured in the same run.
+    groups were worth over their provisioned node-seconds; `gain_whole_run` is that of all iterations (`solo_node_hours`) over all
+    node-seconds from the first admission to the end, starts and tails included. `bound` is what two phases on two nodes at once
+    gain over one after the other, as measured in the same run.
     """
-    alone_s = {job_id: iteration_s(solo.iterations_of(job_id)) for job_id, solo in record.solo.items()}
-    ran = {iteration.job_id for iteration in record.iterations}
-    if not ran or any(alone_s.get(job_id) is None for job_id in ran):
+    alone_s = {iteration.job_id: mean(solo_seconds(record, iteration.job_id)) for iteration in record.iterations}
+    if not alone_s or None in alone_s.values():
         return None
     worth: dict[str, float] = {}
-    for job_id in ran:
-        job = record.jobs[job_id]
-        demand = demand_of(job, record.started.cluster)
-        worth[job_id] = (alone_s[job_id] or 0.0) * (demand.rollout_nodes + demand.training_nodes)
+    for job_id, seconds in alone_s.items():
+        demand = demand_of(record.jobs[job_id], record.started.cluster)
+        worth[job_id] = (seconds or 0.0) * (demand.rollout_nodes + demand.training_nodes)
     done = paid = 0.0
     for shared in shared_times(record):
         if all(job_id in worth for job_id in shared.jobs):
             done += sum(_progress(record, job_id, shared.from_s, shared.until_s) * worth[job_id] for job_id in shared.jobs)
             paid += _provisioned(lanes, shared.group, shared.from_s, shared.until_s)
     whole = sum(len(record.iterations_of(job_id)) * worth.get(job_id, 0.0) for job_id in job_ids(record))
-    whole_solo = sum(_provisioned(follow(solo.started.cluster, solo.log)[0]) for solo in record.solo.values())
     paid_whole = _provisioned(lanes)
     alone = sum(sum(bound.alone_s) for bound in record.bounds)
     bound = alone / sum(max(bound.parallel_s) for bound in record.bounds) if record.bounds else None
@@ -73,7 +70,7 @@ def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | No
         "of_bound": gain / bound if gain and bound else None,
         "gain_whole_run": whole / paid_whole if paid_whole else None,
         "node_hours": paid_whole / 3600,
-        "solo_node_hours": whole_solo / 3600,
+        "solo_node_hours": whole / 3600,
     }
 
 

@@ -65,16 +65,21 @@ def _shapes(figures: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _sharing(figures: Mapping[str, Any]) -> list[RenderableType]:
-    """Shared against alone: as the jobs were alone in the same run, or, where they were not, as their profiles have it."""
+    """Shared against alone: as the jobs were alone at the end of the run, or, where none was, as their profiles have it."""
     compared = any(job["solo_iteration_s"] for job in figures["jobs"].values())
     rows = []
     for job_id, job in figures["jobs"].items():
         alone_s = job["solo_iteration_s" if compared else "profiled_iteration_s"]
         slowdown = job["iteration_s"] / alone_s if job["iteration_s"] and alone_s else None
-        rows.append({"id": job_id, **job, "alone_s": alone_s, "slowdown": slowdown})
+        half_width_s = job["solo_half_width_s"] if compared else None
+        rows.append({"id": job_id, **job, "alone_s": alone_s, "alone_half_width_s": half_width_s, "slowdown": slowdown})
     title = "Shared against alone" if compared else "Shared against alone, by profiles"
     whole = f"dollars: {figures['usd']:.3f} in all, {figures['usd_solo']:.3f} for the same iterations of the jobs alone"
-    return [heading(title), sharing_table(rows), Text(whole)]
+    parts: list[RenderableType] = [heading(title), sharing_table(rows), Text(whole)]
+    if compared:
+        alone = (f"{job_id} {job['solo_iterations'] or 'not measured'}" for job_id, job in figures["jobs"].items())
+        parts.append(Text(f"alone: at the end of the run, with nobody else; iterations: {', '.join(alone)}; ±: 95% interval"))
+    return parts
 
 
 def _change(first: float | None, last: float | None) -> str:

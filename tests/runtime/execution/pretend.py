@@ -132,6 +132,9 @@ class Pretended:
                     self.passes[job_id] = self.passes.get(job_id, 0) + 1
                     done = Done({}, movable=handle.spec.options.get("profiled", keeps))
                     continue
+                if handle.is_over:  # it was measured alone
+                    done = Done({})
+                    continue
                 state += 1
                 self._iterated()
                 turns = handle.spec.options.get("turns", False)  # it could be moved, until it is to be

@@ -200,16 +200,17 @@ def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
     late=st.integers(0, 2),
     policy=st.sampled_from(["rollmux", "solo"]),
     kills=st.lists(st.integers(2, 30), max_size=3),
+    compare=st.booleans(),
 )
 @settings(max_examples=8)
 def test_whatever_the_jobs_and_the_kills_the_state_is_what_replaying_gives(
-    tmp_path_factory: pytest.TempPathFactory, iterations: list[int], late: int, policy: str, kills: list[int]
+    tmp_path_factory: pytest.TempPathFactory, iterations: list[int], late: int, policy: str, kills: list[int], compare: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
     jobs: list[dict[str, Any]] = [
         {"id": f"j{k}", "iterations": n, "arrival_s": 0.02 * (k >= late)} for k, n in enumerate(iterations)
     ]
-    plan = plan_of(folder, jobs, policy=policy)
+    plan = plan_of(folder, jobs, policy=policy, compare=compare)
     outcome = "begun"
     for dies_at in [*kills, -1]:
         states: list[State] = []

@@ -74,7 +74,7 @@ def together(nodes: tuple[Node, ...], tmp_path_factory: pytest.TempPathFactory) 
     waits = {"name": "tests.runtime.toy_tasks:Waits", "options": {"position": 8, "file": str(go)}}
     first = job("a", seed=1, iterations=5, task=waits, checkpoint={"every": 3})
     go.touch()
-    outcome, record, _ = running_on(nodes, below)([first, job("b", seed=2, task="count")], bounds=True, folder=folder)
+    outcome, record, _ = running_on(nodes, below)([first, job("b", seed=2, task="count")], compare=True, folder=folder)
     assert outcome == "done" and not record.failed
     return Together(first, go, folder, record)
 

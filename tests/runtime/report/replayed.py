@@ -10,7 +10,7 @@ from rollmux_env.cluster.events import Admitted, Progressed
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.run import PhaseRun
 from rollmux_env.scenario import Scenario, parse_scenario
-from runtime.facts import Ended, Iteration, Node, PhaseSlice, Profiled, Span, Started, SyncSlice
+from runtime.facts import Ended, Iteration, Node, PhaseSlice, Profiled, SoloIteration, Span, Started, SyncSlice
 from runtime.record import RunRecord
 
 JOB = {"arrival_s": 0, "iterations": 20, "slo": 1.5, "rollout": {"worst_case_s": 10}, "training": {"worst_case_s": 10}}
@@ -51,7 +51,7 @@ def whole_phases(phases: list[PhaseRun]) -> list[tuple[PhaseRun, tuple[Span, ...
 
 
 def recorded(scenario: Scenario, policy: str = "rollmux", dispatch: str = "round-robin", alone: bool = False) -> RunRecord:
-    """The replay as a record; with `alone`, each job's own replay as its solo run."""
+    """The replay as a record; with `alone`, the iterations of each job's own replay as those alone."""
     run = replay_events(scenario, make_runnable(policy), make_dispatch(dispatch), 0, Watch(keep_phases=True))
     jobs = {job.id: job for job in scenario.jobs}
     at_s = {event.job_id: event.at_s for event in run.log if isinstance(event, Admitted)}  # when each was last done with something
@@ -98,7 +98,7 @@ def recorded(scenario: Scenario, policy: str = "rollmux", dispatch: str = "round
             began_s[phase.job_id] = end_s
     last_s = max(iteration.end_s for iteration in iterations)
     node = Node("rollout-0", "rollout", "here", (0,), (), 8.0, "cpu")
-    solos = {job.id: recorded(scenario.model_copy(update={"jobs": (job,)}), "solo") for job in scenario.jobs} if alone else {}
+    solos = [recorded(scenario.model_copy(update={"jobs": (job,)}), "solo") for job in scenario.jobs] if alone else []
     return RunRecord(
         Started(0.0, 1e9, policy, dispatch, scenario.cluster, (node,), {"python": "3"}, 0),
         log=tuple(event for event in run.log if not isinstance(event, Progressed)),
@@ -107,5 +107,5 @@ def recorded(scenario: Scenario, policy: str = "rollmux", dispatch: str = "round
         syncs=tuple(syncs),
         iterations=tuple(iterations),
         ended=Ended(last_s, "done"),
-        solo=solos,
+        solo=tuple(SoloIteration(one.job_id, one.number, one.start_s, one.end_s) for own in solos for one in own.iterations),
     )

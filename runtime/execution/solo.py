@@ -1,0 +1,96 @@
+"""Measures jobs alone: behind its last iteration, each does some more where it was, while nobody else runs.
+
+Its processes are those that it has, so nothing starts cold. What it does then is of no iteration that counts: no checkpoint is
+written, and its model is what it was after the last one that does. Until all jobs are done the processes of those that wait for
+this sleep in host memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from rollmux_env.scheduler import facts
+from runtime.execution.job_handle import JobHandle
+from runtime.execution.lifecycle import JobLifecycle
+from runtime.execution.profiling import nodes_asked
+from runtime.execution.run_state import RunState
+from runtime.facts import Pool, SoloIteration
+
+PASSES = 6  # iterations alone; the first one loads what has left its devices, and is left out of all means
+_MOST = 8  # jobs whose processes are kept
+
+
+class SoloIterations:
+    """Those of a run.
+
+    Args:
+        run: whose jobs they are. lifecycle: of it.
+    """
+
+    def __init__(self, run: RunState, lifecycle: JobLifecycle) -> None:
+        self._run = run
+        self._lifecycle = lifecycle
+        self._kept: list[JobHandle] = []
+
+    def keeps(self, handle: JobHandle) -> bool:
+        """Whether a job that has done its last iteration is to be measured alone; it has no place any more."""
+        run = self._run
+        if not run.plan.compare or run.stopping:
+            return False
+        if handle.spec.staleness:
+            why = "its rollouts run ahead of its iterations, and end with the last one"
+        elif len(self._kept) == _MOST:
+            why = f"the processes of {_MOST} jobs wait for that already"
+        else:
+            self._kept.append(handle)
+            handle.leaving = True  # its devices
+            run.order(handle)
+            self._lifecycle.check_over()
+            return True
+        run.log.say(f"{handle.id}: is not measured alone: {why}")
+        return False
+
+    async def measure(self) -> None:
+        """Measure one job after the other when all are done."""
+        run = self._run
+        await self._lifecycle.quiet.wait()
+        for handle in self._kept:
+            if problem := run.beyond(handle.spec):
+                run.log.say(f"{handle.id}: is not measured alone: {problem}")
+                self._end(handle)
+            if handle.gone or handle.end is not None or run.stopping:
+                continue
+            await run.written()
+            run.log.say(f"{handle.id}: {PASSES} iterations alone, on the nodes that it had")
+            handle.passes, handle.profile_over = PASSES, asyncio.get_running_loop().create_future()
+            needs = nodes_asked(handle.spec, run.plan.cluster.sides)
+            run.tell(facts.Unprofiled({handle.id: needs}, None, self._nodes(handle, needs)))
+            await handle.profile_over
+        self._lifecycle.check_over()
+
+    def _nodes(self, handle: JobHandle, needs: dict[Pool, int]) -> frozenset[str]:
+        """Names of the nodes that a job had, if it asks for as many and they are there still; else of none."""
+        names = {node.name: node.pool for nodes in handle.nodes.values() for node in nodes}
+        there = {node.name for pool in needs for node in self._run.nodes.free(pool)}
+        alike = all([*names.values()].count(pool) == count for pool, count in needs.items())
+        return frozenset(names) if alike and names.keys() <= there else frozenset()
+
+    def iterated(self, handle: JobHandle) -> None:
+        """A job has done an iteration alone."""
+        run, now_s = self._run, self._run.log.now()
+        began_s = handle.began_s.pop(handle.iteration, now_s)
+        run.log.write(SoloIteration(handle.id, handle.iteration, began_s, now_s))
+        run.log.say(f"{handle.id}: alone, {now_s - began_s:.2f} s")
+        handle.iteration += 1
+        handle.passes -= 1
+        if handle.passes:
+            run.order(handle)
+        else:
+            run.tell(facts.Profiled(handle.id))
+            self._end(handle)
+
+    def _end(self, handle: JobHandle) -> None:
+        handle.gone = True
+        handle.stand()
+        handle.tell(None, self._run.log.now())
+        handle.end_profile()
