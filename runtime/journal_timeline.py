@@ -22,6 +22,7 @@ from rollmux_env.cluster.events import (
     Requeued,
     Resized,
     Resumed,
+    Warm,
     Withdrawn,
 )
 from rollmux_env.scheduler import facts as core_facts
@@ -221,6 +222,7 @@ class Timeline:
     def _happened(self, entries: Sequence[Any]) -> list[core_facts.Fact]:
         """The facts behind the journal entries of a step."""
         facts: list[core_facts.Fact] = []
+        alive = {entry.job_id: frozenset(entry.nodes) for entry in entries if isinstance(entry, Warm)}
         departures = {entry.job_id for entry in entries if isinstance(entry, Departed)}
         lease = {entry.node for entry in entries if isinstance(entry, Assigned) and entry.group == LEASE}
         if self._lent & {entry.node for entry in entries if isinstance(entry, Returned)}:
@@ -232,7 +234,7 @@ class Timeline:
                     self._arrived[job.id] = job.iterations or 0
                     if phases := estimated_phases(self._specs[job.id]):
                         facts.append(core_facts.Estimated(job.id, phases))
-                    facts.append(core_facts.Arrived(job, isinstance(entry, Requeued), frozenset(entry.alive)))
+                    facts.append(core_facts.Arrived(job, isinstance(entry, Requeued), alive.get(job.id, frozenset())))
                 case Resumed(job_id=job_id) if job_id not in departures:
                     facts += [core_facts.Vacated(job_id), core_facts.Resumed(job_id)]
                 case OverBudget(job_id=job_id):

@@ -46,15 +46,10 @@ def isolated(job: Job, cluster: Cluster | None = None) -> Placement:
 
 @dataclass(frozen=True)
 class Arrived:
-    """A job is known and waits for a place.
-
-    Attributes:
-        alive: names of the nodes on which its processes have its state, until this instant is over.
-    """
+    """A job is known and waits for a place."""
 
     at_s: float
     job: Job
-    alive: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,11 +64,13 @@ class Warm:
 
     Attributes:
         group: id of the group whose nodes are those of the job's processes; None: they would be those of a new group.
+        nodes: names of these.
     """
 
     at_s: float
     job_id: str
     group: int | None
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,7 @@ class Planner:
         if asks and self._serves:
             self._serve(now_s)
         for job, again, alive in arriving:
-            self.note((Requeued if again else Arrived)(now_s, job, tuple(sorted(alive))))
+            self.note((Requeued if again else Arrived)(now_s, job))
             if alive:
                 self.alive[job.id] = alive
             if not asks:
@@ -302,6 +302,6 @@ class Planner:
         self.settle(event.job.id)  # others may have got places in this instant
         group = next((group for group, names in nodes.assigned_by_group().items() if alive == {*names}), None)
         if group is not None and self.state.group_row(group) is not None:
-            self.note(Warm(event.at_s, event.job.id, group))
+            self.note(Warm(event.at_s, event.job.id, group, tuple(sorted(alive))))
         elif alive <= {node.name for pool in POOLS for node in nodes.free(pool)}:
-            self.note(Warm(event.at_s, event.job.id, None))
+            self.note(Warm(event.at_s, event.job.id, None, tuple(sorted(alive))))

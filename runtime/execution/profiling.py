@@ -254,7 +254,7 @@ class Profiling:
                 key = profile_key(handle.spec, self._node_types())
                 profile = load_profile(key)
                 if profile is not None and part.phase in profile.provisional:
-                    save_profile(key, profile.with_cold_start(cast("Pool", part.phase), cold_s))
+                    save_profile(key, profile.with_cold_start(part.phase, cold_s))
         return cold_s
 
     def next_round(self) -> list[facts.Fact]:

@@ -18,14 +18,14 @@ from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import Report
 from runtime.execution.profiles import job_as_stated, load_profile, profile_key
 from runtime.execution.run_plan import RunPlan
-from runtime.facts import LEASE, PhaseSlice, Profiled
+from runtime.facts import LEASE, PhaseSlice, Pool, Profiled
 from runtime.journal import JOURNAL, read_facts, read_run
 from runtime.journal_replay import replay_journal
 from runtime.record import RunRecord
 from tests.runtime.execution.pretend import NODES, Pretended, carry_out, plan_of
 
 ONE = (NODES[0], NODES[2])
-BOTH = ("rollout", "training")
+BOTH: tuple[Pool, ...] = ("rollout", "training")
 
 
 @pytest.fixture(autouse=True)
