@@ -7,11 +7,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 GPU := $(shell which nvidia-smi 2>/dev/null)
 GPU_PINS := constraints-gpu.txt
 
-.PHONY: help setup demo test test-long test-gpu lint kernels format benchmarks clean
+PACKAGES := chromium curl iproute2 prometheus # tests of the page, of the API's document, of links and of alerts
+
+.PHONY: help setup packages demo test test-long test-gpu lint kernels format benchmarks clean
 
 help:
 	@echo "make demo        compare scheduling policies on two weeks of jobs, then run two real jobs"
 	@echo "make test        linters, type checker, import floors and tests"
+	@echo "make packages    as root, on Debian or Ubuntu: programs without which some tests are skipped"
 	@echo "make test-long   what needs longer: load, repetitions, frameworks of others"
 	@echo "make test-gpu    the tests that need a GPU; without one they say so"
 	@echo "make benchmarks  print the speed figures of docs/results/speed.md"
@@ -33,6 +36,10 @@ else # vLLM brings the torch that it was built for; what was resolved is kept, a
 	@echo "the versions that were installed are in $(GPU_PINS)"
 endif
 	@touch $@
+
+packages:
+	@apt-get update -qq
+	@DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends --no-upgrade $(PACKAGES) > /dev/null
 
 demo: $(READY)
 	@$(BIN)/rollmux bench production --set stays=fixed -p solo -p colocated -p random -p rollmux -p consolidate -p optimal --out demo

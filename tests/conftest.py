@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 import rollmux
+from tests import skips
 from tests.chromium import Browser, browsing
 
 Command = Callable[..., tuple[int, str, str]]
@@ -43,6 +44,14 @@ settings.load_profile("rollmux")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {name: k for k, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.relative_to(HERE).as_posix(), len(order)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = terminalreporter.stats.get("skipped", [])
+    if reports:
+        terminalreporter.section(f"{len(reports)} skipped")
+        for line in skips.told((report.nodeid.split("::")[0], report.longrepr[2]) for report in reports):
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture
