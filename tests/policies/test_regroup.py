@@ -143,7 +143,7 @@ def test_where_moves_are_free_every_tick_ends_in_the_optimum(data: dict[str, Any
             assert groups_usd(after) < groups_usd(before)
 
 
-@examples(60)
+@examples(40)
 @given(data=scenarios(max_jobs=12), every_s=st.sampled_from([7, 40]), events=st.booleans())
 def test_its_plans_are_legal_whatever_the_scenario(data: dict[str, Any], every_s: int, events: bool) -> None:
     """Memory and nodes that run out, sync, rollouts over several nodes, training pools that rescale."""
