@@ -10,11 +10,14 @@ GPU_PINS := constraints-gpu.txt
 # What the first commands compile, done while torch is on its way.
 COMPILE := $(BIN)/rollmux bench production -p solo -p colocated -p consolidate -p optimal-work > /dev/null 2>&1
 
-.PHONY: help setup demo test test-long test-gpu lint kernels format benchmarks clean
+PACKAGES := chromium curl iproute2 prometheus # tests of the page, of the API's document, of links and of alerts
+
+.PHONY: help setup packages demo test test-long test-gpu lint kernels format benchmarks clean
 
 help:
 	@echo "make demo        compare scheduling policies on two weeks of jobs, then run two real jobs"
 	@echo "make test        linters, type checker, import floors and tests"
+	@echo "make packages    as root, on Debian or Ubuntu: programs without which some tests are skipped"
 	@echo "make test-long   what needs longer: load, repetitions, frameworks of others"
 	@echo "make test-gpu    the tests that need a GPU; without one they say so"
 	@echo "make benchmarks  print the speed figures of docs/results/speed.md"
@@ -37,6 +40,10 @@ else # vLLM brings the torch that it was built for; what was resolved is kept, a
 	@echo "the versions that were installed are in $(GPU_PINS)"
 endif
 	@touch $@
+
+packages:
+	@apt-get update -qq
+	@DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends --no-upgrade $(PACKAGES) > /dev/null
 
 demo: $(READY)
 	@$(BIN)/rollmux bench production --set stays=fixed -p solo -p colocated -p random -p rollmux -p consolidate -p optimal --out demo

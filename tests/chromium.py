@@ -20,7 +20,7 @@ import pytest
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome", "chrome") if (path := shutil.which(name))), None
 )
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed here (Debian: apt-get install chromium)")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed here (Debian: chromium)")
 _PATIENCE_S = 60.0
 _FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars")
 _QUIET = ("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 import rollmux
+from tests import skips
 from tests.chromium import Browser, browsing
 
 Command = Callable[..., tuple[int, str, str]]
@@ -19,21 +20,21 @@ Command = Callable[..., tuple[int, str, str]]
 HERE = Path(__file__).parent
 LONGEST = (  # files that take longest begin first, so that no process waits at the end; what one of them compiles others find
     "runtime/grpo/test_job.py",
-    "policies/test_consolidate.py",
-    "policies/test_learned.py",
-    "runtime/execution/test_runs.py",
     "policies/test_regroup.py",
-    "runtime/service/test_service.py",
-    "rollmux_env/envs/rollout/test_rollout_env.py",
-    "trainers/test_train.py",
+    "runtime/execution/test_runs.py",
+    "policies/test_learned.py",
     "runtime/execution/test_interrupts.py",
+    "runtime/service/test_service.py",
+    "trainers/test_train.py",
     "runtime/execution/test_recovery.py",
-    "runtime/commands/test_serve.py",
-    "runtime/commands/test_run.py",
-    "runtime/test_several_nodes.py",
     "runtime/service/test_user_code.py",
-    "runtime/execution/test_tails.py",
+    "runtime/commands/test_run.py",
+    "policies/test_optimal.py",
     "runtime/engines/test_engines.py",
+    "rollmux_env/bench/test_bench.py",
+    "runtime/execution/test_tails.py",
+    "runtime/commands/test_serve.py",
+    "policies/test_quantile.py",
 )
 
 settings.register_profile("rollmux", deadline=None)  # no test depends on how busy the machine is
@@ -43,6 +44,14 @@ settings.load_profile("rollmux")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {name: k for k, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.relative_to(HERE).as_posix(), len(order)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = terminalreporter.stats.get("skipped", [])
+    if reports:
+        terminalreporter.section(f"{len(reports)} skipped")
+        for line in skips.told((report.nodeid.split("::")[0], report.longrepr[2]) for report in reports):
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture

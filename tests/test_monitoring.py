@@ -74,7 +74,7 @@ def promtool() -> str:
     """Prometheus's checker."""
     found = shutil.which("promtool")
     if found is None:
-        pytest.skip("promtool is not installed (Debian: apt-get install prometheus)")
+        pytest.skip("promtool is not installed (Debian: prometheus)")
     return found
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -330,6 +331,10 @@ def _environment(threads: int, gpu: bool) -> None:
     """vLLM reads its settings from the environment, when it is imported and later; what the user set stays."""
     if not gpu:  # its sampler would call a C++ compiler, for seconds and no gain
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
+        if "torch._dynamo" in sys.modules:  # which has read it already, as where a model of transformers is loaded
+            from torch._dynamo import config
+
+            config.disable = os.environ["TORCH_COMPILE_DISABLE"] == "1"
     for name, value in {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's loop in this process
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # whoever starts this process pins it to its cores

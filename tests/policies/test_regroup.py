@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -143,7 +143,7 @@ def test_where_moves_are_free_every_tick_ends_in_the_optimum(data: dict[str, Any
             assert groups_usd(after) < groups_usd(before)
 
 
-@examples(60)
+@examples(40)
 @given(data=scenarios(max_jobs=12), every_s=st.sampled_from([7, 40]), events=st.booleans())
 def test_its_plans_are_legal_whatever_the_scenario(data: dict[str, Any], every_s: int, events: bool) -> None:
     """Memory and nodes that run out, sync, rollouts over several nodes, training pools that rescale."""
@@ -227,37 +227,57 @@ def test_a_fluid_replay_observes_nothing() -> None:
     assert Observer(1).look(watched.ticks[-1][0]) == []
 
 
-def test_at_worst_cases_observing_changes_nothing() -> None:
-    problem = workload("production", 0, jobs=40)
-    seeing, blind = Regroup(), Regroup(observe=False)
-    assert by_events(problem, seeing).log == by_events(problem, blind).log
-    assert seeing.keeps_slo
+class Seen(NamedTuple):
+    """A replay whose policy observes, which several tests look at."""
+
+    problem: Scenario
+    policy: Regroup
+    run: Run
 
 
-def test_drift_breaks_slos_and_what_was_observed_helps() -> None:
-    plain, drifted = (drifting("production", name, 0, jobs=60) for name in ("none", "mixed"))
-    calm, static = (metrics(by_events(problem, Algorithm1())) for problem in (plain, drifted))
-    seeing, blind = (metrics(by_events(drifted, Regroup(observe=observe))) for observe in (True, False))
+def seeing(problem: Scenario) -> Seen:
+    policy = Regroup()
+    return Seen(problem, policy, by_events(problem, policy))
+
+
+@pytest.fixture(scope="module")
+def worst() -> Seen:
+    return seeing(workload("production", 0, jobs=40))
+
+
+@pytest.fixture(scope="module")
+def drifted() -> Seen:
+    return seeing(drifting("production", "mixed", 0, jobs=60))
+
+
+def test_at_worst_cases_observing_changes_nothing(worst: Seen) -> None:
+    assert worst.run.log == by_events(worst.problem, Regroup(observe=False)).log
+    assert worst.policy.keeps_slo
+
+
+def test_drift_breaks_slos_and_what_was_observed_helps(drifted: Seen) -> None:
+    plain = drifting("production", "none", 0, jobs=60)
+    calm, static = (metrics(by_events(problem, Algorithm1())) for problem in (plain, drifted.problem))
+    seeing, blind = (metrics(run) for run in (drifted.run, by_events(drifted.problem, Regroup(observe=False))))
     assert observed(static) < observed(calm)
     assert observed(seeing) > observed(blind)
     assert seeing.cost_usd < static.cost_usd
 
 
-def test_what_has_not_happened_yet_changes_nothing() -> None:
-    """Drift that begins at iteration 30 of every job, and jobs that come later: the same decisions until then."""
-    first = workload("production", 0, jobs=40)
+def test_what_has_not_happened_yet_changes_nothing(worst: Seen) -> None:
+    """Jobs that come later and take half the time: the same decisions until then."""
+    first = worst.problem
     changed_s = first.jobs[25].arrival_s
     other = with_actual(first, 0.5, 0.1)
     changed = first.model_copy(update={"jobs": (*first.jobs[:25], *other.jobs[25:])})
-    logs = [[str(e) for e in by_events(problem, Regroup()).log if e.at_s < changed_s] for problem in (first, changed)]
+    logs = [[str(e) for e in run.log if e.at_s < changed_s] for run in (worst.run, by_events(changed, Regroup()))]
     assert logs[0] == logs[1]
     assert any("Moved" in line for line in logs[0])
 
 
-def test_the_same_problem_gives_the_same_bytes() -> None:
-    problem = drifting("production", "mixed", 2, jobs=40)
-    first, second = (by_events(problem, Regroup()) for _ in range(2))
-    assert [str(e) for e in first.log] == [str(e) for e in second.log]
+def test_the_same_problem_gives_the_same_bytes(drifted: Seen) -> None:
+    again = by_events(drifted.problem, Regroup())
+    assert [str(e) for e in again.log] == [str(e) for e in drifted.run.log]
 
 
 def test_jobs_that_found_a_group_get_the_pins_they_were_given() -> None:

@@ -104,7 +104,7 @@ def test_a_start_that_does_not_fit_is_said_in_a_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["algorithm=maskable-ppo", "algorithm=ppo", "algorithm=dqn", 'environment={"name": "dispatch"}'])
 def test_a_stopped_run_goes_on_exactly(tmp_path: Path, change: str) -> None:
-    changes = [*SMALL, change]
+    changes = [*SMALL, "steps=1152", change]
     whole = train(run_of(tmp_path / "whole", changes))
     with pytest.raises(Stopped):
         train(run_of(tmp_path / "stopped", changes, stop_at=1000))
@@ -123,7 +123,7 @@ def test_a_checkpoint_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_goes_on_exactly(tmp_path: Path, command: Command) -> None:
-    options = [word for change in SMALL for word in ("--set", change)]
+    options = [word for change in (*SMALL, "steps=1152") for word in ("--set", change)]
     assert command("train", "toy", *options, "--out", str(tmp_path / "whole"))[0] == 0
     killed = tmp_path / "killed"
     arguments = [sys.executable, "-m", "rollmux", "train", "toy", *options, "--out", str(killed)]

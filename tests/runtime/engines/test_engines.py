@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from rollmux_env.errors import InputError
 from runtime.engines import make_engine, vllm_problem
@@ -56,6 +57,13 @@ def _agrees(engine: Engine, model: Any) -> None:
 
 def test_greedy_is_what_the_plain_model_says(engine: Engine) -> None:
     _agrees(engine, tiny(0))
+
+
+def test_nothing_is_compiled_on_a_cpu_also_where_a_model_of_transformers_was_loaded_before(engine: Engine) -> None:
+    torch.compiler.reset()  # else what was compiled before is used
+    counters.clear()
+    engine.generate(PROMPTS, RANDOM)
+    assert torch.cuda.is_available() or not counters["frames"]
 
 
 def test_an_engine_listens_on_loopback_alone(engine: Engine) -> None:

@@ -17,6 +17,7 @@ import pytest
 from runtime.execution.checks import check_run
 from runtime.journal import read_run
 from runtime.own_folder import OwnFolder
+from tests.conftest import Command
 from tests.runtime.execution.set_back import repeats_only_what_was_not_saved
 from tests.runtime.sockets import listens_only_on_loopback
 
@@ -94,7 +95,7 @@ def test_ctrl_c_stops_at_the_next_phase_boundary_and_twice_at_once(tmp_path: Pat
         check_run(record)
 
 
-def test_a_run_whose_driver_was_killed_goes_on_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_run_whose_driver_was_killed_goes_on_once_and_leaves_nothing_behind(tmp_path: Path, command: Command) -> None:
     marker = f"rollmux-test-{uuid.uuid4().hex}"
     file, folder = tmp_path / "jobs.json", tmp_path / "out"
     options = {"train_s": 0.2, "at": 6, "folder": str(tmp_path)}
@@ -103,20 +104,17 @@ def test_a_run_whose_driver_was_killed_goes_on_once_and_leaves_nothing_behind(tm
     job["checkpoint"] = {"every": 1}
     file.write_text(json.dumps({"version": 1, "jobs": [job]}))
     environment = {**os.environ, "MARKER": marker, "ROLLMUX_CACHE": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-u", "-m", "rollmux", "run"]
-    begun = subprocess.Popen([*command, str(file), "--out", str(folder)], env=environment, stdout=subprocess.PIPE, text=True)
+    running = [sys.executable, "-u", "-m", "rollmux", "run"]
+    begun = subprocess.Popen([*running, str(file), "--out", str(folder)], env=environment, stdout=subprocess.PIPE, text=True)
     assert begun.stdout is not None
     while "iteration 3" not in begun.stdout.readline():
         assert begun.poll() is None
-    refused = subprocess.run([*command, "--resume", str(folder)], env=environment, capture_output=True, text=True)
-    assert (
-        refused.returncode == 2
-        and refused.stderr == f"rollmux: {folder}: a run is under way in this folder (process {begun.pid})\n"
-    )
+    refused = (2, "", f"rollmux: {folder}: a run is under way in this folder (process {begun.pid})\n")
+    assert command("run", "--resume", str(folder)) == refused
     folders = ray_folders(marker)
     begun.kill()
     begun.communicate()
-    again = subprocess.run([*command, "--resume", str(folder)], env=environment, capture_output=True, text=True)
+    again = subprocess.run([*running, "--resume", str(folder)], env=environment, capture_output=True, text=True)
     assert (again.returncode, again.stderr) == (0, ""), again.stdout
     record = read_run(folder)
     check_run(record)
@@ -124,5 +122,5 @@ def test_a_run_whose_driver_was_killed_goes_on_once_and_leaves_nothing_behind(tm
     assert repeats_only_what_was_not_saved(record, "a", relaunch.at_s)
     assert [done.metrics["count"] for done in record.iterations] == [*range(1, 13)]
     assert not processes(marker) and folders and not any(path.exists() for path in folders)
-    over = subprocess.run([*command, "--resume", str(folder)], env=environment, capture_output=True, text=True)
-    assert over.returncode == 2 and over.stderr.endswith("this run is done; there is nothing to go on with\n")
+    status, _, err = command("run", "--resume", str(folder))
+    assert status == 2 and err.endswith("this run is done; there is nothing to go on with\n")

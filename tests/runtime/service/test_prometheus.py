@@ -63,6 +63,6 @@ def test_its_own_parser_reads_what_was_written() -> None:
 def test_promtool_has_nothing_to_say_of_it() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
-        pytest.skip("promtool is not installed (Debian: apt-get install prometheus)")
+        pytest.skip("promtool is not installed (Debian: prometheus)")
     checked = subprocess.run([promtool, "check", "metrics"], input=to_text(every_figure()), capture_output=True, text=True)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")

@@ -20,7 +20,7 @@ from tests.runtime.service.http.test_jobs import KEYS
 PAGE = (Path(rollmux.__file__).parent / "docs" / "reference" / "service_api.md").read_text()
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed (Debian: curl)")
 def test_the_lines_of_the_page_work_when_pasted(tmp_path: Path) -> None:
     one = Served(tmp_path / "service", with_classes=False)
     try:
