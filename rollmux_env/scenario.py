@@ -22,7 +22,7 @@ from rollmux_env.job_keys import STAYS, Job
 from rollmux_env.network_keys import broken_sync
 from rollmux_env.phase_keys import Phase
 from rollmux_env.queue_keys import beyond_quota, queue_key
-from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
+from rollmux_env.reading import has_key, merge_defaults, only_in_defaults, read_mapping
 from rollmux_env.shape_keys import Phases
 from rollmux_env.validation_errors import field_error, field_of, format_error, one_line, problems
 
@@ -160,15 +160,9 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario", folder: Path 
         problem = str(error)
     except RecursionError:
         problem = "is nested too deeply"
-    kind = next((key for key in _KINDS_OF_JOB_FILES if _has_key(data, key)), None)
+    kind = next((key for key in _KINDS_OF_JOB_FILES if has_key(data, key)), None)
     hint = f"; {kind} is a key of job files, which `rollmux run` reads" if kind else ""
     raise InputError(f"{one_line(source, 4096)}: {one_line(problem)}{hint}")
-
-
-def _has_key(data: dict[str, Any], key: str) -> bool:
-    """Whether a job of a file, or the defaults, has a key."""
-    jobs = data.get("jobs")
-    return any(isinstance(job, dict) and key in job for job in (*(jobs if isinstance(jobs, list) else ()), data.get("defaults")))
 
 
 def _has_models(data: dict[str, Any]) -> bool:

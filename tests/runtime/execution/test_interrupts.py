@@ -92,6 +92,7 @@ def test_ctrl_c_stops_at_the_next_phase_boundary_and_twice_at_once(tmp_path: Pat
         assert record.ended is not None and record.ended.outcome == "stopped"
         assert all(part.ok for part in record.phases)
         check_run(record)
+        assert out.endswith(f"\nstopped; `rollmux run --resume {tmp_path / 'out'}` goes on\n")
 
 
 def test_a_run_whose_driver_was_killed_goes_on_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -116,6 +117,8 @@ def test_a_run_whose_driver_was_killed_goes_on_once_and_leaves_nothing_behind(tm
     folders = ray_folders(marker)
     begun.kill()
     begun.communicate()
+    status = subprocess.run([*command[:-1], "status", "--at", str(folder)], env=environment, capture_output=True, text=True)
+    assert "killed, last heard of at" in status.stdout and f"`rollmux run --resume {folder}` goes on" in " ".join(status.stdout.split())
     again = subprocess.run([*command, "--resume", str(folder)], env=environment, capture_output=True, text=True)
     assert (again.returncode, again.stderr) == (0, ""), again.stdout
     record = read_run(folder)
