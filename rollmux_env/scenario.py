@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from rollmux_env.cluster_keys import ONE_DEVICE, SIDES, Cluster
 from rollmux_env.errors import InputError
+from rollmux_env.example_files import find_file
 from rollmux_env.fields import FileModel, Version
 from rollmux_env.job_keys import STAYS, Job
 from rollmux_env.network_keys import broken_sync
@@ -174,9 +175,10 @@ def load_scenario(path: str | Path) -> Scenario:
     """Read a scenario file.
 
     Args:
-        path: a `.json` file is read as JSON, any other as YAML 1.2.
+        path: a `.json` file is read as JSON, any other as YAML 1.2; where there is none, the example of that name.
 
     Raises:
         InputError: the file cannot be read or is not a scenario; one line.
     """
-    return parse_scenario(read_mapping(Path(path)), str(path), Path(path).parent)
+    file = find_file(path)
+    return parse_scenario(read_mapping(file), str(path), file.parent)

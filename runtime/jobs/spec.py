@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from rollmux_env.cluster_keys import ONE_DEVICE, SIDES, Cluster
 from rollmux_env.errors import InputError
+from rollmux_env.example_files import find_file
 from rollmux_env.fields import (
     AtLeastOne,
     Count,
@@ -217,14 +218,15 @@ def load_jobs(path: str | Path) -> Jobs:
     """Read a job file.
 
     Args:
-        path: a `.json` file is read as JSON, any other as YAML 1.2.
+        path: a `.json` file is read as JSON, any other as YAML 1.2; where there is none, the example of that name.
 
     Raises:
         InputError: it cannot be read or is no job file, or a file or model that a job names is missing; one line.
     """
     from runtime.jobs.checks import check_names
 
-    jobs = parse_jobs(read_mapping(Path(path)), str(path), Path(path).resolve().parent)
+    file = find_file(path)
+    jobs = parse_jobs(read_mapping(file), str(path), file.resolve().parent)
     for k, job in enumerate(jobs.jobs):
         check_names(job, f"{one_line(str(path), 4096)}: jobs[{k}]")
     return jobs

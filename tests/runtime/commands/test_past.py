@@ -55,7 +55,7 @@ def test_a_run_is_continued_by_run_and_not_by_serve(command: Command, folder: Pa
 def test_what_a_stopped_service_cannot_do_is_said_with_what_to_do(command: Command, folder: Path) -> None:
     status, out, err = command("cancel", "a", "--at", str(folder))
     assert (status, out) == (2, "") and err.count("\n") == 1
-    assert f"no service runs there; `rollmux serve {folder}` goes on with the one that is stopped" in err
+    assert f"no service runs there; `rollmux serve {folder}` goes on with what is stopped" in err
 
 
 def test_logs_are_read_from_files_also_when_they_are_followed(command: Command, folder: Path) -> None:
