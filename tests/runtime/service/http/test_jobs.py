@@ -112,7 +112,10 @@ def test_a_dry_run_says_what_would_become_of_a_job_and_changes_nothing(served: S
 
 
 def test_a_dry_run_of_two_says_of_the_second_what_becomes_of_it_beside_the_first(served: Served) -> None:
-    two = [{"id": name, **ATTACHED, "training": {**ATTACHED["training"], "worst_case_s": 3.0, "nodes": 2}} for name in ("first", "second")]
+    two = [
+        {"id": name, **ATTACHED, "training": {**ATTACHED["training"], "worst_case_s": 3.0, "nodes": 2}}
+        for name in ("first", "second")
+    ]
     alone = [served.ask("POST", "/v1/jobs?dry_run=true", job).value for job in two]
     first, second = served.ask("POST", "/v1/jobs?dry_run=true", two).value
     assert all(answer["fits"] for answer in alone) and first["fits"]
