@@ -25,10 +25,14 @@ def submit(
     at: At = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Only say what would become of each job: its place, or why it would wait and until when."),
+        typer.Option(
+            "--dry-run", help="Only say what would become of each job, after those before it: its place, or why it would wait."
+        ),
     ] = False,
 ) -> None:
     """Submit the jobs of a file to a service. They are in its journal when the command ends.
+
+    With a token of ROLLMUX_TOKEN they are that user's. Where --at is not given, ROLLMUX_URL names the service.
 
     Examples: `rollmux submit examples/two_jobs.yaml`
 
