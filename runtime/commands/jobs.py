@@ -26,7 +26,7 @@ def submit(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Only say what would become of each job, after those before it: its place, or why it would wait."
+            "--dry-run", help="Only say what would become of each job after those before it: its place, or why it would wait."
         ),
     ] = False,
 ) -> None:
