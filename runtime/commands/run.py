@@ -99,8 +99,8 @@ def _say_stopped(how: str, folder: Path | None, address: str | None, compare: Ag
     from runtime.journal import JOURNAL, is_begun
 
     if folder is not None and is_begun(folder / JOURNAL):
-        given = "".join(f" --{name} {value}" for name, value in (("address", address), ("compare", compare)) if value is not None)
-        how = f"{how}; `rollmux run --resume {folder}{given}` goes on"
+        options = "".join(f" --{name} {value}" for name, value in (("address", address), ("compare", compare)) if value is not None)
+        how = f"{how}; `rollmux run --resume {folder}{options}` goes on"
     typer.echo(how)
 
 

@@ -174,8 +174,8 @@ def is_named(at: Path | None) -> bool:
     if at is not None or not (url or token):
         return False
     if not (url and token):
-        given, lacking = (_URL, _TOKEN) if url else (_TOKEN, _URL)
-        raise InputError(f"{given} is set, and {lacking} is not")
+        one, other = (_URL, _TOKEN) if url else (_TOKEN, _URL)
+        raise InputError(f"{one} is set, and {other} is not")
     if folder := os.environ.get(VARIABLE):
         raise InputError(f"{_URL} and {VARIABLE} ({one_line(folder, 4096)}) both name a service: unset one, or give --at DIR")
     return True

@@ -74,11 +74,11 @@ class QueueForecast:
                 raise Unprocessable(f"job {job.id}: {problem}")
         async with self._one:
             try:
-                found = iter(await self._ahead(lambda state, policy: preview(state, policy, *known)))
+                previews = iter(await self._ahead(lambda state, policy: preview(state, policy, *known)))
             except PlanError as error:
                 raise Unprocessable(f"job {specs[0].id}: {error}") from None
         unknown = Preview(False, None, None, None, None, {}, len(self._run.scheduler.state.waiting) + 1, None, _UNKNOWN)
-        return [asdict(unknown if job is None else next(found)) for job in jobs]
+        return [asdict(unknown if job is None else next(previews)) for job in jobs]
 
     async def _ahead(self, look: Callable[[State, Policy], T]) -> T:
         """Look ahead from the present state.
