@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import rollmux_client
 
-from runtime.commands import executing
 from tests.clients.little_service import TOKEN, LittleService, serving
 from tests.conftest import Command
 
@@ -179,7 +178,7 @@ def test_a_service_that_nobody_reaches_is_given_up_after_growing_pauses(
     command: Command, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr(executing.time, "sleep", pauses.append)
+    monkeypatch.setattr("runtime.commands.executing.time.sleep", pauses.append)
     monkeypatch.setenv("ROLLMUX_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("ROLLMUX_TOKEN", TOKEN)
     status, out, err = command("exec", str(file), "--", "true")
