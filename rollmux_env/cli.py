@@ -42,7 +42,7 @@ def _before_commands(
 ) -> None:
     """Schedule RL post-training jobs on a rollout pool and a training pool.
 
-    Start with `rollmux bench examples/quickstart.yaml`, and with `rollmux doctor` before the first `rollmux run`.
+    Start with `rollmux bench quickstart`, and with `rollmux doctor` before the first `rollmux run`.
     """
     if debug:
         os.environ[DEBUG] = "1"

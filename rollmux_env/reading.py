@@ -222,6 +222,12 @@ def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def has_key(data: dict[str, Any], key: str) -> bool:
+    """Whether a job of a file, or the defaults, has a key."""
+    jobs = data.get("jobs")
+    return any(isinstance(job, dict) and key in job for job in (*(jobs if isinstance(jobs, list) else ()), data.get("defaults")))
+
+
 def only_in_defaults(data: dict[str, Any], field: tuple[str | int, ...]) -> bool:
     """Whether a field of a merged job comes from `defaults`."""
 

@@ -17,12 +17,13 @@ from pydantic import Field, ValidationError, model_validator
 
 from rollmux_env.cluster_keys import ONE_DEVICE, SIDES, Cluster
 from rollmux_env.errors import InputError
+from rollmux_env.example_files import find_file
 from rollmux_env.fields import FileModel, Version
 from rollmux_env.job_keys import STAYS, Job
 from rollmux_env.network_keys import broken_sync
 from rollmux_env.phase_keys import Phase
 from rollmux_env.queue_keys import beyond_quota, queue_key
-from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
+from rollmux_env.reading import has_key, merge_defaults, only_in_defaults, read_mapping
 from rollmux_env.shape_keys import Phases
 from rollmux_env.validation_errors import field_error, field_of, format_error, one_line, problems
 
@@ -160,15 +161,9 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario", folder: Path 
         problem = str(error)
     except RecursionError:
         problem = "is nested too deeply"
-    kind = next((key for key in _KINDS_OF_JOB_FILES if _has_key(data, key)), None)
+    kind = next((key for key in _KINDS_OF_JOB_FILES if has_key(data, key)), None)
     hint = f"; {kind} is a key of job files, which `rollmux run` reads" if kind else ""
     raise InputError(f"{one_line(source, 4096)}: {one_line(problem)}{hint}")
-
-
-def _has_key(data: dict[str, Any], key: str) -> bool:
-    """Whether a job of a file, or the defaults, has a key."""
-    jobs = data.get("jobs")
-    return any(isinstance(job, dict) and key in job for job in (*(jobs if isinstance(jobs, list) else ()), data.get("defaults")))
 
 
 def _has_models(data: dict[str, Any]) -> bool:
@@ -180,9 +175,10 @@ def load_scenario(path: str | Path) -> Scenario:
     """Read a scenario file.
 
     Args:
-        path: a `.json` file is read as JSON, any other as YAML 1.2.
+        path: a `.json` file is read as JSON, any other as YAML 1.2; where there is none, the example of that name.
 
     Raises:
         InputError: the file cannot be read or is not a scenario; one line.
     """
-    return parse_scenario(read_mapping(Path(path)), str(path), Path(path).parent)
+    file = find_file(path)
+    return parse_scenario(read_mapping(file), str(path), file.parent)

@@ -14,6 +14,7 @@ from typing import IO, Any
 from rollmux_env.files import private_folder, private_opener
 
 LOGS = "logs"  # folder of a run's or a service's, with one of each job
+SERVICE_LOG = "service"  # name of the file in which a service tells of a job that it has not started
 LARGEST = 8 << 20  # bytes of a file; a larger one loses its older half to the file before it, and that one what it held
 _OLDER = ".1"
 _LOOKS_S = 0.3

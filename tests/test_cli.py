@@ -433,3 +433,11 @@ def test_plan_and_explain_say_how_a_job_runs_in_its_shapes(command: Command, tmp
 def test_a_job_file_is_named_as_one_where_a_scenario_is_wanted(command: Command, name: str) -> None:
     status, _, err = command("plan", str(ROOT / "examples" / f"{name}.yaml"))
     assert status == 2 and err.endswith("task is a key of job files, which `rollmux run` reads\n") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [("run",), ("submit",), ("exec", "true")])
+@pytest.mark.parametrize("name", ["quickstart", "max_nodes", "three_pools"])
+def test_a_scenario_is_named_as_one_where_jobs_are_wanted(command: Command, name: str, words: tuple[str, ...]) -> None:
+    status, _, err = command(words[0], str(ROOT / "examples" / f"{name}.yaml"), *words[1:])
+    assert status == 2 and err.count("\n") == 1
+    assert err.endswith("no job has a task, class, attach or command: `rollmux bench` reads scenario files\n")

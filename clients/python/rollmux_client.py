@@ -99,7 +99,7 @@ class Service:
         self._idle: list[http.client.HTTPConnection] = []
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = _ANSWERS_S) -> dict[str, Any]:
-        """Make one request.
+        """Make one request that an object answers.
 
         Args:
             path: from the root of the service. body: sent as JSON. timeout_s: that nothing may come for.
@@ -110,6 +110,23 @@ class Service:
         Raises:
             Refused: the answer says no. OSError: no answer came, or it was none.
         """
+        text, _ = self.request(method, path, body, timeout_s)
+        try:
+            answer = json.loads(text) if text.strip() else {}
+        except ValueError as error:
+            raise ConnectionError(f"{self._host}: the answer is no JSON") from error
+        if not isinstance(answer, dict):
+            raise ConnectionError(f"{self._host}: the answer is no object")
+        return answer
+
+    def request(
+        self, method: str, path: str, body: Any = None, timeout_s: float = _ANSWERS_S
+    ) -> tuple[bytes, http.client.HTTPMessage]:
+        """Make one request, whatever answers it; arguments and errors as of `ask`.
+
+        Returns:
+            What has come, and its headers.
+        """
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -118,12 +135,12 @@ class Service:
         reused = connection.sock is not None
         try:
             try:
-                status, text = self._exchange(connection, method, path, content, timeout_s)
+                response, text = self._exchange(connection, method, path, content, timeout_s)
             except (ConnectionResetError, BrokenPipeError):  # RemoteDisconnected too: the server has closed it, being idle
                 if not reused:
                     raise
                 connection.close()
-                status, text = self._exchange(connection, method, path, content, timeout_s)
+                response, text = self._exchange(connection, method, path, content, timeout_s)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise ConnectionError(f"{self._host}: {str(error) or type(error).__name__}") from error
@@ -131,28 +148,23 @@ class Service:
             connection.close()
             raise
         self._idle.append(connection)
-        try:
-            answer = json.loads(text) if text.strip() else {}
-        except ValueError as error:
-            if status < 400:
-                raise ConnectionError(f"{self._host}: the answer is no JSON") from error
-            answer = {}
-        if status >= 400:
-            said = answer.get("error") if isinstance(answer, dict) else None
-            raise Refused(status, str(said or f"{method} {path}: status {status}"))
-        if not isinstance(answer, dict):
-            raise ConnectionError(f"{self._host}: the answer is no object")
-        return answer
+        if response.status >= 400:
+            try:
+                said = json.loads(text).get("error")
+            except (ValueError, AttributeError):  # no JSON, or no object
+                said = None
+            raise Refused(response.status, str(said or f"{method} {path}: status {response.status}"))
+        return text, response.headers
 
     def _exchange(
         self, connection: http.client.HTTPConnection, method: str, path: str, content: bytes | None, timeout_s: float
-    ) -> tuple[int, bytes]:
+    ) -> tuple[http.client.HTTPResponse, bytes]:
         connection.timeout = timeout_s
         if connection.sock is not None:
             connection.sock.settimeout(timeout_s)
         connection.request(method, self._path + path, content, self._headers)
         response = connection.getresponse()
-        return response.status, response.read()
+        return response, response.read()
 
     def close(self) -> None:
         """Close what is open; the next request opens it again."""

@@ -56,17 +56,18 @@ class Fidelity(StrEnum):
 
 
 def find_scenario(target: str, seed: int, settings: Sequence[str]) -> Scenario:
-    """Load the scenario of a file, which is the same for every seed, or generate that of a workload with values of `--set`."""
+    """Load the scenario of a file or an example, the same for every seed, or generate that of a workload with values of `--set`."""
     from rollmux_env.errors import InputError
+    from rollmux_env.example_files import example_names
     from rollmux_env.scenario import load_scenario
     from rollmux_env.suggestions import did_you_mean
     from rollmux_env.workloads import WORKLOADS
 
     if target in WORKLOADS:
         return make_scenario(target, seed, settings)
-    if not Path(target).suffix and not Path(target).exists():
-        near = did_you_mean(target, WORKLOADS)
-        raise InputError(f"{target}: is neither a file nor a workload; workloads are {', '.join(WORKLOADS)}{near}")
+    if not Path(target).suffix and not Path(target).exists() and target not in (names := example_names()):
+        near = did_you_mean(target, [*WORKLOADS, *names])
+        raise InputError(f"{target}: is no file, example or workload; workloads are {', '.join(WORKLOADS)}{near}")
     if settings:
         raise InputError(f"{target}: a scenario file takes no options of a workload (--set {settings[0]})")
     return load_scenario(target)

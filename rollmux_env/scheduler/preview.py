@@ -63,29 +63,38 @@ class Preview:
     reason: str
 
 
-def preview(state: State, policy: Policy, job: Job, instants: int = INSTANTS) -> Preview:
-    """What would become of a job that came now.
+def preview(state: State, policy: Policy, *jobs: Job, instants: int = INSTANTS) -> tuple[Preview, ...]:
+    """What would become of jobs that came now, one after the other: of each, as if those before it had come.
 
     Args:
-        state, policy: are left as they are. job: of a name that the state does not know.
-        instants: so far ahead is looked for its place.
+        state, policy: are left as they are. jobs: of names that the state does not know.
+        instants: so far ahead is looked for their places.
 
     Raises:
         PlanError: the policy breaks an invariant, or cannot be copied; one line.
     """
     twin, policy = state.forecast(), _own(policy)
     scheduler = Scheduler(twin, policy)
-    arrived = job.model_copy(update={"arrival_s": twin.now_s})
-    events = scheduler.step(twin.now_s, [facts.Arrived(arrived)]).entries
+    return tuple(_arrived(scheduler, policy, job, instants) for job in jobs)
+
+
+def _arrived(scheduler: Scheduler, policy: Policy, job: Job, instants: int) -> Preview:
+    """What becomes of a job that arrives."""
+    state = scheduler.state
+    before_usd_per_hour = state.usd_per_hour
+    arrived = job.model_copy(update={"arrival_s": state.now_s})
+    events = scheduler.step(state.now_s, [facts.Arrived(arrived)]).entries
     admitted = next((event for event in events if isinstance(event, Admitted) and event.job_id == job.id), None)
     if admitted is not None:
-        group = twin.group_of(job.id)
-        slowdown = {job_id: group.period_s / twin.job(job_id).solo_s for job_id in group.jobs}
-        more = twin.usd_per_hour - state.usd_per_hour
-        return Preview(True, admitted.placement.strategy, group.id, more, group.period_s, slowdown, None, twin.now_s, "")
-    position = twin.waiting.index(job.id) + 1
-    reason = reasons(twin, policy)[position - 1]
-    return Preview(False, None, None, None, None, {}, position, _expected(twin, scheduler, instants).get(job.id), reason)
+        group = state.group_of(job.id)
+        slowdown = {job_id: group.period_s / state.job(job_id).solo_s for job_id in group.jobs}
+        more = state.usd_per_hour - before_usd_per_hour
+        return Preview(True, admitted.placement.strategy, group.id, more, group.period_s, slowdown, None, state.now_s, "")
+    position = state.waiting.index(job.id) + 1
+    reason = reasons(state, policy)[position - 1]
+    later = state.forecast()
+    eta_s = _expected(later, Scheduler(later, _own(policy)), instants).get(job.id)
+    return Preview(False, None, None, None, None, {}, position, eta_s, reason)
 
 
 def waiting(state: State, policy: Policy, instants: int = INSTANTS) -> tuple[Waiting, ...]:

@@ -27,6 +27,7 @@ from runtime.attach.ledger import Ledger, described
 from runtime.attach.owner import boot_of, own_processes
 from runtime.attach.watch import LeaseWatch
 from runtime.execution.iteration_ends import IterationEnds
+from runtime.execution.job_log import tell_of
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.run_state import RunState
 from runtime.service.refusals import Conflict
@@ -76,7 +77,13 @@ class Leases:
         self._ledger.add(lease)
         with self._ledger.sign(lease):
             await self._ledger.durable()
-        run.log.say(f"{job_id}: its owner has attached, on {one_line(host, 80) or 'a host without a name'}")
+        where = one_line(host, 80) or "a host without a name"
+        run.log.say(f"{job_id}: its owner has attached, on {where}")
+        prints = (
+            "" if handle.spec.command else f"; its output is there, with process {pids[0]}" if pids else "; its output is there"
+        )
+        names = " ".join(dict.fromkeys(node.name for node in handle.nodes_of("sync")))
+        tell_of(run.plan.folder, job_id, f"attached on {names}, from {where}{prints}")
         return {"lease": lease_id, "ttl_s": run.plan.leases.ttl_s, "iteration": number, "nodes": described(handle)}
 
     async def acquire(

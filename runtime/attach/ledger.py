@@ -9,6 +9,7 @@ from typing import Any
 
 from runtime.attach.lease import Lease, Stay
 from runtime.execution.job_handle import JobHandle
+from runtime.execution.job_log import tell_of
 from runtime.execution.messages import End, Stopped
 from runtime.execution.run_state import RunState
 from runtime.facts import Attached, Freed, LeaseEnded, Suspected
@@ -152,6 +153,7 @@ class Ledger:
 
     def _close(self, lease: Lease, why: str) -> None:
         lease.ended = why
+        tell_of(self.run.plan.folder, lease.handle.id, f"detached: {why}")
         wake(lease.handle, why)
 
     async def placed(self, job_id: str, timeout_s: float) -> None:

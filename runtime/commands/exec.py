@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -27,11 +26,13 @@ def execute(
 
     Example: `rollmux exec examples/attached.yaml --job first -- python examples/attached_job.py`
     """
-    from rollmux_env.errors import InputError
+    from runtime.service.client import connected, require_client
 
-    if find_spec("rollmux_client") is None:
-        raise InputError("exec: needs rollmux-client; not installed here: pip install ./clients/python")
-    from runtime.commands.executing import entry_of, execute_command, find_service
+    require_client("exec")
+    from runtime.commands.executing import check_command, entry_of, execute_command
 
     entry = entry_of(file, job)
-    raise typer.Exit(execute_command(find_service(at), entry, words, lambda line: typer.echo(f"rollmux exec: {line}", err=True)))
+    check_command(words)
+    with connected(at) as client:
+        status = execute_command(client.service, entry, words, lambda line: typer.echo(f"rollmux exec: {line}", err=True))
+    raise typer.Exit(status)

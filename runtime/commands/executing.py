@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -16,33 +17,9 @@ from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.commands.process_group import ProcessGroup, Signalled
 from runtime.jobs.spec import load_jobs
-from runtime.service.address import find, folder_of
+from runtime.service.client import ENDED
 
-_ENDED = ("done", "failed", "cancelled", "over_budget")
-
-
-def find_service(at: Path | None) -> rollmux_client.Service:
-    """The service of the environment's ROLLMUX_URL, or else that of a folder.
-
-    Args:
-        at: the folder, which then counts alone; None for that of the environment, or the usual one.
-
-    Raises:
-        InputError: there is none; one line.
-    """
-    url, token = os.environ.get("ROLLMUX_URL"), os.environ.get("ROLLMUX_TOKEN")
-    if at is not None or not url:
-        folder = folder_of(at)
-        service = find(folder)
-        if service is None or not service.answers():
-            raise InputError(f"--at {one_line(str(folder), 4096)}: no service runs there; `rollmux serve` starts one")
-        url, token = service.url, service.token
-    elif not token:
-        raise InputError("ROLLMUX_URL is set, and ROLLMUX_TOKEN is not")
-    try:
-        return rollmux_client.Service(url, token)
-    except ValueError as error:
-        raise InputError(str(error)) from None
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0)  # between attempts to reach the service
 
 
 def entry_of(file: Path, job_id: str | None) -> dict[str, Any]:
@@ -63,6 +40,17 @@ def entry_of(file: Path, job_id: str | None) -> dict[str, Any]:
     return spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"folder"})
 
 
+def check_command(words: Sequence[str]) -> None:
+    """See that a command can be started here, before nodes are held for it.
+
+    Raises:
+        InputError: there is none of that name; one line.
+    """
+    if shutil.which(words[0]) is None:
+        where = "in that place" if os.path.dirname(words[0]) else "on the path"
+        raise InputError(f"{one_line(words[0], 4096)}: there is no command of that name {where}; nothing was submitted")
+
+
 def execute_command(
     service: rollmux_client.Service, entry: dict[str, Any], words: Sequence[str], say: Callable[[str], None]
 ) -> int:
@@ -81,7 +69,7 @@ def execute_command(
     job = rollmux_client.Job(service, entry["id"], socket.gethostname(), command.pids, lambda why: command.kill(why, say), say)
     with command.signals():
         try:
-            _submit(service, entry, say)
+            _submit(service, entry)
             while True:
                 job.attach()
                 say(f"job {job.name} runs on {' '.join(node['name'] for nodes in job.nodes.values() for node in nodes)}")
@@ -97,16 +85,15 @@ def execute_command(
             return 128 + pressed.number
         finally:
             job.end(done=False)  # where it has not ended
-            service.close()
 
 
-def _submit(service: rollmux_client.Service, entry: dict[str, Any], say: Callable[[str], None]) -> None:
+def _submit(service: rollmux_client.Service, entry: dict[str, Any]) -> None:
     """Submit a job that the service does not have.
 
     Raises:
-        Refused: it cannot be. InputError: it has ended; one line.
+        Refused: it cannot be. InputError: it has ended, or the service does not answer; one line.
     """
-    while True:
+    for pause_s in (*_PAUSES_S, None):
         try:
             service.ask("POST", "/v1/jobs", entry, 60.0)
             return
@@ -114,12 +101,13 @@ def _submit(service: rollmux_client.Service, entry: dict[str, Any], say: Callabl
             if error.status != 409:
                 raise
             state = _state(service, entry["id"])
-            if state in _ENDED:
+            if state in ENDED:
                 raise InputError(f"job {entry['id']}: has ended already: {state}; names are used once") from None
             return
         except OSError as error:
-            say(f"the service does not answer ({error})")
-            time.sleep(1.0)
+            if pause_s is None:
+                raise InputError(f"{service.url}: the service does not answer ({error})") from None
+            time.sleep(pause_s)
 
 
 def _state(service: rollmux_client.Service, job_id: str) -> str:

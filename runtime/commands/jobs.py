@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,10 @@ import typer
 At = Annotated[
     Path | None,
     typer.Option(
-        "--at", metavar="DIR", help="The service's folder. (default: $ROLLMUX_SERVICE, or else rollmux-service)", show_default=False
+        "--at",
+        metavar="DIR",
+        help="The service's folder. (default: the service of $ROLLMUX_URL and $ROLLMUX_TOKEN; $ROLLMUX_SERVICE; rollmux-service)",
+        show_default=False,
     ),
 ]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.", show_default=False)]
@@ -21,10 +25,14 @@ def submit(
     at: At = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Only say what would become of each job: its place, or why it would wait and until when."),
+        typer.Option(
+            "--dry-run", help="Only say what would become of each job after those before it: its place, or why it would wait."
+        ),
     ] = False,
 ) -> None:
     """Submit the jobs of a file to a service. They are in its journal when the command ends.
+
+    With a token of ROLLMUX_TOKEN they are that user's. Where --at is not given, ROLLMUX_URL names the service.
 
     Examples: `rollmux submit examples/two_jobs.yaml`
 
@@ -41,11 +49,8 @@ def submit(
             from rollmux_env.report.tables import show
             from runtime.service.queue_tables import preview_table
 
-            show(
-                preview_table(
-                    dict(zip((job.id for job in jobs.jobs), service.preview(jobs.jobs), strict=True)), service.status()["now_s"]
-                )
-            )
+            previews = service.preview(jobs.jobs)
+            show(preview_table(dict(zip((job.id for job in jobs.jobs), previews, strict=True)), service.status()["now_s"]))
             return
         service.submit(jobs.jobs)
     typer.echo(f"submitted: {', '.join(job.id for job in jobs.jobs)}")
@@ -68,54 +73,56 @@ def cancel(job: JobName, at: At = None) -> None:
 def logs(
     job: JobName,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the job ends.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Print all metrics of an iteration, not reward, length, loss and seconds alone.")
+    ] = False,
     at: At = None,
 ) -> None:
     """Print the log of a job: its iterations, errors and restarts, and the output of its processes.
 
-    The job may have ended, and the service be stopped; with `--at DIR`, DIR may also be that of `rollmux run --out DIR`.
+    The job may have ended, and the service be stopped; with `--at DIR`, DIR may also be that of `rollmux run --out DIR`. What an
+    attached job prints is where its owner runs; its log says where that is.
 
     Examples: `rollmux logs echo --follow`
 
     `rollmux logs echo --at run`
     """
+    from runtime.commands.streams import ends_quietly
+    from runtime.execution.job_log import without_details
+
+    with ends_quietly():
+        for line in _lines(job, follow, at):
+            typer.echo(line if every else without_details(line))
+
+
+def _lines(job: str, follow: bool, at: Path | None) -> Iterator[str]:
+    """What a job has printed, or prints until it or its service has ended: of the service of ROLLMUX_URL, or from files."""
     from rollmux_env.errors import InputError
     from rollmux_env.suggestions import did_you_mean
-    from runtime.commands.streams import ends_quietly
-    from runtime.output import LOGS, lines
+    from runtime.commands.streams import pause
+    from runtime.output import LOGS, follow_lines, lines
     from runtime.service.address import folder_of
-    from runtime.service.client import NoService
+    from runtime.service.client import ENDED, NoService, connected, is_named
 
+    named = is_named(at)
     home = folder_of(at) / LOGS / job
-    if follow:
-        try:
-            with ends_quietly():
-                _follow(job, home, at)
-            return
-        except NoService as nobody:
-            if not nobody.has_journal:
-                raise
+    try:
+        if follow or named:
+            with connected(at) as service:
+                service.job(job)
+
+                def ended() -> bool:
+                    try:
+                        return not follow or service.job(job)["state"] in (*ENDED, "stopped")
+                    except NoService:
+                        return True
+
+                yield from service.log_lines(job, ended, pause) if named else follow_lines(home, ended, pause)
+                return
+    except NoService as nobody:
+        if not nobody.has_journal:
+            raise
     if Path(job).name != job or not home.is_dir():
         names = [path.name for path in home.parent.iterdir()] if home.parent.is_dir() else []
         raise InputError(f"job {job}: no process of such a job has begun at {folder_of(at)}{did_you_mean(job, names)}")
-    for line in lines(home):
-        typer.echo(line)
-
-
-def _follow(job: str, home: Path, at: Path | None) -> None:
-    """Print what a job prints until it has ended, or its service."""
-    from runtime.commands.streams import pause
-    from runtime.output import follow_lines
-    from runtime.service.client import NoService, connected
-    from runtime.service.report import ENDED
-
-    with connected(at) as service:
-        service.job(job)
-
-        def ended() -> bool:
-            try:
-                return service.job(job)["state"] in (*ENDED, "stopped")
-            except NoService:
-                return True
-
-        for line in follow_lines(home, ended, pause):
-            typer.echo(line)
+    yield from lines(home)

@@ -85,12 +85,23 @@ def run(
         with listening():
             outcome = work()
     except KeyboardInterrupt:
-        typer.echo("stopped at once")
+        _say_stopped("stopped at once", resume or (None if dry_run else out), address, compare)
         raise
     if outcome == "stopped":
+        _say_stopped("stopped", resume or (None if dry_run else out), address, compare)
         raise KeyboardInterrupt
     if outcome == "failed":
         raise typer.Exit(1)
+
+
+def _say_stopped(how: str, folder: Path | None, address: str | None, compare: Against | None) -> None:
+    """Say what continues a run that the user has stopped; nothing does where none has begun in a folder that stays."""
+    from runtime.journal import JOURNAL, is_begun
+
+    if folder is not None and is_begun(folder / JOURNAL):
+        options = "".join(f" --{name} {value}" for name, value in (("address", address), ("compare", compare)) if value is not None)
+        how = f"{how}; `rollmux run --resume {folder}{options}` goes on"
+    typer.echo(how)
 
 
 def _begin(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rollmux_env.scheduler import facts
 from runtime.execution.job_handle import PROFILE, JobHandle
-from runtime.execution.job_log import SHOWN
+from runtime.execution.job_log import SHOWN, iteration_line, tell_of
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Checkpoint, Done
 from runtime.execution.profiling import Profiling
@@ -61,6 +61,9 @@ class IterationEnds:
             notes += self._recorded(handle, done.checkpoint, now_s)
         shown = "".join(f", {name} {done.metrics[name]:.4g}" for name in SHOWN if name in done.metrics)
         run.log.say(f"{handle.id}: iteration {number + 1} of {handle.spec.iterations}, {now_s - began_s:.2f} s{shown}")
+        if handle.spec.is_attached:
+            line = iteration_line(number + 1, handle.spec.iterations, now_s - began_s, done.metrics)
+            tell_of(run.plan.folder, handle.id, line)
         for line in done.warnings:
             run.log.say(f"{handle.id}: WARNING: {line}")
         handle.iteration = number + 1

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
+from runtime.bounded_file import append_bounded
 from runtime.execution.messages import Order
+from runtime.output import LARGEST, LOGS, SERVICE_LOG
 
 SHOWN = ("reward", "eval_reward", "loss")
 """Metrics that come first in a line, and alone on the console."""
 
+_KEPT = ("reward", "eval_reward", "response_tokens", "length", "loss")  # in the lines of `rollmux logs`
+_ITERATION = re.compile(r"(\S+ \| )?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  iteration \d+ of \d+: ")
+
 
 def note(text: str) -> None:
     """Print a line with the time of day; it is in the log when this returns."""
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}", flush=True)
+    print(_dated(text), flush=True)
 
 
 def start_line(order: Order) -> str:
@@ -38,3 +45,24 @@ def iteration_line(number: int, of: int, seconds: float, metrics: Mapping[str, f
     names = [*(name for name in SHOWN if name in metrics), *(name for name in metrics if name not in SHOWN)]
     figures = [f"{seconds:.2f} s", *(f"{name} {metrics[name]:.6g}" for name in names)]
     return f"iteration {number} of {of}: {', '.join(figures)}"
+
+
+def without_details(line: str) -> str:
+    """A line of a log; of one about an iteration its seconds, reward, length and loss alone."""
+    if not (begins := _ITERATION.match(line)):
+        return line
+    seconds, *figures = line[begins.end() :].split(", ")
+    return begins[0] + ", ".join([seconds, *(figure for figure in figures if figure.partition(" ")[0] in _KEPT)])
+
+
+def tell_of(folder: str, job_id: str, text: str) -> None:
+    """Append a line to what a service tells of an attached job, if there is room: `rollmux logs` prints it.
+
+    Args:
+        folder: of the service.
+    """
+    append_bounded(Path(folder) / LOGS / job_id / f"{SERVICE_LOG}.log", f"{_dated(text)}\n", LARGEST)
+
+
+def _dated(text: str) -> str:
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}"

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from rollmux_env.cluster_keys import ONE_DEVICE, SIDES, Cluster
 from rollmux_env.errors import InputError
+from rollmux_env.example_files import find_file
 from rollmux_env.fields import (
     AtLeastOne,
     Count,
@@ -31,7 +32,7 @@ from rollmux_env.fields import (
     whole,
 )
 from rollmux_env.queue_keys import Budget, beyond_quota
-from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
+from rollmux_env.reading import has_key, merge_defaults, only_in_defaults, read_mapping
 from rollmux_env.shape_keys import Shape
 from rollmux_env.validation_errors import describe, field_error, field_of, format_error, one_line, problems
 from runtime.jobs.attached_spec import NodeNames, ProfileSpec, Word, fill_attached
@@ -41,6 +42,7 @@ from runtime.jobs.named import located
 from runtime.jobs.phase_spec import RolloutSpec, TrainingSpec
 from runtime.jobs.shapes import check_shapes, nodes_in
 
+_SCENARIO = "; no job has a task, class, attach or command: `rollmux bench` reads scenario files"
 _TWO_POOLS = "is of no use to a real run, which has the pools rollout and training"
 _RATE_OF_TINY, _RATE = 1e-3, 1e-6  # learning rates; the second as in TRL's GRPO
 
@@ -216,14 +218,15 @@ def load_jobs(path: str | Path) -> Jobs:
     """Read a job file.
 
     Args:
-        path: a `.json` file is read as JSON, any other as YAML 1.2.
+        path: a `.json` file is read as JSON, any other as YAML 1.2; where there is none, the example of that name.
 
     Raises:
         InputError: it cannot be read or is no job file, or a file or model that a job names is missing; one line.
     """
     from runtime.jobs.checks import check_names
 
-    jobs = parse_jobs(read_mapping(Path(path)), str(path), Path(path).resolve().parent)
+    file = find_file(path)
+    jobs = parse_jobs(read_mapping(file), str(path), file.resolve().parent)
     for k, job in enumerate(jobs.jobs):
         check_names(job, f"{one_line(str(path), 4096)}: jobs[{k}]")
     return jobs
@@ -272,7 +275,8 @@ def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:
         problem = format_error(first, Jobs) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
     except InputError as error:
         problem = str(error)
-    raise InputError(f"{one_line(source, 4096)}: {one_line(problem)}")
+    hint = "" if any(has_key(data, kind) for kind in KINDS) else _SCENARIO
+    raise InputError(f"{one_line(source, 4096)}: {one_line(problem)}{hint}")
 
 
 def _merged(data: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from time import monotonic
@@ -58,23 +58,27 @@ class QueueForecast:
                 self._stale_s = monotonic() + _AGAIN_S
         return self._known
 
-    async def preview(self, spec: JobSpec) -> dict[str, Any]:
-        """What would become of a job that came now; `rollmux_env.scheduler.preview.Preview` explains the keys.
+    async def preview(self, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
+        """What would become of jobs that came now, one after the other; `rollmux_env.scheduler.preview.Preview` explains the keys.
+
+        A job of unknown phases counts for nothing in what would become of those after it.
 
         Raises:
-            Unprocessable: no node could hold it, or the policy cannot be asked; one line.
+            Unprocessable: no node could hold one, or the policy cannot be asked; one line.
         """
-        job = await asyncio.to_thread(_job_of, spec, self._run.plan.nodes, self._run.plan.cluster.sides)
-        if job is None:
-            position = len(self._run.scheduler.state.waiting) + 1
-            return asdict(Preview(False, None, None, None, None, {}, position, None, _UNKNOWN))
-        if problem := self._run.too_large(job):
-            raise Unprocessable(f"job {spec.id}: {problem}")
+        plan = self._run.plan
+        jobs = [await asyncio.to_thread(_job_of, spec, plan.nodes, plan.cluster.sides) for spec in specs]
+        known = [job for job in jobs if job is not None]
+        for job in known:
+            if problem := self._run.too_large(job):
+                raise Unprocessable(f"job {job.id}: {problem}")
         async with self._one:
             try:
-                return asdict(await self._ahead(lambda state, policy: preview(state, policy, job)))
+                previews = iter(await self._ahead(lambda state, policy: preview(state, policy, *known)))
             except PlanError as error:
-                raise Unprocessable(f"job {spec.id}: {error}") from None
+                raise Unprocessable(f"job {specs[0].id}: {error}") from None
+        unknown = Preview(False, None, None, None, None, {}, len(self._run.scheduler.state.waiting) + 1, None, _UNKNOWN)
+        return [asdict(unknown if job is None else next(previews)) for job in jobs]
 
     async def _ahead(self, look: Callable[[State, Policy], T]) -> T:
         """Look ahead from the present state.

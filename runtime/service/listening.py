@@ -123,3 +123,8 @@ def _before(folder: Path) -> Listening | None:
         return _FILE.validate_json(read_file(folder / HTTP))
     except (InputError, ValidationError):
         return None
+
+
+def continuing(folder: Path) -> str:
+    """The command that continues what has ended in a folder with a journal: a service, which has listened, or else a run."""
+    return f"rollmux serve {folder}" if (folder / HTTP).exists() else f"rollmux run --resume {folder}"

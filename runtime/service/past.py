@@ -13,15 +13,16 @@ from rollmux_env.cluster.state import State
 from runtime.jobs.spec import JobSpec
 from runtime.journal import read_run, state_of
 from runtime.record import RunRecord
+from runtime.service.listening import continuing
 from runtime.service.report import STATES, view_report
 from runtime.service.snapshot import JobView, profile_of
 
 
 def past_report(folder: Path) -> dict[str, Any]:
-    """The report of a service that does not run: the keys of `runtime.service.report.Reports.all`, and two more.
+    """The report of a service that does not run: the keys of `runtime.service.report.Reports.all`, and three more.
 
     `ended` is `stopped`, `done` (a run that was over), or `killed`: the journal does not say that it ended. `ended_at` is when, or
-    the last time that the journal knows; ISO 8601, local time.
+    the last time that the journal knows; ISO 8601, local time. `continue` is the command that continues it.
 
     Raises:
         InputError: there is no journal, or it cannot be read; one line.
@@ -39,6 +40,7 @@ def past_report(folder: Path) -> dict[str, Any]:
         "paused": None,
         "ended": record.ended.outcome if record.ended else "killed",
         "ended_at": datetime.fromtimestamp(record.wall_s(record.last_s)).astimezone().isoformat(timespec="seconds"),
+        "continue": continuing(folder.resolve()),
         "states": {name: counts.get(name, 0) for name in STATES},
         "queue": [*state.waiting],
         "jobs": jobs,

@@ -172,14 +172,14 @@ class Service:
             raise Unprocessable(str(error)) from None
         return lines
 
-    async def preview(self, spec: JobSpec) -> dict[str, Any]:
-        """What would become of a job if it were submitted now; nothing changes.
+    async def preview(self, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
+        """What would become of jobs if they were submitted now, in this order; nothing changes.
 
         Raises:
             InputError: as `submit`; one line.
         """
-        self._check((spec,))
-        return await self._forecast.preview(spec)
+        self._check(specs)
+        return await self._forecast.preview(specs)
 
     async def submit(self, specs: Sequence[JobSpec]) -> None:
         """Take jobs; on return they are in the journal. Their `arrival_s` count from now.

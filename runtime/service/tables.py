@@ -48,7 +48,7 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
     title = f"{report['folder']}: {report['policy']}, {report['dispatch']}"
     if ended := report.get("ended"):
         when = f"{'killed, last heard of' if ended == 'killed' else ended} at {report['ended_at']}"
-        goes_on = "" if ended == "done" else f"; `rollmux serve {report['folder']}` goes on"
+        goes_on = "" if ended == "done" else f"; `{report['continue']}` goes on"
         return [heading(f"{title}, {when}"), jobs, *problems, Text(f"as the journal has it{goes_on}", style="dim")]
     title += f", {report['usd_per_hour']:.2f} $/h, {report['usd_per_hour_solo']:.2f} $/h if every job were alone"
     placed = [job for job in report["jobs"] if job["usd_per_hour"] is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ from runtime.jobs.checks import check_names
 from runtime.jobs.spec import JobSpec
 from runtime.service.http.answers import answer
 from runtime.service.http.operations import Call, Operation, Query
-from runtime.service.logs import USUAL, read_log
+from runtime.service.logs import read_log
 from runtime.service.refusals import NotAllowed, Unprocessable
 from runtime.service.tokens import Holder, Right
 
@@ -33,8 +34,8 @@ class Dry(Query):
 class Log(Query):
     """Which part of a log."""
 
-    process: Annotated[str, Field(min_length=1, max_length=200)] = USUAL
-    """One of the job's processes."""
+    process: Annotated[str | None, Field(min_length=1, max_length=200)] = None
+    """One of the job's processes; without it `controller`, or `service` of an attached job."""
     offset: Annotated[int, Field(ge=0, le=2**53)] = 0
     """Bytes that are known."""
 
@@ -55,7 +56,7 @@ async def _submit(call: Call) -> Response:
         raise InputError("there is no job in the list")
     specs = [await asyncio.to_thread(_spec_of, entry, call.holder, call.service.folder, call.query.dry_run) for entry in entries]
     if call.query.dry_run:
-        previews = [await call.service.preview(spec) for spec in specs]
+        previews = await call.service.preview(specs)
         return answer(previews if isinstance(call.body, list) else previews[0])
     await call.service.submit(specs)
     jobs = [await call.service.job(spec.id) for spec in specs]
@@ -105,8 +106,8 @@ async def _cancel(call: Call) -> Response:
 
 async def _log(call: Call) -> Response:
     spec = call.service.spec_of(call.path["job"])
-    data, offset = await asyncio.to_thread(read_log, call.service.folder, spec.id, call.query.process, call.query.offset)
-    return Response(data, headers={"X-Next-Offset": str(offset)}, media_type="text/plain")
+    data, offset, names = await asyncio.to_thread(read_log, call.service.folder, spec.id, call.query.process, call.query.offset)
+    return Response(data, headers={"X-Next-Offset": str(offset), "X-Processes": json.dumps(names)}, media_type="text/plain")
 
 
 OPERATIONS = (
@@ -138,7 +139,7 @@ OPERATIONS = (
         "/v1/jobs/{job}/logs",
         Right.LOOK,
         _log,
-        "What a process of a job has printed, from an offset; the header X-Next-Offset has the next one.",
+        "What a process of a job has printed, from an offset; X-Next-Offset has the next one, X-Processes all processes.",
         Log,
         media="text/plain",
         refuses=(404,),

@@ -74,7 +74,7 @@ def test_a_preview_is_what_an_arrival_gives(scenario: dict[str, Any]) -> None:
     assert state is not None
     before = snapshot(state)
     job = problem.jobs[-1].model_copy(update={"arrival_s": 0.0})
-    foretold = preview(state, Algorithm1(), job)
+    (foretold,) = preview(state, Algorithm1(), job)
     assert snapshot(state) == before
     usd_per_hour = state.usd_per_hour
     after = with_all(problem, Algorithm1())
@@ -87,6 +87,19 @@ def test_a_preview_is_what_an_arrival_gives(scenario: dict[str, Any]) -> None:
     else:
         (view,) = [one for one in waiting(after, Algorithm1()) if one.job_id == job.id]
         assert (foretold.position, foretold.eta_s, foretold.reason) == (view.position, view.eta_s, view.reason)
+
+
+@examples(20)
+@given(scenario=queued())
+def test_a_preview_of_two_is_that_of_one_after_the_other(scenario: dict[str, Any]) -> None:
+    problem = parse_scenario(scenario)
+    assume(len(problem.jobs) > 2)
+    *_, first, second = problem.jobs
+    state, later = (with_all(problem.model_copy(update={"jobs": problem.jobs[:-left]}), Algorithm1()) for left in (2, 1))
+    before = snapshot(state)
+    both = preview(state, Algorithm1(), first, second)
+    assert snapshot(state) == before
+    assert both == (*preview(state, Algorithm1(), first), *preview(later, Algorithm1(), second))
 
 
 def test_reasons_say_who_is_ahead_and_what_it_needs() -> None:
@@ -112,8 +125,8 @@ def test_a_quota_is_a_reason() -> None:
     (view,) = waiting(state, Solo())
     assert view == ("b", 1, 200.0, "user ann holds 2 of 2 nodes")
     mine: Job = model(make_job("c", user="ann"))
-    assert preview(state, Solo(), mine).reason == "user ann holds 2 of 2 nodes"
-    assert preview(state, Solo(), model(make_job("d"))).fits
+    first, second = preview(state, Solo(), mine, model(make_job("d")))
+    assert first.reason == "user ann holds 2 of 2 nodes" and second.fits
 
 
 def test_beyond_so_many_instants_a_time_is_unknown() -> None:

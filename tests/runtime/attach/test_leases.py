@@ -12,6 +12,7 @@ import pytest
 
 from rollmux_env.scheduler.members import HoldName
 from runtime.facts import Attached, Freed, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
+from runtime.output import LOGS, lines
 from runtime.record import RunRecord
 from runtime.service.refusals import Conflict, NotFound
 from tests.runtime.attach.served import ELSEWHERE, PAIRS, Served, job, plan_of, served
@@ -120,6 +121,20 @@ def test_an_owner_that_detaches_goes_on_behind_its_last_whole_iteration(tmp_path
         assert [done.number for done in of(facts, Iteration)] == [0, 1, 2]
 
     served(work, plan_of(tmp_path, job("a")))
+
+
+def test_the_log_of_an_attached_job_has_its_iterations_and_says_where_its_output_is(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        lease = await run.place("a", "gpu-7", (4711,))
+        await run.iterate(lease, 0, reward=0.5, lr=0.25)
+        await run.leases.end(lease)
+        await run.stop()
+
+    served(work, plan_of(tmp_path, job("a")))
+    attached, iteration, detached = (line.partition("  ")[2] for line in lines(tmp_path / LOGS / "a"))
+    assert attached == "attached on rollout-0 training-0, from gpu-7; its output is there, with process 4711"
+    assert iteration.startswith("iteration 1 of 3: ") and iteration.endswith(" s, reward 0.5, lr 0.25")
+    assert detached == "detached: its owner has detached"
 
 
 def test_what_a_lost_lease_held_is_granted_to_nobody_until_its_processes_are_seen_dead(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -162,8 +163,24 @@ def test_what_cannot_be_started_is_said_in_one_line(
     assert (status, out, err.count("\n")) == (2, "", 1) and problem in err
 
 
-def test_a_command_that_there_is_not_is_named(command: Command, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("word", "where"), [("no-such-program", "on the path"), ("./job.yaml", "in that place")])
+def test_a_command_that_there_is_not_is_named_before_nodes_are_held_for_it(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch, word: str, where: str
+) -> None:
     with serving({}) as little:
         point_to(little, monkeypatch)
-        status, _, err = command("exec", str(file), "--", "no-such-program")
-    assert status == 2 and "no-such-program: No such file" in err.splitlines()[-1] and little.jobs["mine"].lease is None
+        status, _, err = command("exec", str(file), "--", word)
+    assert (status, err) == (2, f"rollmux: {word}: there is no command of that name {where}; nothing was submitted\n")
+    assert "mine" not in little.jobs
+
+
+def test_a_service_that_nobody_reaches_is_given_up_after_growing_pauses(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("runtime.commands.executing.time.sleep", pauses.append)
+    monkeypatch.setenv("ROLLMUX_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("ROLLMUX_TOKEN", TOKEN)
+    status, out, err = command("exec", str(file), "--", "true")
+    assert (status, out, err.count("\n")) == (2, "", 1) and "http://127.0.0.1:1: the service does not answer" in err
+    assert len(pauses) > 3 and all(later > earlier for earlier, later in itertools.pairwise(pauses))

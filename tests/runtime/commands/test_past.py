@@ -10,6 +10,7 @@ import pytest
 
 from runtime.journal import JOURNAL, read_run
 from runtime.output import LOGS
+from runtime.service.listening import HTTP
 from tests.conftest import Command
 from tests.runtime.execution.pretend import carry_out, plan_of
 
@@ -23,6 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "service"
     home.mkdir()
     assert carry_out(plan_of(home, JOBS), stops_after=4) == "stopped"
+    (home / HTTP).write_text("{}")  # it has listened
     return home
 
 
@@ -44,10 +46,16 @@ def test_the_status_of_a_stopped_service_is_that_of_its_journal(command: Command
         assert f"stopped at {report['ended_at']}" in out and f"`rollmux serve {folder}` goes on" in out and "0 of 3" in out
 
 
+def test_a_run_is_continued_by_run_and_not_by_serve(command: Command, folder: Path) -> None:
+    (folder / HTTP).unlink()
+    assert f"`rollmux run --resume {folder}` goes on" in " ".join(command("status", "--at", str(folder))[1].split())
+    assert f"no service runs there; `rollmux run --resume {folder}` goes on" in command("cancel", "a", "--at", str(folder))[2]
+
+
 def test_what_a_stopped_service_cannot_do_is_said_with_what_to_do(command: Command, folder: Path) -> None:
     status, out, err = command("cancel", "a", "--at", str(folder))
     assert (status, out) == (2, "") and err.count("\n") == 1
-    assert f"no service runs there; `rollmux serve {folder}` goes on with the one that is stopped" in err
+    assert f"no service runs there; `rollmux serve {folder}` goes on with what is stopped" in err
 
 
 def test_logs_are_read_from_files_also_when_they_are_followed(command: Command, folder: Path) -> None:

@@ -93,6 +93,7 @@ def test_ctrl_c_stops_at_the_next_phase_boundary_and_twice_at_once(tmp_path: Pat
         assert record.ended is not None and record.ended.outcome == "stopped"
         assert all(part.ok for part in record.phases)
         check_run(record)
+        assert out.endswith(f"\nstopped; `rollmux run --resume {tmp_path / 'out'}` goes on\n")
 
 
 def test_a_run_whose_driver_was_killed_goes_on_once_and_leaves_nothing_behind(tmp_path: Path, command: Command) -> None:
@@ -114,6 +115,9 @@ def test_a_run_whose_driver_was_killed_goes_on_once_and_leaves_nothing_behind(tm
     folders = ray_folders(marker)
     begun.kill()
     begun.communicate()
+    looks = [*running[:-1], "status", "--at", str(folder)]
+    seen = " ".join(subprocess.run(looks, env=environment, capture_output=True, text=True).stdout.split())
+    assert "killed, last heard of at" in seen and f"`rollmux run --resume {folder}` goes on" in seen
     again = subprocess.run([*running, "--resume", str(folder)], env=environment, capture_output=True, text=True)
     assert (again.returncode, again.stderr) == (0, ""), again.stdout
     record = read_run(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.execution.job_log import iteration_line, start_line
+from runtime.execution.job_log import iteration_line, start_line, without_details
 from runtime.execution.messages import Order
 from runtime.execution.nodes import POOLS
 from runtime.facts import Node, Pool
@@ -14,6 +14,16 @@ def test_an_iteration_is_a_line_with_reward_and_loss_first() -> None:
     line = iteration_line(3, 9, 1.234, {"tokens": 4096.0, "loss": 0.0123456789, "reward": 0.5})
     assert line == "iteration 3 of 9: 1.23 s, reward 0.5, loss 0.0123457, tokens 4096"
     assert iteration_line(1, 1, 2.0, {}) == "iteration 1 of 1: 2.00 s"
+
+
+def test_of_an_iteration_seconds_reward_length_and_loss_are_shown() -> None:
+    metrics = {"loss": 0.25, "lr": 1e-5, "reward": 0.5, "response_tokens": 40.0, "length": 4.0}
+    begins, line = "controller | 2026-11-24 04:00:00  ", iteration_line(3, 9, 1.234, metrics)
+    short = f"{begins}iteration 3 of 9: 1.23 s, reward 0.5, loss 0.25, response_tokens 40, length 4"
+    assert without_details(begins + line) == short == without_details(short)
+    assert without_details(begins + iteration_line(1, 1, 2.0, {})) == f"{begins}iteration 1 of 1: 2.00 s"
+    for other in (f"command | {line}", "controller | my own, with commas, lr 2", f"{begins}restarted: a, b"):
+        assert without_details(other) == other
 
 
 def test_a_start_says_from_where_and_on_which_nodes() -> None:

@@ -81,7 +81,7 @@ def test_a_job_for_which_no_node_has_memory_is_refused_before_anything_starts(tm
         parsed = parse_jobs({"version": 1, "jobs": [large]}, "test", Path("/")).jobs
         problem = r"^job large: training on a rank takes \d+\.\d GB at least; there are \d+\.\d"
         with pytest.raises(Unprocessable, match=problem):
-            await service.preview(parsed[0])
+            await service.preview(parsed)
         with pytest.raises(Unprocessable, match=problem):
             await service.submit(parsed)
         known = {job["id"] for job in (await service.report())["jobs"]}

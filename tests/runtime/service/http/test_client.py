@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from rollmux_env.errors import InputError
 from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.output import LOGS
 from runtime.service.address import ServiceAddress, announce, withdraw
 from runtime.service.client import NoService, connected
+from runtime.service.tokens import Right
+from tests.conftest import Command
 from tests.runtime.service.http.conftest import Served
 from tests.runtime.service.http.test_jobs import JOB
 
@@ -49,12 +53,89 @@ def test_more_jobs_than_fit_into_a_request_are_submitted_in_parts(folder: Path) 
             client.submit(again)
 
 
+def as_user(served: Served, right: Right, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
+    """Name the service and a user's token in the environment, as that user has them."""
+    monkeypatch.delenv("ROLLMUX_SERVICE", raising=False)
+    for name, value in {"ROLLMUX_URL": served.server.url, "ROLLMUX_TOKEN": served.tokens.make("ann", right), **more}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_commands_ask_the_service_of_the_environment_with_the_users_own_token(
+    served: Served, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.json"
+    phase = {"worst_case_s": 1, "host_memory_gb": 0.1}
+    entry = {"id": "of-ann", "attach": True, "iterations": 3, "slo": 1000, "rollout": phase, "training": phase, "arrival_s": 1e6}
+    file.write_text(json.dumps({"version": 1, "jobs": [entry]}))
+    as_user(served, Right.ATTACH, monkeypatch)
+    assert command("submit", str(file)) == (0, "submitted: of-ann\n", "")
+    assert "of-ann" in command("status")[1]
+    for refused in (("drain", "rollout-0"), ("undrain", "rollout-0")):
+        assert command(*refused) == (2, "", "rollmux: this token has the right to attach, not to operate\n")
+    as_user(served, Right.LOOK, monkeypatch)
+    assert command("cancel", "of-ann") == (2, "", "rollmux: this token has the right to look, not to attach\n")
+    as_user(served, Right.ATTACH, monkeypatch)
+    assert command("cancel", "of-ann") == (0, "cancelled: of-ann\n", "")
+
+
+def test_a_folder_that_is_given_counts_alone(
+    folder: Path, served: Served, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_user(served, Right.LOOK, monkeypatch)
+    assert command("undrain", "rollout-0")[2] == "rollmux: this token has the right to look, not to operate\n"
+    assert "is not drained" in command("undrain", "rollout-0", "--at", str(folder))[2]
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"ROLLMUX_URL": "http://x"}, "ROLLMUX_URL is set, and ROLLMUX_TOKEN is not"),
+        ({"ROLLMUX_TOKEN": "x"}, "ROLLMUX_TOKEN is set, and ROLLMUX_URL is not"),
+        (
+            {"ROLLMUX_URL": "http://x", "ROLLMUX_TOKEN": "x", "ROLLMUX_SERVICE": "there"},
+            "ROLLMUX_URL and ROLLMUX_SERVICE (there) both name a service: unset one, or give --at DIR",
+        ),
+        ({"ROLLMUX_URL": "x:1", "ROLLMUX_TOKEN": "x"}, "ROLLMUX_URL: must be http://HOST:PORT or https://HOST:PORT, not 'x:1'"),
+        ({"ROLLMUX_URL": "http://127.0.0.1:1", "ROLLMUX_TOKEN": "x"}, "ROLLMUX_URL http://127.0.0.1:1: 127.0.0.1: "),
+    ],
+)
+def test_an_environment_that_names_no_service_or_two_is_one_line(
+    command: Command, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], problem: str
+) -> None:
+    for name in ("ROLLMUX_URL", "ROLLMUX_TOKEN", "ROLLMUX_SERVICE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    for words in (("status",), ("cancel", "a"), ("logs", "a"), ("logs", "a", "--follow"), ("drain", "rollout-0")):
+        status, out, err = command(*words)
+        assert (status, out, err.count("\n")) == (2, "", 1) and err.startswith(f"rollmux: {problem}"), err
+
+
+def test_logs_come_over_http_whole_and_are_followed(
+    served: Served, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    as_user(served, Right.LOOK, monkeypatch)
+    served.ask("POST", "/v1/jobs", {"id": "logged", **JOB})
+    served.until("/v1/jobs/logged", lambda job: job["state"] == "done")
+    assert "no process controller of it has begun" in command("logs", "logged")[2]
+    home = served.folder / LOGS / "logged"
+    home.mkdir(parents=True)
+    iteration = "2026-11-24 04:00:00  iteration 1 of 3: 1.00 s, reward 0.5, loss 2, response_tokens 12"
+    (home / "controller.log").write_text(f"{iteration}, lr 1\nlast")
+    (home / "rollout-0.Echo.log").write_text("x" * (1 << 20) + "\nends\n")
+    lines = ["controller | last", "rollout-0.Echo | " + "x" * (1 << 20), "rollout-0.Echo | ends"]
+    for more in ((), ("--follow",)):
+        status, out, err = command("logs", "logged", *more)
+        assert (status, err) == (0, "") and sorted(out.splitlines()) == sorted([f"controller | {iteration}", *lines])
+    assert f"controller | {iteration}, lr 1" in command("logs", "logged", "--all")[1].splitlines()
+
+
 def test_a_token_that_counts_no_longer_and_a_service_that_is_gone_are_said_to_be_so(served: Served, folder: Path) -> None:
     announce(folder, ServiceAddress(served.server.url, "old", None))
     with connected(folder) as client, pytest.raises(InputError, match="this token is none of the service's"):
         client.status()
     announce(folder, ServiceAddress("http://127.0.0.1:1", served.token, None))
-    with pytest.raises(NoService, match=r"no service runs there; `rollmux serve .*` goes on"), connected(folder):
+    with pytest.raises(NoService, match=r"no service runs there; `rollmux run --resume .*` goes on"), connected(folder):
         pass
     withdraw(folder)
     with pytest.raises(NoService), connected(folder):

@@ -26,7 +26,7 @@ def test_the_lines_of_the_page_work_when_pasted(tmp_path: Path) -> None:
     try:
         announce(one.folder, ServiceAddress(one.server.url, one.token, None))
         script = "\n".join(re.findall(r"^```bash\n(.*?)^```", PAGE, re.S | re.M))
-        environment = {"PATH": "/usr/bin:/bin:/usr/local/bin", "ROLLMUX_SERVICE": str(one.folder)}
+        environment = {"PATH": "/usr/bin:/bin:/usr/local/bin", "DIR": str(one.folder)}
         done = subprocess.run(
             ["bash", "-eu"], input=script, env=environment, capture_output=True, text=True, timeout=120, check=False
         )

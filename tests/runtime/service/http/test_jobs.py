@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from rollmux_client import Service
+
 from runtime.jobs.spec import JobSpec
 from runtime.journal import read_run
-from runtime.service.address import ServiceAddress
 from runtime.service.client import Client
 from runtime.service.operations import OPERATIONS
 from runtime.service.tokens import Right
@@ -103,10 +104,23 @@ def test_a_dry_run_says_what_would_become_of_a_job_and_changes_nothing(served: S
     unknown = served.ask("POST", "/v1/jobs?dry_run=true", {"id": "dry", **JOB, "class": "json:JSONEncoder"}).value
     assert (unknown["fits"], unknown["reason"]) == (False, "nobody knows yet how long its phases take: it is profiled first")
     assert served.ask("POST", "/v1/jobs?dry_run=true", {"id": "one", **JOB}).status == 409
-    client = Client(served.folder, ServiceAddress(served.server.url, served.token, None))
-    (same,) = client.preview([JobSpec.model_validate({"id": "dry", **ATTACHED})])
+    service = Service(served.server.url, served.token)
+    (same,) = Client(service).preview([JobSpec.model_validate({"id": "dry", **ATTACHED})])
+    service.close()
     assert {**same, "eta_s": None} == {**answer.value, "eta_s": None}
     assert served.ask("GET", "/v1/events").value == before and served.ask("GET", "/v1/jobs/dry").status == 404
+
+
+def test_a_dry_run_of_two_says_of_the_second_what_becomes_of_it_beside_the_first(served: Served) -> None:
+    two = [
+        {"id": name, **ATTACHED, "training": {**ATTACHED["training"], "worst_case_s": 3.0, "nodes": 2}}
+        for name in ("first", "second")
+    ]
+    alone = [served.ask("POST", "/v1/jobs?dry_run=true", job).value for job in two]
+    first, second = served.ask("POST", "/v1/jobs?dry_run=true", two).value
+    assert all(answer["fits"] for answer in alone) and first["fits"]
+    assert (second["fits"], second["position"]) == (False, 1) and second["eta_s"] > first["eta_s"] and second["reason"]
+    assert served.ask("POST", "/v1/jobs?dry_run=true", [two[0], two[0]]).status == 409
 
 
 def test_several_jobs_are_taken_together_or_not_at_all(served: Served) -> None:

@@ -1,0 +1,65 @@
+"""Examples are found by name, in a clone and where RollMux is installed from a wheel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollmux_env.example_files import FOLDER
+from tests.conftest import Command
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["quickstart", "quickstart.yaml", "examples/quickstart.yaml"])
+def test_an_example_is_found_by_its_name_where_no_file_has_it(command: Command, tmp_path: Path, name: str) -> None:
+    for words in (("validate", name), ("plan", name), ("bench", name, "-p", "solo")):
+        status, out, err = command(*words)
+        assert (status, err) == (0, "") and out
+    Path(tmp_path / "examples").mkdir()
+    (tmp_path / name).write_text("version: 1\n")
+    assert f"{name}: " in command("validate", name)[2]
+
+
+def test_a_job_file_is_found_with_what_lies_beside_it(command: Command) -> None:
+    assert "jobs[0]" not in command("exec", "attached", "--", "true")[2]
+    assert command("exec", "attached", "--", "true")[2] == "rollmux: attached: has 2 jobs; --job says which: first, second\n"
+    assert "`rollmux bench` reads scenario files" in command("run", "quickstart")[2]
+    status, _, err = command("submit", "own_job", "--at", "nowhere")
+    assert status == 2 and "nowhere: no service runs there" in err, "own_job.py is found, or the file would be refused"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("bench", "quikstart"), "did you mean quickstart?"),
+        (("plan", "quikstart"), "quikstart: No such file or directory, and no example of that name; did you mean quickstart?"),
+        (("run", "two_job.yaml"), "did you mean two_jobs?"),
+        (("run", "elsewhere/two_jobs.yaml"), "elsewhere/two_jobs.yaml: No such file or directory"),
+    ],
+)
+def test_a_name_of_nothing_is_one_line_with_what_is_near(command: Command, words: tuple[str, ...], problem: str) -> None:
+    status, out, err = command(*words)
+    assert (status, out, err.count("\n")) == (2, "", 1) and err.endswith(f"{problem}\n")
+
+
+def test_what_is_installed_has_all_files_of_examples(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools")
+    build = ["setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path), "build_py", "--build-lib", str(tmp_path / "lib")]
+    subprocess.run([sys.executable, *build], cwd=ROOT, capture_output=True, check=True)
+    names = {path.name for path in FOLDER.iterdir() if path.suffix in (".py", ".yaml")}
+    assert {path.name for path in (tmp_path / "lib" / "rollmux_env" / "examples").iterdir()} == names
+    installed = os.environ | {"PYTHONPATH": str(tmp_path / "lib")}
+    done = subprocess.run(
+        [sys.executable, "-m", "rollmux", "validate", "quickstart"], cwd=tmp_path, env=installed, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and done.stdout.startswith("quickstart: 6 jobs"), done.stderr
