@@ -115,8 +115,7 @@ def test_a_run_whose_driver_was_killed_goes_on_once_and_leaves_nothing_behind(tm
     folders = ray_folders(marker)
     begun.kill()
     begun.communicate()
-    looks = [*running[:-1], "status", "--at", str(folder)]
-    seen = " ".join(subprocess.run(looks, env=environment, capture_output=True, text=True).stdout.split())
+    seen = " ".join(command("status", "--at", str(folder))[1].split())
     assert "killed, last heard of at" in seen and f"`rollmux run --resume {folder}` goes on" in seen
     again = subprocess.run([*running, "--resume", str(folder)], env=environment, capture_output=True, text=True)
     assert (again.returncode, again.stderr) == (0, ""), again.stdout
