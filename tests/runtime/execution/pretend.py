@@ -130,7 +130,7 @@ class Pretended:
                 await self._leave(handle, await calls.synced(job_id, run.log.now(), run.log.now()))
                 if order.profile:
                     self.passes[job_id] = self.passes.get(job_id, 0) + 1
-                    done = Done({}, movable=handle.spec.options.get("profiled", keeps))
+                    done = Done({}, movable=handle.spec.options.get("profiled", keeps), alive=True)
                     continue
                 if handle.is_over:  # it was measured alone
                     done = Done({})

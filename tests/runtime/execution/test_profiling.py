@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rollmux_env.cluster.events import Reprofiled
+from rollmux_env.cluster.events import Admitted, Reprofiled, Warm
 from runtime.cold_starts import ColdStarts, cold_starts_of
 from runtime.execution import nodes
 from runtime.execution.first_loads import has_loaded, note_loaded
@@ -175,3 +175,12 @@ def test_caches_that_were_deleted_are_empty(tmp_path: Path, cache: Path) -> None
     assert not has_loaded("key")
     (cache / "loaded" / "key.json").write_text("no mark")
     assert not has_loaded("key")
+
+
+def test_jobs_that_were_measured_here_enter_warm_and_those_of_the_cache_cold(tmp_path: Path) -> None:
+    """The first has a group on the nodes of its profile, and the second joins it there."""
+    for folder, warm in (("first", [None, 0]), ("second", [])):
+        plan = begun(tmp_path / folder, [job("a", cold_s=[3.0]), job("b", cold_s=[3.0])], ONE, policy="rollmux,switches=true")
+        record = carried_out(plan)
+        assert [event.group for event in record.log if isinstance(event, Warm)] == warm
+        assert [event.placement.group for event in record.log if isinstance(event, Admitted)] == [None, 0]
