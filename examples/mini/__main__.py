@@ -1,0 +1,54 @@
+"""Plan, picture and bill of a scenario file: `python -m examples.mini [FILE]`."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from examples.mini.dispatch import gantt, measured_period_s
+from examples.mini.env import PlacementEnv
+from examples.mini.model import load
+from examples.mini.planner import algorithm1, plan, solo
+from examples.mini.replay import replay
+
+QUICKSTART = Path(__file__).parents[1] / "quickstart.yaml"
+
+scenario = load(sys.argv[1] if len(sys.argv) > 1 else QUICKSTART)
+
+choices, state = plan(scenario, algorithm1)
+print(f"{'job':16} {'strategy':15} {'group':>5} {'more $/h':>9}  rollout nodes")
+for job, choice in zip(scenario.jobs, choices, strict=True):
+    if choice is None:
+        print(f"{job.id:16} queued")
+    else:
+        nodes = ", ".join(map(str, choice.group.members[-1].nodes))
+        print(f"{job.id:16} {choice.strategy:15} {choice.group.id:5} {choice.usd_per_hour:9.2f}  {nodes}")
+
+for group in state.groups:
+    if len(group.members) > 1:
+        print(
+            f"\ngroup {group.id}: " + ", ".join(f"{letter} = {job.id}" for letter, job in zip("abcdefgh", group.jobs, strict=False))
+        )
+        print(
+            f"T_cycle {group.cycle_s:.1f} s, T_load {group.load_s:.1f} s, strictest SLO {min(job.limit_s for job in group.jobs):.1f} s"
+        )
+        print(f"period {group.period_s:.1f} s, measured {measured_period_s(group):.1f} s; two rounds:")
+        print(gantt(group))
+
+print(f"\n{'policy':8} {'cost $':>10} {'$/work-h':>9} {'SLO':>7} {'slowdown':>9} {'peak GPUs':>10}")
+for name, policy in (("solo", solo), ("rollmux", algorithm1)):
+    run = replay(scenario, policy)
+    slowdown = np.mean([*run["slowdown"].values()])
+    costs = f"{name:8} {run['cost_usd']:10.2f} {run['usd_per_work_hour']:9.2f} {run['slo_attainment']:7.1%}"
+    print(f"{costs} {slowdown:8.2f}x {' + '.join(map(str, run['peak_gpus'].values())):>10}")
+
+env, returns = PlacementEnv(), []
+env.action_space.seed(0)
+for seed in range(20):
+    env.reset(seed=seed)
+    rewards, over = [], False
+    while not over:
+        _, reward, over, _, _ = env.step(env.action_space.sample(env.action_masks().astype(np.int8)))
+        rewards.append(reward)
+    returns.append(sum(rewards))
+print(f"\nenvironment, random feasible places in 20 episodes: {-np.mean(returns):.0%} of the cost of solo")
