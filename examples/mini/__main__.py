@@ -11,9 +11,7 @@ from examples.mini.model import load
 from examples.mini.planner import algorithm1, plan, solo
 from examples.mini.replay import replay
 
-QUICKSTART = Path(__file__).parents[1] / "quickstart.yaml"
-
-scenario = load(sys.argv[1] if len(sys.argv) > 1 else QUICKSTART)
+scenario = load(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[1] / "quickstart.yaml")
 
 choices, state = plan(scenario, algorithm1)
 print(f"{'job':16} {'strategy':15} {'group':>5} {'more $/h':>9}  rollout nodes")
@@ -26,29 +24,25 @@ for job, choice in zip(scenario.jobs, choices, strict=True):
 
 for group in state.groups:
     if len(group.members) > 1:
-        print(
-            f"\ngroup {group.id}: " + ", ".join(f"{letter} = {job.id}" for letter, job in zip("abcdefgh", group.jobs, strict=False))
-        )
-        print(
-            f"T_cycle {group.cycle_s:.1f} s, T_load {group.load_s:.1f} s, strictest SLO {min(job.limit_s for job in group.jobs):.1f} s"
-        )
-        print(f"period {group.period_s:.1f} s, measured {measured_period_s(group):.1f} s; two rounds:")
-        print(gantt(group))
+        limit_s = min(job.limit_s for job in group.jobs)
+        print(f"\ngroup {group.id}: T_cycle {group.cycle_s:.1f} s, T_load {group.load_s:.1f} s, strictest SLO {limit_s:.1f} s")
+        print(f"two rounds of its period, {group.period_s:.1f} s (measured: {measured_period_s(group):.1f} s)\n{gantt(group)}")
 
 print(f"\n{'policy':8} {'cost $':>10} {'$/work-h':>9} {'SLO':>7} {'slowdown':>9} {'peak GPUs':>10}")
 for name, policy in (("solo", solo), ("rollmux", algorithm1)):
     run = replay(scenario, policy)
-    slowdown = np.mean([*run["slowdown"].values()])
     costs = f"{name:8} {run['cost_usd']:10.2f} {run['usd_per_work_hour']:9.2f} {run['slo_attainment']:7.1%}"
-    print(f"{costs} {slowdown:8.2f}x {' + '.join(map(str, run['peak_gpus'].values())):>10}")
+    gpus = " + ".join(map(str, run["peak_gpus"].values()))
+    print(f"{costs} {np.mean([*run['slowdown'].values()]):8.2f}x {gpus:>10}")
 
-env, returns = PlacementEnv(), []
+env, costs_of_chance, costs_of_rollmux = PlacementEnv(), [], []
 env.action_space.seed(0)
 for seed in range(20):
     env.reset(seed=seed)
-    rewards, over = [], False
+    over = False
     while not over:
-        _, reward, over, _, _ = env.step(env.action_space.sample(env.action_masks().astype(np.int8)))
-        rewards.append(reward)
-    returns.append(sum(rewards))
-print(f"\nenvironment, random feasible places in 20 episodes: {-np.mean(returns):.0%} of the cost of solo")
+        _, _, over, _, _ = env.step(env.action_space.sample(env.action_masks().astype(np.int8)))
+    costs_of_chance.append(env.run.cost_usd / env.solo_usd)
+    costs_of_rollmux.append(replay(env.scenario, algorithm1)["cost_usd"] / env.solo_usd)
+print("\n20 episodes of the environment, in dollars of solo:", end=" ")
+print(f"random feasible places {np.mean(costs_of_chance):.1%}, rollmux {np.mean(costs_of_rollmux):.1%}")

@@ -8,18 +8,16 @@ a heap of ends to come, the clock jumps from one to the next.
 Played long enough, rounds take one period on average: the exact one of part 2, which nobody told the dispatcher.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 from examples.mini.group import TRAINING, Group
 
 
-@dataclass(frozen=True)
-class Slice:
+class Slice(NamedTuple):
     """A phase that ran: the `round`-th of its job."""
 
     job: str
@@ -66,21 +64,18 @@ class RoundRobin:
 
 def simulate(group: Group) -> Iterator[Slice]:
     """The phases of a group at their worst-case lengths in order of their starts, for ever."""
-    dispatcher, now_s = RoundRobin(group), 0.0
-    rounds = [0] * len(group.members)
+    dispatcher, rounds = RoundRobin(group), [0] * len(group.members)
     events = [(0.0, k, "sync") for k in range(len(group.members))]  # (end, member, what ends): a rollout may follow a sync
     while True:
         now_s = events[0][0]
         while events and events[0][0] == now_s:
             _, member, ended = heapq.heappop(events)
+            if ended != "sync":
+                dispatcher.finished(member, ended)
             if ended == "training":
-                dispatcher.finished(member, "training")
                 heapq.heappush(events, (now_s + group.jobs[member].sync_s, member, "sync"))
-            elif ended == "rollout":
-                dispatcher.finished(member, "rollout")
-                dispatcher.ready(member, "training")
             else:
-                dispatcher.ready(member, "rollout")
+                dispatcher.ready(member, "rollout" if ended == "sync" else "training")
         for member, kind in dispatcher.grants():
             job = group.jobs[member]
             end_s = now_s + (job.rollout.worst_case_s if kind == "rollout" else group.training_s(job))
@@ -99,18 +94,14 @@ def measured_period_s(group: Group, settle: int = 200, rounds: int = 240) -> flo
 
 def gantt(group: Group, from_round: int = 10, rounds: int = 2, width: int = 96) -> str:
     """A picture of some rounds in text: a line a node, a letter a job, a dot where a node idles (a *dependency bubble*)."""
-    start_s, seconds = None, rounds * group.period_s
+    parts = list(islice(simulate(group), 2 * len(group.members) * (from_round + rounds + 2)))
+    start_s, seconds = min(part.start_s for part in parts if part.round == from_round), rounds * group.period_s
+    letters = {job.id: chr(ord("a") + k) for k, job in enumerate(group.jobs)}
     lines = {node: ["."] * width for node in [*group.rollout_nodes, TRAINING]}
-    for part in simulate(group):
-        if part.round == from_round and start_s is None:
-            start_s = part.start_s
-        if start_s is None:
-            continue
-        if part.start_s >= start_s + seconds:
-            break
-        letter = chr(ord("a") + [job.id for job in group.jobs].index(part.job))
-        first, last = (round((at_s - start_s) / seconds * width) for at_s in (part.start_s, part.end_s))
+    for part in parts:
+        first, last = (min(max(round((at_s - start_s) / seconds * width), 0), width) for at_s in (part.start_s, part.end_s))
         for node in part.nodes:
-            lines[node][first:last] = [letter] * (min(last, width) - first)
+            lines[node][first:last] = letters[part.job] * (last - first)
     names = {node: "training" if node == TRAINING else f"rollout {node}" for node in lines}
-    return "\n".join(f"{names[node]:>10} |{''.join(line)}|" for node, line in lines.items())
+    who = ", ".join(f"{letter} = {job_id}" for job_id, letter in letters.items())
+    return "\n".join([*(f"{names[node]:>10} |{''.join(line)}|" for node, line in lines.items()), f"{'':11} {who}"])

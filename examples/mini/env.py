@@ -15,8 +15,6 @@ Numbers that have no limit are shown as x / (1 + x), prices as shares of those o
 forbids is replaced by the group of its own or, where there is none, the first of the cheapest places: `info["invalid_action"]`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -55,21 +53,16 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
     def __init__(self, draw: Callable[[np.random.Generator], Scenario] = random_stream, most: int = 32) -> None:
         self.draw, self.most = draw, most
         self.action_space = spaces.Discrete(most)
-        self.observation_space = spaces.Dict(
-            {
-                "mask": spaces.MultiBinary(most),
-                "job": spaces.Box(0, 1, (4,), np.float32),
-                "rows": spaces.Box(-1, 1, (most, 6), np.float32),
-            }
-        )
+        job, rows = spaces.Box(0, 1, (4,), np.float32), spaces.Box(-1, 1, (most, 6), np.float32)
+        self.observation_space = spaces.Dict({"mask": spaces.MultiBinary(most), "job": job, "rows": rows})
         self.actions: list[Candidate] = []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
         """Draw a stream and go to its first decision."""
         super().reset(seed=seed)
-        scenario = self.draw(self.np_random)
-        self.solo_usd: float = replay(scenario, solo)["cost_usd"] or 1.0
-        self.run = Replay(scenario)
+        self.scenario = self.draw(self.np_random)
+        self.solo_usd: float = replay(self.scenario, solo)["cost_usd"] or 1.0
+        self.run = Replay(self.scenario)
         self.decisions = self.run.play()
         self.show(next(self.decisions))
         return self.observation(), {}

@@ -12,10 +12,9 @@ same time, the group's **period**. Then every member's iteration takes one perio
 A group never changes: `joined` and `without` give another one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 from examples.mini.model import Cluster, Job, at_most
 
@@ -60,8 +59,6 @@ class Group:
         rollout, training = cluster.rollout.node_usd_per_hour, cluster.training.node_usd_per_hour
         return len(self.rollout_nodes) * rollout + self.training_nodes * training
 
-    # Two simple bounds on the period, and the period itself.
-
     @cached_property
     def cycle_s(self) -> float:
         """T_cycle: a round is no shorter than any member's iteration alone."""
@@ -80,12 +77,11 @@ class Group:
 
     @cached_property
     def period_s(self) -> float:
-        """The length of a round in the long run: the largest growth rate of `next_round`, by Karp's theorem.
+        """The length of a round in the long run: the eigenvalue of `next_round`, by Karp's theorem.
 
-        With N times in the state, play N rounds from time 0. Each entry's average growth over the last N - k rounds is least for
-        some k; the largest of these least averages, over the entries, is the eigenvalue: exactly, after N rounds, however long the
-        rounds themselves need to settle. (Karp's theorem is about the largest mean of a cycle in a graph with N vertices. Every
-        entry of the matrix of a max-plus linear map is an arc, and its growth rate is that mean.)
+        Play N rounds from time 0, where N is how many times `next_round` keeps. Of each of these times, take the least of its average
+        growths over the last 1, 2, ..., N rounds. The largest of these is the period: exactly, after N rounds, however many more
+        the rounds themselves need to settle (R. M. Karp, A characterization of the minimum cycle mean in a digraph, 1978).
 
         max(T_cycle, T_load) is the same where every member is pinned to one node and none has a sync or trains on more nodes than
         it asks for; else it may be too short, and a planner that relied on it would break SLOs.
@@ -94,18 +90,10 @@ class Group:
         for _ in rounds[0]:
             rounds.append(self.next_round(rounds[-1]))
         *earlier, last = rounds
-        n = len(earlier)
-        return max(min((last[entry] - at[entry]) / (n - k) for k, at in enumerate(earlier)) for entry in last)
+        return max(min((last[entry] - at[entry]) / (len(earlier) - k) for k, at in enumerate(earlier)) for entry in last)
 
     def next_round(self, free: dict[str | int, float]) -> dict[str | int, float]:
-        """One meta-iteration of strict round robin.
-
-        Args:
-            free: when each node is free again (by its number) and each job may begin its rollout (by its id), after the last round.
-
-        Returns:
-            The same times, a round later.
-        """
+        """One meta-iteration: when each node (by number) is free and each job (by id) may roll out, before it and after it."""
         free = dict(free)
         for job, nodes in ((member.job, member.nodes) for member in self.members):
             rollout_end = max(free[job.id], *(free[node] for node in nodes)) + job.rollout.worst_case_s
@@ -114,8 +102,6 @@ class Group:
             free[TRAINING] = training_end
             free[job.id] = training_end + job.sync_s
         return free
-
-    # What a placement must not break.
 
     def keeps_slos(self) -> bool:
         return all(at_most(self.period_s, job.limit_s) for job in self.jobs)
@@ -128,9 +114,7 @@ class Group:
     def fits_training_memory(self, cluster: Cluster) -> bool:
         return at_most(sum(job.training.host_memory_gb for job in self.jobs), cluster.training.node_memory_gb)
 
-    # How a group becomes another one.
-
-    def joined(self, job: Job, nodes: tuple[int, ...], new_nodes: int) -> Group:
+    def joined(self, job: Job, nodes: tuple[int, ...], new_nodes: int) -> Self:
         """The group with a job as its last member, pinned to `nodes` of it and to so many new ones."""
         new = tuple(range(self.nodes_made, self.nodes_made + new_nodes))
         return replace(
@@ -140,7 +124,7 @@ class Group:
             nodes_made=self.nodes_made + new_nodes,
         )
 
-    def without(self, job: Job) -> Group:
+    def without(self, job: Job) -> Self:
         """The group after a departure. Rollout nodes that nobody is pinned to are given back at once."""
         members = tuple(member for member in self.members if member.job != job)
         used = {node for member in members for node in member.nodes}

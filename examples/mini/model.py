@@ -10,8 +10,6 @@ All times are seconds, all prices are dollars per hour. `docs/reference/scenario
 of the plain problem and refuses the others. It does not check values: `rollmux validate FILE` does.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field, fields
 from math import inf
@@ -51,11 +49,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Phase:
-    """A rollout or a training: how many nodes it asks for, how long it takes there at worst, and what stays in their memory.
-
-    State of a job that waits for its turn is kept in the host memory of its nodes, so that a switch between jobs takes about a
-    second. `host_memory_gb` is per node.
-    """
+    """A rollout or a training: so many nodes, so long at worst, and what of each node's memory keeps its state between its turns."""
 
     worst_case_s: float
     nodes: int = 1
@@ -110,11 +104,7 @@ def load(path: str | Path) -> Scenario:
 
 
 def from_dict(data: dict[str, Any]) -> Scenario:
-    """The scenario of a file's contents.
-
-    Raises:
-        ValueError: a key that this package does not know.
-    """
+    """The scenario of a file's contents; a key that this package does not know is a ValueError."""
     cluster = record(Cluster, data["cluster"], "cluster", Pool)
     jobs = [merged(data.get("defaults") or {}, job) for job in data["jobs"]]
     read = [record(Job, job, f"jobs[{number}]", Phase) for number, job in enumerate(jobs)]

@@ -6,43 +6,12 @@ is all there is to choose from: Algorithm 1 takes the cheapest feasible entry, `
 (part 6) scores the entries and is masked by their feasibility.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
 from examples.mini.group import Group
 from examples.mini.model import Cluster, Job, Scenario
-
-
-@dataclass
-class State:
-    """All groups at an instant, in order of creation."""
-
-    cluster: Cluster
-    groups: list[Group] = field(default_factory=list)
-    groups_made: int = 0
-
-    def nodes(self, side: str) -> int:
-        """Nodes of all groups, of the rollout or of the training pool."""
-        return sum(len(group.rollout_nodes) if side == "rollout" else group.training_nodes for group in self.groups)
-
-    @property
-    def usd_per_hour(self) -> float:
-        return sum(group.usd_per_hour(self.cluster) for group in self.groups)
-
-    def place(self, candidate: Candidate) -> None:
-        """Admit a job: its group becomes the candidate's, or is new."""
-        self.groups = [candidate.group if group.id == candidate.group.id else group for group in self.groups]
-        if candidate.strategy == "isolated":
-            self.groups.append(candidate.group)
-            self.groups_made += 1
-
-    def remove(self, job: Job) -> None:
-        """A job leaves; a group that nobody is left in is closed, and all its nodes are given back."""
-        left = [group.without(job) if job in group.jobs else group for group in self.groups]
-        self.groups = [group for group in left if group.members]
 
 
 @dataclass(frozen=True)
@@ -62,6 +31,31 @@ class Candidate:
 
 
 Policy = Callable[[Sequence[Candidate]], Candidate | None]  # chooses one that is feasible, or lets the job wait
+
+
+@dataclass
+class State:
+    """All groups at an instant, in order of creation."""
+
+    cluster: Cluster
+    groups: list[Group] = field(default_factory=list)
+    groups_made: int = 0
+
+    def nodes(self, side: str) -> int:
+        """Nodes of all groups, of the rollout or of the training pool."""
+        return sum(len(group.rollout_nodes) if side == "rollout" else group.training_nodes for group in self.groups)
+
+    def place(self, candidate: Candidate) -> None:
+        """Admit a job: its group becomes the candidate's, or is new."""
+        self.groups = [candidate.group if group.id == candidate.group.id else group for group in self.groups]
+        if candidate.strategy == "isolated":
+            self.groups.append(candidate.group)
+            self.groups_made += 1
+
+    def remove(self, job: Job) -> None:
+        """A job leaves; a group that nobody is left in is closed, and all its nodes are given back."""
+        left = [group.without(job) if job in group.jobs else group for group in self.groups]
+        self.groups = [group for group in left if group.members]
 
 
 def candidates(state: State, job: Job) -> list[Candidate]:

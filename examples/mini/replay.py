@@ -10,8 +10,6 @@ A job that fits nowhere, because a pool has no more nodes, waits in one first-co
 `replay`, an agent in the environment (part 6), so that both pay the same dollars.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from math import inf
 from typing import Any
@@ -28,7 +26,7 @@ class Replay:
     def __init__(self, scenario: Scenario) -> None:
         self.jobs = scenario.jobs
         self.state = State(scenario.cluster)
-        self.now_s = self.first_s = scenario.jobs[0].arrival_s
+        self.now_s = scenario.jobs[0].arrival_s
         self.queue: list[Job] = []
         self.done: dict[str, float] = {}  # iterations, with fractions, by job
         self.admitted_s: dict[str, float] = {}
@@ -56,7 +54,8 @@ class Replay:
                 self.queue.append(to_come.pop(0))
                 if len(self.queue) == 1:
                     yield from self.admits_head()
-            self.see_peak()
+            for side, pool in (("rollout", self.state.cluster.rollout), ("training", self.state.cluster.training)):
+                self.peak_gpus[side] = max(self.peak_gpus[side], self.state.nodes(side) * pool.gpus_per_node)
 
     def departures(self) -> dict[str, float]:
         """When each running job leaves if nothing else happens before."""
@@ -72,10 +71,10 @@ class Replay:
     def pass_time(self, until_s: float) -> None:
         """Let all groups run undisturbed until then."""
         seconds = until_s - self.now_s
-        self.cost_usd += self.state.usd_per_hour * seconds / 3600
-        for side in self.provisioned_s:
-            self.provisioned_s[side] += self.state.nodes(side) * seconds
         for group in self.state.groups:
+            self.cost_usd += group.usd_per_hour(self.state.cluster) * seconds / 3600
+            self.provisioned_s["rollout"] += len(group.rollout_nodes) * seconds
+            self.provisioned_s["training"] += group.training_nodes * seconds
             rounds = seconds / group.period_s
             for job in group.jobs:
                 self.done[job.id] += rounds
@@ -95,18 +94,12 @@ class Replay:
         self.admitted_s[job.id], self.done[job.id] = self.now_s, 0.0
         return True
 
-    def see_peak(self) -> None:
-        """GPUs in use after all events of an instant."""
-        for side, pool in (("rollout", self.state.cluster.rollout), ("training", self.state.cluster.training)):
-            self.peak_gpus[side] = max(self.peak_gpus[side], self.state.nodes(side) * pool.gpus_per_node)
-
     def metrics(self) -> dict[str, Any]:
         """The figures of `rollmux bench --format json`, after the last departure. docs/reference/metrics.md defines them."""
-        hours = (self.now_s - self.first_s) / 3600
+        hours = (self.now_s - self.jobs[0].arrival_s) / 3600
         work_h = sum(self.done[job.id] * job.solo_s for job in self.jobs) / 3600
         stay_s = {job.id: self.departed_s[job.id] - self.admitted_s[job.id] for job in self.jobs}
         slowdown = {job.id: stay_s[job.id] / self.done[job.id] / job.solo_s for job in self.jobs}
-        wait_s = {job.id: self.admitted_s[job.id] - job.arrival_s for job in self.jobs}
         return {
             "cost_usd": self.cost_usd,
             "hours": hours,
@@ -115,7 +108,7 @@ class Replay:
             "usd_per_work_hour": self.cost_usd / work_h,
             "slo_attainment": sum(slowdown[job.id] <= job.slo * (1 + 1e-6) for job in self.jobs) / len(self.jobs),
             "slowdown": slowdown,
-            "wait_s": {job_id: seconds for job_id, seconds in wait_s.items() if seconds > 0},
+            "wait_s": {job.id: wait for job in self.jobs if (wait := self.admitted_s[job.id] - job.arrival_s) > 0},
             "peak_gpus": self.peak_gpus,
             "admissions": self.admissions,
             "utilization": {side: self.busy_s[side] / self.provisioned_s[side] for side in self.busy_s},
