@@ -2,7 +2,7 @@
 
 An episode is one stream of jobs. It stops at every decision of the replay (part 4), an action is an entry of the candidates (part
 3), and the mask is their feasibility, so that no agent can break an SLO. The return of an episode is minus its dollars over those
-of `solo`: -1 is what everybody pays today, Algorithm 1 gets more, and the best there is, more still.
+of `solo`: -1 is what is usual today, and more is better.
 
 | | |
 |---|---|
@@ -36,13 +36,13 @@ def random_stream(rng: np.random.Generator) -> Scenario:
     jobs = []
     for k, arrival_s in enumerate(arrivals_s.tolist()):
         rollout_s, training_s = rng.permutation([rng.uniform(20, 100), rng.uniform(100, 300)]).tolist()
-        stay = {"iterations": int(rng.integers(20, 120)), "slo": float(rng.choice([1.2, 1.5, 2.0]))}
-        rollout = Phase(rollout_s, int(rng.choice([1, 1, 2])), host_memory_gb=300)
-        jobs.append(Job(f"job-{k:02d}", arrival_s, rollout=rollout, training=Phase(training_s, host_memory_gb=300), **stay))
+        rollout = Phase(rollout_s, nodes=int(rng.choice([1, 1, 2])), host_memory_gb=300)
+        training, slo = Phase(training_s, host_memory_gb=300), float(rng.choice([1.2, 1.5, 2.0]))
+        jobs.append(Job(f"job-{k:02d}", arrival_s, slo, rollout, training, iterations=int(rng.integers(20, 120))))
     return Scenario(Cluster(Pool(8, 1.85, "H20", 2000), Pool(8, 5.28, "H800", 2000)), tuple(jobs))
 
 
-class PlacementEnv(gymnasium.Env[Observation, np.int64]):
+class PlacementEnv(gymnasium.Env[Any, np.int64]):
     """The placement problem; the module's docstring has the tables.
 
     Args:
@@ -98,14 +98,14 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
 
     def observation(self) -> Observation:
         """What an agent may know; all zeros when the stream is over."""
-        shown: Observation = {name: np.zeros(space.shape, space.dtype) for name, space in self.observation_space.items()}
+        rows = np.zeros((self.most, 6), np.float32)
+        shown: Observation = {"mask": self.action_masks().astype(np.int8), "job": np.zeros(4, np.float32), "rows": rows}
         if self.actions:
             job = self.actions[0].group.jobs[-1]
             own_usd = self.actions[0].usd_per_hour or 1.0
             shares = (job.rollout.worst_case_s / job.solo_s, job.training.worst_case_s / job.solo_s)
-            shown["mask"][:] = self.action_masks()
             shown["job"][:] = (*shares, squash(job.slo - 1), squash(job.rollout.nodes - 1))
-            shown["rows"][: len(self.actions)] = [features(entry, job, own_usd) for entry in self.actions]
+            rows[: len(self.actions)] = [features(entry, job, own_usd) for entry in self.actions]
         return shown
 
 

@@ -79,9 +79,9 @@ class Group:
     def period_s(self) -> float:
         """The length of a round in the long run: the eigenvalue of `next_round`, by Karp's theorem.
 
-        Play N rounds from time 0, where N is how many times `next_round` keeps. Of each of these times, take the least of its average
-        growths over the last 1, 2, ..., N rounds. The largest of these is the period: exactly, after N rounds, however many more
-        the rounds themselves need to settle (R. M. Karp, A characterization of the minimum cycle mean in a digraph, 1978).
+        `next_round` keeps N times. Play N rounds from 0, and take of each of these times the least of its average growths over the
+        last 1, 2, ..., N rounds. The largest of these is the period: exactly, after N rounds, however many more the rounds
+        themselves need to settle (R. M. Karp, A characterization of the minimum cycle mean in a digraph, 1978).
 
         max(T_cycle, T_load) is the same where every member is pinned to one node and none has a sync or trains on more nodes than
         it asks for; else it may be too short, and a planner that relied on it would break SLOs.

@@ -2,12 +2,14 @@
 
 Reinforcement learning of a language model repeats one *iteration*: the model samples responses (the **rollout**), learns from
 them (the **training**), and its new weights go back to the nodes that sample (the **sync**). Sampling is bound by memory and does
-well on cheap GPUs, learning is bound by arithmetic and needs dear ones, so there are two **pools**, both rented by the node.
-The next rollout needs the new weights: while a job trains, its rollout nodes idle, and the other way round. Two jobs whose phases
-fit into each other's gaps can share nodes, and somebody pays half. How far that goes is what this package computes.
+well on cheap GPUs, learning is bound by arithmetic and needs expensive ones, so there are two **pools**, rented by the node.
 
-All times are seconds, all prices are dollars per hour. `docs/reference/scenario.md` describes the file; this reader knows the keys
-of the plain problem and refuses the others. It does not check values: `rollmux validate FILE` does.
+The next rollout needs the new weights: while a job trains, its rollout nodes are idle, and the other way round. Jobs whose phases
+fit into each other's gaps can share nodes and save money, as long as none of them becomes too slow. Which jobs should share which
+nodes is the problem of this package.
+
+Times are in seconds, prices in dollars per hour. `docs/reference/scenario.md` describes the file; this reader knows the keys of
+the plain problem and refuses all others. It does not check values: `rollmux validate FILE` does.
 """
 
 import json
@@ -49,7 +51,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Phase:
-    """A rollout or a training: so many nodes, so long at worst, and what of each node's memory keeps its state between its turns."""
+    """A rollout or a training: its worst-case seconds, its nodes, and the memory of each that keeps its state between its turns."""
 
     worst_case_s: float
     nodes: int = 1

@@ -105,7 +105,8 @@ def problem(state: State, after: Group, new_nodes: int) -> str:
 
 def algorithm1(entries: Sequence[Candidate]) -> Candidate | None:
     """`rollmux`: the first of the cheapest feasible candidates, saturated groups left out (Algorithm 1 of arXiv 2512.11306)."""
-    return min((entry for entry in entries if entry.feasible and not entry.saturated), key=lambda x: x.usd_per_hour, default=None)
+    allowed = [entry for entry in entries if entry.feasible and not entry.saturated]
+    return min(allowed, key=lambda entry: entry.usd_per_hour, default=None)
 
 
 def solo(entries: Sequence[Candidate]) -> Candidate | None:
