@@ -11,7 +11,12 @@ from examples.mini.model import load
 from examples.mini.planner import algorithm1, plan, solo
 from examples.mini.replay import replay
 
-scenario = load(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[1] / "quickstart.yaml")
+path = sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[1] / "quickstart.yaml"
+try:
+    scenario = load(path)
+except (OSError, LookupError, TypeError, ValueError) as error:
+    print(f"{path}: {error!r}", file=sys.stderr)
+    sys.exit(2)
 
 choices, state = plan(scenario, algorithm1)
 print(f"{'job':16} {'strategy':15} {'group':>5} {'more $/h':>9}  rollout nodes")
@@ -32,8 +37,7 @@ print(f"\n{'policy':8} {'cost $':>10} {'$/work-h':>9} {'SLO':>7} {'slowdown':>9}
 for name, policy in (("solo", solo), ("rollmux", algorithm1)):
     run = replay(scenario, policy)
     costs = f"{name:8} {run['cost_usd']:10.2f} {run['usd_per_work_hour']:9.2f} {run['slo_attainment']:7.1%}"
-    gpus = " + ".join(map(str, run["peak_gpus"].values()))
-    print(f"{costs} {np.mean([*run['slowdown'].values()]):8.2f}x {gpus:>10}")
+    print(f"{costs} {np.mean([*run['slowdown'].values()]):8.2f}x {' + '.join(map(str, run['peak_gpus'].values())):>10}")
 
 env, costs_of_chance, costs_of_rollmux = PlacementEnv(), [], []
 env.action_space.seed(0)

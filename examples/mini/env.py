@@ -92,9 +92,8 @@ class PlacementEnv(gymnasium.Env[Any, np.int64]):
     def show(self, entries: list[Candidate]) -> None:
         """Make the candidates of a decision the actions of the next step."""
         *others, own = entries
-        if len(entries) > self.most:
-            others = [entry for entry in others if entry.feasible]
-        self.actions = [own, *others][: self.most]
+        shown = [entry for entry in others if entry.feasible or len(entries) <= self.most]
+        self.actions = [own, *shown][: self.most]
 
     def observation(self) -> Observation:
         """What an agent may know; all zeros when the stream is over."""

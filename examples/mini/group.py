@@ -8,8 +8,6 @@ soon as the job's previous one is over and its turn has come on all its nodes.
 `next_round` is that sentence as a program. All it does is add and take the larger of two times, so it is linear in the max-plus
 algebra (where "plus" is max, and "times" is +), and has an eigenvalue: however the rounds begin, in the long run each takes the
 same time, the group's **period**. Then every member's iteration takes one period, which decides whether it keeps its SLO.
-
-A group never changes: `joined` and `without` give another one.
 """
 
 from dataclasses import dataclass, replace
@@ -31,7 +29,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Group:
-    """Members in order of admission, and the nodes they share.
+    """Members in order of admission, and the nodes they share. It never changes: `joined` and `without` give another one.
 
     Rollout nodes come and go with members and no number is used twice: the next new one gets the number `nodes_made`. Training
     nodes stay as they are until the group is empty.

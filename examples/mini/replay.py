@@ -2,9 +2,8 @@
 
 Between two events nothing changes, so nobody needs to simulate rounds: each member of a group progresses at 1 / period iterations
 per second, and each group costs its nodes' price. Events are arrivals and departures. At an **instant** (times within a
-microsecond are one) first all departures happen, then the queue is served, then the arrivals come.
-
-A job that fits nowhere, because a pool has no more nodes, waits in one first-come queue: nobody overtakes.
+microsecond are one) first all departures happen, then the queue is served, then the arrivals come. In the queue wait jobs that fit
+nowhere, because a pool has no more nodes; nobody overtakes another there.
 
 `Replay.play` is a generator: it stops at every decision, yields the candidates, and is sent the chosen one. A policy answers it in
 `replay`, an agent in the environment (part 6), so that both pay the same dollars.
@@ -98,8 +97,8 @@ class Replay:
         """The figures of `rollmux bench --format json`, after the last departure. docs/reference/metrics.md defines them."""
         hours = (self.now_s - self.jobs[0].arrival_s) / 3600
         work_h = sum(self.done[job.id] * job.solo_s for job in self.jobs) / 3600
-        stay_s = {job.id: self.departed_s[job.id] - self.admitted_s[job.id] for job in self.jobs}
-        slowdown = {job.id: stay_s[job.id] / self.done[job.id] / job.solo_s for job in self.jobs}
+        mean_s = {job.id: (self.departed_s[job.id] - self.admitted_s[job.id]) / self.done[job.id] for job in self.jobs}
+        slowdown = {job.id: mean_s[job.id] / job.solo_s for job in self.jobs}
         return {
             "cost_usd": self.cost_usd,
             "hours": hours,

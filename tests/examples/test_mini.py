@@ -372,6 +372,11 @@ def test_streams_of_the_environment_differ_by_seed_alone() -> None:
 # The whole.
 
 
+def test_a_file_of_another_problem_is_one_line() -> None:
+    ran = subprocess.run([sys.executable, "-m", "examples.mini", "examples/shapes.yaml"], cwd=ROOT, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1) and "does not know the key" in ran.stderr
+
+
 def test_it_prints_plan_picture_and_bill() -> None:
     printed = subprocess.run([sys.executable, "-m", "examples.mini"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "math-7b          isolated" in printed and "rollout 1 |" in printed
