@@ -149,6 +149,21 @@ def test_a_file_is_read_as_the_packages_read_it() -> None:
     close(replay(scenario, planner.algorithm1), figures(fluid.replay(checked, Algorithm1())))
 
 
+def test_defaults_are_merged_level_by_level() -> None:
+    pool = {"gpus_per_node": 8, "usd_per_gpu_hour": 1, "max_nodes": None}
+    defaults = {
+        "slo": 3,
+        "rollout": {"worst_case_s": 9, "host_memory_gb": 7},
+        "training": {"worst_case_s": 4, "by_nodes": {"2": 3}},
+    }
+    job = {"id": "a", "arrival_s": 0, "iterations": 1, "rollout": {"worst_case_s": 5}, "training": {"by_nodes": {"3": 2}}}
+    data = {"version": 1, "cluster": {"rollout": pool, "training": pool}, "defaults": defaults, "jobs": [job]}
+    ours, theirs = model.from_dict(data).jobs[0], parse_scenario(data).jobs[0]
+    assert (ours.limit_s, ours.rollout.host_memory_gb) == (27, 7) == (theirs.slo * theirs.solo_s, theirs.rollout.host_memory_gb)
+    seconds = [ours.training.seconds_on(nodes) for nodes in (1, 2, 3, 4)]
+    assert seconds == [4, 3, 2, 2] == [theirs.training_s(nodes) for nodes in (1, 2, 3, 4)]
+
+
 def figures(run: Any) -> dict[str, Any]:
     """Metrics of the packages; here nothing moves."""
     return {key: value for key, value in metrics(run).as_dict().items() if key not in ("policy", "migrations")}
