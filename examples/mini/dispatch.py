@@ -1,0 +1,107 @@
+"""Part 5: the same round robin phase by phase, as a cluster sees it.
+
+Part 2 computes when rounds end; it never says who asks whom. Here every phase is an event. `RoundRobin` is the **dispatcher** of a
+group: it is told that a job is ready or has finished, and says which phases may start now. It knows no clock, so whoever drives it
+may be a simulator or a real cluster: `rollmux run` drives such a one with messages of real processes. `simulate` is the simulator:
+a heap of ends to come, the clock jumps from one to the next.
+
+Played long enough, rounds take one period on average: the exact one of part 2, which nobody told the dispatcher.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from examples.mini.group import TRAINING, Group
+
+
+class Slice(NamedTuple):
+    """A phase that ran: the `round`-th of its job."""
+
+    job: str
+    kind: str  # rollout or training
+    round: int
+    nodes: tuple[int, ...]
+    start_s: float
+    end_s: float
+
+
+class RoundRobin:
+    """Who may start: a phase whose job is ready, and whose turn it is on all its nodes.
+
+    Members are numbers in order of admission. A turn ends with its phase, so that no node ever runs two.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.nodes = {
+            **{(k, "rollout"): member.nodes for k, member in enumerate(group.members)},
+            **{(k, "training"): (TRAINING,) for k in range(len(group.members))},
+        }
+        self.turns: dict[int, deque[int]] = {}  # by node: its users, whose turn it is first
+        for (k, _), nodes in self.nodes.items():
+            for node in nodes:
+                self.turns.setdefault(node, deque()).append(k)
+        self.waiting: dict[int, str] = {}  # by member: the phase that it is ready for
+
+    def ready(self, member: int, kind: str) -> None:
+        """A member wants to run its next phase."""
+        self.waiting[member] = kind
+
+    def finished(self, member: int, kind: str) -> None:
+        """A phase is over: on its nodes the next one has its turn."""
+        for node in self.nodes[member, kind]:
+            self.turns[node].rotate(-1)
+
+    def grants(self) -> list[tuple[int, str]]:
+        """The phases that start now; they are waiting no longer."""
+        starting = [(k, kind) for k, kind in self.waiting.items() if all(self.turns[node][0] == k for node in self.nodes[k, kind])]
+        for member, _ in starting:
+            del self.waiting[member]
+        return starting
+
+
+def simulate(group: Group) -> Iterator[Slice]:
+    """The phases of a group at their worst-case lengths in order of their starts, for ever."""
+    dispatcher, rounds = RoundRobin(group), [0] * len(group.members)
+    events = [(0.0, k, "sync") for k in range(len(group.members))]  # (end, member, what ends): a rollout may follow a sync
+    while True:
+        now_s = events[0][0]
+        while events and events[0][0] == now_s:
+            _, member, ended = heapq.heappop(events)
+            if ended != "sync":
+                dispatcher.finished(member, ended)
+            if ended == "training":
+                heapq.heappush(events, (now_s + group.jobs[member].sync_s, member, "sync"))
+            else:
+                dispatcher.ready(member, "rollout" if ended == "sync" else "training")
+        for member, kind in dispatcher.grants():
+            job = group.jobs[member]
+            end_s = now_s + (job.rollout.worst_case_s if kind == "rollout" else group.training_s(job))
+            heapq.heappush(events, (end_s, member, kind))
+            yield Slice(job.id, kind, rounds[member], dispatcher.nodes[member, kind], now_s, end_s)
+            rounds[member] += kind == "training"
+
+
+def measured_period_s(group: Group, settle: int = 200, rounds: int = 240) -> float:
+    """Seconds a round takes, on average over `rounds` of them after `settle` others; the first member's trainings are watched."""
+    first = group.jobs[0].id
+    ends = (part.end_s for part in simulate(group) if part.job == first and part.kind == "training")
+    times = [next(ends) for _ in range(settle + rounds + 1)]
+    return (times[-1] - times[settle]) / rounds
+
+
+def gantt(group: Group, from_round: int = 10, rounds: int = 2, width: int = 96) -> str:
+    """A picture of some rounds in text: a line a node, a letter a job, a dot where a node idles (a *dependency bubble*)."""
+    parts = list(islice(simulate(group), 2 * len(group.members) * (from_round + rounds + 2)))
+    start_s, seconds = min(part.start_s for part in parts if part.round == from_round), rounds * group.period_s
+    letters = {job.id: chr(ord("a") + k) for k, job in enumerate(group.jobs)}
+    lines = {node: ["."] * width for node in [*group.rollout_nodes, TRAINING]}
+    for part in parts:
+        first, last = (min(max(round((at_s - start_s) / seconds * width), 0), width) for at_s in (part.start_s, part.end_s))
+        for node in part.nodes:
+            lines[node][first:last] = letters[part.job] * (last - first)
+    names = {node: "training" if node == TRAINING else f"rollout {node}" for node in lines}
+    who = ", ".join(f"{letter} = {job_id}" for job_id, letter in letters.items())
+    return "\n".join([*(f"{names[node]:>10} |{''.join(line)}|" for node, line in lines.items()), f"{'':11} {who}"])

@@ -1,0 +1,129 @@
+"""Part 2: a group of jobs that share nodes, and how long a round of it takes.
+
+A **co-execution group** has rollout nodes and training nodes of its own. Each member's rollouts run on the rollout nodes that it is
+*pinned* to; every member trains on all of the group's training nodes. The members take turns by strict **round robin**: in each
+round (a *meta-iteration*) every member runs one rollout and one training, on every node in order of admission. A phase begins as
+soon as the job's previous one is over and its turn has come on all its nodes.
+
+`next_round` is that sentence as a program. All it does is add and take the larger of two times, so it is linear in the max-plus
+algebra (where "plus" is max, and "times" is +), and has an eigenvalue: however the rounds begin, in the long run each takes the
+same time, the group's **period**. Then every member's iteration takes one period, which decides whether it keeps its SLO.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+from examples.mini.model import Cluster, Job, at_most
+
+TRAINING = -1  # stands for all training nodes of a group, which work as one; rollout nodes are numbered from 0
+
+
+@dataclass(frozen=True)
+class Member:
+    """A job and the numbers of the rollout nodes that it is pinned to."""
+
+    job: Job
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Members in order of admission, and the nodes they share. It never changes: `joined` and `without` give another one.
+
+    Rollout nodes come and go with members and no number is used twice: the next new one gets the number `nodes_made`. Training
+    nodes stay as they are until the group is empty.
+    """
+
+    id: int
+    training_nodes: int
+    members: tuple[Member, ...] = ()
+    rollout_nodes: tuple[int, ...] = ()
+    nodes_made: int = 0
+
+    @property
+    def jobs(self) -> list[Job]:
+        return [member.job for member in self.members]
+
+    def on(self, node: int) -> list[Job]:
+        """The jobs that use a node, in order of admission."""
+        return [member.job for member in self.members if node == TRAINING or node in member.nodes]
+
+    def training_s(self, job: Job) -> float:
+        """A training of a member: with more nodes than it asked for it may be faster."""
+        return job.training.seconds_on(self.training_nodes)
+
+    def usd_per_hour(self, cluster: Cluster) -> float:
+        rollout, training = cluster.rollout.node_usd_per_hour, cluster.training.node_usd_per_hour
+        return len(self.rollout_nodes) * rollout + self.training_nodes * training
+
+    @cached_property
+    def cycle_s(self) -> float:
+        """T_cycle: a round is no shorter than any member's iteration alone."""
+        return max(job.solo_s for job in self.jobs)
+
+    @cached_property
+    def load_s(self) -> float:
+        """T_load: nor is it shorter than the work of any node."""
+        rollouts = [sum(job.rollout.worst_case_s for job in self.on(node)) for node in self.rollout_nodes]
+        return max([*rollouts, sum(self.training_s(job) for job in self.jobs)])
+
+    @property
+    def saturated(self) -> bool:
+        """Whether some node has no gap left in which another job could hide. Algorithm 1 adds nobody to such a group."""
+        return at_most(self.cycle_s, self.load_s)
+
+    @cached_property
+    def period_s(self) -> float:
+        """The length of a round in the long run: the eigenvalue of `next_round`, by Karp's theorem.
+
+        `next_round` keeps N times. Play N rounds from 0, and take of each of these times the least of its average growths over the
+        last 1, 2, ..., N rounds. The largest of these is the period: exactly, after N rounds, however many more the rounds
+        themselves need to settle (R. M. Karp, A characterization of the minimum cycle mean in a digraph, 1978).
+
+        max(T_cycle, T_load) is the same where every member is pinned to one node and none has a sync or trains on more nodes than
+        it asks for; else it may be too short, and a planner that relied on it would break SLOs.
+        """
+        rounds: list[dict[str | int, float]] = [dict.fromkeys([TRAINING, *self.rollout_nodes, *(job.id for job in self.jobs)], 0.0)]
+        for _ in rounds[0]:
+            rounds.append(self.next_round(rounds[-1]))
+        *earlier, last = rounds
+        return max(min((last[entry] - at[entry]) / (len(earlier) - k) for k, at in enumerate(earlier)) for entry in last)
+
+    def next_round(self, free: dict[str | int, float]) -> dict[str | int, float]:
+        """One meta-iteration: when each node (by number) is free and each job (by id) may roll out, before it and after it."""
+        free = dict(free)
+        for job, nodes in ((member.job, member.nodes) for member in self.members):
+            rollout_end = max(free[job.id], *(free[node] for node in nodes)) + job.rollout.worst_case_s
+            training_end = max(rollout_end, free[TRAINING]) + self.training_s(job)
+            free.update(dict.fromkeys(nodes, rollout_end))
+            free[TRAINING] = training_end
+            free[job.id] = training_end + job.sync_s
+        return free
+
+    def keeps_slos(self) -> bool:
+        return all(at_most(self.period_s, job.limit_s) for job in self.jobs)
+
+    def fits_rollout_memory(self, cluster: Cluster) -> bool:
+        """Residency: the waiting state of all jobs that are pinned to a node is in its memory at once."""
+        limit = cluster.rollout.node_memory_gb
+        return all(at_most(sum(job.rollout.host_memory_gb for job in self.on(node)), limit) for node in self.rollout_nodes)
+
+    def fits_training_memory(self, cluster: Cluster) -> bool:
+        return at_most(sum(job.training.host_memory_gb for job in self.jobs), cluster.training.node_memory_gb)
+
+    def joined(self, job: Job, nodes: tuple[int, ...], new_nodes: int) -> Self:
+        """The group with a job as its last member, pinned to `nodes` of it and to so many new ones."""
+        new = tuple(range(self.nodes_made, self.nodes_made + new_nodes))
+        return replace(
+            self,
+            members=(*self.members, Member(job, nodes + new)),
+            rollout_nodes=self.rollout_nodes + new,
+            nodes_made=self.nodes_made + new_nodes,
+        )
+
+    def without(self, job: Job) -> Self:
+        """The group after a departure. Rollout nodes that nobody is pinned to are given back at once."""
+        members = tuple(member for member in self.members if member.job != job)
+        used = {node for member in members for node in member.nodes}
+        return replace(self, members=members, rollout_nodes=tuple(node for node in self.rollout_nodes if node in used))

@@ -1,0 +1,128 @@
+"""Part 3: where may an arriving job go, what does it cost there, and which place does Algorithm 1 take?
+
+The places of a job are listed as **candidates**: in every group that may take it, its rollouts on any old nodes and any number of
+new ones, and at last a group of its own. Each says what it costs more per hour and whether something speaks against it. The list
+is all there is to choose from: Algorithm 1 takes the cheapest feasible entry, `solo` always the last one, and a learned policy
+(part 6) scores the entries and is masked by their feasibility.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from examples.mini.group import Group
+from examples.mini.model import Cluster, Job, Scenario
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One place for a job."""
+
+    strategy: str  # direct_packing (no new nodes), rollout_scaling (some), isolated (a group of its own)
+    group: Group  # as it becomes, with the job as its last member
+    new_nodes: int  # rollout nodes that are rented for it
+    usd_per_hour: float  # marginal cost
+    saturated: bool  # whether the group was, before
+    problem: str  # the first reason against it; where there is none it is feasible
+
+    @property
+    def feasible(self) -> bool:
+        return not self.problem
+
+
+Policy = Callable[[Sequence[Candidate]], Candidate | None]  # chooses one that is feasible, or lets the job wait
+
+
+@dataclass
+class State:
+    """All groups at an instant, in order of creation."""
+
+    cluster: Cluster
+    groups: list[Group] = field(default_factory=list)
+    groups_made: int = 0
+
+    def nodes(self, side: str) -> int:
+        """Nodes of all groups, of the rollout or of the training pool."""
+        return sum(len(group.rollout_nodes) if side == "rollout" else group.training_nodes for group in self.groups)
+
+    def place(self, candidate: Candidate) -> None:
+        """Admit a job: its group becomes the candidate's, or is new."""
+        self.groups = [candidate.group if group.id == candidate.group.id else group for group in self.groups]
+        if candidate.strategy == "isolated":
+            self.groups.append(candidate.group)
+            self.groups_made += 1
+
+    def remove(self, job: Job) -> None:
+        """A job leaves; a group that nobody is left in is closed, and all its nodes are given back."""
+        left = [group.without(job) if job in group.jobs else group for group in self.groups]
+        self.groups = [group for group in left if group.members]
+
+
+def candidates(state: State, job: Job) -> list[Candidate]:
+    """Every place of a job that fits nowhere yet: oldest groups first, fewest new nodes first, lowest node numbers first.
+
+    A group that is full, has too few training nodes for the job, or no memory left on them, is out as a whole.
+    """
+    cluster, n = state.cluster, job.rollout.nodes
+    entries = []
+    for group in state.groups:
+        full = len(group.members) >= cluster.max_group_size
+        if full or group.training_nodes < job.training.nodes or not group.joined(job, (), n).fits_training_memory(cluster):
+            continue
+        for new in range(n + 1):
+            for old in subsets(group, n - new):
+                after = group.joined(job, old, new)
+                strategy = "rollout_scaling" if new else "direct_packing"
+                usd_per_hour = new * cluster.rollout.node_usd_per_hour
+                entries.append(Candidate(strategy, after, new, usd_per_hour, group.saturated, problem(state, after, new)))
+    own = Group(state.groups_made, job.training.nodes).joined(job, (), n)
+    room = state.nodes("training") + job.training.nodes <= cluster.training.max_nodes
+    reason = problem(state, own, n) if room else "max_nodes"
+    return [*entries, Candidate("isolated", own, n, own.usd_per_hour(cluster), False, reason)]
+
+
+def subsets(group: Group, size: int) -> Iterator[tuple[int, ...]]:
+    """Sets of old rollout nodes in lexicographic order.
+
+    Nodes with the same jobs on them are interchangeable: of sets that differ only in such nodes, the first stands for all.
+    """
+    earlier = set()
+    for nodes in combinations(group.rollout_nodes, size):
+        alike = tuple(sorted(tuple(job.id for job in group.on(node)) for node in nodes))
+        if alike not in earlier:
+            earlier.add(alike)
+            yield nodes
+
+
+def problem(state: State, after: Group, new_nodes: int) -> str:
+    """What speaks against a group as it would become, with so many new rollout nodes."""
+    if not after.fits_rollout_memory(state.cluster):
+        return "memory"
+    if new_nodes and state.nodes("rollout") + new_nodes > state.cluster.rollout.max_nodes:
+        return "max_nodes"
+    return "" if after.keeps_slos() else "an SLO"
+
+
+def algorithm1(entries: Sequence[Candidate]) -> Candidate | None:
+    """`rollmux`: the first of the cheapest feasible candidates, saturated groups left out (Algorithm 1 of arXiv 2512.11306)."""
+    allowed = [entry for entry in entries if entry.feasible and not entry.saturated]
+    return min(allowed, key=lambda entry: entry.usd_per_hour, default=None)
+
+
+def solo(entries: Sequence[Candidate]) -> Candidate | None:
+    """`solo`: every job gets nodes of its own, as is usual today. What the others are compared with."""
+    return entries[-1] if entries[-1].feasible else None
+
+
+def plan(scenario: Scenario, policy: Policy) -> tuple[list[Candidate | None], State]:
+    """Admit the jobs in order of arrival, and nobody leaves: where each goes, and the groups in the end.
+
+    Behind a job that fits nowhere (None) all others wait.
+    """
+    state, choices = State(scenario.cluster), []
+    for job in scenario.jobs:
+        choice = None if None in choices else policy(candidates(state, job))
+        choices.append(choice)
+        if choice is not None:
+            state.place(choice)
+    return choices, state
