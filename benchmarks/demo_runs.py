@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 CACHES = ("ROLLMUX_CACHE", "XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
-class Seen(NamedTuple):
+class Outcome(NamedTuple):
     """What a run has shown.
 
     Attributes:
@@ -79,7 +79,7 @@ def beside(busy: int) -> Iterator[None]:
             process.wait()
 
 
-def run(fresh: bool) -> Seen:
+def run(fresh: bool) -> Outcome:
     """One run, in a folder of its own that does not stay."""
     with tempfile.TemporaryDirectory(prefix="rollmux-demo-") as place:
         caches = {name: str(Path(place) / name) for name in CACHES} if fresh else {}
@@ -97,20 +97,20 @@ def run(fresh: bool) -> Seen:
         results = json.loads((folder / RESULTS).read_text())
         errors = [job["error"] for job in compare(read_run(folder))["jobs"].values()]
     shared, gained = any(len(group["jobs"]) > 1 for group in results["groups"]), results["throughput"] or {}
-    return Seen(shared, gained.get("gain"), gained.get("bound"), max(errors, key=abs, default=None), seconds)
+    return Outcome(shared, gained.get("gain"), gained.get("bound"), max(errors, key=abs, default=None), seconds)
 
 
-def cells(runs: Sequence[Seen]) -> tuple[str, ...]:
+def cells(runs: Sequence[Outcome]) -> tuple[str, ...]:
     """Of one run its figures; of several the means, with the smallest and the largest."""
-    shared = sum(seen.shared for seen in runs)
-    of_bound = [seen.gain / seen.bound for seen in runs if seen.gain and seen.bound]
+    shared = sum(one.shared for one in runs)
+    of_bound = [one.gain / one.bound for one in runs if one.gain and one.bound]
     return (
         ("yes" if shared else "no") if len(runs) == 1 else f"{shared} of {len(runs)}",
-        spread([seen.gain for seen in runs], "{:.2f}x"),
-        spread([seen.bound for seen in runs], "{:.2f}x"),
+        spread([one.gain for one in runs], "{:.2f}x"),
+        spread([one.bound for one in runs], "{:.2f}x"),
         spread(of_bound, "{:.0%}"),
-        spread([seen.error for seen in runs], "{:+.1%}"),
-        spread([seen.seconds for seen in runs], "{:.0f}"),
+        spread([one.error for one in runs], "{:+.1%}"),
+        spread([one.seconds for one in runs], "{:.0f}"),
     )
 
 

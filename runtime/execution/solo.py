@@ -30,7 +30,7 @@ class SoloIterations:
     def __init__(self, run: RunState, lifecycle: JobLifecycle) -> None:
         self._run = run
         self._lifecycle = lifecycle
-        self._kept: list[JobHandle] = []
+        self._measured: list[JobHandle] = []
 
     def keeps(self, handle: JobHandle) -> bool:
         """Whether a job that has done its last iteration is to be measured alone; it has no place any more."""
@@ -39,10 +39,10 @@ class SoloIterations:
             return False
         if handle.spec.staleness:
             why = "its rollouts run ahead of its iterations, and end with the last one"
-        elif len(self._kept) == _MOST:
+        elif len(self._measured) == _MOST:
             why = f"the processes of {_MOST} jobs wait for that already"
         else:
-            self._kept.append(handle)
+            self._measured.append(handle)
             handle.leaving = True  # its devices
             run.order(handle)
             self._lifecycle.check_over()
@@ -54,7 +54,7 @@ class SoloIterations:
         """Measure one job after the other when all are done."""
         run = self._run
         await self._lifecycle.quiet.wait()
-        for handle in self._kept:
+        for handle in self._measured:
             if problem := run.beyond(handle.spec):
                 run.log.say(f"{handle.id}: is not measured alone: {problem}")
                 self._end(handle)

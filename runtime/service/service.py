@@ -236,9 +236,11 @@ class Service:
         return {"node": node, "jobs": [*self.leases.watch.clear(node)]}
 
     async def report(self) -> dict[str, Any]:
-        """What every job, group and pool does; see `runtime.service.report.Reports.all`."""
-        self._running()
-        return await self._reports.all(await self._forecast.waiting())
+        """What every job, group and pool does; see `runtime.service.report.Reports.all`. What it says is in the journal."""
+        _, run = self._running()
+        waiting = await self._forecast.waiting()
+        run.log.flush()
+        return await self._reports.all(waiting)
 
     async def job(self, job_id: str) -> dict[str, Any]:
         """What one job does, as `report` has it.
@@ -247,7 +249,9 @@ class Service:
             NotFound: there is no such job.
         """
         handle = self._handle_of(job_id)
-        known = await self._forecast.waiting() if handle.id in self._running()[1].scheduler.state.waiting else {}
+        _, run = self._running()
+        known = await self._forecast.waiting() if handle.id in run.scheduler.state.waiting else {}
+        run.log.flush()
         return self._reports.job(self._handle_of(job_id), known.get(job_id))
 
     def spec_of(self, job_id: str) -> JobSpec:

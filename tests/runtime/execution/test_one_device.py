@@ -37,7 +37,7 @@ def test_jobs_take_turns_on_one_node_and_it_is_paid_for_once(tmp_path: Path) -> 
     pairs = [*pairwise(turns)][::2]
     assert set(pairs) == {("a rollout", "a training"), ("b rollout", "b training")}  # nobody comes between
     assigned = [(fact.group == LEASE, fact.pool) for fact in read_facts(tmp_path / JOURNAL) if isinstance(fact, Assigned)]
-    assert assigned == [(True, "training"), (False, "training")]  # to be profiled, then for their group
+    assert assigned == [(True, "training")] * 2 + [(False, "training")]  # each to be profiled, then for their group
     found = figures(record)
     assert found["pools"]["rollout"] is None and found["pools"]["training"] is not None
 
