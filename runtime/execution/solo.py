@@ -16,7 +16,7 @@ from runtime.execution.profiling import nodes_asked
 from runtime.execution.run_state import RunState
 from runtime.facts import Pool, SoloIteration
 
-PASSES = 6  # iterations alone; the first one loads what has left its devices, and is left out of all means
+PASSES = 5  # iterations alone; the first one loads what has left its devices, and is left out of all means
 _MOST = 8  # jobs whose processes are kept
 
 
@@ -51,14 +51,14 @@ class SoloIterations:
         return False
 
     async def measure(self) -> None:
-        """Measure one job after the other when all are done."""
+        """Measure one job after the other when all are done; then let all end, since one that writes its model takes cores."""
         run = self._run
         await self._lifecycle.quiet.wait()
         for handle in self._measured:
+            if handle.gone or handle.end is not None or run.stopping:
+                continue
             if problem := run.beyond(handle.spec):
                 run.log.say(f"{handle.id}: is not measured alone: {problem}")
-                self._end(handle)
-            if handle.gone or handle.end is not None or run.stopping:
                 continue
             await run.written()
             run.log.say(f"{handle.id}: {PASSES} iterations alone, on the nodes that it had")
@@ -66,6 +66,10 @@ class SoloIterations:
             needs = nodes_asked(handle.spec, run.plan.cluster.sides)
             run.tell(facts.Unprofiled({handle.id: needs}, None, self._nodes(handle, needs)))
             await handle.profile_over
+        for handle in self._measured:
+            if not handle.gone and handle.end is None and not run.stopping:
+                handle.gone = True
+                handle.tell(None, run.log.now())
         self._lifecycle.check_over()
 
     def _nodes(self, handle: JobHandle, needs: dict[Pool, int]) -> frozenset[str]:
@@ -86,11 +90,6 @@ class SoloIterations:
         if handle.passes:
             run.order(handle)
         else:
+            handle.stand()
             run.tell(facts.Profiled(handle.id))
-            self._end(handle)
-
-    def _end(self, handle: JobHandle) -> None:
-        handle.gone = True
-        handle.stand()
-        handle.tell(None, self._run.log.now())
-        handle.end_profile()
+            handle.end_profile()

@@ -77,7 +77,7 @@ def test_a_run_reports_and_is_compared(command: Command, tmp_path: Path) -> None
     folder = tmp_path / "out"
     status, out, err = command("run", str(EXAMPLE), "--compare", "solo", "--out", str(folder))
     assert (status, err) == (0, "")
-    for text in ("large: iteration 15 of 15", "small: 6 iterations alone", "against solo", "times as fast as one after the other"):
+    for text in ("large: iteration 15 of 15", "small: 5 iterations alone", "against solo", "times as fast as one after the other"):
         assert text in out
     assert not others_may_read(folder)
     record = read_run(folder)
