@@ -11,7 +11,7 @@ import sys
 import numpy as np
 
 from rollmux_env.report.tables import make_table, show
-from rollmux_env.timing.hardware import FITTED
+from rollmux_env.timing.calibration import ROLLMUX
 from rollmux_env.timing.published import fit, rows
 
 
@@ -23,7 +23,7 @@ def main() -> None:
     table = make_table("", "published", "model", "error")
     errors: dict[tuple[str, bool], list[float]] = {}
     for row in published:
-        predicted = row.predict(FITTED)
+        predicted = row.predict(ROLLMUX)
         error = predicted / row.published - 1
         errors.setdefault((row.quantity, row.fitted), []).append(error)
         table.add_row(row.name, f"{row.published:g} {row.unit}", f"{predicted:.1f} {row.unit}", f"{100 * error:+.0f}%")

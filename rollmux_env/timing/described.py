@@ -148,5 +148,9 @@ class Timing(FileModel):
     """Seconds to train a token there."""
     training_s_per_token2: NonNegative
     """Seconds of attention there, for the squared length of a sequence."""
+    training_copies: Annotated[Count, Field(exclude_if=lambda copies: copies == 1)] = 1
+    """Copies of the model there; the longest response is one copy's alone."""
+    training_padded: Annotated[bool, Field(exclude_if=bool)] = True
+    """Whether responses are padded to the longest of their iteration before they are trained."""
     sizes: Annotated[tuple[ReplicaSize, ...], Field(strict=False, exclude_if=_empty)] = ()
     """Replicas of every size that a rollout policy may choose, the configured one first; nothing where there is one."""

@@ -12,7 +12,8 @@ from rollmux_env.timing.described import Lengths as LengthsOfFile
 from rollmux_env.timing.described import ReplicaSize, Timing
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise, quantiles_of
 from rollmux_env.timing.replica import ReplicaTiming
-from rollmux_env.timing.roofline import TrainingTiming
+from rollmux_env.timing.rollouts import Responses
+from rollmux_env.timing.training import MiniBatch, TrainingTiming
 from rollmux_env.validation_errors import not_one_of
 
 REPLICA = (
@@ -50,19 +51,25 @@ def lengths_of(lengths: LengthsOfFile) -> Lengths:
     return Piecewise(lengths.cap, lengths.quantiles or ((0.0, float(lengths.cap)),))
 
 
+def responses_of(lengths: LengthsOfFile) -> Responses:
+    """Return the size of a rollout."""
+    turns = lengths.turns, lengths.environment_s
+    return Responses(lengths.batch, lengths.prompt_tokens, *turns, lengths.worst_rewards_s)
+
+
 def replica_of(timing: Timing | ReplicaSize) -> ReplicaTiming:
     """Return a replica of the rollout."""
     return ReplicaTiming(**{name: getattr(timing, name) for name in REPLICA})
 
 
-def padded_training_s(job: Job, longest: float) -> float:
-    """Seconds of the training of a job with a model on its own nodes, each response padded to the longest of its batch.
+def training_s(job: Job, trained: MiniBatch) -> float:
+    """Seconds of the training of a job with a model on its own nodes.
 
     Args:
-        longest: tokens of that one, over all turns.
+        trained: its responses with their prompts, over all turns.
     """
-    if job.timing is None or job.lengths is None:
+    if job.timing is None:
         raise ValueError(f"job {job.id} has no model")
-    timing, lengths = job.timing, job.lengths
-    training = TrainingTiming(timing.update_s, timing.training_s_per_token, timing.training_s_per_token2)
-    return training.seconds(lengths.batch, lengths.prompt_tokens * lengths.turns + longest)
+    timing = job.timing
+    parts = timing.update_s, timing.training_s_per_token, timing.training_s_per_token2
+    return TrainingTiming(*parts, timing.training_copies, timing.training_padded).seconds(trained)

@@ -1,4 +1,4 @@
-"""Published phase times, sync times and host memory beside the model, and the fit of the model's factors.
+"""Published phase times, sync times and host memory beside the model, and the fit of RollMux's calibration.
 
 Where the papers leave values open, one assumption holds for all rows: 256 responses to prompts of 1,024 tokens (the 256
 are from RollMux's Table 3); a trainer that pads sequences to the cap; for 3B, 14B-4k and 32B jobs, the lengths of the
@@ -8,21 +8,21 @@ are from RollMux's Table 3); a trainer that pads sequences to the cap; for 3B, 1
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from rollmux_env.kernel.tables import Floats
-from rollmux_env.timing.hardware import GPUS, Factors, Hardware, achieved
-from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise, typical
-from rollmux_env.timing.memory import rollout_memory_gb, training_memory_gb
+from rollmux_env.timing.calibration import ROLLMUX, Calibration
+from rollmux_env.timing.hardware import GPUS, Hardware, achieved
+from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.roofline import Responses, replica_timing, rollout_s, training_timing
-from rollmux_env.timing.sync import flat_s, topology_aware_s
+from rollmux_env.timing.rl_job import Batch, Workers, generation_s, scoring_s, update_s
+from rollmux_env.timing.weights import flat_s, rollout_memory_gb, topology_aware_s, training_memory_gb
 from rollmux_env.workloads.catalogue import MEMORY_GB, PHASES_S
 
-RESPONSES = Responses(batch=256, prompt_tokens=1024)
+RESPONSES, PROMPT_TOKENS = 256, 1024
 THINKING_MEDIAN, THINKING_SIGMA = 4096.0, 1.2  # of 4B and 8B jobs: assumed
 TENSOR_PARALLEL = {"32B": 2, "70B": 8}
 GPUS_OF = {"32B": 16}  # of each pool; 8 else
@@ -36,14 +36,14 @@ class Row:
 
     Attributes:
         name: what it is of. quantity: which part of the model it tests. unit: `s` or `GB`. published: the figure. predict: the
-            model's, from its factors. fitted: whether the factors are fitted to it.
+            model's, from a calibration. fitted: whether RollMux's is fitted to it.
     """
 
     name: str
     quantity: Quantity
     unit: str
     published: float
-    predict: Callable[[Factors], float]
+    predict: Callable[[Calibration], float]
     fitted: bool
 
 
@@ -72,27 +72,21 @@ def _phases() -> Iterator[Row]:
             yield Row(f"{kind} training{beside}", "training", "s", seconds[at + 1], _training(kind), True)
 
 
-def _rollout(kind: str, gpu: str) -> Callable[[Factors], float]:
+def job_batch(kind: str, responses: int = 1) -> Batch:
+    """The responses of a job type; so many to each prompt."""
+    return Batch(RESPONSES, responses, 1, PROMPT_TOKENS, job_lengths(kind))
+
+
+def _rollout(kind: str, gpu: str) -> Callable[[Calibration], float]:
     size = kind.partition("-")[0]
-    parallel, devices = TENSOR_PARALLEL.get(size, 1), GPUS_OF.get(size, 8)
-    lengths = typical(job_lengths(kind), RESPONSES.batch)
-
-    def predict(factors: Factors) -> float:
-        timing = replica_timing(SHAPES[size], achieved(gpu, GPUS[gpu], factors), parallel)
-        return rollout_s(timing, devices // parallel, RESPONSES, lengths)
-
-    return predict
+    workers, batch = Workers(gpu, GPUS_OF.get(size, 8), TENSOR_PARALLEL.get(size, 1)), job_batch(kind)
+    return lambda calibration: generation_s(SHAPES[size], workers, batch, calibration)
 
 
-def _training(kind: str) -> Callable[[Factors], float]:
+def _training(kind: str) -> Callable[[Calibration], float]:
     size = kind.partition("-")[0]
-    tokens = RESPONSES.prompt_tokens + job_lengths(kind).cap
-
-    def predict(factors: Factors) -> float:
-        timing = training_timing(SHAPES[size], achieved("H800", GPUS["H800"], factors), GPUS_OF.get(size, 8))
-        return timing.seconds(RESPONSES.batch, tokens)
-
-    return predict
+    workers, batch = Workers("H800", GPUS_OF.get(size, 8)), job_batch(kind)
+    return lambda calibration: sum(part(SHAPES[size], workers, batch, calibration) for part in (scoring_s, update_s))
 
 
 def _weights_gb(size: str) -> float:
@@ -114,20 +108,20 @@ def _syncs() -> Iterator[Row]:
             yield Row(f"{name}, topology-aware", "sync", "s", aware, _aware(size, devices), True)
 
 
-def _flat(size: str, gpu: str, copies: int, links: int) -> Callable[[Factors], float]:
-    return lambda factors: flat_s(_weights_gb(size), copies, links, _links(gpu, factors).cross_gb_s)
+def _flat(size: str, gpu: str, copies: int, links: int) -> Callable[[Calibration], float]:
+    return lambda calibration: flat_s(_weights_gb(size), copies, links, _links(gpu, calibration).cross_gb_s)
 
 
-def _aware(size: str, devices: int) -> Callable[[Factors], float]:
-    def predict(factors: Factors) -> float:
-        links = _links("H800", factors)
+def _aware(size: str, devices: int) -> Callable[[Calibration], float]:
+    def predict(calibration: Calibration) -> float:
+        links = _links("H800", calibration)
         return topology_aware_s(_weights_gb(size), devices, devices // 8, links.cross_gb_s, links.inside_gb_s)
 
     return predict
 
 
-def _links(gpu: str, factors: Factors) -> Hardware:
-    return achieved(gpu, GPUS[gpu], factors)
+def _links(gpu: str, calibration: Calibration) -> Hardware:
+    return achieved(gpu, GPUS[gpu], calibration)
 
 
 def _memory() -> Iterator[Row]:
@@ -139,12 +133,12 @@ def _memory() -> Iterator[Row]:
         yield Row(f"{size} training's host memory", "memory", "GB", training_gb, _constant(predicted_gb), False)
 
 
-def _constant(value: float) -> Callable[[Factors], float]:
+def _constant(value: float) -> Callable[[Calibration], float]:
     return lambda _: value
 
 
 # RollPacker (arXiv 2509.21009), rollouts of veRL with 128 x 8 responses: size, cap, H800s, of them a replica, seconds.
-ROLLPACKER = (("7B", 8192, 16, 1, 82.0), ("14B", 16384, 32, 2, 277.0), ("32B", 32768, 64, 2, 673.0))
+PACKED_JOBS = (("7B", 8192, 16, 1, 82.0), ("14B", 16384, 32, 2, 277.0), ("32B", 32768, 64, 2, 673.0))
 
 
 def packed_lengths(cap: int) -> Piecewise:
@@ -153,20 +147,15 @@ def packed_lengths(cap: int) -> Piecewise:
 
 
 def _rollpacker() -> Iterator[Row]:
-    for size, cap, devices, parallel, seconds in ROLLPACKER:
+    for size, cap, devices, parallel, seconds in PACKED_JOBS:
         lengths = packed_lengths(cap)
         name = f"{size}-{cap // 1024}k rollout, {devices} H800 (RollPacker)"
         yield Row(name, "rollout", "s", seconds, _packed(size, devices, parallel, lengths), False)
 
 
-def _packed(size: str, devices: int, parallel: int, lengths: Lengths) -> Callable[[Factors], float]:
-    responses = Responses(1024, RESPONSES.prompt_tokens)
-
-    def predict(factors: Factors) -> float:
-        timing = replica_timing(SHAPES[size], achieved("H800", GPUS["H800"], factors), parallel)
-        return rollout_s(timing, devices // parallel, responses, typical(lengths, 1024))
-
-    return predict
+def _packed(size: str, devices: int, parallel: int, lengths: Lengths) -> Callable[[Calibration], float]:
+    workers, batch = Workers("H800", devices, parallel), Batch(1024, 1, 1, PROMPT_TOKENS, lengths)
+    return lambda calibration: generation_s(SHAPES[size], workers, batch, calibration)
 
 
 # AReaL-Hex (arXiv 2511.00796): one link of 1.5 GB/s, a whole copy to each of three machines (24 H20).
@@ -175,18 +164,19 @@ def _areal_hex() -> Iterator[Row]:
         yield Row(f"{size} weight update (AReaL-Hex)", "sync", "s", seconds, _flat(size, "H800-areal-hex", 3, 1), False)
 
 
-def fit(published_rows: list[Row] | None = None) -> Factors:
-    """The four factors that make the squared logarithms of predicted over published least, over the rows that are fitted to."""
+def fit(published_rows: list[Row] | None = None) -> Calibration:
+    """RollMux's calibration with the four numbers that make the squared logarithms of predicted over published least, over the rows
+    that are fitted to."""
     from scipy.optimize import least_squares
 
     fitted = [row for row in (rows() if published_rows is None else published_rows) if row.fitted]
 
-    def errors(logs: Floats) -> list[float]:
-        factors = Factors(*np.exp(logs).tolist())
-        return [float(np.log(row.predict(factors) / row.published)) for row in fitted]
+    def calibration(logs: Floats) -> Calibration:
+        step_s, arithmetic, update_s, link = np.exp(logs).tolist()
+        return replace(ROLLMUX, step_s=step_s, arithmetic=arithmetic, update_s=update_s, link=link)
 
-    begin = Factors(0.01, 0.3, 10.0, 0.8)
-    upper = Factors(1.0, 1.0, 1e4, 1.0)
-    logs = [np.log([f.step_s, f.arithmetic, f.update_s, f.link]) for f in (begin, upper)]
-    solved = least_squares(errors, logs[0], bounds=(np.full(4, np.log(1e-6)), logs[1]))
-    return Factors(*np.exp(solved.x).tolist())
+    def errors(logs: Floats) -> list[float]:
+        return [float(np.log(row.predict(calibration(logs)) / row.published)) for row in fitted]
+
+    begin, most = (np.log(each) for each in ((0.01, 0.3, 10.0, 0.8), (1.0, 1.0, 1e4, 1.0)))
+    return calibration(least_squares(errors, begin, bounds=(np.full(4, np.log(1e-6)), most)).x)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rollmux_env.bench.tables.table import NotCovered, Row, Table
-from rollmux_env.timing.lengths import Piecewise
-from rollmux_env.timing.published import GPUS_OF, RESPONSES, TENSOR_PARALLEL, job_lengths
-from rollmux_env.timing.rl_job import RlJob
-from rollmux_env.timing.rl_step import Batch, Workers
+from rollmux_env.timing.published import GPUS_OF, PACKED_JOBS, PROMPT_TOKENS, TENSOR_PARALLEL, job_batch, packed_lengths
+from rollmux_env.timing.rl_job import Batch, RlJob, Workers
 from rollmux_env.workloads.catalogue import PHASES_S
 
 GROUP = 8  # responses of each of the 256 prompts: assumed; with one, training would reach 4% of the peak
@@ -19,10 +17,9 @@ def _phases() -> tuple[Row, ...]:
     for kind, (rollout_s, training_s, together_s, trained_s) in PHASES_S.items():
         size = kind.partition("-")[0]
         gpus, parallel = GPUS_OF.get(size, 8), TENSOR_PARALLEL.get(size, 1)
-        batch = Batch(RESPONSES.batch, GROUP, 1, RESPONSES.prompt_tokens, job_lengths(kind))
         h20, h800, trainer = Workers("H20", gpus, parallel), Workers("H800", gpus, parallel), Workers("H800", gpus)
-        jobs = [RlJob(size, rollout, trainer, batch) for rollout in (h20, h800)]
-        apart, together = [(job, replace(job, batch=replace(batch, responses=1))) for job in jobs]
+        jobs = [RlJob(size, rollout, trainer, job_batch(kind, GROUP)) for rollout in (h20, h800)]
+        apart, together = [(job, replace(job, batch=job_batch(kind))) for job in jobs]
         rows += [
             Row(f"{kind} apart, rollout", "H20", {"gen": rollout_s}, *apart),
             Row(f"{kind} apart, training", "H800", {"training": training_s}, *apart),
@@ -39,15 +36,11 @@ ROLLMUX = Table(
     ("256 prompts with 8 responses each (with one, training would reach 4% of the peak); the scenario model took one.",),
 )
 
-# Size, cap, H800s, tensor parallelism: seconds of a rollout of 128 prompts with 8 responses.
-_PACKED = {("7B", 8192, 16, 1): 82.0, ("14B", 16384, 32, 2): 277.0, ("32B", 32768, 64, 2): 673.0}
-
 
 def _packed() -> tuple[Row, ...]:
     rows = []
-    for (size, cap, gpus, parallel), seconds in _PACKED.items():
-        lengths = Piecewise(cap, ((0.5, 600.0), (0.9, 1800.0), (0.965, 4096.0), (0.98, float(cap))))
-        batch = Batch(128, 8, 1, RESPONSES.prompt_tokens, lengths)
+    for size, cap, gpus, parallel, seconds in PACKED_JOBS:
+        batch = Batch(128, 8, 1, PROMPT_TOKENS, packed_lengths(cap))
         job = RlJob(size, Workers("H800", gpus, parallel), Workers("H800", gpus), batch)
         rows.append(Row(f"{size}-{cap // 1024}k rollout, {gpus} GPUs", "H800", {"gen": seconds}, job))
     return tuple(rows)

@@ -15,8 +15,7 @@ from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.lengths import Lognormal
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.replica import ReplicaTiming
-from rollmux_env.timing.roofline import replica_timing
+from rollmux_env.timing.replica import ReplicaTiming, replica_timing
 from rollmux_env.validation_errors import describe
 
 _MODELS, _GPUS, _DEVICES = ("7B", "14B", "32B"), ("H20", "H800"), (8, 16)
@@ -101,7 +100,7 @@ class RandomJobs:
         timings = []
         for size in SIZES:
             with suppress(InputError):  # the weights alone are too large
-                timing = replica_timing(SHAPES[model], achieved(gpu, GPUS[gpu]), size)
+                timing = replica_timing(SHAPES[model], achieved(gpu, GPUS[gpu]), size, prompts * responses * size / gpus)
                 if timing.kv_tokens > _PROMPT_TOKENS + cap:
                     timings.append((size, timing))
         setting = Setting(

@@ -17,9 +17,10 @@ from rollmux_env.rollout.setting import setting_of
 from rollmux_env.scenario import load_scenario, parse_scenario
 from rollmux_env.schema import scenario_schema
 from rollmux_env.timing.hardware import GPUS, achieved
-from rollmux_env.timing.jobs import padded_training_s, replica_of
+from rollmux_env.timing.jobs import replica_of, training_s
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.roofline import replica_timing
+from rollmux_env.timing.replica import replica_timing
+from rollmux_env.timing.training import MiniBatch
 
 CLUSTER = {
     "rollout": {"gpu": "H20", "gpus_per_node": 8, "usd_per_gpu_hour": 1.85},
@@ -150,7 +151,7 @@ def test_what_is_simulated_stays_within_the_worst_case(size: str, turns: int, ba
     setting = setting_of(job)
     assert setting is not None
     for rollout in (JobRollouts(setting, Plain(), seed).next(), JobRollouts(replace(setting, alike=1.0), Plain(), seed).next()):
-        longest = int(rollout.counted_tokens.max())
-        assert turns <= longest <= cap * turns
+        assert turns <= rollout.counted_tokens.max() <= cap * turns
         assert 0 < rollout.seconds <= job.rollout.worst_case_s * (1 + 1e-9) + 1e-6  # which a file has to the microsecond
-        assert 0 < padded_training_s(job, longest) <= job.training.worst_case_s + 1e-6
+        trained = MiniBatch.of(512 * turns + rollout.counted_tokens)
+        assert 0 < training_s(job, trained) <= job.training.worst_case_s + 1e-6
