@@ -17,6 +17,7 @@ import numpy as np
 from rollmux_env.bench.harness import MakeContender, Task, run_task
 from rollmux_env.bench.intervals import Mean, mean_interval
 from rollmux_env.bench.suite import Column, SuiteRow
+from rollmux_env.bench.tables.rollmux import THINKING_MEDIAN, THINKING_SIGMA
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.job import JobRollouts, Rollout
 from rollmux_env.rollout.policy import RolloutPolicy
@@ -28,7 +29,6 @@ from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise
 from rollmux_env.timing.migration import migration_of
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.published import THINKING_MEDIAN, THINKING_SIGMA
 from rollmux_env.timing.replica import replica_timing
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.catalogue import paper_cluster

@@ -22,7 +22,7 @@ from rollmux_env.phase_keys import Actual
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.rollout.profile import RolloutProfile, rollout_profiles
 from rollmux_env.rollout.setting import setting_of
-from rollmux_env.timing.jobs import training_s
+from rollmux_env.timing.jobs import training_of
 from rollmux_env.timing.migration import Migration
 from rollmux_env.timing.tail import TailModel
 
@@ -104,7 +104,9 @@ class Durations:
         job = self._job
         profiles = [self._profiles[k % len(self._profiles)] for k in range(first, first + _BLOCK)]
         rollout_s = np.array([one.seconds for one in profiles]) / job.rollout.worst_case_s
-        trained_s = np.array([training_s(job, one.trained) for one in profiles]) / job.training.worst_case_s
+        assert job.timing is not None  # the rollouts are simulated from it
+        training = training_of(job.timing)
+        trained_s = np.array([training.seconds(one.trained) for one in profiles]) / job.training.worst_case_s
         self.rollout += (rollout_s * _drift(job, "rollout", first)).tolist()
         self.training += (trained_s * _drift(job, "training", first)).tolist()
         if self._migration is not None:

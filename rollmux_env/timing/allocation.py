@@ -13,10 +13,11 @@ from math import ceil
 
 from rollmux_env.errors import InputError
 from rollmux_env.key_values import parse_pairs
+from rollmux_env.timing.alone import alone_s
 from rollmux_env.timing.hardware import GPUS, Hardware, achieved, link_between
 from rollmux_env.timing.stages import Replica
 from rollmux_env.timing.training import Load, TrainingPlan, even_load
-from rollmux_env.timing.work import Work, iteration_s
+from rollmux_env.timing.work import Work
 from rollmux_env.validation_errors import describe, not_one_of
 
 MOST_GPUS = 256  # of a type in a budget
@@ -180,8 +181,8 @@ class Allocation:
 
     @property
     def iteration_s(self) -> float:
-        """Of a steady iteration."""
-        return iteration_s(self.rollout_s, self.training_s, self.work.staleness)
+        """Of a steady iteration: the longer side, or on-policy both."""
+        return alone_s(self.rollout_s, self.training_s, 0.0, self.work.staleness)
 
     @property
     def usd_per_hour(self) -> float | None:

@@ -7,7 +7,7 @@ training on more nodes, both phases co-located on the training nodes, and the pa
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from rollmux_env.errors import InputError
 from rollmux_env.fields import NodeCount
 from rollmux_env.timing.described import Lengths, Model
 from rollmux_env.timing.hardware import hardware
-from rollmux_env.timing.jobs import REPLICA, lengths_of, responses_of
+from rollmux_env.timing.jobs import lengths_of, responses_of
 from rollmux_env.timing.lengths import read_lengths
-from rollmux_env.timing.means import Fraction, mean_fractions
+from rollmux_env.timing.means import actual_of
 from rollmux_env.timing.models import ModelShape, model_shape
 from rollmux_env.timing.replica import Parallelism, ReplicaTiming, replica_timing
 from rollmux_env.timing.rollouts import worst_rollout_s
@@ -32,7 +32,6 @@ from rollmux_env.validation_errors import format_error, not_one_of, problems
 
 _MORE_NODES = (2, 4)  # times training.nodes that `by_nodes` is filled in for
 _PHASES = 3  # that a controller sends a batch to: from the rollout, for log-probabilities, for the update
-_LEAST = 1e-6  # fraction of the worst case
 
 
 def fill_in(data: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -151,7 +150,7 @@ class _Prediction:
             self._sizes = [(size, self._replica_of(size)) for size in (parallel, *model.sizes)] if model.sizes else []
             self._training = self._training_on(self._devices["training"])
             self._worst_s = self._rollout_on(self._replica, devices // parallel)
-            self._means = mean_fractions(self._replica, devices // parallel, self._training, lengths)
+            self._actual = actual_of(self._replica, devices // parallel, self._training, lengths)
         except InputError as error:
             raise InputError(f"{self._at}: {error}") from None
 
@@ -160,7 +159,7 @@ class _Prediction:
         training = self._training
         return {
             "replicas": self._devices["rollout"] // self._model.tensor_parallel,
-            **{name: getattr(self._replica, name) for name in REPLICA},
+            **asdict(self._replica),
             "update_s": training.update_s,
             "training_s_per_token": training.s_per_token,
             "training_s_per_token2": training.s_per_token2,
@@ -175,8 +174,7 @@ class _Prediction:
         sizes = (self._model.tensor_parallel, *self._model.sizes)  # engines of all are built beforehand
         gpus = self._pools["rollout"].gpus_per_node
         memory_gb = sum(rollout_memory_gb(self._shape, gpus, size, number_bytes) for size in sizes)
-        actual = _actual(self._means.rollout)
-        return {"worst_case_s": _rounded(self._worst_s), "host_memory_gb": _rounded(memory_gb), "actual": actual}
+        return {"worst_case_s": _rounded(self._worst_s), "host_memory_gb": _rounded(memory_gb), "actual": self._actual[0]}
 
     def training(self) -> dict[str, Any]:
         """`training`, but for `by_nodes`."""
@@ -189,7 +187,7 @@ class _Prediction:
         return {
             "worst_case_s": _rounded(self._worst_training_s(self._training)),
             "host_memory_gb": _rounded(memory_gb),
-            "actual": _actual(self._means.training),
+            "actual": self._actual[1],
             "by_nodes": by_nodes,
         }
 
@@ -259,12 +257,7 @@ class _Prediction:
 
 def _size(size: int, replica: ReplicaTiming) -> dict[str, Any]:
     """An entry of `timing.sizes`."""
-    return {"tensor_parallel": size, **{name: getattr(replica, name) for name in REPLICA}}
-
-
-def _actual(mean: Fraction) -> dict[str, float]:
-    """`actual` of a phase."""
-    return {"mean_fraction": max(_LEAST, _rounded(mean.mean)), "cv": _rounded(mean.cv)}
+    return {"tensor_parallel": size, **asdict(replica)}
 
 
 def _rounded(value: float) -> float:

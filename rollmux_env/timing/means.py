@@ -1,9 +1,8 @@
-"""What the phases of a job take for the lengths of its file, as shares of their worst case: mean and spread."""
+"""What the phases of a job take for the lengths of its file: `actual` of a scenario file, as shares of their worst case."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,25 +15,14 @@ from rollmux_env.timing.rollouts import rollout_s, worst_rollout_s
 from rollmux_env.timing.training import MiniBatch, TrainingTiming
 
 _BATCHES, _SEED = 16, 0
-
-
-class Fraction(NamedTuple):
-    """Of a phase's worst case: the mean of what it takes, and the standard deviation as a share of that."""
-
-    mean: float
-    cv: float
-
-
-class Fractions(NamedTuple):
-    """Of both phases."""
-
-    rollout: Fraction
-    training: Fraction
+_LEAST = 1e-6  # fraction of the worst case
 
 
 @lru_cache(maxsize=1024)
-def mean_fractions(replica: ReplicaTiming, replicas: int, training: TrainingTiming, lengths: Lengths) -> Fractions:
-    """Over batches whose lengths are drawn, the same each time.
+def actual_of(
+    replica: ReplicaTiming, replicas: int, training: TrainingTiming, lengths: Lengths
+) -> tuple[dict[str, float], dict[str, float]]:
+    """`actual` of both phases, over batches whose lengths are drawn, the same each time.
 
     Raises:
         InputError: a response at the cap exceeds the cache; one line.
@@ -49,9 +37,9 @@ def mean_fractions(replica: ReplicaTiming, replicas: int, training: TrainingTimi
         trainings[k] = training.seconds(MiniBatch.of(responses.prompts + tokens))
     worst_s = worst_rollout_s(replica, replicas, responses, lengths.cap)
     longest_s = training.seconds(MiniBatch.even(lengths.batch, responses.tokens(lengths.cap)))
-    return Fractions(_fraction(rollouts / worst_s), _fraction(trainings / longest_s))
+    return _actual(rollouts / worst_s), _actual(trainings / longest_s)
 
 
-def _fraction(shares: Floats) -> Fraction:
+def _actual(shares: Floats) -> dict[str, float]:
     mean = float(shares.mean())
-    return Fraction(min(1.0, mean), float(shares.std()) / mean)
+    return {"mean_fraction": max(_LEAST, round(min(1.0, mean), 6)), "cv": round(float(shares.std()) / mean, 6)}

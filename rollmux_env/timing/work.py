@@ -70,15 +70,6 @@ class Work:
         return self.prompt_tokens + self.cap
 
 
-def iteration_s(rollout_s: float, training_s: float, staleness: int) -> float:
-    """Seconds of an iteration whose two sides have GPUs of their own: the longer one, or on-policy both.
-
-    Args:
-        rollout_s: of sampling, rewards and the update of the engines' weights, which all keep the rollout side.
-    """
-    return max(rollout_s, training_s) if staleness else rollout_s + training_s
-
-
 def make_work(model: str, staleness: int, settings: Iterable[str]) -> Work:
     """Work from the options of a command.
 

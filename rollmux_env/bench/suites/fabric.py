@@ -6,10 +6,10 @@ from functools import partial
 
 from rollmux_env.bench.fabric import COLUMNS, Arm, FabricCase
 from rollmux_env.bench.suite import Suite
+from rollmux_env.bench.tables.rollmux import packed_lengths
 from rollmux_env.network.fabric import Fabric
 from rollmux_env.network.steps import FabricJob
 from rollmux_env.network.traffic import Layout
-from rollmux_env.timing.published import packed_lengths
 from rollmux_env.timing.rl_job import Batch
 from rollmux_env.workloads.catalogue import paper_cluster
 

@@ -21,7 +21,7 @@ from rollmux_env.bench.rollouts import (
     stream_usd,
 )
 from rollmux_env.bench.suite import Suite
-from rollmux_env.timing.published import PACKED_JOBS, packed_lengths
+from rollmux_env.bench.tables.rollmux import PACKED_JOBS, packed_lengths
 
 # RollMux, arXiv 2512.11306: gain of long-tail migration for pairs of jobs that share their nodes.
 PAIRS = {("7B-4k", "7B-4k"): 1.12, ("7B-8k", "7B-8k"): 1.19, ("7B-8k", "14B-8k"): 1.06, ("14B-8k", "14B-8k"): 1.28}

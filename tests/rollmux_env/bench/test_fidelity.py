@@ -12,8 +12,7 @@ from rollmux_env.bench.fidelity import CONSTANT, SECONDS, bound_of, fidelity_row
 from rollmux_env.bench.suites.fidelity import SUITE, TABLES
 from rollmux_env.bench.tables import nemo_rl, rollmux, verl
 from rollmux_env.bench.tables.table import Table
-from rollmux_env.timing.calibration import CALIBRATIONS, PHYSICAL, ROLLMUX
-from rollmux_env.timing.published import rows as published_rows
+from rollmux_env.timing.calibration import CALIBRATIONS, PHYSICAL, Calibration
 from rollmux_env.timing.rl_job import bound_s, phases_s
 
 SMALL = rollmux.ROLLPACKER
@@ -77,6 +76,15 @@ def test_the_summary_is_of_the_rows_above_it() -> None:
     assert [row.policy for row in rows[-2:]] == ["median |error| of 3 of 18", "largest |error| of 3 of 18"]
 
 
+@pytest.mark.parametrize("calibration", CALIBRATIONS.values(), ids=CALIBRATIONS)
+@pytest.mark.parametrize("table", TABLES, ids=[table.name for table in TABLES])
+def test_the_largest_published_seconds_of_a_phase_are_below_the_bound(table: Table, calibration: Calibration) -> None:
+    rows = [row for row in table.rows if row.job.shape.experts == 1]  # mixtures wait for messages that nobody models
+    for phase in {phase for row in rows for phase in row.seconds}:
+        row = max((row for row in rows if phase in row.seconds), key=lambda row: row.seconds[phase])
+        assert row.seconds[phase] <= bound_s(row.told(calibration), calibration)[phase], row.name
+
+
 def test_the_whole_suite_shows_every_published_figure_and_is_the_same_each_time() -> None:
     rows = fidelity_rows(TABLES)
     shown = {(row.case, row.policy, SECONDS) for row in rows if row.figures[SECONDS] is not None}
@@ -94,11 +102,3 @@ def test_a_mean_never_passes_its_bound() -> None:
                 if job.stream is None:
                     mean_s, most_s = phases_s(job, calibration), bound_s(job, calibration)
                     assert all(mean_s[phase] <= most_s[phase] * (1 + 1e-9) for phase in mean_s)
-
-
-def test_the_suite_is_told_of_the_jobs_that_were_fitted() -> None:
-    known = {row.name: row.predict(ROLLMUX) for row in published_rows()}
-    for row in rollmux.ROLLMUX.rows:
-        kind, _, phase = row.name.partition(" ")
-        if phase == "apart, training":
-            assert phases_s(row.told(ROLLMUX), ROLLMUX)["training"] == pytest.approx(known[f"{kind} training"])
