@@ -7,6 +7,7 @@ the reading of the KV cache.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from rollmux_env.timing.models import ModelShape
 
 MESSAGES = 4  # of tensor parallelism in a layer's forward pass: two all-reduces, each a scatter and a gather
 MACHINE = 8  # GPUs, where nobody says
+SIZES = (1, 2, 4, 8)  # GPUs of a replica that rollout policies choose from
 
 
 class Parallelism(NamedTuple):
@@ -174,3 +176,20 @@ def replica_timing(
         prefill_s=stages * (stage.prefill_s + between.latency_s),
         prefill_s_per_token=stage.prefill_s_per_token + token_bytes(shape, hardware) / (between.gb_s * 1e9),
     )
+
+
+def fitting_replicas(
+    shape: ModelShape, hardware: Hardware, gpus: int, sequences: int, longest: int
+) -> tuple[tuple[int, ReplicaTiming], ...]:
+    """Replicas of 1, 2, 4 or 8 GPUs among so many, by size, whose cache holds the longest response.
+
+    Args:
+        sequences: of all replicas at once. longest: tokens of it, its prompts included.
+    """
+    fitting = []
+    for size in (size for size in SIZES if gpus % size == 0):
+        with suppress(InputError):  # the weights alone are too large
+            timing = replica_timing(shape, hardware, size, sequences * size / gpus)
+            if timing.kv_tokens > longest:
+                fitting.append((size, timing))
+    return tuple(fitting)

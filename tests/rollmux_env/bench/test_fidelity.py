@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from rollmux_env.bench.fidelity import CONSTANT, SECONDS, bound_of, fidelity_rows, figures, mean_of
+from rollmux_env.bench.fidelity import CONSTANT, SECONDS, fidelity_rows, figures
 from rollmux_env.bench.suites.fidelity import SUITE, TABLES
 from rollmux_env.bench.tables import nemo_rl, rollmux, verl
 from rollmux_env.bench.tables.table import Table
@@ -49,13 +49,13 @@ def test_errors_are_of_seconds_and_constants_leave_their_row_out() -> None:
     for figure, row in zip(compared, SMALL.rows, strict=True):
         own_s = figure.mean_s["physical"]
         assert own_s == phases_s(row.job)["gen"]
-        assert figure.errors[mean_of(PHYSICAL)] == pytest.approx((own_s - figure.published_s) / figure.published_s)
+        assert figure.errors[PHYSICAL.name] == pytest.approx((own_s - figure.published_s) / figure.published_s)
         others = [other.published_s / other.mean_s["physical"] for other in compared if other is not figure]
         assert figure.constant == pytest.approx(median(others))
         assert figure.errors[CONSTANT] == pytest.approx(median(others) * own_s / figure.published_s - 1)
         for calibration in CALIBRATIONS.values():
             seconds = bound_s(row.job, calibration)["gen"]
-            assert figure.errors[bound_of(calibration)] == pytest.approx(seconds / figure.published_s - 1)
+            assert figure.beyond[calibration.name] == pytest.approx(seconds / figure.published_s - 1)
     wrong = SMALL.rows[0]._replace(seconds={"gen": 1e6})
     changed = figures(replace(SMALL, rows=(wrong, *SMALL.rows[1:])))
     assert changed[0].constant == compared[0].constant
@@ -68,12 +68,17 @@ def test_a_machine_with_one_row_has_no_constant() -> None:
 
 
 def test_the_summary_is_of_the_rows_above_it() -> None:
-    rows = fidelity_rows((SMALL,))
-    shares = [abs(figure.mean) for row in rows[:-2] if (figure := row.figures[mean_of(PHYSICAL)]) is not None]
-    middle, largest = (row.figures[mean_of(PHYSICAL)] for row in rows[-2:])
-    assert middle is not None and largest is not None
-    assert [middle.mean, largest.mean] == pytest.approx([median(shares), max(shares)])
-    assert [row.policy for row in rows[-2:]] == ["median |error| of 3 of 18", "largest |error| of 3 of 18"]
+    rows, compared = fidelity_rows((SMALL,)), figures(SMALL)
+    assert [row.policy for row in rows[-4:]] == [
+        "median |error| of 3 of 18",
+        "largest |error| of 3 of 18",
+        "bound over published, median",
+        "figures above their bound",
+    ]
+    for calibration in CALIBRATIONS:
+        sizes, beyond = ([100 * getattr(one, name)[calibration] for one in compared] for name in ("errors", "beyond"))
+        expected = median(map(abs, sizes)), max(map(abs, sizes)), median(beyond), 100 * sum(one < 0 for one in beyond) / len(beyond)
+        assert [row.figures[calibration].mean for row in rows[-4:]] == pytest.approx(expected)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("calibration", CALIBRATIONS.values(), ids=CALIBRATIONS)
