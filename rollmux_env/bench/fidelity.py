@@ -72,9 +72,10 @@ def figures(table: Table) -> list[Figure]:
             if i != k and other.machine == row.machine
             for phase, seconds in other.seconds.items()
         ]
+        constant = float(np.median(others)) if others else None
         for phase, seconds in row.seconds.items():
-            own = [{name: by_phase[phase] for name, by_phase in each[k].items()} for each in (means, bounds)]
-            compared.append(Figure(row, phase, seconds, *own, float(np.median(others)) if others else None))
+            mean_s, most_s = ({name: by_phase[phase] for name, by_phase in each[k].items()} for each in (means, bounds))
+            compared.append(Figure(row, phase, seconds, mean_s, most_s, constant))
     return compared
 
 
@@ -87,23 +88,36 @@ def fidelity_rows(tables: Sequence[Table]) -> list[SuiteRow]:
         rows += [_row(table.name, each.name, each.errors, each.mean_s[PHYSICAL.name]) for each in compared]
         count = f"{len(compared)} of {len(compared) + sum(part.number for part in table.not_covered)}"
         errors, beyond = _columns([each.errors for each in compared]), _columns([each.beyond for each in compared])
-        rows += [
-            _row(f"{table.name}, all", name, {heading: float(reduce(column)) for heading, column in columns.items()})
-            for name, columns, reduce in (
-                (f"median |error| of {count}", errors, lambda column: np.median(np.abs(column))),
-                (f"largest |error| of {count}", errors, lambda column: np.max(np.abs(column))),
-                ("bound over published, median", beyond, np.median),
-                ("figures above their bound", beyond, lambda column: np.mean(np.less(column, 0))),
-            )
-        ]
+        for name, columns, reduce in (
+            (f"median |error| of {count}", errors, _median_size),
+            (f"largest |error| of {count}", errors, _largest_size),
+            ("bound over published, median", beyond, _median),
+            ("figures above their bound", beyond, _below_0),
+        ):
+            rows.append(_row(f"{table.name}, all", name, {heading: reduce(column) for heading, column in columns.items()}))
     return rows
+
+
+def _median_size(shares: list[float]) -> float:
+    return float(np.median(np.abs(shares)))
+
+
+def _largest_size(shares: list[float]) -> float:
+    return float(np.max(np.abs(shares)))
+
+
+def _median(shares: list[float]) -> float:
+    return float(np.median(shares))
+
+
+def _below_0(shares: list[float]) -> float:
+    return float(np.mean(np.less(shares, 0)))
 
 
 def _columns(rows: Sequence[dict[str, float]]) -> dict[str, list[float]]:
     """Values by heading, of the rows that have it."""
-    return {
-        heading: [row[heading] for row in rows if heading in row] for heading in dict.fromkeys(key for row in rows for key in row)
-    }
+    headings = dict.fromkeys(heading for row in rows for heading in row)
+    return {heading: [row[heading] for row in rows if heading in row] for heading in headings}
 
 
 def _row(case: str, name: str, shares: dict[str, float], seconds: float | None = None) -> SuiteRow:

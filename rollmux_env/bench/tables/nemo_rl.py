@@ -140,6 +140,6 @@ TABLE = Table(
     ),
     (
         "lengths have the printed mean, a lognormal's of sigma 1.0 cut at the cap; prompts are what tokens a second leave.",
-        "opened once, when equations and factors were final; none was changed after.",
+        "opened once, when constants were final; none was changed after. Messages count in all phases since: 40.8% before.",
     ),
 )
