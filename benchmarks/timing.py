@@ -63,7 +63,7 @@ def _phases(rows: tuple[Row, ...], fitted: bool) -> Iterator[Figure]:
 
 
 def _phase_s(row: Row, phase: str, calibration: Calibration) -> float:
-    return phases_s(row.told(ROLLMUX), calibration)[phase]
+    return phases_s(row.job_for(ROLLMUX), calibration)[phase]
 
 
 def _syncs() -> Iterator[Figure]:

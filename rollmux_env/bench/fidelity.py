@@ -62,8 +62,8 @@ class Figure:
 
 def figures(table: Table) -> list[Figure]:
     """Every figure of a table's rows, in order."""
-    means = [{name: phases_s(row.told(each), each) for name, each in CALIBRATIONS.items()} for row in table.rows]
-    bounds = [{name: bound_s(row.told(each), each) for name, each in CALIBRATIONS.items()} for row in table.rows]
+    means = [{name: phases_s(row.job_for(each), each) for name, each in CALIBRATIONS.items()} for row in table.rows]
+    bounds = [{name: bound_s(row.job_for(each), each) for name, each in CALIBRATIONS.items()} for row in table.rows]
     compared = []
     for k, row in enumerate(table.rows):
         others = [

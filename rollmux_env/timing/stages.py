@@ -46,8 +46,8 @@ class Stage:
     def rollout_gb(self, sequences: float, tokens: float, at_work: float) -> float:
         """GB on each GPU for so many sequences of so many tokens each, of which `at_work` are worked on at once."""
         number, cached = self.hardware.number_bytes, self.shape.cached * self.layers / self.shape.layers
-        held = (self.parameters * number + sequences * tokens * cached * number) / self.gpus
-        return (held + ACTIVATIONS * at_work * tokens * token_bytes(self.shape, self.hardware)) / 1e9
+        each = (self.parameters * number + sequences * tokens * cached * number) / self.gpus
+        return (each + ACTIVATIONS * at_work * tokens * token_bytes(self.shape, self.hardware)) / 1e9
 
 
 def gpus_of(stages: Sequence[Stage]) -> dict[str, int]:

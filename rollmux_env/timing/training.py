@@ -215,8 +215,8 @@ class TrainingPlan:
 
     def _stage_gb(self, stage: Stage, tokens: float) -> float:
         weights = stage.parameters * (WEIGHT_BYTES + OPTIMIZER_BYTES / self.copies)
-        kept = stage.layers * stage.hardware.number_bytes * len(self.stages) + WORKING
-        return (weights + tokens * stage.shape.hidden * kept) / stage.gpus / 1e9
+        layer_bytes = stage.layers * stage.hardware.number_bytes * len(self.stages) + WORKING
+        return (weights + tokens * stage.shape.hidden * layer_bytes) / stage.gpus / 1e9
 
 
 def even_plan(shape: ModelShape, hardware: Hardware, parallelism: Parallelism, machine: int = MACHINE) -> TrainingPlan:

@@ -24,7 +24,7 @@ class Row(NamedTuple):
     job: RlJob
     fitted: RlJob | None = None
 
-    def told(self, calibration: Calibration) -> RlJob:
+    def job_for(self, calibration: Calibration) -> RlJob:
         """The job, as a calibration is told of it."""
         return self.fitted or self.job if calibration is ROLLMUX else self.job
 

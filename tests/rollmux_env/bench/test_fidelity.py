@@ -87,7 +87,7 @@ def test_the_largest_published_seconds_of_a_phase_are_below_the_bound(table: Tab
     rows = [row for row in table.rows if row.job.shape.experts == 1]  # mixtures wait for messages that nobody models
     for phase in {phase for row in rows for phase in row.seconds}:
         row = max((row for row in rows if phase in row.seconds), key=lambda row: row.seconds[phase])
-        assert row.seconds[phase] <= bound_s(row.told(calibration), calibration)[phase], row.name
+        assert row.seconds[phase] <= bound_s(row.job_for(calibration), calibration)[phase], row.name
 
 
 def test_the_whole_suite_shows_every_published_figure_and_is_the_same_each_time() -> None:
@@ -103,7 +103,7 @@ def test_a_mean_never_passes_its_bound() -> None:
     for table in TABLES:
         for row in table.rows:
             for calibration in CALIBRATIONS.values():
-                job = row.told(calibration)
+                job = row.job_for(calibration)
                 if job.stream is None:
                     mean_s, most_s = phases_s(job, calibration), bound_s(job, calibration)
                     assert all(mean_s[phase] <= most_s[phase] * (1 + 1e-9) for phase in mean_s)
