@@ -35,7 +35,7 @@ _SEED = 0  # of the order in which responses fall into mini-batches
 class MiniBatch(NamedTuple):
     """Sequences that are trained on together: their number, all their tokens, the sum of these squared, tokens of the longest."""
 
-    count: float
+    number: float
     tokens: float
     squares: float
     longest: float
@@ -53,7 +53,7 @@ class MiniBatch(NamedTuple):
 
     def padded(self) -> MiniBatch:
         """With all sequences as long as the longest."""
-        return self.even(self.count, self.longest)
+        return self.even(self.number, self.longest)
 
 
 class Load(NamedTuple):

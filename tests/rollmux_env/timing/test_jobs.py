@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -79,7 +80,7 @@ def test_each_machine_has_its_own_calibration() -> None:
     (job,) = parse_scenario(data).jobs
     assert job.timing is not None and not job.timing.training_padded
     assert replica_of(job.timing) == replica_timing(SHAPES["7B"], achieved("H100", GPUS["H100"], PHYSICAL))
-    even, uneven = MiniBatch.even(256, 1512.0), MiniBatch.of([1000] * 255 + [132072])
+    even, uneven = MiniBatch.even(256, 1512.0), MiniBatch.of(np.array([1000] * 255 + [132072]))
     assert training_of(job.timing).seconds(uneven) > training_of(job.timing).seconds(even), "the longest is a copy's alone"
     assert the_job().timing.training_padded  # type: ignore[union-attr]
 
