@@ -17,7 +17,7 @@ from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.lengths import Lognormal
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.roofline import replica_timing
+from rollmux_env.timing.replica import replica_timing
 
 ROLLOUTS = 40
 

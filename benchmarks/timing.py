@@ -1,32 +1,139 @@
-"""The phase-time model beside every published phase time, sync time and figure of host memory.
+"""RollMux's calibration of the phase-time model beside every published phase time, sync time and figure of host memory.
 
-python benchmarks/timing.py         # the table of docs/reference/timing.md
-python benchmarks/timing.py --fit   # find the four factors again
+python benchmarks/timing.py         # the tables of docs/results/timing.md
+python benchmarks/timing.py --fit   # find its four numbers again
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
+from rollmux_env.bench.tables import rollmux
+from rollmux_env.bench.tables.table import Row
+from rollmux_env.kernel.tables import Floats
 from rollmux_env.report.tables import make_table, show
-from rollmux_env.timing.hardware import FITTED
-from rollmux_env.timing.published import fit, rows
+from rollmux_env.timing.calibration import ROLLMUX, Calibration
+from rollmux_env.timing.hardware import GPUS, achieved
+from rollmux_env.timing.models import SHAPES
+from rollmux_env.timing.rl_job import phases_s
+from rollmux_env.timing.weights import flat_s, rollout_memory_gb, topology_aware_s, training_memory_gb
+from rollmux_env.workloads.catalogue import MEMORY_GB
+
+# RollMux, flat and topology-aware: GPUs on each side -> size -> seconds.
+SYNC_S = {
+    8: {"7B": (7.5, 0.9), "14B": (13.8, 1.7), "32B": (30.7, 3.9)},
+    16: {"7B": (8.2, 3.1), "14B": (15.2, 5.8), "32B": (33.8, 12.3)},
+}
+# AReaL-Hex (arXiv 2511.00796): one link of 1.5 GB/s, a whole copy to each of three machines (24 H20).
+UPDATE_S = {"1.5B": 10.0, "7B": 58.0, "14B": 113.0}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A published figure.
+
+    Attributes:
+        name: what it is of. quantity: rollout, training, sync or memory. unit: `s` or `GB`. published: the figure. predict: the
+            model's, from a calibration. fitted: whether RollMux's is fitted to it.
+    """
+
+    name: str
+    quantity: str
+    unit: str
+    published: float
+    predict: Callable[[Calibration], float]
+    fitted: bool
+
+
+def figures() -> list[Figure]:
+    """All published figures of RollMux, and others' of the same quantities."""
+    return [*_phases(rollmux.ROLLMUX.rows, True), *_syncs(), *_memory(), *_phases(rollmux.ROLLPACKER.rows, False), *_updates()]
+
+
+def _phases(rows: tuple[Row, ...], fitted: bool) -> Iterator[Figure]:
+    for row in rows:
+        for phase, seconds in row.seconds.items():
+            predict = partial(_phase_s, row, phase)
+            yield Figure(f"{row.name}: {phase}", "rollout" if phase == "gen" else "training", "s", seconds, predict, fitted)
+
+
+def _phase_s(row: Row, phase: str, calibration: Calibration) -> float:
+    return phases_s(row.job_for(ROLLMUX), calibration)[phase]
+
+
+def _syncs() -> Iterator[Figure]:
+    for gpus, sizes in SYNC_S.items():
+        for size, (flat, aware) in sizes.items():
+            name = f"{size} sync, {gpus} to {gpus} GPUs"
+            yield Figure(f"{name}, flat", "sync", "s", flat, partial(_flat_s, size, "H800", gpus, gpus), True)
+            yield Figure(f"{name}, topology-aware", "sync", "s", aware, partial(_aware_s, size, gpus), True)
+
+
+def _updates() -> Iterator[Figure]:
+    for size, seconds in UPDATE_S.items():
+        predict = partial(_flat_s, size, "H800-areal-hex", 3, 1)
+        yield Figure(f"{size} weight update (AReaL-Hex)", "sync", "s", seconds, predict, False)
+
+
+def _flat_s(size: str, gpu: str, copies: int, links: int, calibration: Calibration) -> float:
+    return flat_s(_weights_gb(size), copies, links, achieved(gpu, GPUS[gpu], calibration).cross_gb_s)
+
+
+def _aware_s(size: str, gpus: int, calibration: Calibration) -> float:
+    hardware = achieved("H800", GPUS["H800"], calibration)
+    return topology_aware_s(_weights_gb(size), gpus, gpus // 8, hardware.cross_gb_s, hardware.inside_gb_s)
+
+
+def _weights_gb(size: str) -> float:
+    return 2 * SHAPES[size].parameters / 1e9
+
+
+def _memory() -> Iterator[Figure]:
+    for billions, (rollout_gb, training_gb) in MEMORY_GB.items():
+        size, nodes = f"{billions}B", {32: 2, 70: 4}.get(billions, 1)  # 70B: TP 8 and PP 4, 32 GPUs
+        here = rollout_memory_gb(SHAPES[size], 8, rollmux.TENSOR_PARALLEL.get(size, 1)), training_memory_gb(SHAPES[size], 8, nodes)
+        for phase, published, predicted in zip(("rollout", "training"), (rollout_gb, training_gb), here, strict=True):
+            yield Figure(f"{size} {phase}'s host memory", "memory", "GB", published, partial(_same, predicted), False)
+
+
+def _same(value: float, calibration: Calibration) -> float:
+    return value
+
+
+def fit() -> Calibration:
+    """RollMux's calibration with the four numbers that make the squared logarithms of predicted over published least, over the
+    figures that it is fitted to."""
+    from scipy.optimize import least_squares
+
+    fitted = [figure for figure in figures() if figure.fitted]
+
+    def calibration(logs: Floats) -> Calibration:
+        step_s, arithmetic, update_s, link = np.exp(logs).tolist()
+        return replace(ROLLMUX, step_s=step_s, arithmetic=arithmetic, update_s=update_s, link=link)
+
+    def errors(logs: Floats) -> list[float]:
+        return [float(np.log(figure.predict(calibration(logs)) / figure.published)) for figure in fitted]
+
+    begin, most = (np.log(each) for each in ((0.01, 0.3, 10.0, 0.8), (1.0, 1.0, 1e4, 1.0)))
+    return calibration(least_squares(errors, begin, bounds=(np.full(4, np.log(1e-6)), most)).x)
 
 
 def main() -> None:
-    published = rows()
     if "--fit" in sys.argv[1:]:
-        print(fit(published))
+        print(fit())
         return
     table = make_table("", "published", "model", "error")
     errors: dict[tuple[str, bool], list[float]] = {}
-    for row in published:
-        predicted = row.predict(FITTED)
-        error = predicted / row.published - 1
-        errors.setdefault((row.quantity, row.fitted), []).append(error)
-        table.add_row(row.name, f"{row.published:g} {row.unit}", f"{predicted:.1f} {row.unit}", f"{100 * error:+.0f}%")
+    for figure in figures():
+        predicted = figure.predict(ROLLMUX)
+        error = predicted / figure.published - 1
+        errors.setdefault((figure.quantity, figure.fitted), []).append(error)
+        table.add_row(figure.name, f"{figure.published:g} {figure.unit}", f"{predicted:.1f} {figure.unit}", f"{100 * error:+.0f}%")
     show(table)
     summary = make_table("", "rows", "median of |error|", "largest")
     for (quantity, fitted), parts in errors.items():

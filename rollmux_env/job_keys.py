@@ -114,10 +114,6 @@ class Job(FileModel):
         if (self.lengths is None) != (self.model is None and self.timing is None):
             problem = "needs a model, from which phases are predicted" if self.lengths else "is missing; a model needs it"
             raise field_error(problem, "lengths")
-        if self.timing is not None:
-            for name in ("rollout", "training"):
-                if getattr(self, name).actual is not None:
-                    raise field_error("does not go with a model, whose durations are drawn from its lengths", name, "actual")
         return self
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ from rollmux_env.kernel.tables import Floats
 from rollmux_env.timing.hardware import Hardware
 from rollmux_env.timing.models import ModelShape
 from rollmux_env.timing.replica import ReplicaTiming
-from rollmux_env.timing.roofline import batch_s
+from rollmux_env.timing.rollouts import batch_s
 from runtime.engines.interface import Engine, Progress, Sampling
 
 Prompts = Sequence[Sequence[int]]

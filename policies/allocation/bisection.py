@@ -13,9 +13,7 @@ import numpy as np
 
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.timing.allocation import Budget, Counts
-from rollmux_env.timing.hardware import Hardware
-from rollmux_env.timing.links import link_between, machine_link
-from rollmux_env.timing.work import Work
+from rollmux_env.timing.hardware import Hardware, link_between
 
 
 class Bisections(NamedTuple):
@@ -45,9 +43,9 @@ class Bisections(NamedTuple):
         return tuple(int(count) for count in self.counts[near[np.argmax(score)]])
 
 
-def bisections(work: Work, budget: Budget) -> Bisections:
+def bisections(budget: Budget) -> Bisections:
     """All bisections, with at least one GPU on either side."""
-    hardware = budget.hardware(work)
+    hardware = budget.hardware
     whole = np.array(budget.counts)
     counts = np.stack([axis.ravel() for axis in np.indices([count + 1 for count in budget.counts])], axis=1)
     counts = counts[(counts.sum(axis=1) > 0) & (counts.sum(axis=1) < whole.sum())]
@@ -65,7 +63,7 @@ def _bandwidth(counts: Ints, hardware: tuple[Hardware, ...], machine: int) -> Fl
     for k, here in enumerate(hardware):
         own, (machines, rest) = counts[:, k], np.divmod(counts[:, k], machine)
         within = machines * (machine * (machine - 1) // 2) + rest * (rest - 1) // 2
-        total += within * machine_link(here).gb_s + (own * (own - 1) // 2 - within) * link_between(here, here).gb_s
+        total += within * here.machine_link.gb_s + (own * (own - 1) // 2 - within) * link_between(here, here).gb_s
         for j in range(k):
             total += own * counts[:, j] * link_between(here, hardware[j]).gb_s
     return total

@@ -52,7 +52,7 @@ class _Search:
 
     def bisect(self, weight: float) -> None:
         """Search for the share of the arithmetic at which both sides take as long."""
-        graph = bisections(self._table.work, self._table.budget)
+        graph = bisections(self._table.budget)
         low, high = 0.0, 1.0
         while high - low > graph.tolerance:
             gamma = (low + high) / 2

@@ -18,9 +18,8 @@ from policies.allocation.training import group_sizes
 from rollmux_env import portable
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.timing.allocation import Budget, Counts
-from rollmux_env.timing.generation import Replica, largest_batch
 from rollmux_env.timing.hardware import Hardware
-from rollmux_env.timing.stages import Stage, pipeline
+from rollmux_env.timing.stages import Replica, Stage, largest_batch, pipeline
 from rollmux_env.timing.work import Work
 
 GAP = 1e-6  # of the program, relative
@@ -48,13 +47,13 @@ def replica_kinds(work: Work, budget: Budget) -> tuple[Kind, ...]:
     A pipeline has 1, 2 or 4 stages of one type, or one of each of two types, with the same tensor parallelism; batches are
     powers of two, and the largest that fits.
     """
-    hardware = budget.hardware(work)
+    hardware = budget.hardware
     kinds = []
     for gpus in group_sizes(budget.machine):
         rows = [((each, gpus),) * stages for each in hardware for stages in _STAGES]
         rows += [((a, gpus), (b, gpus)) for a, b in combinations(hardware, 2)]
         for groups in rows:
-            stages = pipeline(work.shape, groups, _speed)
+            stages = pipeline(work.shape, groups, _speed, budget.machine)
             if stages is not None:
                 used = tuple(sum(n for each, n in groups if each is own) for own in hardware)
                 if all(own <= most for own, most in zip(used, budget.counts, strict=True)):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rollmux_env.timing.allocation import Budget, Counts
 from rollmux_env.timing.hardware import Hardware
 from rollmux_env.timing.stages import pipeline
-from rollmux_env.timing.training_plans import TrainingPlan
+from rollmux_env.timing.training import TrainingPlan
 from rollmux_env.timing.work import Work
 
 MOST_STAGES = 8  # of one type in a pipeline
@@ -28,19 +28,18 @@ def training_plans(work: Work, budget: Budget) -> tuple[Timed, ...]:
 
     The stages of one type follow one another, in the budget's order of types, and have as many GPUs each.
     """
-    hardware = budget.hardware(work)
-    plans = []
+    load, plans = budget.load(work), []
     for copies in range(1, max(budget.counts) + 1):
         choices = [tuple(_choices(count, copies, budget.machine)) for count in budget.counts]
         for parts in product(*choices):
-            groups = tuple((each, gpus) for each, (stages, gpus) in zip(hardware, parts, strict=True) for _ in range(stages))
-            stages = pipeline(work.shape, groups, _speed) if groups else None
+            groups = tuple((each, gpus) for each, (stages, gpus) in zip(budget.hardware, parts, strict=True) for _ in range(stages))
+            stages = pipeline(work.shape, groups, _speed, budget.machine) if groups else None
             if stages is None:
                 continue
             plan = TrainingPlan(stages, copies, budget.machine)
-            if plan.fits(work):
+            if plan.fits(work.micro_tokens):
                 used = tuple(copies * number * gpus for number, gpus in parts)
-                plans.append(Timed(plan.seconds(work), used, plan))
+                plans.append(Timed(plan.seconds(load), used, plan))
     needed: list[Timed] = []
     for timed in sorted(plans, key=lambda timed: (timed.seconds, timed.gpus)):
         if not any(_types(other) == _types(timed) and _within(other.gpus, timed.gpus) for other in needed):

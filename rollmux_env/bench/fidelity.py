@@ -1,12 +1,13 @@
-"""Published phase seconds beside the phase-time model: the error of every figure, and what one constant a machine takes off.
+"""Published phase seconds beside the phase-time model: the error of every figure, by calibration, and one constant a machine.
 
 The constant of a row is the median of published over predicted, over all figures of the other rows of its table that were
-measured on the same machine: the row itself is left out, so that no figure corrects itself.
+measured on the same machine: the row itself is left out, so that no figure corrects itself. A bound has all responses at the cap,
+as `worst_case_s` of a scenario file has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,16 +15,15 @@ import numpy as np
 from rollmux_env.bench.intervals import mean_interval
 from rollmux_env.bench.suite import Column, SuiteRow
 from rollmux_env.bench.tables.table import Row, Table
-from rollmux_env.timing.hardware import FITTED, GPUS, achieved
-from rollmux_env.timing.rl_job import RlJob, phases_s
-from rollmux_env.timing.roofline import PASSES, Responses, replica_timing, rollout_s, training_timing
+from rollmux_env.timing.calibration import CALIBRATIONS, PHYSICAL, ROLLMUX
+from rollmux_env.timing.rl_job import bound_s, phases_s
 
-SECONDS, ERROR, CONSTANT, SCENARIO = "seconds", "error", "with a constant", "scenario model"
+SECONDS, CONSTANT = "seconds", "with a constant"
+
+
 COLUMNS = (
     Column(SECONDS, lambda own, _: 0.0, digits=1, style=""),
-    Column(ERROR, lambda own, _: 0.0, digits=1, style="%"),
-    Column(CONSTANT, lambda own, _: 0.0, digits=1, style="%"),
-    Column(SCENARIO, lambda own, _: 0.0, digits=1, style="%"),
+    *(Column(heading, lambda own, _: 0.0, digits=1, style="%") for heading in (PHYSICAL.name, CONSTANT, ROLLMUX.name)),
 )
 
 
@@ -32,15 +32,15 @@ class Figure:
     """One published figure beside the model's, in seconds.
 
     Attributes:
-        row: that it is of. phase: its key there. scenario_s: by the model that scenario files use; None where it has no such job.
-        constant: what the model's is multiplied by, from the other rows; None where the machine has no other.
+        row: that it is of. phase: its key there. published_s: as printed. mean_s, bound_s: the model's, by calibration.
+        constant: what the mean of `PHYSICAL` is multiplied by, from the other rows; None where the machine has no other.
     """
 
     row: Row
     phase: str
     published_s: float
-    model_s: float
-    scenario_s: float | None
+    mean_s: dict[str, float]
+    bound_s: dict[str, float]
     constant: float | None
 
     @property
@@ -49,90 +49,78 @@ class Figure:
         return f"{self.row.name}: {self.phase}"
 
     @property
-    def error(self) -> float:
-        """Of the model, as a share of what is published."""
-        return self.model_s / self.published_s - 1
+    def errors(self) -> dict[str, float]:
+        """Of means, as shares of what is published, by heading; without one that there is not."""
+        corrected = {} if self.constant is None else {CONSTANT: self.constant * self.mean_s[PHYSICAL.name]}
+        return {heading: seconds / self.published_s - 1 for heading, seconds in (self.mean_s | corrected).items()}
 
     @property
-    def corrected_error(self) -> float | None:
-        """Of the model times the constant."""
-        return None if self.constant is None else self.constant * self.model_s / self.published_s - 1
-
-    @property
-    def scenario_error(self) -> float | None:
-        """Of the model that scenario files use."""
-        return None if self.scenario_s is None else self.scenario_s / self.published_s - 1
+    def beyond(self) -> dict[str, float]:
+        """How far bounds are above what is published, as shares of it, by calibration; below 0 where they are none."""
+        return {name: seconds / self.published_s - 1 for name, seconds in self.bound_s.items()}
 
 
 def figures(table: Table) -> list[Figure]:
     """Every figure of a table's rows, in order."""
-    predicted = [phases_s(row.job) for row in table.rows]
-    ratios = [
-        [seconds / own[phase] for phase, seconds in row.seconds.items()] for row, own in zip(table.rows, predicted, strict=True)
-    ]
+    means = [{name: phases_s(row.job_for(each), each) for name, each in CALIBRATIONS.items()} for row in table.rows]
+    bounds = [{name: bound_s(row.job_for(each), each) for name, each in CALIBRATIONS.items()} for row in table.rows]
     compared = []
-    for k, (row, own) in enumerate(zip(table.rows, predicted, strict=True)):
-        others = [ratio for i, other in enumerate(table.rows) if i != k and other.machine == row.machine for ratio in ratios[i]]
-        constant = float(np.median(others)) if others else None
-        scenario = scenario_s(row.scenario or row.job)
-        compared += [
-            Figure(row, phase, seconds, own[phase], scenario.get(phase), constant) for phase, seconds in row.seconds.items()
+    for k, row in enumerate(table.rows):
+        others = [
+            seconds / means[i][PHYSICAL.name][phase]
+            for i, other in enumerate(table.rows)
+            if i != k and other.machine == row.machine
+            for phase, seconds in other.seconds.items()
         ]
+        constant = float(np.median(others)) if others else None
+        for phase, seconds in row.seconds.items():
+            mean_s, most_s = ({name: by_phase[phase] for name, by_phase in each[k].items()} for each in (means, bounds))
+            compared.append(Figure(row, phase, seconds, mean_s, most_s, constant))
     return compared
 
 
-def scenario_s(job: RlJob) -> dict[str, float]:
-    """Seconds by phase by the model that scenario files use, with factors fitted to RollMux's phases and padded training.
-
-    It knows neither mixtures nor FP8 nor streams: of a stream, rollout and training overlap.
-    """
-    shape, batch = job.shape, job.batch
-    if shape.experts > 1 or job.rollout.number_bytes != 2:
-        return {}
-    hardware = achieved(job.training.gpu, GPUS[job.training.gpu], FITTED)
-    training = training_timing(shape, hardware, job.training.count)
-    whole_s = training.seconds(batch.count, batch.prompt_tokens + batch.lengths.cap)
-    pass_s = (whole_s - training.update_s) / PASSES * 2
-    by_phase = {name: pass_s for name in job.scored} | {"update": 3 * pass_s + training.update_s}
-    replica = replica_timing(shape, achieved(job.rollout.gpu, GPUS[job.rollout.gpu], FITTED), job.rollout.parallel)
-    responses = Responses(batch.count, batch.prompt_tokens, 1)
-    gen_s = rollout_s(replica, job.rollout.copies, responses, batch.tokens()) + (batch.turns - 1) * batch.environment_s
-    training_s = sum(by_phase.values())
-    if job.stream is not None:
-        return {"gen": max(0.0, gen_s - training_s), **by_phase, "training": training_s, "step": max(gen_s, training_s)}
-    step_s = max(gen_s, training_s) if job.overlapped else gen_s + training_s
-    return {"gen": gen_s, **by_phase, "training": training_s, "step": step_s}
-
-
 def fidelity_rows(tables: Sequence[Table]) -> list[SuiteRow]:
-    """Every figure of every table, and after each table the median and the largest of its errors."""
+    """Every figure of every table; and of each table the median and the largest error, how far bounds are above what is published,
+    and how many figures are above their bound."""
     rows: list[SuiteRow] = []
     for table in tables:
         compared = figures(table)
-        rows += [
-            _row(table.name, figure.name, (figure.model_s, figure.error, figure.corrected_error, figure.scenario_error))
-            for figure in compared
-        ]
-        rows += _summary(table, compared)
+        rows += [_row(table.name, each.name, each.errors, each.mean_s[PHYSICAL.name]) for each in compared]
+        count = f"{len(compared)} of {len(compared) + sum(part.number for part in table.not_covered)}"
+        errors, beyond = _columns([each.errors for each in compared]), _columns([each.beyond for each in compared])
+        for name, columns, reduce in (
+            (f"median |error| of {count}", errors, _median_size),
+            (f"largest |error| of {count}", errors, _largest_size),
+            ("bound over published, median", beyond, _median),
+            ("figures above their bound", beyond, _below_0),
+        ):
+            rows.append(_row(f"{table.name}, all", name, {heading: reduce(column) for heading, column in columns.items()}))
     return rows
 
 
-def _summary(table: Table, compared: Sequence[Figure]) -> Iterator[SuiteRow]:
-    errors = (
-        [figure.error for figure in compared],
-        [figure.corrected_error for figure in compared],
-        [figure.scenario_error for figure in compared],
-    )
-    sizes = [np.abs([error for error in column if error is not None]) for column in errors]
-    count = f"{len(compared)} of {len(compared) + sum(part.number for part in table.not_covered)}"
-    for name, reduce in ((f"median |error| of {count}", np.median), (f"largest |error| of {count}", np.max)):
-        yield _row(f"{table.name}, all", name, (None, *(float(reduce(column)) if len(column) else None for column in sizes)))
+def _median_size(shares: list[float]) -> float:
+    return float(np.median(np.abs(shares)))
 
 
-def _row(case: str, name: str, values: Sequence[float | None]) -> SuiteRow:
-    seconds, *shares = values
-    cells = [seconds, *(None if share is None else 100 * share for share in shares)]
-    compared = {
-        column.heading: None if cell is None else mean_interval([cell]) for column, cell in zip(COLUMNS, cells, strict=True)
-    }
-    return SuiteRow(case, name, compared)
+def _largest_size(shares: list[float]) -> float:
+    return float(np.max(np.abs(shares)))
+
+
+def _median(shares: list[float]) -> float:
+    return float(np.median(shares))
+
+
+def _below_0(shares: list[float]) -> float:
+    return float(np.mean(np.less(shares, 0)))
+
+
+def _columns(rows: Sequence[dict[str, float]]) -> dict[str, list[float]]:
+    """Values by heading, of the rows that have it."""
+    headings = dict.fromkeys(heading for row in rows for heading in row)
+    return {heading: [row[heading] for row in rows if heading in row] for heading in headings}
+
+
+def _row(case: str, name: str, shares: dict[str, float], seconds: float | None = None) -> SuiteRow:
+    cells = {column.heading: 100 * shares[column.heading] if column.heading in shares else None for column in COLUMNS}
+    cells[SECONDS] = seconds
+    return SuiteRow(case, name, {heading: None if cell is None else mean_interval([cell]) for heading, cell in cells.items()})

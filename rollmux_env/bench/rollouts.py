@@ -7,7 +7,6 @@ work-hour. Its gain is the figure of the first policy divided by that of a polic
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -17,18 +16,18 @@ import numpy as np
 from rollmux_env.bench.harness import MakeContender, Task, run_task
 from rollmux_env.bench.intervals import Mean, mean_interval
 from rollmux_env.bench.suite import Column, SuiteRow
-from rollmux_env.errors import InputError
+from rollmux_env.bench.tables.rollmux import THINKING_MEDIAN, THINKING_SIGMA
 from rollmux_env.rollout.job import JobRollouts, Rollout
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.scheduler.dispatcher import DispatchPolicy
-from rollmux_env.timing.hardware import FITTED, GPUS, achieved
+from rollmux_env.timing.calibration import ROLLMUX
+from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise
 from rollmux_env.timing.migration import migration_of
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.published import THINKING_MEDIAN, THINKING_SIGMA
-from rollmux_env.timing.roofline import replica_timing
+from rollmux_env.timing.replica import fitting_replicas
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.catalogue import paper_cluster
 from rollmux_env.workloads.options import WorkloadOptions
@@ -38,7 +37,7 @@ AT = " at TP "  # and the GPUs of a replica, after a policy's name
 ROLLOUTS = 20  # of a job, in a measurement
 ITERATIONS = 60  # of a pair
 QUICK_JOBS = 50  # of a stream
-_SIZES, _PROMPT_TOKENS = (1, 2, 4, 8), 1024
+_PROMPT_TOKENS, _PROMPTS, _EACH = 1024, 128, 8
 
 
 class Makers(NamedTuple):
@@ -105,19 +104,15 @@ def _gain(base: Sequence[float], own: Sequence[float]) -> Mean:
 
 
 def setting(
-    size: str, gpu: str, gpus: int, parallel: int, lengths: Lengths, step_s: float = FITTED.step_s, alike: float = 0.5
+    size: str, gpu: str, gpus: int, parallel: int, lengths: Lengths, step_s: float = ROLLMUX.step_s, alike: float = 0.5
 ) -> Setting:
     """128 prompts with 8 responses each, RollPacker's, on so many GPUs; prompts of 1,024 tokens are assumed.
 
     Replicas may have any size inside a machine that divides the GPUs and whose cache holds the longest response.
     """
-    hardware = achieved(gpu, GPUS[gpu], replace(FITTED, step_s=step_s))
-    timings = []
-    for tp in (tp for tp in _SIZES if gpus % tp == 0):
-        with suppress(InputError):  # the weights alone are too large
-            timings.append((tp, replica_timing(SHAPES[size], hardware, tp)))
-    fitting = tuple((tp, timing) for tp, timing in timings if timing.kv_tokens > _PROMPT_TOKENS + lengths.cap)
-    return Setting(fitting, gpus, parallel, 128, 8, _PROMPT_TOKENS, lengths, alike)
+    hardware = achieved(gpu, GPUS[gpu], replace(ROLLMUX, step_s=step_s))
+    fitting = fitting_replicas(SHAPES[size], hardware, gpus, _PROMPTS * _EACH, _PROMPT_TOKENS + lengths.cap)
+    return Setting(fitting, gpus, parallel, _PROMPTS, _EACH, _PROMPT_TOKENS, lengths, alike)
 
 
 def sized_s(size: str, gpus: int, lengths: Lengths, policy: str, seed: int, quick: bool, makers: Makers) -> float:

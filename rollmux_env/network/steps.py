@@ -26,14 +26,15 @@ from rollmux_env.network.traffic import (
     tensor_traffic,
     weight_traffic,
 )
+from rollmux_env.timing.calibration import PHYSICAL
 from rollmux_env.timing.hardware import GPUS, HBM_SHARE
 from rollmux_env.timing.models import OTHER_SHAPES, SHAPES, ModelShape
-from rollmux_env.timing.rl_step import KERNELS, RECOMPUTED, UPDATE, Batch, Workers, generation_s, update_s
+from rollmux_env.timing.rl_job import Batch, Workers, generation_s, load_of, training_plan
 
 PATTERNS = ("pipeline", "gradients", "weights")
 PIPELINE, GRADIENTS, WEIGHTS = range(3)
 _NUMBER_BYTES = 2  # of activations, gradients and weights on their way
-_KERNELS = replace(KERNELS, controller_gb_s=inf)  # responses go to their trainers one by one: no controller sends whole batches
+_SYSTEM = replace(PHYSICAL, controller_gb_s=inf)  # responses go to their trainers one by one: no controller sends whole batches
 _OPTIMIZER_BYTES = 28  # read and written for each parameter: gradient, master weight and both moments in fp32, and the new weight
 
 
@@ -101,11 +102,12 @@ def iteration_of(job: FabricJob, gpus_per_node: int = 8) -> Iteration:
         raise InputError(f"fabric job: replicas of {job.replica} GPUs must fit into nodes and divide {job.generating} GPUs")
     layout, batch, shape = job.training, job.batch, job.shape
     workers = Workers(job.gpu, layout.gpus, layout.tensor * layout.pipeline, layout.pipeline)
-    computing_s = update_s(shape, workers, batch, _KERNELS) / batch.updates
+    load = load_of(batch, _SYSTEM)
+    computing_s = training_plan(shape, workers, _SYSTEM).computing_s(load) / batch.updates
     tokens = float((batch.prompt_tokens + batch.tokens()).sum()) / batch.updates / layout.data  # of a replica in an update
     micro_batches = max(1, ceil(tokens / (batch.prompt_tokens + batch.lengths.cap)))
     micro_s = computing_s / (micro_batches + layout.pipeline - 1)
-    forward_s = micro_s / (UPDATE + RECOMPUTED)
+    forward_s = micro_s / load.passes
     steps = [
         step
         for _ in range(batch.updates)
@@ -116,7 +118,7 @@ def iteration_of(job: FabricJob, gpus_per_node: int = 8) -> Iteration:
     generation = Layout(layout.first + layout.gpus, job.replica, 1, job.generating // job.replica)
     workers = Workers(job.gpu, job.generating, job.replica)
     traffic = (_pipeline(job, tokens, gpus_per_node), _gradients(job), weight_traffic(layout, generation, _gb(shape.parameters)))
-    return Iteration(traffic, tuple(steps), generation_s(shape, workers, batch, _KERNELS))
+    return Iteration(traffic, tuple(steps), generation_s(shape, workers, batch, _SYSTEM))
 
 
 def _gb(numbers: float) -> float:
@@ -127,7 +129,7 @@ def _pipeline(job: FabricJob, tokens: float, gpus_per_node: int) -> Traffic:
     """Of an update: activations of all tokens over each boundary; four all-reduces of them in each layer of a stage, and two more
     as activations are recomputed; to the experts and back likewise."""
     layout, shape = job.training, job.shape
-    passes = 2 + RECOMPUTED
+    passes = 2 + _SYSTEM.recomputed
     layers = shape.layers / layout.pipeline
     activations = _gb(tokens * shape.hidden)
     parts = [pipeline_traffic(layout, activations), tensor_traffic(layout, 2 * passes * layers * activations, gpus_per_node)]

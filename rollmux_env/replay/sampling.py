@@ -1,7 +1,7 @@
 """Durations that really happen: sampled per iteration, times drift.
 
-The rollouts of a job with a model are simulated, response by response, and its training pads them to the longest; those of the
-others are lognormal. A job's draws depend on the seed, the job's id, the phase and the iteration alone: each (seed, id, phase) has
+The rollouts of a job with a model are simulated, response by response, and what they sampled is trained; those of the others are
+lognormal. A job's draws depend on the seed, the job's id, the phase and the iteration alone: each (seed, id, phase) has
 a Philox generator of its own, of which the n-th draw is iteration n's. So every schedule, a solo run among them, meets the same
 luck.
 """
@@ -22,7 +22,7 @@ from rollmux_env.phase_keys import Actual
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.rollout.profile import RolloutProfile, rollout_profiles
 from rollmux_env.rollout.setting import setting_of
-from rollmux_env.timing.jobs import padded_training_s
+from rollmux_env.timing.jobs import training_of
 from rollmux_env.timing.migration import Migration
 from rollmux_env.timing.tail import TailModel
 
@@ -104,9 +104,11 @@ class Durations:
         job = self._job
         profiles = [self._profiles[k % len(self._profiles)] for k in range(first, first + _BLOCK)]
         rollout_s = np.array([one.seconds for one in profiles]) / job.rollout.worst_case_s
-        training_s = np.array([padded_training_s(job, one.longest) for one in profiles]) / job.training.worst_case_s
+        assert job.timing is not None  # the rollouts are simulated from it
+        training = training_of(job.timing)
+        trained_s = np.array([training.seconds(one.trained) for one in profiles]) / job.training.worst_case_s
         self.rollout += (rollout_s * _drift(job, "rollout", first)).tolist()
-        self.training += (training_s * _drift(job, "training", first)).tolist()
+        self.training += (trained_s * _drift(job, "training", first)).tolist()
         if self._migration is not None:
             self.threshold += [one.threshold for one in profiles]
             self.stretch += [one.stretch for one in profiles]

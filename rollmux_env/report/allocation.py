@@ -9,9 +9,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rollmux_env.report.tables import heading, make_table
-from rollmux_env.timing.allocation import Allocation, rewards_s
-from rollmux_env.timing.generation import Replica
-from rollmux_env.timing.stages import Stage
+from rollmux_env.timing.allocation import Allocation
+from rollmux_env.timing.stages import Replica, Stage
 
 
 def allocation_table(model: str, allocator: str, allocation: Allocation, planner_s: float) -> RenderableType:
@@ -24,7 +23,7 @@ def allocation_table(model: str, allocator: str, allocation: Allocation, planner
             "training",
             f"{training.copies * len(stages) * stages[0].gpus} {stages[0].hardware.name}",
             *(str(training.copies), str(len(stages)), _layers(stages), str(stages[0].gpus), ""),
-            f"{training.memory_gb(work):.1f}",
+            f"{training.memory_gb(work.micro_tokens):.1f}",
         )
     table.add_section()
     for replica, number in allocation.replicas:
@@ -40,7 +39,7 @@ def allocation_table(model: str, allocator: str, allocation: Allocation, planner
     spare = ", ".join(f"{count} {name}" for name, count in allocation.spare_gpus.items())
     lines = [
         f"training {allocation.training_s:.1f} s; rollout {allocation.rollout_s:.1f} s: sampling {allocation.sampling_s:.1f} s, "
-        f"rewards {rewards_s(work):.1f} s, update {allocation.update_s:.1f} s",
+        f"rewards {allocation.budget.rewards_s(work):.1f} s, update {allocation.update_s:.1f} s",
         f"iteration {allocation.iteration_s:.1f} s, {work.responses / allocation.iteration_s:.2f} responses/s{usd}; "
         f"found in {planner_s:.1f} s",
         *([f"nothing runs on {spare}"] if spare else []),
@@ -71,7 +70,7 @@ def allocation_report(model: str, allocator: str, allocation: Allocation) -> dic
         "rollout": {
             "seconds": allocation.rollout_s,
             "sampling_s": allocation.sampling_s,
-            "rewards_s": rewards_s(work),
+            "rewards_s": allocation.budget.rewards_s(work),
             "update_s": allocation.update_s,
             "gpus": allocation.rollout_gpus,
             "replicas": [{"number": number, **_replica(replica, allocation)} for replica, number in allocation.replicas],

@@ -12,6 +12,7 @@ from rollmux_env.rollout.moves import Stay, gather
 from rollmux_env.rollout.policy import RolloutPolicy, Round, Wake
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.migration import Migration, migration_of
+from rollmux_env.timing.training import MiniBatch
 
 KEPT = 64
 """So many rollouts of a job are simulated; later iterations go through them again."""
@@ -21,7 +22,7 @@ class RolloutProfile(NamedTuple):
     """A rollout as a replay sees it.
 
     Attributes:
-        seconds: undisturbed, until its last response that counts. longest: tokens of the longest of these, over all turns.
+        seconds: undisturbed, until its last response that counts. trained: these, with their prompts, over all turns.
         threshold: share of the seconds after which the wanted share of the responses is done. stretch: what the seconds of the
             rest are multiplied by once it is migrated, prefill included; at least 1.
         rate: its speed while a tail holds a share of its replicas, relative to all of them; at most 1.
@@ -29,7 +30,7 @@ class RolloutProfile(NamedTuple):
     """
 
     seconds: float
-    longest: int
+    trained: MiniBatch
     threshold: float = 1.0
     stretch: float = 1.0
     rate: float = 1.0
@@ -65,7 +66,7 @@ def rollout_profiles(setting: Setting, policy: RolloutPolicy, seed: int, migrati
     if migration_of(policy) is not None:
         job.control = Stay()  # when a tail moves is for the dispatch policy to say
     if migration is None or (keep := migration.keeps(replicas)) >= replicas:
-        return tuple(_whole(job.next()) for _ in range(KEPT))
+        return tuple(_whole(setting, job.next()) for _ in range(KEPT))
     done = min(max(1, round(migration.at * setting.prompts * setting.responses)), setting.prompts * setting.responses - 1)
     beside = replace(setting, gpus=(replicas - keep) * setting.parallel)
     profiles = []
@@ -74,7 +75,7 @@ def rollout_profiles(setting: Setting, policy: RolloutPolicy, seed: int, migrati
         threshold_s = float(whole.end_s[done - 1])
         rest_s = max(whole.seconds - threshold_s, 1e-9)
         profiles.append(
-            _whole(whole)._replace(
+            _whole(setting, whole)._replace(
                 threshold=threshold_s / whole.seconds,
                 stretch=max(1.0, (moved.seconds - threshold_s) / rest_s),
                 rate=min(1.0, threshold_s / float(narrow.end_s[done - 1])),
@@ -84,6 +85,7 @@ def rollout_profiles(setting: Setting, policy: RolloutPolicy, seed: int, migrati
     return tuple(profiles)
 
 
-def _whole(one: Rollout) -> RolloutProfile:
+def _whole(setting: Setting, one: Rollout) -> RolloutProfile:
     """A rollout that nothing disturbs."""
-    return RolloutProfile(one.seconds, int(one.counted_tokens.max()), rewards_s=one.rewarded_s - one.seconds)
+    trained = MiniBatch.of(setting.prompt_tokens * setting.turns + one.counted_tokens)
+    return RolloutProfile(one.seconds, trained, rewards_s=one.rewarded_s - one.seconds)

@@ -13,12 +13,11 @@ from math import ceil
 
 from rollmux_env.errors import InputError
 from rollmux_env.key_values import parse_pairs
-from rollmux_env.timing.generation import Replica
-from rollmux_env.timing.hardware import GPUS, Hardware
-from rollmux_env.timing.links import link_between
-from rollmux_env.timing.rl_step import KERNELS
-from rollmux_env.timing.training_plans import TrainingPlan
-from rollmux_env.timing.work import Work, iteration_s, rates
+from rollmux_env.timing.alone import alone_s
+from rollmux_env.timing.hardware import GPUS, Hardware, achieved, link_between
+from rollmux_env.timing.stages import Replica
+from rollmux_env.timing.training import Load, TrainingPlan, even_load
+from rollmux_env.timing.work import Work
 from rollmux_env.validation_errors import describe, not_one_of
 
 MOST_GPUS = 256  # of a type in a budget
@@ -60,9 +59,19 @@ class Budget:
         """GPUs of each type that are left for rollouts, on whole machines and part of one, where trainings have theirs so too."""
         return tuple(_beside(count, own, self.machine) for count, own in zip(self.counts, training, strict=True))
 
-    def hardware(self, work: Work) -> tuple[Hardware, ...]:
+    @cached_property
+    def hardware(self) -> tuple[Hardware, ...]:
         """Of each type."""
-        return tuple(rates(name, work.shape.layers) for name in self.gpus)
+        return tuple(achieved(name, GPUS[name]) for name in self.gpus)
+
+    def rewards_s(self, work: Work) -> float:
+        """Seconds of the rewards of an iteration's responses."""
+        return work.responses * max(hardware.system.response_s for hardware in self.hardware)
+
+    def load(self, work: Work) -> Load:
+        """What a trainer is given in an iteration: responses of the average length."""
+        system = self.hardware[0].system
+        return even_load(system, work.responses, work.sequence_tokens, work.micro_tokens, work.updates)
 
 
 def parse_budget(text: str, machine: int) -> Budget:
@@ -119,11 +128,6 @@ def update_s(work: Work, training: tuple[Hardware, ...], machines: Mapping[Hardw
     return seconds
 
 
-def rewards_s(work: Work) -> float:
-    """Seconds of the rewards of an iteration's responses."""
-    return work.responses * KERNELS.response_s
-
-
 @dataclass(frozen=True)
 class Allocation:
     """A budget divided: a training plan and a rollout plan.
@@ -156,7 +160,7 @@ class Allocation:
     @cached_property
     def training_s(self) -> float:
         """C_T."""
-        return self.training.seconds(self.work)
+        return self.training.seconds(self.budget.load(self.work))
 
     @cached_property
     def sampling_s(self) -> float:
@@ -166,19 +170,19 @@ class Allocation:
     @cached_property
     def update_s(self) -> float:
         """Of the weights of all rollout machines."""
-        types = dict(zip(self.budget.gpus, self.budget.hardware(self.work), strict=True))
+        types = dict(zip(self.budget.gpus, self.budget.hardware, strict=True))
         machines = {types[name]: ceil(count / self.budget.machine) for name, count in self.rollout_gpus.items()}
         return update_s(self.work, tuple(types[name] for name in self.training.gpus), machines)
 
     @property
     def rollout_s(self) -> float:
         """C_I: sampling, rewards and update."""
-        return self.sampling_s + rewards_s(self.work) + self.update_s
+        return self.sampling_s + self.budget.rewards_s(self.work) + self.update_s
 
     @property
     def iteration_s(self) -> float:
-        """Of a steady iteration."""
-        return iteration_s(self.rollout_s, self.training_s, self.work.staleness)
+        """Of a steady iteration: the longer side, or on-policy both."""
+        return alone_s(self.rollout_s, self.training_s, 0.0, self.work.staleness)
 
     @property
     def usd_per_hour(self) -> float | None:

@@ -98,34 +98,9 @@ class Lengths(FileModel):
         return -(-self.batch // (self.reward_nodes or 1)) * (self.reward_s or 0.0)
 
 
-class ReplicaSize(FileModel):
-    """A replica of one size, as `Timing` has the configured one."""
+class ReplicaSeconds(FileModel):
+    """What a replica's steps take, and the room in its KV cache."""
 
-    tensor_parallel: NodeCount
-    """GPUs of a replica."""
-    step_s: NonNegative
-    """Seconds, as in `timing`."""
-    weights_s: NonNegative
-    """Seconds, as in `timing`."""
-    kv_s_per_token: NonNegative
-    """Seconds, as in `timing`."""
-    sequence_s: NonNegative
-    """Seconds, as in `timing`."""
-    prefill_s: NonNegative
-    """Seconds, as in `timing`."""
-    prefill_s_per_token: NonNegative
-    """Seconds, as in `timing`."""
-    prefill_s_per_token2: NonNegative
-    """Seconds, as in `timing`."""
-    kv_tokens: Count
-    """As in `timing`."""
-
-
-class Timing(FileModel):
-    """The seconds of each part of a job's phases on the cluster's GPUs, filled in from `model` when the file is read."""
-
-    replicas: Count
-    """Copies of the model that share a rollout."""
     step_s: NonNegative
     """Fixed seconds of a decode step."""
     weights_s: NonNegative
@@ -142,11 +117,29 @@ class Timing(FileModel):
     """Seconds of attention for each pair of a prompt's tokens."""
     kv_tokens: Count
     """Tokens that a replica's KV cache holds."""
+
+
+class ReplicaSize(ReplicaSeconds):
+    """A replica of one size."""
+
+    tensor_parallel: NodeCount
+    """GPUs of a replica."""
+
+
+class Timing(ReplicaSeconds):
+    """The seconds of each part of a job's phases on the cluster's GPUs, filled in from `model` when the file is read."""
+
+    replicas: Count
+    """Copies of the model that share a rollout."""
     update_s: NonNegative
     """Fixed seconds of a training phase on training.nodes."""
     training_s_per_token: NonNegative
     """Seconds to train a token there."""
     training_s_per_token2: NonNegative
     """Seconds of attention there, for the squared length of a sequence."""
+    training_copies: Annotated[Count, Field(exclude_if=lambda copies: copies == 1)] = 1
+    """Copies of the model there; the longest response is one copy's alone."""
+    training_padded: Annotated[bool, Field(exclude_if=bool)] = True
+    """Whether responses are padded to the longest of their iteration before they are trained."""
     sizes: Annotated[tuple[ReplicaSize, ...], Field(strict=False, exclude_if=_empty)] = ()
     """Replicas of every size that a rollout policy may choose, the configured one first; nothing where there is one."""

@@ -1,12 +1,13 @@
 """Fills in the numbers of jobs that give a model.
 
 Values given by the job are kept. The others are predicted from its model on the cluster's GPUs: seconds and host memory
-of both phases, the sync, training on more nodes, both phases co-located on the training nodes, and the parts of the
-phases (`timing`).
+of both phases where all responses reach the cap (`worst_case_s`), what they take for the lengths of the file (`actual`), the sync,
+training on more nodes, both phases co-located on the training nodes, and the parts of the phases (`timing`).
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,19 @@ from rollmux_env.errors import InputError
 from rollmux_env.fields import NodeCount
 from rollmux_env.timing.described import Lengths, Model
 from rollmux_env.timing.hardware import hardware
-from rollmux_env.timing.jobs import REPLICA, lengths_of
+from rollmux_env.timing.jobs import lengths_of, responses_of
 from rollmux_env.timing.lengths import read_lengths
-from rollmux_env.timing.memory import rollout_memory_gb, training_memory_gb
+from rollmux_env.timing.means import actual_of
 from rollmux_env.timing.models import ModelShape, model_shape
-from rollmux_env.timing.replica import ReplicaTiming
-from rollmux_env.timing.roofline import Responses, TrainingTiming, replica_timing, training_timing, worst_rollout_s
-from rollmux_env.timing.sync import sync_s
+from rollmux_env.timing.replica import Parallelism, ReplicaTiming, replica_timing
+from rollmux_env.timing.rollouts import worst_rollout_s
+from rollmux_env.timing.training import MiniBatch, TrainingTiming, even_load, even_plan
 from rollmux_env.timing.trajectories import groups_of, read_trajectories
+from rollmux_env.timing.weights import rollout_memory_gb, sync_s, training_memory_gb
 from rollmux_env.validation_errors import format_error, not_one_of, problems
 
 _MORE_NODES = (2, 4)  # times training.nodes that `by_nodes` is filled in for
+_PHASES = 3  # that a controller sends a batch to: from the rollout, for log-probabilities, for the update
 
 
 def fill_in(data: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -59,6 +62,9 @@ def _filled_in(job: dict[str, Any], k: int, cluster: Cluster, folder: Path) -> d
     rollout, training = ({} if job.get(name) is None else job[name] for name in ("rollout", "training"))
     if not isinstance(rollout, dict) or not isinstance(training, dict):
         return job  # for the check of the whole file to say
+    for name, phase in (("rollout", rollout), ("training", training)):
+        if phase.get("actual") is not None:
+            raise InputError(f"{path}.{name}.actual: does not go with a model, whose durations are drawn from its lengths")
     phases = {"rollout": rollout, "training": training}
     nodes = {name: _parsed(NodeCount, phase.get("nodes", 1), "jobs", k, name, "nodes") for name, phase in phases.items()}
     pools: dict[str, Pool] = {
@@ -126,8 +132,7 @@ class _Prediction:
         self._at = f"{path}.model"
         self._model = model
         self._lengths = lengths
-        turns = lengths.turns, lengths.environment_s
-        self._responses = Responses(lengths.batch, lengths.prompt_tokens, *turns, lengths.worst_rewards_s)
+        self._responses = responses_of(lengths)
         self._pools = pools
         self._nodes = nodes
         self._devices = {name: nodes[name] * pool.gpus_per_node for name, pool in pools.items()}
@@ -141,10 +146,11 @@ class _Prediction:
                 inside = f"the {devices} GPUs of its rollout nodes, and be at most the {pools['rollout'].gpus_per_node} of one"
                 raise InputError(f"{self._at}.sizes: must divide {inside}, not {size}")
         try:
-            self._replica = replica_timing(self._shape, self._hardware["rollout"], parallel)
+            self._replica = self._replica_on("rollout", parallel)
             self._sizes = [(size, self._replica_of(size)) for size in (parallel, *model.sizes)] if model.sizes else []
             self._training = self._training_on(self._devices["training"])
             self._worst_s = self._rollout_on(self._replica, devices // parallel)
+            self._actual = actual_of(self._replica, devices // parallel, self._training, lengths)
         except InputError as error:
             raise InputError(f"{self._at}: {error}") from None
 
@@ -153,10 +159,12 @@ class _Prediction:
         training = self._training
         return {
             "replicas": self._devices["rollout"] // self._model.tensor_parallel,
-            **{name: getattr(self._replica, name) for name in REPLICA},
+            **asdict(self._replica),
             "update_s": training.update_s,
             "training_s_per_token": training.s_per_token,
             "training_s_per_token2": training.s_per_token2,
+            "training_copies": training.copies,
+            "training_padded": training.padded,
             **({"sizes": [_size(size, replica) for size, replica in self._sizes]} if self._sizes else {}),
         }
 
@@ -166,7 +174,7 @@ class _Prediction:
         sizes = (self._model.tensor_parallel, *self._model.sizes)  # engines of all are built beforehand
         gpus = self._pools["rollout"].gpus_per_node
         memory_gb = sum(rollout_memory_gb(self._shape, gpus, size, number_bytes) for size in sizes)
-        return {"worst_case_s": _rounded(self._worst_s), "host_memory_gb": _rounded(memory_gb)}
+        return {"worst_case_s": _rounded(self._worst_s), "host_memory_gb": _rounded(memory_gb), "actual": self._actual[0]}
 
     def training(self) -> dict[str, Any]:
         """`training`, but for `by_nodes`."""
@@ -179,6 +187,7 @@ class _Prediction:
         return {
             "worst_case_s": _rounded(self._worst_training_s(self._training)),
             "host_memory_gb": _rounded(memory_gb),
+            "actual": self._actual[1],
             "by_nodes": by_nodes,
         }
 
@@ -199,7 +208,7 @@ class _Prediction:
         parallel = self._model.tensor_parallel
         while self._devices["training"] % parallel == 0:
             try:
-                replica = replica_timing(self._shape, self._hardware["training"], parallel)
+                replica = self._replica_on("training", parallel)
                 rollout_s = self._rollout_on(replica, self._devices["training"] // parallel)
             except InputError:  # a smaller memory than the rollout GPUs': a copy takes more of them
                 parallel *= 2
@@ -211,25 +220,33 @@ class _Prediction:
     def _rollout_on(self, replica: ReplicaTiming, replicas: int) -> float:
         return worst_rollout_s(replica, replicas, self._responses, self._lengths.cap)
 
+    def _replica_on(self, side: str, size: int) -> ReplicaTiming:
+        """A replica of so many GPUs of a side; messages of a decode step are counted for its share of all responses."""
+        share = self._lengths.batch * size / self._devices[side]
+        return replica_timing(self._shape, self._hardware[side], size, share, machine=self._pools[side].gpus_per_node)
+
     def _replica_of(self, size: int) -> ReplicaTiming:
         """A replica of another size.
 
         Raises:
             InputError: its cache does not hold the longest response; one line.
         """
-        replica, lengths = replica_timing(self._shape, self._hardware["rollout"], size), self._lengths
-        longest = (lengths.prompt_tokens + lengths.cap) * lengths.turns
+        replica, longest = self._replica_on("rollout", size), self._responses.tokens(self._lengths.cap)
         if replica.kv_tokens <= longest:
             problem = f"the cache of a copy on {size} GPUs holds {replica.kv_tokens} tokens, and a response has up to {longest}"
             raise InputError(problem)
         return replica
 
     def _training_on(self, devices: int) -> TrainingTiming:
-        return training_timing(self._shape, self._hardware["training"], devices)
+        """One copy a GPU, with a controller that sends the batch to each phase, and the rewards."""
+        gpu, batch, tokens = self._hardware["training"], self._lengths.batch, self._responses.tokens(self._lengths.cap)
+        plan = even_plan(self._shape, gpu, Parallelism(1, 1, devices), self._pools["training"].gpus_per_node)
+        timing = plan.timing(even_load(gpu.system, batch, tokens, tokens))
+        around_s = _PHASES * gpu.system.controller_s(batch * tokens) + batch * gpu.system.response_s
+        return replace(timing, update_s=timing.update_s + around_s)
 
     def _worst_training_s(self, timing: TrainingTiming) -> float:
-        tokens = (self._lengths.prompt_tokens + self._lengths.cap) * self._lengths.turns
-        return timing.seconds(self._lengths.batch, tokens)
+        return timing.seconds(MiniBatch.even(self._lengths.batch, self._responses.tokens(self._lengths.cap)))
 
     def _look_up(self, look: Any, name: str, path: str, folder: Path) -> Any:
         try:
@@ -240,7 +257,7 @@ class _Prediction:
 
 def _size(size: int, replica: ReplicaTiming) -> dict[str, Any]:
     """An entry of `timing.sizes`."""
-    return {"tensor_parallel": size, **{name: getattr(replica, name) for name in REPLICA}}
+    return {"tensor_parallel": size, **asdict(replica)}
 
 
 def _rounded(value: float) -> float:

@@ -1,24 +1,41 @@
-"""Accelerators: published peaks, the achieved share of them, and measured rates.
+"""Accelerators: published peaks, what a calibration makes of them, measured rates, and links.
 
-`Gpu` holds the published figures, `Factors` the four numbers fitted to published phase times (docs/reference/timing.md), and
-`Hardware` the resulting rates, or those that `rollmux profile` measured on a real engine. Only `Hardware` is used in
-calculations.
+`Gpu` holds the published figures, and `Hardware` the rates that a calibration (`rollmux_env.timing.calibration`) makes of them, or
+those that `rollmux profile` measured on a real engine. Only `Hardware` is used in calculations.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_json
+from rollmux_env.timing.calibration import CALIBRATIONS, PHYSICAL, ROLLMUX, Calibration
+from rollmux_env.timing.models import ModelShape
 from rollmux_env.validation_errors import describe, not_one_of, one_line
 
 FORMAT = 1  # of hardware files
 HBM_SHARE = 0.8  # of the peak that reading weights and KV cache reaches; a usual figure, not fitted
 MEMORY_SHARE = 0.9  # of a GPU's memory that weights and KV cache may take: vLLM's own default
-PREFILL_S = 0.01  # fixed, for each prompt that is read: scheduling and launching
+NVLINK_S, NETWORK_S = 1e-5, 5e-5  # latencies of a message: usual ones, as no paper gives any
+
+
+class Link(NamedTuple):
+    """One GPU's way to another.
+
+    Attributes:
+        latency_s: of a message. gb_s: its rate.
+    """
+
+    latency_s: float
+    gb_s: float
+
+    def seconds(self, n_bytes: float, messages: float = 1.0) -> float:
+        """Seconds of so many messages of so many bytes each."""
+        return messages * (self.latency_s + n_bytes / (self.gb_s * 1e9))
 
 
 @dataclass(frozen=True)
@@ -28,7 +45,8 @@ class Gpu:
     Attributes:
         tflops: bf16, dense, peak. hbm_gb: memory. hbm_tb_s: its bandwidth. cross_gb_s: link of one GPU to the other cluster.
         inside_gb_s: link of one GPU to another machine of its cluster. nvlink_gb_s: of one GPU to the others of its machine, one
-            way. usd_per_hour: price of one GPU in the paper, $/h; None where there is none. source: the paper.
+            way. usd_per_hour: price of one GPU in the paper, $/h; None where there is none. source: the paper. calibration: of
+            the system whose jobs run on it, where nobody names another one.
     """
 
     tflops: float
@@ -39,6 +57,7 @@ class Gpu:
     nvlink_gb_s: float
     usd_per_hour: float | None
     source: str
+    calibration: Calibration = PHYSICAL
 
 
 _ROLLMUX = "RollMux (arXiv 2512.11306)"
@@ -48,8 +67,8 @@ _MAKER = "NVIDIA's data sheets"  # without sparsity; a link of 400 Gbps for each
 # AReaL-Hex: 1.5 GB/s between types, 5 GB/s between machines of a type. It gives the H800 other peaks; memory sizes are RollMux's.
 # NVLink of H20 and H800 is as AReaL-Hex has it, prices are the same in both papers.
 GPUS = {
-    "H20": Gpu(148.0, 96.0, 4.0, 2.5, 6.25, 450.0, 1.85, _ROLLMUX),
-    "H800": Gpu(989.5, 80.0, 3.35, 2.5, 6.25, 200.0, 5.28, _ROLLMUX),
+    "H20": Gpu(148.0, 96.0, 4.0, 2.5, 6.25, 450.0, 1.85, _ROLLMUX, ROLLMUX),
+    "H800": Gpu(989.5, 80.0, 3.35, 2.5, 6.25, 200.0, 5.28, _ROLLMUX, ROLLMUX),
     "H20-areal-hex": Gpu(148.0, 96.0, 4.0, 1.5, 5.0, 450.0, 1.85, _HEX),
     "H800-areal-hex": Gpu(756.0, 80.0, 2.0, 1.5, 5.0, 200.0, 5.28, _HEX),
     "H100": Gpu(989.5, 80.0, 3.35, 50.0, 50.0, 450.0, None, _MAKER),
@@ -57,26 +76,8 @@ GPUS = {
 }
 
 
-@dataclass(frozen=True)
-class Factors:
-    """The fitted factors, the same for all GPUs and models.
-
-    Attributes:
-        step_s: fixed seconds of a decode step. arithmetic: share of the peak that matrix products reach. update_s: fixed seconds
-            of a training phase. link: share of a network link's peak that weights travel at.
-    """
-
-    step_s: float
-    arithmetic: float
-    update_s: float
-    link: float
-
-
-FITTED = Factors(step_s=0.0168, arithmetic=0.188, update_s=20.1, link=0.848)
-"""Least squares in log space over the published rows; `python benchmarks/timing.py --fit` finds them again."""
-
-
-_MAY_BE_0 = ("training_tflops", "step_s", "prefill_s", "update_s")
+UNKNOWN_NVLINK_GB_S = min(gpu.nvlink_gb_s for gpu in GPUS.values())  # of hardware that is measured, not of the catalogue
+_MAY_BE_0 = ("training_tflops", "step_s", "layer_s", "prefill_s", "update_s")
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,11 @@ class Hardware:
         weights_gb_s, kv_gb_s: reading weights, and the KV cache, in a decode step. decode_tflops, prefill_tflops: of products with
             the weights. attention_tflops: of prefilled tokens with each other. training_tflops: of training; 0 where it is unknown.
         step_s, prefill_s, update_s: fixed seconds of a decode step, of a prefill, of a training phase.
-        cross_gb_s, inside_gb_s: from one device to the other cluster, and to another machine of its own.
+        cross_gb_s, inside_gb_s, nvlink_gb_s: from one device to the other cluster, to another machine of its own, and to the other
+            devices of its machine. layer_s: fixed seconds of each layer of a decode step. calibration: name of what holds besides.
+
+    Raises:
+        InputError: a rate or time out of its range, or no such calibration; one line.
     """
 
     name: str
@@ -105,25 +110,49 @@ class Hardware:
     update_s: float
     cross_gb_s: float
     inside_gb_s: float
+    nvlink_gb_s: float = UNKNOWN_NVLINK_GB_S
+    layer_s: float = 0.0
+    calibration: str = ROLLMUX.name
 
     def __post_init__(self) -> None:
+        if self.calibration not in CALIBRATIONS:
+            raise InputError(f"calibration: {not_one_of(self.calibration, CALIBRATIONS)}")
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name == "name":
+            if field.name in ("name", "calibration"):
                 continue
             if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
                 raise InputError(f"{field.name}: must be a number of at least 0, not {describe(value)}")
             if value == 0 and field.name not in _MAY_BE_0:
                 raise InputError(f"{field.name}: must be above 0")
 
+    @property
+    def system(self) -> Calibration:
+        """What holds besides its rates."""
+        return CALIBRATIONS[self.calibration]
+
+    def arithmetic_of(self, shape: ModelShape) -> float:
+        """Share of its arithmetic that products of this model reach."""
+        return self.system.grouped if shape.experts > 1 else 1.0
+
+    @property
+    def machine_link(self) -> Link:
+        """To another GPU of the machine."""
+        return Link(NVLINK_S, self.nvlink_gb_s)
+
+    def link(self, gpus: int, machine: int) -> Link:
+        """Between so many GPUs that work together, where a machine has `machine`."""
+        return self.machine_link if gpus <= machine else link_between(self, self)
+
     def to_json(self) -> str:
         """The text of a hardware file."""
         return json.dumps({"version": FORMAT, **asdict(self)}, indent=1) + "\n"
 
 
-def achieved(name: str, gpu: Gpu, factors: Factors = FITTED) -> Hardware:
-    """The achieved rates of a GPU of the catalogue."""
-    arithmetic = gpu.tflops * factors.arithmetic
+def achieved(name: str, gpu: Gpu, calibration: Calibration | None = None) -> Hardware:
+    """The rates of a GPU of the catalogue in a calibration, by default its own."""
+    calibration = calibration or gpu.calibration
+    arithmetic = gpu.tflops * calibration.arithmetic
     reading = 1000 * gpu.hbm_tb_s * HBM_SHARE
     return Hardware(
         name=name,
@@ -135,11 +164,14 @@ def achieved(name: str, gpu: Gpu, factors: Factors = FITTED) -> Hardware:
         prefill_tflops=arithmetic,
         attention_tflops=arithmetic,
         training_tflops=arithmetic,
-        step_s=factors.step_s,
-        prefill_s=PREFILL_S,
-        update_s=factors.update_s,
-        cross_gb_s=gpu.cross_gb_s * factors.link,
-        inside_gb_s=gpu.inside_gb_s * factors.link,
+        step_s=calibration.step_s,
+        prefill_s=calibration.prefill_s,
+        update_s=calibration.update_s,
+        cross_gb_s=gpu.cross_gb_s * calibration.link,
+        inside_gb_s=gpu.inside_gb_s * calibration.link,
+        nvlink_gb_s=gpu.nvlink_gb_s,
+        layer_s=calibration.layer_s,
+        calibration=calibration.name,
     )
 
 
@@ -169,11 +201,12 @@ def read_hardware(path: Path) -> Hardware:
     """
     name = one_line(str(path), 4096)
     data = read_json(path)
-    known = {field.name for field in fields(Hardware)}
+    known = {field.name: field.default is MISSING for field in fields(Hardware)}
     if (
         not isinstance(data, dict)
         or data.pop("version", None) != FORMAT
-        or data.keys() != known
+        or not data.keys() <= known.keys()
+        or not all(name in data for name, needed in known.items() if needed)
         or not isinstance(data["name"], str)
     ):
         raise InputError(f"{name}: is not a hardware file, version {FORMAT}, of `rollmux profile --out`")
@@ -181,3 +214,10 @@ def read_hardware(path: Path) -> Hardware:
         return Hardware(**data)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
+
+
+def link_between(here: Hardware, there: Hardware) -> Link:
+    """To a GPU of another machine, of the same type or of another one."""
+    if here.name == there.name:
+        return Link(NETWORK_S, here.inside_gb_s)
+    return Link(NETWORK_S, min(here.cross_gb_s, there.cross_gb_s))

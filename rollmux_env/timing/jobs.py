@@ -6,26 +6,16 @@ A job's `timing` and `lengths` hold everything needed, whatever the model and th
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Job
 from rollmux_env.timing.described import Lengths as LengthsOfFile
-from rollmux_env.timing.described import ReplicaSize, Timing
+from rollmux_env.timing.described import ReplicaSeconds, Timing
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise, quantiles_of
 from rollmux_env.timing.replica import ReplicaTiming
-from rollmux_env.timing.roofline import TrainingTiming
+from rollmux_env.timing.rollouts import Responses
+from rollmux_env.timing.training import TrainingTiming
 from rollmux_env.validation_errors import not_one_of
-
-REPLICA = (
-    "step_s",
-    "weights_s",
-    "kv_s_per_token",
-    "sequence_s",
-    "prefill_s",
-    "prefill_s_per_token",
-    "prefill_s_per_token2",
-    "kv_tokens",
-)
-"""Fields of `ReplicaTiming`, which a job's `timing` has too."""
 
 
 def lengths_of(lengths: LengthsOfFile) -> Lengths:
@@ -50,19 +40,18 @@ def lengths_of(lengths: LengthsOfFile) -> Lengths:
     return Piecewise(lengths.cap, lengths.quantiles or ((0.0, float(lengths.cap)),))
 
 
-def replica_of(timing: Timing | ReplicaSize) -> ReplicaTiming:
+def responses_of(lengths: LengthsOfFile) -> Responses:
+    """Return the size of a rollout."""
+    turns = lengths.turns, lengths.environment_s
+    return Responses(lengths.batch, lengths.prompt_tokens, *turns, lengths.worst_rewards_s)
+
+
+def replica_of(timing: ReplicaSeconds) -> ReplicaTiming:
     """Return a replica of the rollout."""
-    return ReplicaTiming(**{name: getattr(timing, name) for name in REPLICA})
+    return ReplicaTiming(**{field.name: getattr(timing, field.name) for field in fields(ReplicaTiming)})
 
 
-def padded_training_s(job: Job, longest: float) -> float:
-    """Seconds of the training of a job with a model on its own nodes, each response padded to the longest of its batch.
-
-    Args:
-        longest: tokens of that one, over all turns.
-    """
-    if job.timing is None or job.lengths is None:
-        raise ValueError(f"job {job.id} has no model")
-    timing, lengths = job.timing, job.lengths
-    training = TrainingTiming(timing.update_s, timing.training_s_per_token, timing.training_s_per_token2)
-    return training.seconds(lengths.batch, lengths.prompt_tokens * lengths.turns + longest)
+def training_of(timing: Timing) -> TrainingTiming:
+    """Return what a training on the job's own nodes costs."""
+    parts = timing.update_s, timing.training_s_per_token, timing.training_s_per_token2
+    return TrainingTiming(*parts, timing.training_copies, timing.training_padded)

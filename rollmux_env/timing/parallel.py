@@ -1,25 +1,22 @@
-"""Seconds and memory of a scenario job's phases for every tensor, pipeline and data parallelism that fits on some nodes.
-
-The roofline of `rollmux_env.timing.roofline` says what one copy of the model costs on GPUs that share its work evenly; to that come
-the messages of HexGen's model (`rollmux_env.timing.stages`), and what a pipeline's stages wait for each other.
-"""
+"""Seconds and memory of a scenario job's phases for every tensor, pipeline and data parallelism that fits on some nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
+from rollmux_env.cluster_keys import Cluster
 from rollmux_env.errors import InputError
-from rollmux_env.timing.hardware import Hardware
-from rollmux_env.timing.links import Link, link_between, machine_link
-from rollmux_env.timing.memory import rollout_memory_gb, training_memory_gb
+from rollmux_env.phase_keys import Phase
+from rollmux_env.timing.hardware import Hardware, hardware
 from rollmux_env.timing.models import ModelShape
-from rollmux_env.timing.replica import ReplicaTiming
-from rollmux_env.timing.roofline import Responses, replica_timing, worst_rollout_s
-from rollmux_env.timing.stages import MESSAGES, pipeline
-from rollmux_env.timing.training_plans import TrainingPlan
-from rollmux_env.timing.work import Work
+from rollmux_env.timing.replica import Parallelism, replica_timing
+from rollmux_env.timing.rollouts import Responses, worst_rollout_s
+from rollmux_env.timing.training import even_load, even_plan
+from rollmux_env.timing.weights import rollout_memory_gb, training_memory_gb
 
 STAGES = (1, 2, 4, 8)  # of a pipeline
 
@@ -41,18 +38,6 @@ class Nodes:
     def devices(self) -> int:
         """GPUs of all nodes."""
         return self.number * self.gpus
-
-
-class Parallelism(NamedTuple):
-    """How a phase divides the model and its batch.
-
-    Attributes:
-        tensor: GPUs that share each layer, in one machine. stages: of a pipeline. copies: of the model, which share the batch.
-    """
-
-    tensor: int
-    stages: int
-    copies: int
 
 
 class PhaseTime(NamedTuple):
@@ -85,51 +70,17 @@ def rollout_time(shape: ModelShape, nodes: Nodes, parallelism: Parallelism, resp
     Raises:
         InputError: the weights leave no room for a KV cache, or a response exceeds it; one line.
     """
-    share = -(-responses.batch // parallelism.copies)
-    timing = parallel_replica(shape, nodes, parallelism, share)
-    tokens = (responses.prompt_tokens + cap) * responses.turns
-    cached = min(timing.kv_tokens, share * tokens) * shape.cached * nodes.hardware.number_bytes
+    share, number_bytes = -(-responses.batch // parallelism.copies), nodes.hardware.number_bytes
+    timing = replica_timing(shape, nodes.hardware, parallelism.tensor, share, parallelism.stages, nodes.gpus)
+    cached = min(timing.kv_tokens, share * responses.tokens(cap)) * shape.cached * number_bytes
     together = parallelism.tensor * parallelism.stages
     return PhaseTime(
         nodes.pool,
         nodes.number,
         parallelism,
         worst_rollout_s(timing, parallelism.copies, responses, cap),
-        (shape.parameters * nodes.hardware.number_bytes + cached) / together / 1e9,
-        rollout_memory_gb(shape, nodes.gpus, together, nodes.hardware.number_bytes),
-    )
-
-
-def parallel_replica(shape: ModelShape, nodes: Nodes, parallelism: Parallelism, sequences: int) -> ReplicaTiming:
-    """A replica with the messages of its parallelism.
-
-    A pipeline's stages work on as many micro-batches at the same time. Each of these reads all weights of its stage, so that only
-    tensor parallelism makes the reading of weights shorter; arithmetic and cache are divided by both.
-
-    Args:
-        sequences: at once, at most; messages of a decode step are counted for so many.
-
-    Raises:
-        InputError: the weights leave no room for a KV cache; one line.
-    """
-    tensor, stages, _ = parallelism
-    timing = replica_timing(shape, nodes.hardware, tensor * stages)
-    message_bytes = shape.hidden * nodes.hardware.number_bytes
-    fixed_s = token_s = 0.0
-    if tensor > 1:
-        link = machine_link(nodes.hardware)
-        fixed_s += link.seconds(0, MESSAGES * shape.layers)
-        token_s += MESSAGES * shape.layers * message_bytes / tensor / (link.gb_s * 1e9)
-    if stages > 1:
-        link = _between_stages(nodes, tensor * stages)
-        fixed_s += link.seconds(0, stages)
-        token_s += message_bytes / (link.gb_s * 1e9)
-    return replace(
-        timing,
-        step_s=timing.step_s + fixed_s + token_s * sequences,
-        weights_s=timing.weights_s * stages,
-        prefill_s=timing.prefill_s + fixed_s,
-        prefill_s_per_token=timing.prefill_s_per_token + token_s,
+        (shape.parameters * number_bytes + cached) / together / 1e9,
+        rollout_memory_gb(shape, nodes.gpus, together, number_bytes),
     )
 
 
@@ -139,20 +90,77 @@ def training_time(shape: ModelShape, nodes: Nodes, parallelism: Parallelism, res
     Raises:
         InputError: the hardware's rate of training is not known, or there are more stages than layers; one line.
     """
-    hardware = nodes.hardware
-    if not hardware.training_tflops:
-        raise InputError(f"{hardware.name}: its rate of training was not measured; a training pool needs a GPU of the catalogue")
-    groups = ((hardware, parallelism.tensor),) * parallelism.stages
-    stages = pipeline(shape, groups, lambda each: each.training_tflops)
-    if stages is None:
-        raise InputError(f"{parallelism.stages} stages are more than the model's {shape.layers} layers")
-    tokens = cap * responses.turns
-    work = Work(shape, responses.batch, max(1, responses.prompt_tokens * responses.turns), tokens, tokens, 1, 0)
-    plan = TrainingPlan(stages, parallelism.copies, nodes.gpus)
+    plan, tokens = even_plan(shape, nodes.hardware, parallelism, nodes.gpus), responses.tokens(cap)
+    seconds = plan.seconds(even_load(nodes.hardware.system, responses.batch, tokens, tokens))
     host_gb = training_memory_gb(shape, nodes.gpus, nodes.number)
-    return PhaseTime(nodes.pool, nodes.number, parallelism, hardware.update_s + plan.seconds(work), plan.memory_gb(work), host_gb)
+    return PhaseTime(nodes.pool, nodes.number, parallelism, seconds, plan.memory_gb(tokens), host_gb)
 
 
-def _between_stages(nodes: Nodes, gpus: int) -> Link:
-    """From a stage to the next of a replica with so many GPUs."""
-    return machine_link(nodes.hardware) if gpus <= nodes.gpus else link_between(nodes.hardware, nodes.hardware)
+TimeOf = Callable[[Nodes, Parallelism], PhaseTime]
+"""Of a phase on some nodes; raises InputError where it leaves no room for a cache."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Where to look.
+
+    Attributes:
+        cluster: with its pools. layers: of the model. most_nodes: of a phase, beside its own number. pools: that a phase may use,
+            beside its own. folder: what a path of hardware is relative to.
+    """
+
+    cluster: Cluster
+    layers: int
+    most_nodes: int
+    pools: tuple[str, ...]
+    folder: Path
+
+    def times(self, phase: Phase, time_of: TimeOf, tensor: int | None = None) -> tuple[PhaseTime, tuple[PhaseTime, ...]]:
+        """The phase as written, and every parallelism that fits, by pool and nodes, the fastest first.
+
+        On the phase's own nodes the model's seconds and GB are scaled to those written; on others they are in proportion.
+
+        Args:
+            tensor: tensor parallelism of the phase as written; None where it is the fastest that fits.
+
+        Raises:
+            InputError: the GPU of a pool is not known, or the phase as written leaves no room for a cache; one line.
+        """
+        nodes = self._nodes(phase.pool, phase.nodes)
+        if tensor is None:
+            own = min(self._every(time_of, nodes), key=lambda time: (max(time.device_gb, nodes.hardware.memory_gb), time.seconds))
+        else:
+            own = time_of(nodes, Parallelism(tensor, 1, nodes.devices // tensor))
+
+        def scaled(time: PhaseTime) -> PhaseTime:
+            seconds = phase.worst_case_s * (time.seconds / own.seconds)
+            return time._replace(seconds=seconds, host_gb=phase.host_memory_gb * (time.host_gb / own.host_gb))
+
+        listed: list[PhaseTime] = []
+        for place in self._places(phase):
+            most_gb = self.cluster.pools[place.pool].node_memory_gb
+            times = [scaled(time) for time in self._every(time_of, place) if time.device_gb <= place.hardware.memory_gb]
+            fitting = [time for time in times if most_gb is None or time.host_gb <= most_gb]
+            listed += sorted(fitting, key=lambda time: (time.seconds, time.parallelism))
+        return scaled(own), tuple(listed)
+
+    def _places(self, phase: Phase) -> Iterator[Nodes]:
+        """Nodes to look at: of the phase's own pool, then of the others, by number."""
+        for pool in dict.fromkeys((phase.pool, *self.pools)):
+            numbers = {2**k for k in range(self.most_nodes.bit_length())} | ({phase.nodes} if pool == phase.pool else set())
+            for number in sorted(numbers):
+                if number <= (self.cluster.pools[pool].max_nodes or number):
+                    yield self._nodes(pool, number)
+
+    def _nodes(self, pool: str, number: int) -> Nodes:
+        try:
+            gpu = hardware(self.cluster.pools[pool].gpu, self.folder)
+        except InputError as error:
+            raise InputError(f"cluster.{pool}.gpu: {error}") from None
+        return Nodes(pool, gpu, number, self.cluster.pools[pool].gpus_per_node)
+
+    def _every(self, time_of: TimeOf, nodes: Nodes) -> Iterator[PhaseTime]:
+        """Of every parallelism on some nodes that leaves room for a cache."""
+        for parallelism in parallelisms(nodes, self.layers):
+            with suppress(InputError):
+                yield time_of(nodes, parallelism)

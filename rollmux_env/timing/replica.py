@@ -1,11 +1,36 @@
-"""The cost of one rollout replica: a model on a group of tensor-parallel GPUs with continuous batching."""
+"""The cost of one rollout replica: a model, or a stage's layers of it, on a tensor-parallel group with continuous batching.
+
+In every step decoding reads the weights and the cached keys and values, or is limited by arithmetic if many sequences share the
+step. Prefill is arithmetic. The formulas are those of roofline models such as HexGen's (in AReaL-Hex, arXiv 2511.00796), and add
+the reading of the KV cache.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from typing import NamedTuple
 
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats
+from rollmux_env.timing.hardware import Hardware, Link
+from rollmux_env.timing.models import ModelShape
+
+MESSAGES = 4  # of tensor parallelism in a layer's forward pass: two all-reduces, each a scatter and a gather
+MACHINE = 8  # GPUs, where nobody says
+SIZES = (1, 2, 4, 8)  # GPUs of a replica that rollout policies choose from
+
+
+class Parallelism(NamedTuple):
+    """How a phase divides the model and its batch.
+
+    Attributes:
+        tensor: GPUs that share each layer. stages: of a pipeline. copies: of the model, which share the batch.
+    """
+
+    tensor: int
+    stages: int
+    copies: int
 
 
 @dataclass(frozen=True)
@@ -72,3 +97,99 @@ class MixtureTiming(ReplicaTiming):
     def weights_seconds(self, sequences: float | Floats) -> float | Floats:
         """See `ReplicaTiming`."""
         return self.weights_s + self.experts_s * (1 - (1 - self.expert_share) ** sequences)
+
+
+def stage_timing(
+    shape: ModelShape, hardware: Hardware, gpus: int, layers: float, sequences: float, link: Link | None = None
+) -> ReplicaTiming:
+    """Seconds of some layers of a model on a tensor-parallel group, with the messages inside it.
+
+    Args:
+        sequences: at once, at most; messages of a decode step are counted for so many. link: between the GPUs; None: the machine's.
+
+    Raises:
+        InputError: the weights leave no room for a KV cache; one line.
+    """
+    if gpus < 1:
+        raise InputError(f"tensor_parallel: must be at least 1, not {gpus}")
+    part = layers / shape.layers
+    weights, experts = (part * count * hardware.number_bytes for count in (shape.parameters, shape.expert_parameters))
+    cached = part * shape.cached * hardware.number_bytes
+    room = hardware.memory_gb * 1e9 * gpus - weights
+    if room < cached:
+        have = f"{gpus} x {hardware.name} with {hardware.memory_gb:.10g} GB for it"
+        raise InputError(f"{weights / 1e9:.1f} GB of weights leave no room for a KV cache on {have}")
+    fixed_s, token_s = message_seconds(shape, hardware, gpus, layers, link or hardware.machine_link)
+    product, share = part * 2 * shape.matrix_parameters, hardware.arithmetic_of(shape)
+    dense = ReplicaTiming(
+        step_s=part * hardware.step_s + layers * hardware.layer_s + fixed_s + token_s * sequences,
+        weights_s=(weights - experts) / (hardware.weights_gb_s * 1e9 * gpus),
+        kv_s_per_token=cached / (hardware.kv_gb_s * 1e9 * gpus),
+        sequence_s=product / (hardware.decode_tflops * 1e12 * gpus * share),
+        prefill_s_per_token=product / (hardware.prefill_tflops * 1e12 * gpus * share) + token_s,
+        prefill_s_per_token2=part * shape.attended / (hardware.attention_tflops * 1e12 * gpus * share),
+        prefill_s=part * hardware.prefill_s + fixed_s,
+        kv_tokens=int(room // cached),
+    )
+    if not experts:
+        return dense
+    experts_s = experts / (hardware.weights_gb_s * 1e9 * gpus)
+    return MixtureTiming(**asdict(dense), experts_s=experts_s, expert_share=shape.active / shape.experts)
+
+
+def message_seconds(shape: ModelShape, hardware: Hardware, gpus: int, layers: float, link: Link) -> tuple[float, float]:
+    """Seconds of the messages of tensor parallelism in a forward pass: fixed, and for each token; none on one GPU."""
+    if gpus == 1:
+        return 0.0, 0.0
+    messages = MESSAGES * layers
+    return messages * link.latency_s, messages * token_bytes(shape, hardware) / gpus / (link.gb_s * 1e9)
+
+
+def token_bytes(shape: ModelShape, hardware: Hardware) -> float:
+    """Bytes of a token between two layers."""
+    return shape.hidden * hardware.number_bytes
+
+
+def replica_timing(
+    shape: ModelShape, hardware: Hardware, tensor: int = 1, sequences: float = 1, stages: int = 1, machine: int = MACHINE
+) -> ReplicaTiming:
+    """A replica on `tensor * stages` GPUs of a type, with the messages of its parallelism.
+
+    A pipeline's stages work on as many micro-batches at the same time. Each of these reads all weights of its stage, so that only
+    tensor parallelism makes the reading of weights shorter; arithmetic and cache are divided by both.
+
+    Args:
+        sequences: at once, at most; messages of a decode step are counted for so many. machine: GPUs of a machine.
+
+    Raises:
+        InputError: the weights leave no room for a KV cache; one line.
+    """
+    inside, between = (hardware.link(gpus, machine) for gpus in (tensor, tensor * stages))
+    stage = stage_timing(shape, hardware, tensor, shape.layers / stages, sequences / stages, inside)
+    if stages == 1:
+        return stage
+    hop_s = between.seconds(sequences / stages * token_bytes(shape, hardware))
+    return replace(
+        stage,
+        step_s=stages * (stage.step_s + hop_s),
+        weights_s=stages * stage.weights_s,
+        prefill_s=stages * (stage.prefill_s + between.latency_s),
+        prefill_s_per_token=stage.prefill_s_per_token + token_bytes(shape, hardware) / (between.gb_s * 1e9),
+    )
+
+
+def fitting_replicas(
+    shape: ModelShape, hardware: Hardware, gpus: int, sequences: int, longest: int
+) -> tuple[tuple[int, ReplicaTiming], ...]:
+    """Replicas of 1, 2, 4 or 8 GPUs among so many, by size, whose cache holds the longest response.
+
+    Args:
+        sequences: of all replicas at once. longest: tokens of it, its prompts included.
+    """
+    fitting = []
+    for size in (size for size in SIZES if gpus % size == 0):
+        with suppress(InputError):  # the weights alone are too large
+            timing = replica_timing(shape, hardware, size, sequences * size / gpus)
+            if timing.kv_tokens > longest:
+                fitting.append((size, timing))
+    return tuple(fitting)

@@ -17,10 +17,9 @@ from rollmux_env.job_keys import Job
 from rollmux_env.phase_keys import Phase
 from rollmux_env.shape_keys import MOST_SHAPES
 from rollmux_env.timing.alone import alone_s
+from rollmux_env.timing.jobs import responses_of
 from rollmux_env.timing.models import model_shape
-from rollmux_env.timing.parallel import PhaseTime, rollout_time, training_time
-from rollmux_env.timing.phase_times import Search
-from rollmux_env.timing.roofline import Responses
+from rollmux_env.timing.parallel import PhaseTime, Search, rollout_time, training_time
 from rollmux_env.validation_errors import not_one_of
 
 _SAME = 1e-9
@@ -93,9 +92,7 @@ def shapes_of(job: Job, cluster: Cluster, most_nodes: int, pools: Sequence[str],
         if name not in cluster.pools:
             raise InputError(f"--pool: {not_one_of(name, cluster.pools)}")
     lengths, model = job.lengths, model_shape(job.model.name, folder)
-    turns = lengths.turns, lengths.environment_s
-    responses = Responses(lengths.batch, lengths.prompt_tokens, *turns, lengths.worst_rewards_s)
-
+    responses = responses_of(lengths)
     search = Search(cluster, model.layers, most_nodes, tuple(pools), folder)
     tensor = job.model.tensor_parallel
     own_rollout, rollouts = search.times(

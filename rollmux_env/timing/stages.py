@@ -1,26 +1,28 @@
-"""HexGen's cost model of a pipeline stage, as AReaL-Hex (arXiv 2511.00796) has it: seconds and memory of some layers on a few GPUs.
+"""Pipelines of stages, as AReaL-Hex (arXiv 2511.00796) has them: some layers each, on GPUs of one type in one machine.
 
-The paper counts 12 H^2 weights a layer, for hidden width H, with keys and values of every head in the cache. Here these are the
-model's own: its weights and its matrix products are spread evenly over its layers, embeddings too, so that a model of the paper's
-layers costs what the paper says.
+The model's weights and its matrix products are spread evenly over its layers, embeddings too. The sequences of a replica are split
+into as many micro-batches as it has stages, so that each stage always works on one; a step takes as many turns as there are stages,
+and a turn as long as its slowest stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
-from rollmux_env.timing.hardware import Hardware
-from rollmux_env.timing.links import Link, machine_link
+from rollmux_env.timing.hardware import Hardware, Link, link_between
 from rollmux_env.timing.models import ModelShape
+from rollmux_env.timing.replica import MACHINE, ReplicaTiming, stage_timing, token_bytes
+from rollmux_env.timing.work import Work
 
-MESSAGES = 4  # of tensor parallelism in a layer's forward pass: two all-reduces, each a scatter and a gather
 ACTIVATIONS = 4  # numbers of a token and hidden unit that a stage holds while it works
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Layers on the GPUs of one tensor-parallel group, all of one type and in one machine.
+    """Layers on the GPUs of one tensor-parallel group, all of one type.
 
     Attributes:
         shape: of the whole model. layers: of the stage. hardware: of its GPUs. gpus: their number. link: between them.
@@ -37,61 +39,95 @@ class Stage:
         """Weights of the stage."""
         return self.shape.parameters * self.layers / self.shape.layers
 
-    def prefill_s(self, sequences: float, tokens: float) -> float:
-        """Seconds to read so many prompts of so many tokens each, in one pass."""
-        return self._products_s(sequences * tokens, self.hardware.prefill_tflops) + self.messages_s(sequences * tokens)
-
-    def decode_s(self, sequences: float, context_tokens: float) -> float:
-        """Seconds of one decode step of so many sequences, with so many tokens of context each.
-
-        The paper's sum of reading the weights and of arithmetic; with `context_tokens` also the reading of the cache, which the
-        paper leaves out (0 is the paper's), and the fixed seconds of the hardware's step, of which a stage has its layers' share.
-        """
-        number = self.hardware.number_bytes
-        reading_s = self.parameters * number / (self.hardware.weights_gb_s * 1e9 * self.gpus)
-        cache_s = sequences * context_tokens * self._cached * number / (self.hardware.kv_gb_s * 1e9 * self.gpus)
-        fixed_s = self.hardware.step_s * self.layers / self.shape.layers
-        return fixed_s + reading_s + cache_s + self._products_s(sequences, self.hardware.decode_tflops) + self.messages_s(sequences)
-
-    def messages_s(self, tokens: float) -> float:
-        """Seconds of the messages of tensor parallelism in one forward pass over so many tokens."""
-        if self.gpus == 1:
-            return 0.0
-        return self.link.seconds(tokens * self.token_bytes / self.gpus, MESSAGES * self.layers)
+    def timing(self, sequences: float) -> ReplicaTiming:
+        """Seconds of its part of a rollout with so many sequences at once."""
+        return stage_timing(self.shape, self.hardware, self.gpus, self.layers, sequences, self.link)
 
     def rollout_gb(self, sequences: float, tokens: float, at_work: float) -> float:
         """GB on each GPU for so many sequences of so many tokens each, of which `at_work` are worked on at once."""
-        number = self.hardware.number_bytes
-        cache = sequences * tokens * self._cached * number
-        return ((self.parameters * number + cache) / self.gpus + ACTIVATIONS * at_work * tokens * self.token_bytes) / 1e9
+        number, cached = self.hardware.number_bytes, self.shape.cached * self.layers / self.shape.layers
+        each = (self.parameters * number + sequences * tokens * cached * number) / self.gpus
+        return (each + ACTIVATIONS * at_work * tokens * token_bytes(self.shape, self.hardware)) / 1e9
 
-    @property
-    def token_bytes(self) -> float:
-        """Bytes of a token between two layers."""
-        return self.shape.hidden * self.hardware.number_bytes
 
-    @property
-    def _cached(self) -> float:
-        """Numbers of a token in the stage's KV cache."""
-        return self.shape.cached * self.layers / self.shape.layers
+def gpus_of(stages: Sequence[Stage]) -> dict[str, int]:
+    """GPUs of some stages, by type."""
+    counts: dict[str, int] = {}
+    for stage in stages:
+        counts[stage.hardware.name] = counts.get(stage.hardware.name, 0) + stage.gpus
+    return counts
 
-    def _products_s(self, tokens: float, tflops: float) -> float:
-        return 2 * self.shape.matrix_parameters * self.layers / self.shape.layers * tokens / (tflops * 1e12 * self.gpus)
+
+@dataclass(frozen=True)
+class Replica:
+    """One copy of the model for rollouts.
+
+    Attributes:
+        stages: of its pipeline. batch: sequences at once.
+    """
+
+    stages: tuple[Stage, ...]
+    batch: int
+
+    @cached_property
+    def gpus(self) -> dict[str, int]:
+        """GPUs by type."""
+        return gpus_of(self.stages)
+
+    def batch_s(self, work: Work) -> float:
+        """Seconds in which the batch is read and sampled, all of the average length."""
+        turns, each = len(self.stages), self.batch / len(self.stages)
+        context = work.prompt_tokens + work.response_tokens / 2 if work.reads_cache else 0.0
+        timings = [stage.timing(each) for stage in self.stages]
+        prefill_s = max(each * timing.prefill_seconds(work.prompt_tokens) for timing in timings)
+        decode_s = max(timing.decode_s(each, each * context) for timing in timings)
+        return turns * (prefill_s + self._hop_s(each * work.prompt_tokens)) + (
+            work.response_tokens * turns * (decode_s + self._hop_s(each))
+        )
+
+    def responses_per_s(self, work: Work) -> float:
+        """Its throughput, which the paper calls h."""
+        return self.batch / self.batch_s(work)
+
+    def memory_gb(self, work: Work) -> float:
+        """GB on the GPU that holds most."""
+        each = self.batch / len(self.stages)
+        return max(stage.rollout_gb(self.batch, work.sequence_tokens, each) for stage in self.stages)
+
+    def fits(self, work: Work) -> bool:
+        """Whether every GPU can hold its part."""
+        each = self.batch / len(self.stages)
+        return all(stage.rollout_gb(self.batch, work.sequence_tokens, each) <= stage.hardware.memory_gb for stage in self.stages)
+
+    def _hop_s(self, tokens: float) -> float:
+        """Seconds of the slowest message from a stage to the next."""
+        sent = tokens * token_bytes(self.stages[0].shape, self.stages[0].hardware)
+        return max((link_between(a.hardware, b.hardware).seconds(sent) for a, b in pairwise(self.stages)), default=0.0)
+
+
+def largest_batch(stages: tuple[Stage, ...], work: Work) -> int:
+    """Most sequences that fit beside each other, at most `work.in_flight`; 0 where not even one does."""
+    low, high = 0, work.in_flight + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if Replica(stages, middle).fits(work) else (low, middle)
+    return low
 
 
 def pipeline(
-    shape: ModelShape, groups: tuple[tuple[Hardware, int], ...], speed: Callable[[Hardware], float]
+    shape: ModelShape, groups: tuple[tuple[Hardware, int], ...], speed: Callable[[Hardware], float], machine: int = MACHINE
 ) -> tuple[Stage, ...] | None:
     """The stages of a pipeline, with layers in proportion to their GPUs' speed; None where there are fewer layers than stages.
 
     Args:
-        groups: hardware and GPUs of each stage, in order. speed: of one GPU, in any unit.
+        groups: hardware and GPUs of each stage, in order. speed: of one GPU, in any unit. machine: GPUs of a machine.
     """
     layers = share_layers(shape.layers, tuple(speed(hardware) * gpus for hardware, gpus in groups))
     if layers is None:
         return None
     return tuple(
-        Stage(shape, count, hardware, gpus, machine_link(hardware)) for count, (hardware, gpus) in zip(layers, groups, strict=True)
+        Stage(shape, count, hardware, gpus, hardware.link(gpus, machine))
+        for count, (hardware, gpus) in zip(layers, groups, strict=True)
     )
 
 

@@ -1,16 +1,14 @@
-"""The work of one iteration of a job whose GPUs are to be chosen, and the rates at which its engines and trainers run."""
+"""The work of one iteration of a job whose GPUs are to be chosen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.key_values import parse_pairs, parse_value
-from rollmux_env.timing.hardware import FITTED, GPUS, Factors, Hardware, achieved
 from rollmux_env.timing.models import ModelShape, model_shape
-from rollmux_env.timing.rl_step import KERNELS
 from rollmux_env.validation_errors import describe, not_one_of
 
 MOST_STALENESS = 64
@@ -66,26 +64,10 @@ class Work:
         """Tokens of a prompt and its response, on average."""
         return self.prompt_tokens + self.response_tokens
 
-
-def iteration_s(rollout_s: float, training_s: float, staleness: int) -> float:
-    """Seconds of an iteration whose two sides have GPUs of their own: the longer one, or on-policy both.
-
-    Args:
-        rollout_s: of sampling, rewards and the update of the engines' weights, which all keep the rollout side.
-    """
-    return max(rollout_s, training_s) if staleness else rollout_s + training_s
-
-
-def rates(name: str, layers: int) -> Hardware:
-    """Rates of a GPU of the catalogue in the systems of `rollmux_env.timing.rl_step`, for a model of so many layers.
-
-    Raises:
-        InputError: it is not in the catalogue; one line.
-    """
-    if name not in GPUS:
-        raise InputError(not_one_of(name, GPUS))
-    step_s = KERNELS.step_s + layers * KERNELS.layer_s
-    return replace(achieved(name, GPUS[name], Factors(step_s, KERNELS.arithmetic, 0.0, FITTED.link)), prefill_s=0.0)
+    @property
+    def micro_tokens(self) -> int:
+        """Tokens of a prompt and the longest response: a micro-batch of a training."""
+        return self.prompt_tokens + self.cap
 
 
 def make_work(model: str, staleness: int, settings: Iterable[str]) -> Work:

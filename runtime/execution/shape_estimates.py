@@ -14,8 +14,9 @@ from rollmux_env.phase_keys import Phase
 from rollmux_env.shape_keys import PhaseShape, Shape, TrainingShape
 from rollmux_env.timing.hardware import hardware
 from rollmux_env.timing.models import ModelShape, model_shape
-from rollmux_env.timing.parallel import Nodes, Parallelism, rollout_time, training_time
-from rollmux_env.timing.roofline import Responses
+from rollmux_env.timing.parallel import Nodes, rollout_time, training_time
+from rollmux_env.timing.replica import Parallelism
+from rollmux_env.timing.rollouts import Responses
 from runtime.execution.forecast import Forecast, forecasts, nodes_of
 from runtime.facts import Node
 from runtime.jobs.grpo_spec import TINY

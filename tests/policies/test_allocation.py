@@ -15,8 +15,8 @@ from policies.allocation.plan_table import PlanTable
 from policies.allocation.rollout import Kind, rollout_plan
 from rollmux_env.errors import InputError
 from rollmux_env.timing.allocation import Budget
-from rollmux_env.timing.generation import Replica
 from rollmux_env.timing.models import SHAPES
+from rollmux_env.timing.stages import Replica
 from rollmux_env.timing.work import Work
 from tests.conftest import Command
 
@@ -79,7 +79,7 @@ def test_an_allocation_stays_within_its_budget_and_memory_and_is_the_same_again(
         assert (
             allocation.training.gpus.get(gpu, 0) + allocation.rollout_gpus.get(gpu, 0) + allocation.spare_gpus.get(gpu, 0) == count
         )
-    assert allocation.training.fits(work) and all(replica.fits(work) for replica, _ in allocation.replicas)
+    assert allocation.training.fits(work.micro_tokens) and all(replica.fits(work) for replica, _ in allocation.replicas)
     assert sum(number * replica.batch for replica, number in allocation.replicas) <= work.in_flight
     assert allocation.iteration_s == max(allocation.training_s, allocation.rollout_s)
     again = make_allocator(name)(work, budget)
@@ -94,7 +94,7 @@ def test_more_staleness_never_makes_an_iteration_longer() -> None:
 
 
 def test_a_bisection_is_found_in_every_window_that_discrete_gpus_can_meet() -> None:
-    graph = bisections(SMALL, Budget({H800: 8, H20: 8}))
+    graph = bisections(Budget({H800: 8, H20: 8}))
     assert len(graph.counts) == 9 * 9 - 2
     for gamma in (0.1, 0.3, 0.5, 0.7, 0.9):
         for weight in (0.0, 0.5):

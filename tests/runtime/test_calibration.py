@@ -15,8 +15,7 @@ from rollmux_env.scenario import load_scenario
 from rollmux_env.timing.hardware import read_hardware
 from rollmux_env.timing.jobs import replica_of
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.replica import ReplicaTiming
-from rollmux_env.timing.roofline import replica_timing
+from rollmux_env.timing.replica import ReplicaTiming, replica_timing
 from runtime.calibration import Grid, Measurer, as_hardware, fit, measure
 from runtime.engines.interface import Progress, Response, Sampling
 from runtime.profile import subject

@@ -6,11 +6,11 @@ from functools import partial
 
 from rollmux_env.bench.fabric import COLUMNS, Arm, FabricCase
 from rollmux_env.bench.suite import Suite
+from rollmux_env.bench.tables.rollmux import packed_lengths
 from rollmux_env.network.fabric import Fabric
 from rollmux_env.network.steps import FabricJob
 from rollmux_env.network.traffic import Layout
-from rollmux_env.timing.published import packed_lengths
-from rollmux_env.timing.rl_step import Batch
+from rollmux_env.timing.rl_job import Batch
 from rollmux_env.workloads.catalogue import paper_cluster
 
 # 4,096 prompts with 16 responses of at most 8k tokens each, trained on in mini-batches of 1,024; the lengths are RollPacker's.

@@ -21,7 +21,7 @@ from rollmux_env.bench.rollouts import (
     stream_usd,
 )
 from rollmux_env.bench.suite import Suite
-from rollmux_env.timing.published import ROLLPACKER, packed_lengths
+from rollmux_env.bench.tables.rollmux import PACKED_JOBS, packed_lengths
 
 # RollMux, arXiv 2512.11306: gain of long-tail migration for pairs of jobs that share their nodes.
 PAIRS = {("7B-4k", "7B-4k"): 1.12, ("7B-8k", "7B-8k"): 1.19, ("7B-8k", "14B-8k"): 1.06, ("14B-8k", "14B-8k"): 1.28}
@@ -29,7 +29,7 @@ PAIRS = {("7B-4k", "7B-4k"): 1.12, ("7B-8k", "7B-8k"): 1.19, ("7B-8k", "14B-8k")
 # RollPacker, arXiv 2509.21009: seconds of a rollout, plain and with tail batching, by (size, H800s, tensor parallelism, cap).
 PACKED = {
     (size, devices, parallel, cap // 1024): (plain_s, batched_s)
-    for (size, cap, devices, parallel, plain_s), batched_s in zip(ROLLPACKER, (47.0, 88.0, 170.0), strict=True)
+    for (size, cap, devices, parallel, plain_s), batched_s in zip(PACKED_JOBS, (47.0, 88.0, 170.0), strict=True)
 }
 
 # Correlation of the lengths of one prompt's responses, which it does not print.

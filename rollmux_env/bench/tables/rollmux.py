@@ -1,17 +1,34 @@
-"""RollMux's phases (arXiv 2512.11306), read off its vector figures, and RollPacker's rollouts (arXiv 2509.21009)."""
+"""RollMux's phases (arXiv 2512.11306), read off its vector figures, and RollPacker's rollouts (arXiv 2509.21009).
+
+Where the papers leave values open, one assumption holds for all rows: 256 responses to prompts of 1,024 tokens (the 256 are from
+RollMux's Table 3); for 3B, 14B-4k and 32B jobs, the lengths of the 7B job with the same cap. 4B and 8B jobs, whose lengths are not
+published, have a lognormal of their own.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from rollmux_env.bench.tables.table import NotCovered, Row, Table
-from rollmux_env.timing.lengths import Piecewise
-from rollmux_env.timing.published import GPUS_OF, RESPONSES, TENSOR_PARALLEL, job_lengths
-from rollmux_env.timing.rl_job import RlJob
-from rollmux_env.timing.rl_step import Batch, Workers
+from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise
+from rollmux_env.timing.rl_job import Batch, RlJob, Workers
 from rollmux_env.workloads.catalogue import PHASES_S
 
+RESPONSES, PROMPT_TOKENS = 256, 1024
 GROUP = 8  # responses of each of the 256 prompts: assumed; with one, training would reach 4% of the peak
+THINKING_MEDIAN, THINKING_SIGMA = 4096.0, 1.2  # of 4B and 8B jobs: assumed
+TENSOR_PARALLEL = {"32B": 2, "70B": 8}
+GPUS_OF = {"32B": 16}  # of each pool; 8 else
+
+
+def job_lengths(kind: str) -> Lengths:
+    """Lengths of a job type such as `8B-16k`: published, or assumed as said above."""
+    size, _, cap = kind.partition("-")
+    if kind in PUBLISHED:
+        return PUBLISHED[kind]
+    if size in ("4B", "8B"):
+        return Lognormal(1024 * int(cap.removesuffix("k")), THINKING_MEDIAN, THINKING_SIGMA)
+    return PUBLISHED[f"7B-{cap}"]
 
 
 def _phases() -> tuple[Row, ...]:
@@ -19,9 +36,8 @@ def _phases() -> tuple[Row, ...]:
     for kind, (rollout_s, training_s, together_s, trained_s) in PHASES_S.items():
         size = kind.partition("-")[0]
         gpus, parallel = GPUS_OF.get(size, 8), TENSOR_PARALLEL.get(size, 1)
-        batch = Batch(RESPONSES.batch, GROUP, 1, RESPONSES.prompt_tokens, job_lengths(kind))
-        h20, h800, trainer = Workers("H20", gpus, parallel), Workers("H800", gpus, parallel), Workers("H800", gpus)
-        jobs = [RlJob(size, rollout, trainer, batch) for rollout in (h20, h800)]
+        batch = Batch(RESPONSES, GROUP, 1, PROMPT_TOKENS, job_lengths(kind))
+        jobs = [RlJob(size, Workers(gpu, gpus, parallel), Workers("H800", gpus), batch) for gpu in ("H20", "H800")]
         apart, together = [(job, replace(job, batch=replace(batch, responses=1))) for job in jobs]
         rows += [
             Row(f"{kind} apart, rollout", "H20", {"gen": rollout_s}, *apart),
@@ -35,19 +51,26 @@ ROLLMUX = Table(
     "RollMux",
     "arXiv 2512.11306, phase times, read off vector figures to 1 to 3%",
     _phases(),
-    (NotCovered(12, "syncs between clusters", "fitted with the scenario model: see docs/results/timing.md"),),
-    ("256 prompts with 8 responses each (with one, training would reach 4% of the peak); the scenario model took one.",),
+    (NotCovered(12, "syncs between clusters", "its calibration is fitted to them: see docs/results/timing.md"),),
+    (
+        "256 prompts with 8 responses each (with one, training would reach 4% of the peak). Its own calibration, whose trainer "
+        "pads to the longest response, is told of one.",
+    ),
 )
 
-# Size, cap, H800s, tensor parallelism: seconds of a rollout of 128 prompts with 8 responses.
-_PACKED = {("7B", 8192, 16, 1): 82.0, ("14B", 16384, 32, 2): 277.0, ("32B", 32768, 64, 2): 673.0}
+# Rollouts of veRL with 128 x 8 responses: size, cap, H800s, of them a replica, seconds.
+PACKED_JOBS = (("7B", 8192, 16, 1, 82.0), ("14B", 16384, 32, 2, 277.0), ("32B", 32768, 64, 2, 673.0))
+
+
+def packed_lengths(cap: int) -> Piecewise:
+    """RollPacker's lengths up to a cap: median 500 to 700, 90% at most 1.3k to 2.3k, 95 to 98% below 4k, 2 to 5% at the cap."""
+    return Piecewise(cap, ((0.5, 600.0), (0.9, 1800.0), (0.965, 4096.0), (0.98, float(cap))))
 
 
 def _packed() -> tuple[Row, ...]:
     rows = []
-    for (size, cap, gpus, parallel), seconds in _PACKED.items():
-        lengths = Piecewise(cap, ((0.5, 600.0), (0.9, 1800.0), (0.965, 4096.0), (0.98, float(cap))))
-        batch = Batch(128, 8, 1, RESPONSES.prompt_tokens, lengths)
+    for size, cap, gpus, parallel, seconds in PACKED_JOBS:
+        batch = Batch(128, 8, 1, PROMPT_TOKENS, packed_lengths(cap))
         job = RlJob(size, Workers("H800", gpus, parallel), Workers("H800", gpus), batch)
         rows.append(Row(f"{size}-{cap // 1024}k rollout, {gpus} GPUs", "H800", {"gen": seconds}, job))
     return tuple(rows)

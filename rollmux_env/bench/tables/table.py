@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from rollmux_env.timing.calibration import ROLLMUX, Calibration
 from rollmux_env.timing.rl_job import RlJob
 
 
@@ -14,14 +15,18 @@ class Row(NamedTuple):
 
     Attributes:
         name: that tells it from the others. machine: what its seconds were measured on. seconds: by phase, as printed. job: that
-            they are of. scenario: how the model of scenario files was told of it, where that differs.
+            they are of. fitted: how RollMux's calibration was told of it, where that differs.
     """
 
     name: str
     machine: str
     seconds: Mapping[str, float]
     job: RlJob
-    scenario: RlJob | None = None
+    fitted: RlJob | None = None
+
+    def job_for(self, calibration: Calibration) -> RlJob:
+        """The job, as a calibration is told of it."""
+        return self.fitted or self.job if calibration is ROLLMUX else self.job
 
 
 class NotCovered(NamedTuple):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from rollmux_env.bench.tables.table import NotCovered, Row, Table
 from rollmux_env.timing.lengths import Lognormal
-from rollmux_env.timing.rl_job import RlJob
-from rollmux_env.timing.rl_step import Batch, Workers
+from rollmux_env.timing.rl_job import Batch, RlJob, Workers
 from rollmux_env.timing.streaming import Stream
 
 GPU = "H20"

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
-from rollmux_env.envs.rollout.types import ATTEMPTS, SIZES, Case
+from rollmux_env.envs.rollout.types import ATTEMPTS, Case
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.lengths import Lognormal
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.replica import ReplicaTiming
-from rollmux_env.timing.roofline import replica_timing
+from rollmux_env.timing.replica import ReplicaTiming, fitting_replicas
 from rollmux_env.validation_errors import describe
 
 _MODELS, _GPUS, _DEVICES = ("7B", "14B", "32B"), ("H20", "H800"), (8, 16)
@@ -98,14 +96,9 @@ class RandomJobs:
         gpus, cap = _DEVICES[rng.integers(2)], (8192, 16384)[rng.integers(2)]
         prompts, responses = (16, 24, 32)[rng.integers(3)], (4, 8)[rng.integers(2)]
         median, sigma, alike = math.exp(rng.uniform(math.log(300), math.log(1500))), rng.uniform(0.3, 1.8), rng.uniform(0, 0.8)
-        timings = []
-        for size in SIZES:
-            with suppress(InputError):  # the weights alone are too large
-                timing = replica_timing(SHAPES[model], achieved(gpu, GPUS[gpu]), size)
-                if timing.kv_tokens > _PROMPT_TOKENS + cap:
-                    timings.append((size, timing))
+        timings = fitting_replicas(SHAPES[model], achieved(gpu, GPUS[gpu]), gpus, prompts * responses, _PROMPT_TOKENS + cap)
         setting = Setting(
-            timings=tuple(timings),
+            timings=timings,
             gpus=gpus,
             parallel=timings[rng.integers(len(timings))][0],
             prompts=prompts,

@@ -13,8 +13,8 @@ from rollmux_env.errors import InputError
 from rollmux_env.kernel.rollout_records import Rollout, group_table, replica_table, response_table
 from rollmux_env.kernel.tables import Floats, Ints, Records
 from rollmux_env.rollout.setting import Setting
+from rollmux_env.timing.replica import SIZES as SIZES
 
-SIZES = (1, 2, 4, 8)  # GPUs of a replica
 KEEP, SPARE, REBALANCE, TAIL, PUT_OFF, ABORT, RESIZE = range(7)  # rows; a row for each of SIZES comes last
 ROWS = RESIZE + len(SIZES)
 ETA = 1.25  # times as many prompts, and responses to each, that a round with spare ones launches

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from policies.rollout import make_rollout
 from rollmux_env.bench.rollouts import setting
+from rollmux_env.bench.tables.rollmux import packed_lengths
 from rollmux_env.kernel.rollout_trials import forecast, spread
 from rollmux_env.rollout.job import JobRollouts, Rollout
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.lengths import Lognormal
-from rollmux_env.timing.published import packed_lengths
 from rollmux_env.timing.replica import ReplicaTiming
 
 

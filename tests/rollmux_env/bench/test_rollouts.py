@@ -26,10 +26,10 @@ from rollmux_env.bench.rollouts import (
     with_models,
 )
 from rollmux_env.bench.suites import find_suite, rollout
+from rollmux_env.bench.tables.rollmux import packed_lengths
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.job import JobRollouts, Rollout
 from rollmux_env.rollout.setting import setting_of
-from rollmux_env.timing.published import packed_lengths
 from rollmux_env.workloads import WorkloadOptions, make_workload
 
 MAKERS = Makers(make_policy, make_dispatch, make_rollout, migrating)

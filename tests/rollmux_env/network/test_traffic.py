@@ -18,7 +18,7 @@ from rollmux_env.network.traffic import (
 )
 from rollmux_env.timing.lengths import Piecewise
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.rl_step import Batch
+from rollmux_env.timing.rl_job import Batch
 
 LAYOUT = Layout(16, 4, 3, 2)  # GPUs 16 to 39
 

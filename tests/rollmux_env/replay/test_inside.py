@@ -61,9 +61,15 @@ def test_a_rollout_lasts_as_long_as_its_simulated_responses() -> None:
     assert durations.rollout[:KEPT] == durations.rollout[KEPT : 2 * KEPT]
 
 
-def test_without_a_rollout_policy_a_job_with_a_model_takes_its_worst_case() -> None:
-    run = replay_events(pair(), make_policy("solo"), make_dispatch("round-robin"), 0)  # type: ignore[arg-type]
-    assert metrics(run).slowdown["a"] == pytest.approx(1)
+def test_without_a_rollout_policy_a_job_with_a_model_takes_what_its_lengths_say() -> None:
+    watch = Watch(keep_phases=True)
+    run = replay_events(pair(), make_policy("solo"), make_dispatch("round-robin"), 0, watch=watch)  # type: ignore[arg-type]
+    job = run.scenario.jobs[0]
+    for name in ("rollout", "training"):
+        phase = getattr(job, name)
+        taken = [one.end_s - one.start_s for one in phases(run, "a", name)]
+        assert sum(taken) / len(taken) == pytest.approx(phase.actual.mean_fraction * phase.worst_case_s, rel=0.1)
+        assert max(taken) <= phase.worst_case_s * (1 + 1e-9)
 
 
 def test_a_migrated_tail_overlaps_the_next_jobs_rollout() -> None:

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollmux_env.errors import InputError
-from rollmux_env.timing.allocation import Budget, parse_budget, rewards_s, update_s, usd_per_hour
+from rollmux_env.timing.allocation import Budget, parse_budget, update_s, usd_per_hour
+from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.work import Work, make_work, rates
+from rollmux_env.timing.work import Work, make_work
 
 
 def test_a_budget_is_read_from_the_text_of_an_option() -> None:
@@ -59,12 +60,12 @@ def test_work_that_makes_no_sense_is_said_in_one_line(staleness: int, settings: 
 
 def test_an_update_is_a_flat_broadcast_to_one_machine_after_the_other() -> None:
     work = Work(SHAPES["7B"])
-    h800, h20 = rates("H800-areal-hex", 28), rates("H20-areal-hex", 28)
+    h800, h20 = (achieved(name, GPUS[name]) for name in ("H800-areal-hex", "H20-areal-hex"))
     weights_gb = SHAPES["7B"].parameters * 2 / 1e9
     across = update_s(work, (h800,), {h20: 3, h800: 2})
     assert across == pytest.approx(3 * weights_gb / (1.5 * 0.848) + 2 * weights_gb / (5 * 0.848), rel=1e-4)
     assert update_s(work, (h800, h20), {h20: 3}) == pytest.approx(3 * weights_gb / (5 * 0.848), rel=1e-4), "its own type trains too"
-    assert rewards_s(work) == pytest.approx(8192 * 5e-4)
+    assert Budget({"H20-areal-hex": 8}).rewards_s(work) == pytest.approx(8192 * 5e-4)
 
 
 @given(st.integers(1, 40), st.integers(0, 40), st.sampled_from([1, 4, 8]))

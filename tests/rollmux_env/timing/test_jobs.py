@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -16,10 +17,12 @@ from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.setting import setting_of
 from rollmux_env.scenario import load_scenario, parse_scenario
 from rollmux_env.schema import scenario_schema
+from rollmux_env.timing.calibration import PHYSICAL
 from rollmux_env.timing.hardware import GPUS, achieved
-from rollmux_env.timing.jobs import padded_training_s, replica_of
+from rollmux_env.timing.jobs import replica_of, training_of
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.roofline import replica_timing
+from rollmux_env.timing.replica import replica_timing
+from rollmux_env.timing.training import MiniBatch
 
 CLUSTER = {
     "rollout": {"gpu": "H20", "gpus_per_node": 8, "usd_per_gpu_hour": 1.85},
@@ -44,6 +47,42 @@ def test_a_model_and_lengths_are_enough() -> None:
     assert job.colocated is not None and job.colocated.training_s == job.training.worst_case_s
     assert job.timing is not None and job.timing.replicas == 8
     assert replica_of(job.timing) == replica_timing(SHAPES["7B"], achieved("H20", GPUS["H20"]))
+
+
+def test_means_come_from_lengths_and_bounds_from_the_cap() -> None:
+    short, long = (the_job(lengths={"cap": 8192, "median": median, "sigma": 0.2}) for median in (300, 3000))
+    assert (short.rollout.worst_case_s, short.training.worst_case_s) == (long.rollout.worst_case_s, long.training.worst_case_s)
+    for phase in ("rollout", "training"):
+        means = [getattr(job, phase).actual.mean_fraction for job in (short, long)]
+        assert 0 < means[0] < means[1] < 1
+    at_cap = the_job(lengths={"cap": 8192})
+    assert at_cap.rollout.actual is not None and at_cap.training.actual is not None
+    assert at_cap.training.actual.mean_fraction == 1 and at_cap.training.actual.cv == 0
+    assert 0.9 < at_cap.rollout.actual.mean_fraction <= 1
+    assert the_job(training={"actual": None}).training.actual is None
+
+
+def test_a_mean_is_that_of_what_is_simulated() -> None:
+    job = the_job()
+    setting = setting_of(job)
+    assert setting is not None and job.timing is not None
+    rollouts = JobRollouts(replace(setting, alike=0.0), Plain(), 0)
+    seen = [rollouts.next() for _ in range(20)]
+    trained = [training_of(job.timing).seconds(MiniBatch.of(512 + one.counted_tokens)) for one in seen]
+    for phase, seconds in ((job.rollout, [one.seconds for one in seen]), (job.training, trained)):
+        assert phase.actual is not None
+        assert phase.actual.mean_fraction * phase.worst_case_s == pytest.approx(sum(seconds) / len(seconds), rel=0.1)
+
+
+def test_each_machine_has_its_own_calibration() -> None:
+    data = file()
+    data["cluster"] = {name: pool | {"gpu": "H100"} for name, pool in CLUSTER.items()}
+    (job,) = parse_scenario(data).jobs
+    assert job.timing is not None and not job.timing.training_padded
+    assert replica_of(job.timing) == replica_timing(SHAPES["7B"], achieved("H100", GPUS["H100"], PHYSICAL))
+    even, uneven = MiniBatch.even(256, 1512.0), MiniBatch.of(np.array([1000] * 255 + [132072]))
+    assert training_of(job.timing).seconds(uneven) > training_of(job.timing).seconds(even), "the longest is a copy's alone"
+    assert the_job().timing.training_padded  # type: ignore[union-attr]
 
 
 def test_what_a_job_says_itself_stands() -> None:
@@ -150,7 +189,8 @@ def test_what_is_simulated_stays_within_the_worst_case(size: str, turns: int, ba
     setting = setting_of(job)
     assert setting is not None
     for rollout in (JobRollouts(setting, Plain(), seed).next(), JobRollouts(replace(setting, alike=1.0), Plain(), seed).next()):
-        longest = int(rollout.counted_tokens.max())
-        assert turns <= longest <= cap * turns
+        assert turns <= rollout.counted_tokens.max() <= cap * turns
         assert 0 < rollout.seconds <= job.rollout.worst_case_s * (1 + 1e-9) + 1e-6  # which a file has to the microsecond
-        assert 0 < padded_training_s(job, longest) <= job.training.worst_case_s + 1e-6
+        trained = MiniBatch.of(512 * turns + rollout.counted_tokens)
+        assert job.timing is not None
+        assert 0 < training_of(job.timing).seconds(trained) <= job.training.worst_case_s + 1e-6

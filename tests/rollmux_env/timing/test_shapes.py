@@ -15,8 +15,8 @@ from rollmux_env.scenario import Scenario, load_scenario, parse_scenario
 from rollmux_env.timing.alone import alone_s
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.parallel import Nodes, Parallelism, parallel_replica, parallelisms
-from rollmux_env.timing.roofline import replica_timing
+from rollmux_env.timing.parallel import Nodes, parallelisms
+from rollmux_env.timing.replica import replica_timing
 from rollmux_env.timing.shapes import ShapesOf, shapes_of
 from tests.conftest import Command
 
@@ -34,21 +34,17 @@ def shapes(scenario: Scenario, most_nodes: int = 2, pools: tuple[str, ...] = ())
     return shapes_of(scenario.jobs[0], scenario.cluster, most_nodes, pools, FILE.parent)
 
 
-def test_one_gpu_a_copy_has_the_replica_of_the_roofline() -> None:
-    nodes = Nodes("rollout", H20, 1, 8)
-    assert parallel_replica(SHAPES["7B"], nodes, Parallelism(1, 1, 8), 32) == replica_timing(SHAPES["7B"], H20)
-
-
 def test_messages_and_stages_cost_what_is_said() -> None:
-    shape, nodes, bytes_each = SHAPES["7B"], Nodes("rollout", H20, 1, 8), 3584 * 2
-    even = replica_timing(shape, H20, 4)
-    tensor = parallel_replica(shape, nodes, Parallelism(4, 1, 2), 32)
-    assert tensor.step_s - even.step_s == pytest.approx(4 * 28 * (1e-5 + 32 * bytes_each / 4 / 450e9))
-    assert tensor.weights_s == even.weights_s
-    staged = parallel_replica(shape, nodes, Parallelism(1, 4, 2), 32)
-    assert staged.step_s - even.step_s == pytest.approx(4 * 1e-5 + 32 * bytes_each / 450e9)
-    assert staged.weights_s == pytest.approx(4 * even.weights_s), "each micro-batch reads all weights of its stage"
-    assert staged.kv_s_per_token == even.kv_s_per_token and staged.kv_tokens == even.kv_tokens
+    shape, bytes_each = SHAPES["7B"], 3584 * 2
+    alone, tensor = replica_timing(shape, H20, 1, 32), replica_timing(shape, H20, 4, 32)
+    assert tensor.step_s - alone.step_s == pytest.approx(4 * 28 * (1e-5 + 32 * bytes_each / 4 / 450e9))
+    assert tensor.weights_s == pytest.approx(alone.weights_s / 4)
+    staged = replica_timing(shape, H20, 1, 32, stages=4)
+    assert staged.step_s - alone.step_s == pytest.approx(4 * 1e-5 + 32 * bytes_each / 450e9)
+    assert staged.weights_s == pytest.approx(alone.weights_s), "each micro-batch reads all weights of its stage"
+    assert staged.kv_s_per_token == pytest.approx(tensor.kv_s_per_token) and staged.kv_tokens == pytest.approx(tensor.kv_tokens, 1)
+    apart = replica_timing(shape, H20, 4, 32, machine=2)
+    assert apart.step_s - alone.step_s == pytest.approx(4 * 28 * (5e-5 + 32 * bytes_each / 4 / (6.25e9 * 0.848)))
 
 
 def test_every_parallelism_uses_all_gpus() -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollmux_env.timing.generation import Replica, largest_batch
-from rollmux_env.timing.hardware import GPUS, Hardware
-from rollmux_env.timing.links import NETWORK_S, NVLINK_S, Link, link_between, machine_link
+from rollmux_env.timing.calibration import PHYSICAL, ROLLMUX, Calibration
+from rollmux_env.timing.hardware import GPUS, NETWORK_S, NVLINK_S, Hardware, Link, achieved, link_between
 from rollmux_env.timing.models import ModelShape
-from rollmux_env.timing.stages import Stage, pipeline, share_layers
-from rollmux_env.timing.training_plans import TrainingPlan
-from rollmux_env.timing.work import Work, iteration_s, rates
+from rollmux_env.timing.replica import Parallelism
+from rollmux_env.timing.stages import Replica, Stage, largest_batch, pipeline, share_layers
+from rollmux_env.timing.training import MiniBatch, TrainingPlan, even_load, even_plan, update_load
+from rollmux_env.timing.work import Work
 
 H, LAYERS = 768, 10
 PAPERS = ModelShape(H, LAYERS, 6, 6, 128, 8 * H // 3, 1, True)
@@ -32,10 +33,13 @@ def test_a_stage_of_the_papers_layers_costs_what_the_paper_says() -> None:
     b, s_in, layers, gpus = 16, 512, 4, 2
     stage = Stage(PAPERS, layers, RATES, gpus, LINK)
     tp_prefill = 4 * layers * (1e-5 + b * s_in * H * 2 / (gpus * BETA))
-    assert stage.prefill_s(b, s_in) == near(24 * b * s_in * H**2 * layers / (gpus * C) + tp_prefill)
+    attention = b * s_in**2 * PAPERS.attended * layers / LAYERS / (gpus * C)  # the paper leaves it out
+    tp_prefill += (b - 1) * 4 * layers * 1e-5  # a pass for each prompt; the paper reads all in one
+    timing = stage.timing(b)
+    assert b * timing.prefill_seconds(s_in) == near(24 * b * s_in * H**2 * layers / (gpus * C) + tp_prefill + attention)
     tp_decode = 4 * layers * (1e-5 + b * H * 2 / (gpus * BETA))
     reading, arithmetic = 12 * H**2 * 2 * layers / (gpus * M), 24 * b * H**2 * layers / (gpus * C)
-    assert stage.decode_s(b, 0) == near(reading + arithmetic + tp_decode)
+    assert timing.decode_s(b, 0) == near(max(reading, arithmetic) + tp_decode), "the paper has the sum"
     s = 1024
     memory = (12 * H**2 * 2 / gpus + 2 * b * s * H * 2 / gpus) * layers + 4 * b * s * H * 2
     assert stage.rollout_gb(b, s, b) == near(memory / 1e9)
@@ -43,11 +47,12 @@ def test_a_stage_of_the_papers_layers_costs_what_the_paper_says() -> None:
 
 def test_reading_the_cache_is_what_the_paper_leaves_out() -> None:
     stage = Stage(PAPERS, LAYERS, RATES, 1, LINK)
-    assert stage.decode_s(16, 1000) - stage.decode_s(16, 0) == near(16 * 1000 * 2 * H * 2 * LAYERS / M)
+    timing = stage.timing(16)
+    assert timing.decode_s(16, 16 * 1000) - timing.decode_s(16, 0) == near(16 * 1000 * 2 * H * 2 * LAYERS / M)
 
 
 def test_one_gpu_sends_no_messages_to_itself() -> None:
-    assert Stage(PAPERS, LAYERS, RATES, 1, LINK).messages_s(1e6) == 0
+    assert Stage(PAPERS, LAYERS, RATES, 1, LINK).timing(1e6).step_s == 0
 
 
 @given(st.integers(1, 80), st.lists(st.integers(1, 1000), min_size=1, max_size=12))
@@ -66,8 +71,8 @@ def test_layers_are_shared_in_proportion(layers: int, weights: list[int]) -> Non
 def test_a_replica_of_one_gpu_is_the_sum_of_its_steps() -> None:
     work = Work(PAPERS, 64, 512, 100, 200, reads_cache=False)
     replica = Replica((Stage(PAPERS, LAYERS, RATES, 1, LINK),), 8)
-    stage = replica.stages[0]
-    assert replica.batch_s(work) == pytest.approx(stage.prefill_s(8, 512) + 100 * stage.decode_s(8, 0))
+    timing = replica.stages[0].timing(8)
+    assert replica.batch_s(work) == pytest.approx(8 * timing.prefill_seconds(512) + 100 * timing.decode_s(8, 0))
     assert replica.responses_per_s(work) == pytest.approx(8 / replica.batch_s(work))
 
 
@@ -77,8 +82,9 @@ def test_the_stages_of_a_replica_work_on_micro_batches_at_the_same_time() -> Non
     assert stages is not None and [stage.layers for stage in stages] == [5, 5]
     hop_s = NETWORK_S + 4 * H * 2 / 5e9  # to another machine, 4 sequences a micro-batch
     prefill_hop_s = NETWORK_S + 4 * 512 * H * 2 / 5e9
-    turn_s = stages[0].decode_s(4, 0) + hop_s
-    expected = 2 * (stages[0].prefill_s(4, 512) + prefill_hop_s) + 100 * 2 * turn_s
+    timing = stages[0].timing(4)
+    turn_s = timing.decode_s(4, 0) + hop_s
+    expected = 2 * (4 * timing.prefill_seconds(512) + prefill_hop_s) + 100 * 2 * turn_s
     assert Replica(stages, 8).batch_s(work) == pytest.approx(expected)
 
 
@@ -93,39 +99,67 @@ def test_the_largest_batch_fits_and_one_more_does_not() -> None:
 
 
 def test_a_training_is_arithmetic_bubbles_and_sums_of_gradients() -> None:
-    work = Work(PAPERS, 64, 512, 512, 512, updates=2)
-    alone = TrainingPlan((Stage(PAPERS, LAYERS, RATES, 1, LINK),), 1, 8)
+    load = even_load(ROLLMUX, 64, 1024, 1024, updates=2)
+    alone = TrainingPlan((Stage(PAPERS, LAYERS, RATES, 1, LINK),), 1)
     operations = 8 * 12 * H**2 * LAYERS + 4 * PAPERS.attended * 1024
-    assert alone.seconds(work) == near(64 * 1024 * operations / C)
-    copies = TrainingPlan(alone.stages, 4, 8)
-    each = 12 * H**2 * LAYERS * 4 / 4  # bytes of a ring's message
-    assert copies.seconds(work) == near(alone.seconds(work) / 4 + 2 * 6 * (LINK_IN_MACHINE.latency_s + each / LINK_RATE))
+    assert alone.seconds(load) == near(64 * 1024 * operations / C)
     stages = pipeline(PAPERS, ((RATES, 1),) * 2, lambda hardware: hardware.training_tflops)
     assert stages is not None
-    hop_s = 3 * (LINK_IN_MACHINE.latency_s + 1024 * H * 2 / LINK_RATE)
+    hop_s = 3 * (NVLINK_S + 1024 * H * 2 / NVLINK_RATE)
     micro_s = 1024 * operations / 2 / C + hop_s
-    assert TrainingPlan(stages, 1, 8).seconds(work) == near(2 * (32 + 1) * micro_s)
+    assert TrainingPlan(stages, 1).seconds(load) == near(2 * (32 + 1) * micro_s)
 
 
-LINK_IN_MACHINE = machine_link(RATES)
-LINK_RATE = LINK_IN_MACHINE.gb_s * 1e9
+def test_a_sum_of_gradients_hides_behind_the_last_backward_pass() -> None:
+    load, weights = even_load(ROLLMUX, 64, 1024, 1024), 12 * H**2 * LAYERS * 4
+    stage = Stage(PAPERS, LAYERS, RATES, 1, LINK)
+    whole_s, last_s = TrainingPlan((stage,), 1).seconds(load), TrainingPlan((stage,), 64).seconds(load)
+    inside_s = 2 * 7 * (NVLINK_S + weights / 8 / NVLINK_RATE)  # a ring of 8, then each part over as many machines
+    across_s = 2 * 7 * (NETWORK_S + weights / 8 / 8 / 5e9)
+    assert last_s == near(whole_s / 64 + max(0.0, inside_s + across_s - whole_s / 64 / 2))
+    assert last_s > whole_s / 64, "so many machines are too many to hide it"
+    assert TrainingPlan((stage,), 4).seconds(load) == near(whole_s / 4)
+
+
+systems = st.sampled_from([ROLLMUX, PHYSICAL])
+
+
+@given(
+    st.lists(st.integers(1, 2000), min_size=1, max_size=40),
+    st.integers(1, 8),
+    st.integers(1, 16),
+    systems,
+)
+def test_no_training_passes_the_one_with_all_at_the_cap(tokens: list[int], updates: int, copies: int, system: Calibration) -> None:
+    updates, cap = min(updates, len(tokens)), max(tokens)
+    plan = even_plan(PAPERS, dataclasses.replace(RATES, calibration=system.name), Parallelism(1, 1, copies))
+    seconds = [plan.seconds(update_load(system, np.array(each), updates, cap)) for each in (tokens, [cap] * len(tokens))]
+    assert 0 < seconds[0] <= seconds[1] * (1 + 1e-9)
+
+
+@given(st.lists(st.integers(1, 2000), min_size=1, max_size=40), st.integers(1, 16), systems)
+def test_what_a_file_keeps_of_a_plan_gives_its_seconds(tokens: list[int], copies: int, system: Calibration) -> None:
+    plan = even_plan(PAPERS, dataclasses.replace(RATES, calibration=system.name), Parallelism(1, 1, copies))
+    load, part = update_load(system, np.array(tokens), 1, max(tokens), 1), MiniBatch.of(np.array(tokens))
+    assert plan.timing(load).seconds(part) == near(plan.seconds(load))
+
+
+NVLINK_RATE = RATES.nvlink_gb_s * 1e9
 
 
 def test_a_training_keeps_weights_gradients_and_a_share_of_the_optimizer() -> None:
     work = Work(PAPERS, 64, 512, 512, 512)
     stage = Stage(PAPERS, LAYERS, RATES, 2, LINK)
     weights = 12 * H**2 * LAYERS * (6 + 12 / 4)
-    assert TrainingPlan((stage,), 4, 8).memory_gb(work) == near((weights + 1024 * H * (LAYERS * 2 + 34)) / 2 / 1e9)
+    assert TrainingPlan((stage,), 4).memory_gb(work.micro_tokens) == near((weights + 1024 * H * (LAYERS * 2 + 34)) / 2 / 1e9)
 
 
 def test_links_are_those_of_the_catalogue() -> None:
-    h20, h800 = rates("H20-areal-hex", 28), rates("H800-areal-hex", 28)
-    assert machine_link(h20) == Link(NVLINK_S, 450.0) and machine_link(h800) == Link(NVLINK_S, 200.0)
+    h20, h800 = (achieved(name, GPUS[name]) for name in ("H20-areal-hex", "H800-areal-hex"))
+    assert h20.machine_link == Link(NVLINK_S, 450.0) and h800.machine_link == Link(NVLINK_S, 200.0)
     assert link_between(h20, h20).gb_s == h20.inside_gb_s and link_between(h20, h800).gb_s == h800.cross_gb_s
     assert GPUS["H800-areal-hex"].tflops == 756 and GPUS["H800"].tflops == 989.5, "the papers' figures differ"
 
 
-def test_both_sides_of_a_stale_job_run_at_the_same_time() -> None:
-    assert iteration_s(30.0, 20.0, 1) == 30.0
-    assert iteration_s(30.0, 20.0, 0) == 50.0
+def test_a_stale_job_samples_for_several_iterations_at_once() -> None:
     assert [Work(PAPERS, 100, staleness=e).in_flight for e in (0, 1, 4)] == [100, 100, 400]

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from rollmux_env.timing.calibration import PHYSICAL
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.lengths import Lognormal, Piecewise
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.rl_job import RlJob, phases_s
-from rollmux_env.timing.rl_step import KERNELS, Batch, Workers
-from rollmux_env.timing.roofline import replica_timing
+from rollmux_env.timing.replica import replica_timing
+from rollmux_env.timing.rl_job import Batch, RlJob, Workers, phases_s
 from rollmux_env.timing.streaming import Stream, streamed_step
 
 TIMING = replica_timing(SHAPES["7B"], achieved("H20", GPUS["H20"]))
@@ -47,6 +47,6 @@ def test_a_streamed_job_fetches_responses_one_by_one() -> None:
     workers = Workers("H20", 8)
     job = RlJob("7B", workers, workers, LONG_TAILED, (), stream=Stream(4, 1.0, 64))
     phases = phases_s(job)
-    assert phases["gen"] >= LONG_TAILED.count * KERNELS.fetch_s
-    assert phases["step"] >= phases["update"] + LONG_TAILED.count * KERNELS.fetch_s
+    assert phases["gen"] >= LONG_TAILED.count * PHYSICAL.fetch_s
+    assert phases["step"] >= phases["update"] + LONG_TAILED.count * PHYSICAL.fetch_s
     assert phases == phases_s(job)

@@ -8,18 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rollmux_env.errors import InputError
-from rollmux_env.timing.hardware import GPUS, achieved
+from rollmux_env.timing.hardware import GPUS, Hardware, achieved
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.replica import ReplicaTiming
-from rollmux_env.timing.roofline import (
-    Responses,
-    batch_s,
-    replica_s,
-    replica_timing,
-    rollout_s,
-    training_timing,
-    worst_rollout_s,
-)
+from rollmux_env.timing.replica import Parallelism, ReplicaTiming, replica_timing
+from rollmux_env.timing.rollouts import Responses, batch_s, replica_s, rollout_s, worst_rollout_s
+from rollmux_env.timing.training import even_load, even_plan
 
 TIMINGS = [
     replica_timing(SHAPES[size], achieved(gpu, GPUS[gpu]), parallel)
@@ -82,6 +75,11 @@ def test_more_work_is_never_faster_and_more_replicas_are_never_slower(
     assert seconds(replicas=replicas + 1) <= seconds() * (1 + 1e-9)
 
 
+def trained_s(size: str, hardware: Hardware, devices: int, count: int, tokens: int) -> float:
+    load = even_load(hardware.system, count, tokens, tokens)
+    return even_plan(SHAPES[size], hardware, Parallelism(1, 1, devices)).seconds(load)
+
+
 SIZES = sorted(SHAPES, key=lambda size: float(size[:-1]))
 
 
@@ -90,7 +88,7 @@ def test_larger_models_of_a_family_take_longer_in_both_phases(gpu: str) -> None:
     responses, unlimited = Responses(256, 512), dataclasses.replace(achieved(gpu, GPUS[gpu]), memory_gb=1e6)
     for family in (["0.5B", "1.5B", "3B", "7B", "14B", "32B", "70B"], ["4B", "8B"]):
         rollouts = [worst_rollout_s(replica_timing(SHAPES[size], unlimited), 8, responses, 4096) for size in family]
-        trainings = [training_timing(SHAPES[size], unlimited, 8).seconds(256, 4608) for size in family]
+        trainings = [trained_s(size, unlimited, 8, 256, 4608) for size in family]
         for seconds in (rollouts, trainings):
             assert seconds == sorted(seconds)
 
@@ -105,9 +103,7 @@ def test_a_faster_gpu_is_never_slower(size: str, name: str, factor: int) -> None
 
 
 def test_trainings_on_more_gpus_are_never_slower() -> None:
-    seconds = [
-        training_timing(SHAPES["7B"], achieved("H800", GPUS["H800"]), devices).seconds(256, 9000) for devices in (1, 8, 16, 64)
-    ]
+    seconds = [trained_s("7B", achieved("H800", GPUS["H800"]), devices, 256, 9000) for devices in (1, 8, 16, 64)]
     assert seconds == sorted(seconds, reverse=True)
 
 

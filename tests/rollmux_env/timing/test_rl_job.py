@@ -8,23 +8,25 @@ import numpy as np
 import pytest
 
 from rollmux_env.errors import InputError
+from rollmux_env.timing.calibration import PHYSICAL
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.lengths import Lognormal, Piecewise, lognormal_of_mean, mean
 from rollmux_env.timing.models import OTHER_SHAPES, SHAPES
-from rollmux_env.timing.replica import MixtureTiming
-from rollmux_env.timing.rl_job import RlJob, phases_s
-from rollmux_env.timing.rl_step import (
-    KERNELS,
+from rollmux_env.timing.replica import MixtureTiming, replica_timing
+from rollmux_env.timing.rl_job import (
     Batch,
+    RlJob,
     Workers,
     controller_s,
     generation_s,
+    load_of,
+    phases_s,
     rewards_s,
     rollout_replica,
     scoring_s,
+    training_plan,
     update_s,
 )
-from rollmux_env.timing.roofline import replica_timing
 
 SHAPE = SHAPES["7B"]
 BATCH = Batch(64, 4, 4, 200, Lognormal(8192, 600.0, 1.0))
@@ -61,17 +63,22 @@ def test_even_responses_train_at_the_rate_of_all_gpus() -> None:
     gpu, tokens = GPUS["H20"], 1200
     operations = 2 * SHAPE.matrix_parameters * tokens + SHAPE.attended * tokens**2
     memory_s = SHAPE.layers * (45 * SHAPE.hidden + 12 * SHAPE.intermediate) * tokens / (0.8e12 * gpu.hbm_tb_s)
-    forward_s = BATCH.count / 8 * (operations / (KERNELS.arithmetic * 1e12 * gpu.tflops) + memory_s)
+    forward_s = BATCH.count / 8 * (operations / (PHYSICAL.arithmetic * 1e12 * gpu.tflops) + memory_s)
     assert scoring_s(SHAPE, EIGHT, EVEN) == pytest.approx(forward_s + controller_s(EVEN))
+    sums_s = 4 * 14 * (1e-5 + SHAPE.parameters * 4 / 8 / 450e9)
+    beside_s = EVEN.updates * 1200 / (200 + 1000) * forward_s / (BATCH.count / 8) * 2  # backward of the last micro-batches
+    assert sums_s < beside_s, "what copies send each other is hidden"
     assert update_s(SHAPE, EIGHT, EVEN) == pytest.approx(4 * forward_s + controller_s(EVEN))
 
 
 def test_a_mini_batch_lasts_as_long_as_its_longest_response() -> None:
-    many = Workers("H20", 4096)
-    alone = update_s(SHAPE, many, BATCH) - controller_s(BATCH)
-    assert alone == pytest.approx(update_s(SHAPE, Workers("H20", 2048), BATCH) - controller_s(BATCH))
-    assert alone > 8 / 4096 * (update_s(SHAPE, EIGHT, BATCH) - controller_s(BATCH))
-    assert update_s(SHAPE, Workers("H20", 8, 8), BATCH) < update_s(SHAPE, EIGHT, replace(BATCH, updates=32))
+    def computing_s(workers: Workers, batch: Batch = BATCH) -> float:
+        return training_plan(SHAPE, workers).computing_s(load_of(batch))
+
+    alone = computing_s(Workers("H20", 4096))
+    assert alone == pytest.approx(computing_s(Workers("H20", 2048)))
+    assert alone > 8 / 4096 * computing_s(EIGHT)
+    assert computing_s(Workers("H20", 8, 8)) < computing_s(EIGHT, replace(BATCH, updates=32))
 
 
 def test_stages_of_a_pipeline_wait_for_each_other() -> None:
@@ -81,13 +88,15 @@ def test_stages_of_a_pipeline_wait_for_each_other() -> None:
 
 def test_decoding_pays_for_launches_and_messages() -> None:
     steps = {
-        name: rollout_replica(SHAPE, workers).step_s
+        name: rollout_replica(SHAPE, workers, BATCH).step_s
         for name, workers in {"graph": EIGHT, "eager": replace(EIGHT, eager=True), "two": Workers("H20", 8, 2)}.items()
     }
-    assert steps["eager"] - steps["graph"] == pytest.approx(SHAPE.layers * (KERNELS.eager_layer_s - KERNELS.layer_s))
-    assert steps["two"] - steps["graph"] == pytest.approx(SHAPE.layers * KERNELS.message_s)
-    halved = rollout_replica(SHAPE, replace(EIGHT, number_bytes=1.0))
-    assert halved.weights_s == pytest.approx(rollout_replica(SHAPE, EIGHT).weights_s / 2)
+    assert steps["eager"] - steps["graph"] == pytest.approx(SHAPE.layers * (PHYSICAL.eager_layer_s - PHYSICAL.layer_s))
+    load = BATCH.tokens().sum() / BATCH.tokens().max() / 4
+    message_s = 1e-5 + load * SHAPE.hidden * 2 / 2 / 450e9
+    assert steps["two"] - steps["graph"] == pytest.approx(4 * SHAPE.layers * message_s)
+    halved = rollout_replica(SHAPE, replace(EIGHT, number_bytes=1.0), BATCH)
+    assert halved.weights_s == pytest.approx(rollout_replica(SHAPE, EIGHT, BATCH).weights_s / 2)
 
 
 def test_turns_wait_for_their_environment() -> None:

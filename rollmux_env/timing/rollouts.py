@@ -1,56 +1,15 @@
-"""Duration of a rollout and of a training, from a model's shape, the hardware and the lengths.
-
-In every step decoding reads the weights and the cached keys and values, or is limited by arithmetic if many sequences
-share the step (`ReplicaTiming`). Prefill and training are arithmetic. The formulas follow roofline models such as
-HexGen's (in AReaL-Hex, arXiv 2511.00796), and add the reading of the KV cache.
-"""
+"""Duration of a rollout on replicas (`rollmux_env.timing.replica`): from the lengths of its responses, and its bound at the cap."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 
 from rollmux_env.errors import InputError
-from rollmux_env.timing.hardware import Hardware
 from rollmux_env.timing.lengths import Tokens
-from rollmux_env.timing.models import ModelShape
-from rollmux_env.timing.replica import MixtureTiming, ReplicaTiming
-
-PASSES = 8  # floating-point operations of a trained token and parameter: 2 forward, 4 backward, 2 for its old log-probability
-
-
-def replica_timing(shape: ModelShape, hardware: Hardware, tensor_parallel: int = 1) -> ReplicaTiming:
-    """Return the timing of a replica. Traffic between its devices is part of the fixed seconds of a step.
-
-    Raises:
-        InputError: the weights leave no room for a KV cache.
-    """
-    if tensor_parallel < 1:
-        raise InputError(f"tensor_parallel: must be at least 1, not {tensor_parallel}")
-    weights = shape.parameters * hardware.number_bytes
-    experts = shape.expert_parameters * hardware.number_bytes
-    cached = shape.cached * hardware.number_bytes
-    room = hardware.memory_gb * 1e9 * tensor_parallel - weights
-    if room < cached:
-        have = f"{tensor_parallel} x {hardware.name} with {hardware.memory_gb:.10g} GB for it"
-        raise InputError(f"{weights / 1e9:.1f} GB of weights leave no room for a KV cache on {have}")
-    product = 2 * shape.matrix_parameters
-    dense = ReplicaTiming(
-        step_s=hardware.step_s,
-        weights_s=(weights - experts) / (hardware.weights_gb_s * 1e9 * tensor_parallel),
-        kv_s_per_token=cached / (hardware.kv_gb_s * 1e9 * tensor_parallel),
-        sequence_s=product / (hardware.decode_tflops * 1e12 * tensor_parallel),
-        prefill_s_per_token=product / (hardware.prefill_tflops * 1e12 * tensor_parallel),
-        prefill_s_per_token2=shape.attended / (hardware.attention_tflops * 1e12 * tensor_parallel),
-        prefill_s=hardware.prefill_s,
-        kv_tokens=int(room // cached),
-    )
-    if not experts:
-        return dense
-    experts_s = experts / (hardware.weights_gb_s * 1e9 * tensor_parallel)
-    return MixtureTiming(**asdict(dense), experts_s=experts_s, expert_share=shape.active / shape.experts)
+from rollmux_env.timing.replica import ReplicaTiming
 
 
 def batch_s(timing: ReplicaTiming, prompts: Tokens, lengths: Tokens) -> float:
@@ -122,6 +81,10 @@ class Responses:
         """(batch,) tokens that are read of each response, over all turns; earlier turns stay in the cache."""
         return np.full(self.batch, self.prompt_tokens * self.turns, dtype=np.int64)
 
+    def tokens(self, cap: int) -> int:
+        """Of a response that reaches the cap in every turn, its prompts included."""
+        return (self.prompt_tokens + cap) * self.turns
+
 
 def rollout_s(timing: ReplicaTiming, replicas: int, responses: Responses, lengths: Tokens) -> float:
     """Seconds of a rollout: of its slowest replica, and all waits for the environment.
@@ -172,33 +135,3 @@ def worst_rollout_s(timing: ReplicaTiming, replicas: int, responses: Responses, 
 
 def _too_long(timing: ReplicaTiming, tokens: int) -> InputError:
     return InputError(f"a response of {tokens} tokens, its prompts included, exceeds a KV cache of {timing.kv_tokens} tokens")
-
-
-@dataclass(frozen=True)
-class TrainingTiming:
-    """What a training phase costs on all its devices: `update_s + s_per_token * n + s_per_token2 * m`, of n tokens whose
-    sequences' squared lengths sum to m."""
-
-    update_s: float
-    s_per_token: float
-    s_per_token2: float
-
-    def seconds(self, sequences: int, tokens: float) -> float:
-        """Seconds for so many sequences of so many tokens each."""
-        return self.update_s + sequences * (self.s_per_token * tokens + self.s_per_token2 * tokens**2)
-
-
-def training_timing(shape: ModelShape, hardware: Hardware, devices: int) -> TrainingTiming:
-    """What training costs on so many devices: a forward and a backward pass and one pass for the old log-probabilities.
-
-    Raises:
-        InputError: the hardware's rate of training is not known.
-    """
-    if not hardware.training_tflops:
-        raise InputError(f"{hardware.name}: its rate of training was not measured; a training pool needs a GPU of the catalogue")
-    rate = hardware.training_tflops * 1e12 * devices
-    return TrainingTiming(
-        hardware.update_s,
-        PASSES * shape.matrix_parameters / rate,
-        PASSES * shape.attended / 2 / rate,  # causal: half of all pairs, two operations a multiplication, as of a parameter
-    )

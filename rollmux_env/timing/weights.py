@@ -1,0 +1,66 @@
+"""Weights on their way from the training pool to the rollout pool, and in host memory (RollMux, arXiv 2512.11306).
+
+A sync is flat or topology-aware. Flat: every rollout device pulls a whole copy over its own link between the clusters.
+Topology-aware: as many disjoint shards as there are training devices cross at the same time, one copy in total. The copy is then
+broadcast inside the rollout cluster, where only copies to other nodes take significant time, at the rate of one device's link.
+
+Host memory keeps a job resident on a node between its phases. The rollout keeps each replica's weights twice: asleep, and staged
+for the next version. The trainer keeps 24 bytes per parameter, divided by its nodes: weights, gradients and two moments in
+float32, weights and gradients in bf16, and a reference model in float32. What a process holds besides, per GPU, is set by hand to
+the figures of the paper's Table 2. docs/results/timing.md prints the remaining differences.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from rollmux_env.timing.hardware import Hardware
+from rollmux_env.timing.models import ModelShape
+
+COPIES = 2
+TRAINING_BYTES = 24
+ROLLOUT_PROCESS_GB, TRAINING_PROCESS_GB = 2.5, 9.0
+
+
+def flat_s(weights_gb: float, copies: int, links: int, link_gb_s: float) -> float:
+    """Seconds to send whole copies over equal links."""
+    return weights_gb * copies / (links * link_gb_s)
+
+
+def topology_aware_s(
+    weights_gb: float, links: int, rollout_nodes: int, cross_gb_s: float, inside_gb_s: float, most_gb_s: float = inf
+) -> float:
+    """Seconds to send one copy in shards over several links, at no more than `most_gb_s` in all, and to broadcast it over the
+    nodes."""
+    across_s = weights_gb / min(links * cross_gb_s, most_gb_s)
+    return across_s + (weights_gb / inside_gb_s if rollout_nodes > 1 else 0.0)
+
+
+def sync_s(
+    weights_gb: float,
+    training: Hardware,
+    training_devices: int,
+    rollout: Hardware,
+    devices: int,
+    nodes: int,
+    most_gb_s: float = inf,
+) -> float:
+    """Seconds of a topology-aware sync.
+
+    Args:
+        training_devices: that send. devices: of the rollout pool that receive, in all. nodes: that these are on.
+        most_gb_s: what the link between the clusters carries, GB/s.
+    """
+    cross_gb_s = min(training.cross_gb_s, rollout.cross_gb_s)
+    return topology_aware_s(weights_gb, min(training_devices, devices), nodes, cross_gb_s, rollout.inside_gb_s, most_gb_s)
+
+
+def rollout_memory_gb(shape: ModelShape, devices: int, tensor_parallel: int = 1, number_bytes: float = 2.0) -> float:
+    """GB on a rollout node. A replica over several nodes has a part of its weights on each."""
+    replicas = devices / tensor_parallel
+    return COPIES * replicas * shape.parameters * number_bytes / 1e9 + devices * ROLLOUT_PROCESS_GB
+
+
+def training_memory_gb(shape: ModelShape, devices: int, nodes: int = 1) -> float:
+    """GB on each training node."""
+    return TRAINING_BYTES * shape.parameters / nodes / 1e9 + devices * TRAINING_PROCESS_GB
