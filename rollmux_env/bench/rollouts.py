@@ -22,7 +22,7 @@ from rollmux_env.rollout.job import JobRollouts, Rollout
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.scenario import Scenario, parse_scenario
-from rollmux_env.scheduler.dispatcher import DispatchPolicy
+from rollmux_env.scheduler.view import DispatchPolicy
 from rollmux_env.timing.hardware import FITTED, GPUS, achieved
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise
 from rollmux_env.timing.migration import migration_of

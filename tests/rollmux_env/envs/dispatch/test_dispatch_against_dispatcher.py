@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from numpy.lib.recfunctions import structured_to_unstructured
 
-from policies.dispatch.learned import choice_of, observe
-from rollmux_env.envs.dispatch.actions import write_mask
+from policies.dispatch.learned import records_of
+from rollmux_env.envs.dispatch.actions import choice_of, write_mask
 from rollmux_env.envs.dispatch.env import DispatchVectorEnv
 from rollmux_env.envs.dispatch.generator import Fixed
 from rollmux_env.envs.dispatch.replay import figures, replay_group
-from rollmux_env.envs.dispatch.types import MEMBER, MIGRATION, NOTHING, TAIL, Group
+from rollmux_env.envs.dispatch.types import MIGRATION, Group
 from rollmux_env.job_keys import Job
+from rollmux_env.kernel.dispatch.rows import MEMBER, ROLLOUT, TAIL, TRAINING
 from rollmux_env.kernel.tables import Records
 from rollmux_env.phase_keys import Actual, Phase, Switch, Training
-from rollmux_env.scheduler.dispatcher import Dispatcher
-from rollmux_env.scheduler.members import Member, Request
+from rollmux_env.scheduler.view import GroupView
 from rollmux_env.workloads.catalogue import paper_cluster
 from tests.rollmux_env.envs.dispatch.playing import replayed, spans_of, with_room
 from tests.rollmux_env.envs.playing import total
@@ -31,10 +31,6 @@ BATCH = 50  # groups side by side
 SPANS = 2_000
 HORIZON_S = 90.0
 NAMES = MEMBER.names or ()
-_WAITING = [NAMES.index(name) for name in ("number", "overtaken")]  # columns that say something only of who waits, or runs
-_RUNNING = [NAMES.index("since_s")]
-_BESIDE_WAITING = [NAMES.index(name) for name in ("beside_number", "beside_overtaken")]
-_BESIDE_RUNNING = [NAMES.index("beside_since_s")]
 
 
 class Decision(NamedTuple):
@@ -54,10 +50,10 @@ class Scripted:
     def __init__(self, decisions: list[Decision]) -> None:
         self._left = [*decisions]
 
-    def choose(self, group: Dispatcher) -> Request | Member | None:
-        record, _, members = observe(group, stale=True)
+    def choose(self, group: GroupView):
+        record, members = records_of(group)
         mask = np.zeros(2 * len(members) + 1, dtype=np.int8)
-        count = write_mask(record[0], members, mask)
+        count = write_mask(record, members, mask)
         if count == 0:
             return None
         row = int(mask.argmax())
@@ -70,7 +66,9 @@ class Scripted:
             row = decision.row
         if row == 0:
             return None
-        return choice_of(group, row)
+        k, phase = choice_of(members, row)
+        member = group.views[k]
+        return {ROLLOUT: member.rollout, TRAINING: member.training}.get(phase, member)
 
     def check_all_made(self) -> None:
         assert not self._left
@@ -80,10 +78,14 @@ def compare(members: Records, expected: Records) -> None:
     """Every column that says something is the same, to 1e-9."""
     values, wanted = (structured_to_unstructured(table, dtype=np.float64) for table in (members, expected))
     says = np.ones(values.shape, dtype=np.bool_)
-    says[np.ix_(members["waits"] == NOTHING, _WAITING)] = False
-    says[np.ix_(members["runs"] == NOTHING, _RUNNING)] = False
-    says[np.ix_(members["beside_waits"] == 0, _BESIDE_WAITING)] = False
-    says[np.ix_(members["beside_runs"] == 0, _BESIDE_RUNNING)] = False
+    for flag, names in (
+        ("waits_rollout", ("rollout_number", "rollout_overtaken")),
+        ("waits_training", ("training_number", "training_overtaken")),
+        ("rolls", ("rollout_since_s",)),
+        ("trains", ("training_since_s",)),
+    ):
+        says[np.ix_(members[flag] == 0, [NAMES.index(n) for n in names])] = False
+    says[:, [NAMES.index("handing")]] = False
     same = (values == wanted) | (np.abs(values - wanted) <= 1e-9 * (1 + np.abs(wanted))) | ~says
     assert same.all(), [(int(k), NAMES[c], values[k, c], wanted[k, c]) for k, c in np.argwhere(~same)]
 
@@ -162,10 +164,10 @@ def hold_to_the_dispatcher(seed: int) -> Counter[str]:
                 "tails": sum(span[1] == "tail" for span in spans),
                 "phases that end together": len(ends) - len(set(ends)),
                 "waits": sum(decision.row == 0 for decision in decisions),
-                "overdue phases": sum(bool((d.members["overtaken"] >= len(d.members)).any()) for d in decisions),
-                "rollouts beside trainings": sum(bool((d.members["runs"] * d.members["beside_runs"]).any()) for d in decisions),
+                "overdue phases": sum(bool((d.members["rollout_overtaken"] >= len(d.members)).any()) for d in decisions),
+                "rollouts beside trainings": sum(bool((d.members["rolls"] * d.members["trains"]).any()) for d in decisions),
                 "tails beside trainings": sum(
-                    bool(((d.members["runs"] == TAIL) & (d.members["beside_runs"] == 1)).any()) for d in decisions
+                    bool(((d.members["rolls"] == TAIL) & (d.members["trains"] == 1)).any()) for d in decisions
                 ),
                 "rollouts ahead": sum(bool((d.members["turn_rollout"] - d.members["turn_training"] > 2).any()) for d in decisions),
             }
