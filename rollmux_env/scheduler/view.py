@@ -6,7 +6,8 @@ docs/reference/dispatch.md tells how to write a policy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from operator import attrgetter
+from typing import Any, Literal, Protocol
 
 from rollmux_env.kernel.dispatch.rows import ROLLOUT, SYNC, TAIL, TRAINING, TRAINING_POOL, WAITS, GroupRow, MemberRow
 from rollmux_env.kernel.dispatch.turns import movable, wanted
@@ -85,11 +86,23 @@ class WaitingPhase(_ReadOnly):
         return self._row.rollout_s if self.phase == "rollout" else self._row.training_s
 
 
+def _of_row(name: str) -> Any:
+    """An attribute of the row that the engine keeps."""
+    return property(attrgetter(f"row.{name}"))
+
+
 class MemberView(_ReadOnly):
     """A job in the group.
 
     Attributes:
         job_id: the job. group: of which it is a member. rollout, training: its phases, whether they wait or not.
+        order: its place in the order of admission; not consecutive.
+        nodes: those of its rollouts, as in `WaitingPhase.nodes`; bit 0 alone where these take the training nodes.
+        rollout_turn, training_turn: meta-iteration of its next phase of the kind; 2^62 where it takes no part.
+        passed: whether its rollout has reached the threshold of migration. trains: whether it runs a training. syncs: whether it
+            runs a sync that holds all its nodes. All 0 or 1.
+        staleness: how many versions old the weights may be that sample what it trains on; above 0 it rolls out while it trains.
+        sync_s: seconds, as planned. slo: its longest slowdown, as a multiple of its T_solo. joined_s: by `GroupView.now_s`.
         row: what the engine keeps of it; not for policies, whose next version may look otherwise.
     """
 
@@ -100,69 +113,26 @@ class MemberView(_ReadOnly):
     rollout: WaitingPhase
     training: WaitingPhase
 
+    order: int = _of_row("order")
+    nodes: int = _of_row("nodes")
+    rollout_turn: int = _of_row("turn_rollout")
+    training_turn: int = _of_row("turn_training")
+    passed: int = _of_row("passed")
+    trains: int = _of_row("trains")
+    syncs: int = _of_row("syncs")
+    staleness: int = _of_row("staleness")
+    sync_s: float = _of_row("sync_s")
+    slo: float = _of_row("slo")
+    joined_s: float = _of_row("joined_s")
+
     def __init__(self, job_id: str, group: GroupView, row: MemberRow) -> None:
         self._set(job_id=job_id, group=group, row=row)
         self._set(rollout=WaitingPhase(self, "rollout"), training=WaitingPhase(self, "training"))
 
     @property
-    def order(self) -> int:
-        """Its place in the order of admission; not consecutive."""
-        return self.row.order
-
-    @property
-    def nodes(self) -> int:
-        """The nodes of its rollouts, a bit each, as in `WaitingPhase.nodes`; bit 0 alone where these take the training nodes."""
-        return self.row.nodes
-
-    @property
     def rolls(self) -> Literal["rollout", "tail"] | None:
         """`rollout` while it runs one on all its nodes, `tail` once that was migrated, else None."""
         return "tail" if self.row.rolls == TAIL else "rollout" if self.row.rolls else None
-
-    @property
-    def trains(self) -> bool:
-        """Whether it runs a training."""
-        return bool(self.row.trains)
-
-    @property
-    def syncs(self) -> bool:
-        """Whether it runs a sync that holds all its nodes."""
-        return bool(self.row.syncs)
-
-    @property
-    def passed(self) -> bool:
-        """Whether its rollout has reached the threshold of migration."""
-        return bool(self.row.passed)
-
-    @property
-    def rollout_turn(self) -> int:
-        """Meta-iteration of its next rollout; 2^62 where it has none to come."""
-        return self.row.turn_rollout
-
-    @property
-    def training_turn(self) -> int:
-        """Meta-iteration of its next training; 2^62 where it takes no part."""
-        return self.row.turn_training
-
-    @property
-    def staleness(self) -> int:
-        """How many versions old the weights may be that sample what it trains on; above 0 it rolls out while it trains."""
-        return self.row.staleness
-
-    @property
-    def sync_s(self) -> float:
-        """Seconds of its sync, as planned."""
-        return self.row.sync_s
-
-    @property
-    def slo(self) -> float:
-        """Its longest slowdown, as a multiple of its T_solo."""
-        return self.row.slo
-
-    @property
-    def joined_s(self) -> float:
-        """When it joined, by `GroupView.now_s`."""
-        return self.row.joined_s
 
     @property
     def finished_s(self) -> float:
@@ -172,13 +142,15 @@ class MemberView(_ReadOnly):
     def last_served(self, nodes: int) -> int:
         """Which permit of the group was its last one for any of these nodes; 0 where it has had none."""
         row = self.row
-        return max(row.served_rollout if row.nodes & nodes else 0, row.served_training if nodes & 1 else 0)
+        return max(row.served_rollout if row.nodes & nodes else 0, row.served_training if nodes & TRAINING_POOL else 0)
 
 
 class GroupView(_ReadOnly):
     """A co-execution group while a policy chooses.
 
     Attributes:
+        now_s: the time, seconds, by the driver's clock.
+        busy: the nodes that run a full phase, a bit each. tails: those of which a migrated tail holds a share.
         row, rows, views: what the engine keeps of it; not for policies.
     """
 
@@ -187,13 +159,12 @@ class GroupView(_ReadOnly):
     rows: list[MemberRow]
     views: list[MemberView]
 
+    now_s: float = _of_row("now_s")
+    busy: int = _of_row("busy")
+    tails: int = _of_row("tails")
+
     def __init__(self) -> None:
         self._set(row=GroupRow(), rows=[], views=[])
-
-    @property
-    def now_s(self) -> float:
-        """The time, seconds, by the driver's clock."""
-        return self.row.now_s
 
     @property
     def members(self) -> Sequence[MemberView]:
@@ -218,16 +189,6 @@ class GroupView(_ReadOnly):
         """Members whose tail may migrate: past the threshold, on nodes that hold no other tail and that a rollout waits for."""
         nodes = wanted(self.row, self.rows)
         return [view for view in self.views if movable(self.row, view.row, nodes)]
-
-    @property
-    def busy(self) -> int:
-        """The nodes that run a full phase, a bit each."""
-        return self.row.busy
-
-    @property
-    def tails(self) -> int:
-        """The nodes of which a migrated tail holds a share, a bit each."""
-        return self.row.tails
 
 
 def _number(phase: WaitingPhase) -> int:
