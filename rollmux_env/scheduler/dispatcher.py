@@ -201,11 +201,11 @@ class Dispatcher:
                 rules.grant(group, rows, rows[number], SYNC)
                 permits.append((self.view.views[number].job_id, "sync"))
                 continue
-            member = choice.member if isinstance(choice, WaitingPhase) else None
-            if member is None:
+            if not isinstance(choice, WaitingPhase):
                 self._migrate(choice)
                 continue
-            row, phase = member.row, choice.phase
+            member, phase = choice.member, choice.phase
+            row = member.row
             nodes, waits = (row.nodes, row.waits_rollout) if phase == "rollout" else (TRAINING_POOL, row.waits_training)
             if not waits or member.group is not self.view:
                 raise PlanError(_NO_CHOICE)

@@ -14,7 +14,8 @@ from rollmux_env.kernel.dispatch import turns
 from rollmux_env.kernel.dispatch.rows import NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL, WAITS
 from rollmux_env.kernel.tables import Records
 
-_overdue_before, _movable, _wanted, _round_robin = map(twin, (turns.overdue_before, turns.movable, turns.wanted, turns.round_robin))
+_overdue_before, _round_robin = twin(turns.overdue_before), twin(turns.round_robin)
+_movable, _wanted = twin(turns.movable), twin(turns.wanted)
 
 
 @compiled(arrays=False)

@@ -17,7 +17,7 @@ from rollmux_env.kernel.dispatch.rows import NOTHING, ROLLOUT, SYNC, TAIL, TRAIN
 
 INSTANT_S = 1e-6  # times this close are one instant, as in every replay
 
-_join, _ready = map(twin, (rules.join, rules.ready))
+_join, _ready = twin(rules.join), twin(rules.ready)
 
 
 @compiled(arrays=False)

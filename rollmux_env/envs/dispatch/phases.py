@@ -8,8 +8,9 @@ from rollmux_env.kernel.dispatch import pace, rules
 from rollmux_env.kernel.dispatch.rows import ROLLOUT, TAIL, TRAINING, TRAINING_POOL
 from rollmux_env.kernel.period import own_period
 
-_grant, _finish, _migrate, _threshold = map(twin, (rules.grant, rules.finish, rules.migrate, rules.threshold))
-_set_out, _advance, _pass, _ends_s, _tail_s = map(twin, (pace.set_out, pace.advance, pace.pass_threshold, pace.ends_s, pace.tail_s))
+_grant, _finish, _migrate, _threshold = twin(rules.grant), twin(rules.finish), twin(rules.migrate), twin(rules.threshold)
+_set_out, _advance, _pass = twin(pace.set_out), twin(pace.advance), twin(pace.pass_threshold)
+_ends_s, _tail_s = twin(pace.ends_s), twin(pace.tail_s)
 
 
 @compiled(arrays=False)

@@ -62,7 +62,7 @@ def test_functions_that_count_no_references_lose_no_memory() -> None:
 
 def test_one_text_runs_over_objects_and_compiled_over_records() -> None:
     """What a rule calls is compiled with it; the rule itself stays plain."""
-    own_turn = twin(turns.round_robin)
+    own_turn: Any = twin(turns.round_robin)
     assert isinstance(turns.round_robin, FunctionType) and not isinstance(own_turn, FunctionType)
     rows, group = [MemberRow(), MemberRow()], GroupRow()
     group.n, group.waiting = 2, 1
