@@ -28,8 +28,7 @@ from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.report.tables import show
-from rollmux_env.scheduler.dispatcher import Dispatcher, DispatchPolicy
-from rollmux_env.scheduler.members import Member, Request
+from rollmux_env.scheduler.view import DispatchPolicy, GroupView, MemberView, WaitingPhase
 from rollmux_env.timing.migration import migration_of
 
 BASE = "round-robin,migrate=0.8"
@@ -46,7 +45,7 @@ class Timed:
         self.seconds = 0.0
         self.calls = 0
 
-    def choose(self, group: Dispatcher) -> Request | Member | None:
+    def choose(self, group: GroupView) -> WaitingPhase | MemberView | None:
         """What the policy chooses."""
         began = process_time()
         chosen = self.policy.choose(group)

@@ -42,7 +42,6 @@ _ADDED: dict[str, str | int] = {
     "first_shape": _ROW,
     "alone_s": "solo_s",
     **dict.fromkeys(("rollout_device_gb", "training_device_gb", "node_device_gb"), 0),
-    **dict.fromkeys(("beside_waits", "beside_number", "beside_overtaken", "beside_runs", "beside_since_s"), 0),
     **dict.fromkeys(("stays_limit_s", "enters_limit_s", "joined_limit_s"), "limit_s"),
     **dict.fromkeys(("reward_s", "reward_nodes"), 0),
     "plain_held_s": "plain_s",

@@ -8,7 +8,7 @@ from functools import partial
 from policies.dispatch.round_robin import RoundRobin
 from policies.dispatch.work_conserving import WorkConserving, least_recent, longest, shortest
 from policies.named import make_named
-from rollmux_env.scheduler.dispatcher import DispatchPolicy
+from rollmux_env.scheduler.view import DispatchPolicy
 
 DISPATCH: dict[str, Callable[..., DispatchPolicy]] = {
     "round-robin": RoundRobin,

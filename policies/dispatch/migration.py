@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from rollmux_env.scheduler.dispatcher import Dispatcher
-from rollmux_env.scheduler.members import Member
-from rollmux_env.timing.alone import alone_s
+from rollmux_env.kernel.dispatch.turns import is_bound
+from rollmux_env.scheduler.view import GroupView, MemberView
 from rollmux_env.timing.migration import SHARE, Migration
-
-_MARGIN = 1.2
 
 
 class Tails:
@@ -19,7 +16,7 @@ class Tails:
             own would slow down everybody.
 
     Attributes:
-        migration: the two numbers, or None.
+        migration: the two numbers, or None. careful: as given.
 
     Raises:
         ValueError: `at` or `share` are neither None nor numbers between 0 and 1, or `careful` is no boolean, or they are given
@@ -34,25 +31,10 @@ class Tails:
         if not isinstance(careful, bool) or (careful and at is None):
             raise ValueError("careful must be true or false, and goes with migrate")
         self.migration = None if at is None else Migration(at, SHARE if share is None else share)
-        self._careful = careful
+        self.careful = careful
 
-    def movable(self, group: Dispatcher) -> list[Member]:
+    def movable(self, group: GroupView) -> list[MemberView]:
         """The members whose tails may migrate now."""
         if self.migration is None:
             return []
-        return [member for member in group.movable if not (self._careful and is_bound(group, member))]
-
-
-def is_bound(group: Dispatcher, member: Member) -> bool:
-    """Whether the group is as slow as this member is alone: its cycle is clearly longer than any other's, and so long that its
-    rollout nodes have little more to do in it. Seconds are those expected of phases by what was observed."""
-    own_s = cycle_s(member)
-    others_s = max((cycle_s(other) for other in group.members if other is not member), default=0.0)
-    nodes = member.nodes["rollout"]
-    load_s = sum(other.expected_s("rollout") for other in group.members if other.nodes["rollout"] & nodes)
-    return own_s > _MARGIN * others_s and _MARGIN * own_s > load_s
-
-
-def cycle_s(member: Member) -> float:
-    """Seconds of an iteration that waits for nobody."""
-    return alone_s(member.expected_s("rollout"), member.expected_s("training"), member.sync_s, member.staleness)
+        return [member for member in group.movable if not (self.careful and is_bound(group.row, group.rows, member.row))]

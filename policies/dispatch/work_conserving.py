@@ -11,25 +11,24 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from policies.dispatch.migration import Tails
-from rollmux_env.scheduler.dispatcher import Dispatcher
-from rollmux_env.scheduler.members import Member, Request
+from rollmux_env.scheduler.view import GroupView, MemberView, WaitingPhase
 
-Rank = Callable[[Request], float]
+Rank = Callable[[WaitingPhase], float]
 
 
-def shortest(request: Request) -> float:
+def shortest(phase: WaitingPhase) -> float:
     """The mean of what the job's phase took in this group so far, and its worst case before there is one."""
-    return request.member.expected_s(request.phase)
+    return phase.expected_s
 
 
-def longest(request: Request) -> float:
+def longest(phase: WaitingPhase) -> float:
     """As `shortest`, the other way round."""
-    return -request.member.expected_s(request.phase)
+    return -phase.expected_s
 
 
-def least_recent(request: Request) -> float:
+def least_recent(phase: WaitingPhase) -> float:
     """When the job last had a permit for these nodes, counted in permits of the group; those that had none come first."""
-    return request.member.last_served(request.nodes)
+    return phase.member.last_served(phase.nodes)
 
 
 class WorkConserving:
@@ -47,7 +46,7 @@ class WorkConserving:
         self.rank = rank
         self.migration = self._tails.migration
 
-    def choose(self, group: Dispatcher) -> Request | Member | None:
+    def choose(self, group: GroupView) -> WaitingPhase | MemberView | None:
         """The first phase, in this order, whose nodes are free and not kept for an overdue one; else a tail that is in the way of
         the first rollout that could begin once tails have moved."""
         best = self._first(group, group.busy)
@@ -56,24 +55,25 @@ class WorkConserving:
             return best
         freed = 0
         for member in movable:
-            freed |= member.nodes["rollout"]
+            freed |= member.nodes
         first = self._first(group, group.busy & ~freed)
-        return first and next(member for member in movable if member.nodes["rollout"] & first.nodes)
+        return first and next(member for member in movable if member.nodes & first.nodes)
 
-    def _first(self, group: Dispatcher, taken: int) -> Request | None:
+    def _first(self, group: GroupView, taken: int) -> WaitingPhase | None:
         """The first waiting phase whose nodes are not taken, nor kept for an overdue one."""
-        members = len(group.members)
-        rank = self.rank
-        best: Request | None = None
-        best_key = (0.0, 0)
-        for request in group.waiting:  # in order of number, so the first overdue one comes first
-            if request.overtaken >= members:
-                if not request.nodes & taken:
-                    return request
-                taken |= request.nodes
-        for request in group.waiting:
-            if not request.nodes & taken:
-                key = (rank(request) if rank else 0.0, request.number)
-                if best is None or key < best_key:
-                    best, best_key = request, key
+        members, waiting, rank = len(group.views), group.waiting, self.rank
+        if len(waiting) == 1:
+            return None if waiting[0].nodes & taken else waiting[0]
+        best: WaitingPhase | None = None
+        best_rank = 0.0
+        for phase in waiting:  # in order of number, so the first overdue one comes first
+            if phase.overtaken >= members:
+                if not phase.nodes & taken:
+                    return phase
+                taken |= phase.nodes
+        for phase in waiting:
+            if not phase.nodes & taken:
+                own_rank = rank(phase) if rank else 0.0
+                if best is None or own_rank < best_rank:
+                    best, best_rank = phase, own_rank
         return best

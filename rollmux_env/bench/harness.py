@@ -20,7 +20,7 @@ from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import Outcome, outcome
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Scenario
-from rollmux_env.scheduler.dispatcher import DispatchPolicy
+from rollmux_env.scheduler.view import DispatchPolicy
 
 
 @runtime_checkable

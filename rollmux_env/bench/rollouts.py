@@ -21,7 +21,7 @@ from rollmux_env.rollout.job import JobRollouts, Rollout
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.scenario import Scenario, parse_scenario
-from rollmux_env.scheduler.dispatcher import DispatchPolicy
+from rollmux_env.scheduler.view import DispatchPolicy
 from rollmux_env.timing.calibration import ROLLMUX
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise

@@ -14,7 +14,7 @@ from rollmux_env.bench.intervals import Mean, mean_interval
 from rollmux_env.replay.failures import Failures
 from rollmux_env.replay.metrics import Outcome
 from rollmux_env.scenario import Scenario
-from rollmux_env.scheduler.dispatcher import DispatchPolicy
+from rollmux_env.scheduler.view import DispatchPolicy
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from types import FunctionType
+from typing import Any, TypeVar, cast, overload
 
 import numba
 from numba.core.types import unliteral
@@ -15,7 +16,12 @@ from numba.core.types import unliteral
 F = TypeVar("F", bound=Callable[..., object])
 
 _KERNEL = Path(__file__).parent
-_LINKED = (_KERNEL, _KERNEL / "neighbourhood", *(_KERNEL.parent / "envs" / name for name in ("placement", "dispatch", "rollout")))
+_LINKED = (
+    _KERNEL,
+    _KERNEL / "neighbourhood",
+    _KERNEL / "dispatch",
+    *(_KERNEL.parent / "envs" / name for name in ("placement", "dispatch", "rollout")),
+)
 _checked: set[Path] = set()
 
 
@@ -62,6 +68,21 @@ def compiled(function: Any = None, *, arrays: bool = True) -> Any:
     if function is None:
         return partial(_njit, _nrt=arrays)
     return _njit(function, _nrt=arrays)  # said, or it would be as in the function that calls it
+
+
+def twin(function: F) -> F:
+    """Compile a plain function, and all plain functions that it calls: one text runs over objects as it is, and over records as
+    machine code. It makes no arrays, gets none from what it calls, and gives none back."""
+    return cast("F", _twin(function))
+
+
+@cache
+def _twin(function: Any) -> Any:
+    scope = dict(function.__globals__)
+    for name in function.__code__.co_names:
+        if isinstance(scope.get(name), FunctionType):
+            scope[name] = _twin(scope[name])
+    return _njit(FunctionType(function.__code__, scope, function.__name__, function.__defaults__), _nrt=False)
 
 
 def _njit(function: Any, **flags: bool) -> Any:

@@ -19,20 +19,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.alone import alone_s
+from rollmux_env.kernel.compiled import compiled, twin
 from rollmux_env.kernel.tables import Floats, Ints
 
 _ROUNDING = 1e-12
 PHASES = 6  # rows of phases
 
 
-@compiled(arrays=False)
-def own_period(rollout_s: float, training_s: float, sync_s: float, staleness: float) -> float:
-    """Seconds of an iteration of a job alone, as `rollmux_env.timing.alone.alone_s` has it."""
-    cycle = rollout_s + training_s + sync_s
-    if staleness > 0.0:
-        return max(max(rollout_s, training_s), cycle / (1.0 + staleness))
-    return cycle
+own_period = twin(alone_s)
 
 
 @compiled(arrays=False)

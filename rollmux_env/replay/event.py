@@ -47,9 +47,9 @@ from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.commands import Grant, Move, Place
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.dispatcher import DispatchPolicy
 from rollmux_env.scheduler.members import PhaseName
 from rollmux_env.scheduler.planner import INSTANT_S
+from rollmux_env.scheduler.view import DispatchPolicy
 from rollmux_env.timing.tail import TailModel
 
 MOST_PHASES, MOST_KEPT = 20_000_000, 1_000_000  # of a replay, and of one that keeps them: a minute or two, 1.5 GB
@@ -142,7 +142,8 @@ class _Replay:
         state, jobs, arrivals, scheduler, dying = self.run.state, self.jobs, self.arrivals, self.scheduler, self.dying
         look = min(_TOLD, most_phases + 1)
         fixed_s = arrivals.next_s  # of the next instant that no phase brings about
-        while state.departed - self.restarts < len(self.run.scenario.jobs):
+        total = len(self.run.scenario.jobs)
+        while state.departed - (0 if dying is None else self.restarts) < total:
             now_s = min(jobs.next_s, fixed_s)
             if dying is not None:
                 now_s = min(now_s, dying.back_s)

@@ -32,12 +32,12 @@ class ReplayedJob:
 
     `sampled` rollouts and `trained` trainings are over, so these are also the numbers of those that come next or run; `last` ends
     both. `iteration` counts what is over with its sync, and `weights` that of which the weights are back on the rollout nodes.
-    On-policy all these differ only within an iteration. Of a stale job, `rollouts` and `trainings` are known to be ready, and
+    On-policy all these differ only within an iteration. `rollouts` and `trainings` are known to be ready; of a stale job,
     `versions` are the weights that sampled what is not trained yet. `runs` is of the phases that run: since when, and how long of
     that, at first, they only switch. `rewarding`: the rollout that would be the next one has ended, and waits for its rewards.
 
-    Of a rollout under a dispatch policy that migrates: at `since_s`, from when on it runs at `rate`, `left_s` seconds of full speed
-    are left, the last `tail_s` of them past the threshold; `nodes_by_share` are those that it holds, {share: nodes}.
+    Of a rollout under a dispatch policy that migrates there are the seconds of `rollmux_env.kernel.dispatch.pace`;
+    `nodes_by_share` are those that it holds, {share: nodes}.
 
     Where its sync `crosses` a shared link, `unsent` of its syncs wait for one before them.
 
@@ -77,7 +77,6 @@ class ReplayedJob:
         "runs",
         "sampled",
         "saved",
-        "since_s",
         "staleness",
         "stamp",
         "switch",
@@ -89,6 +88,7 @@ class ReplayedJob:
         "versions",
         "void",
         "weights",
+        "went_s",
         "writes",
     )
 
@@ -106,7 +106,7 @@ class ReplayedJob:
         self.runs: dict[PhaseName, tuple[float, float]] = {}
         self.versions: deque[int] = deque()
         self.drop()
-        self.began_s = self.left_s = self.since_s = self.tail_s = 0.0
+        self.began_s = self.left_s = self.went_s = self.tail_s = 0.0
         self.rate = 1.0
         self.passed = False
         self.nodes_by_share: dict[float, tuple[int, ...]] = {}

@@ -90,11 +90,8 @@ class RunningJobs:
         return now_s
 
     def tell(self, job_run: ReplayedJob) -> None:
-        """Tell which phases of a job could begin now: of one between two iterations its rollout; of a stale one the training of
-        what is sampled, and the rollout with weights that are fresh enough."""
-        if not job_run.staleness:
-            self.listener.ready(job_run.job.id, "rollout")
-            return
+        """Tell which phases of a job could begin now: the training of what is sampled, and a rollout with weights that are fresh
+        enough."""
         sampled = job_run.sampled
         if job_run.trainings == job_run.trained < sampled:
             job_run.trainings += 1
@@ -125,8 +122,7 @@ class RunningJobs:
                 job_run.trained += 1
                 if job_run.sync_s > 0.0:
                     self._sync(job_run, now_s)
-                    if job_run.staleness:
-                        self.tell(job_run)
+                    self.tell(job_run)
                 else:
                     self._iterate(job_run, now_s)
             case "sync":
@@ -143,10 +139,7 @@ class RunningJobs:
     def _rewarded(self, job_run: ReplayedJob) -> None:
         """A rollout has all that is trained on."""
         job_run.sampled += 1
-        if not job_run.staleness:
-            self.listener.ready(job_run.job.id, "training")
-            return
-        if job_run.sampled == job_run.last:
+        if job_run.staleness and job_run.sampled == job_run.last:
             self.listener.sampled(job_run.job.id)
         self.tell(job_run)
 
@@ -180,8 +173,7 @@ class RunningJobs:
             job_run.writes = job_run.iteration
             if self._write_s > 0.0:
                 self.phases.wake(job_run, now_s + self._write_s, "checkpoint")
-                if job_run.staleness:
-                    self.tell(job_run)
+                self.tell(job_run)
                 return
             self._save(job_run)
         job_run.weights = job_run.iteration

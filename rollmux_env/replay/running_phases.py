@@ -8,6 +8,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from math import inf
 
+from rollmux_env.kernel.dispatch import pace
 from rollmux_env.replay.replayed import PHASES, TRAINING_POOL, ReplayedJob
 from rollmux_env.replay.run import PhaseRun, Run
 from rollmux_env.scheduler.members import PhaseName
@@ -62,10 +63,8 @@ class RunningPhases:
         if not self._migrates or phase == "training" or not job_run.mask:
             self.wake(job_run, now_s + (switch_s + job_run.phase_s(phase)), phase)
             return
-        job_run.began_s, job_run.since_s = now_s, now_s + switch_s
-        job_run.left_s = job_run.phase_s(phase)
-        job_run.tail_s = job_run.left_s * (1 - job_run.durations.threshold[job_run.sampled])
-        job_run.passed = False
+        job_run.began_s, job_run.passed = now_s, False
+        pace.set_out(job_run, now_s + switch_s, job_run.phase_s(phase), job_run.durations.threshold[job_run.sampled])
         job_run.group.rollouts[job_run] = None
         self._share(job_run)
 
@@ -74,29 +73,24 @@ class RunningPhases:
         tails = job_run.group.tails
         shared = tuple(node for node, bit in job_run.mask.items() if bit & tails)
         job_run.nodes_by_share = {1.0: tuple(node for node in job_run.mask if node not in shared), 1 - self._tail_share: shared}
-        job_run.rate = job_run.durations.rate[job_run.sampled] if shared else 1.0
-        part_s = max(0.0, job_run.left_s - (0.0 if job_run.passed else job_run.tail_s))
-        self.wake(job_run, job_run.since_s + part_s / job_run.rate, "rollout" if job_run.passed else "threshold")
-
-    def _advance(self, job_run: ReplayedJob, now_s: float) -> None:
-        """Account for what a rollout has done since it last changed its speed."""
-        job_run.left_s -= max(0.0, now_s - job_run.since_s) * job_run.rate
-        job_run.since_s = max(job_run.since_s, now_s)
+        rate = job_run.durations.rate[job_run.sampled] if shared else 1.0
+        self.wake(job_run, pace.ends_s(job_run, job_run.passed, rate), "rollout" if job_run.passed else "threshold")
 
     def pass_threshold(self, job_run: ReplayedJob, now_s: float) -> None:
         """So much of a rollout is done that the rest may be migrated."""
-        job_run.left_s, job_run.since_s, job_run.passed = job_run.tail_s, now_s, True
+        pace.pass_threshold(job_run, now_s)
+        job_run.passed = True
         self._share(job_run)
 
     def migrate(self, job_run: ReplayedJob, now_s: float) -> None:
         """The tail of a rollout goes on with a share of its nodes, at a speed of its own."""
-        self._advance(job_run, now_s)
+        durations = job_run.durations
+        ends_s = pace.tail_s(job_run, now_s, durations.move_s, durations.stretch[job_run.sampled])
         self._span(job_run, now_s)
         del job_run.group.rollouts[job_run]
         job_run.group.tails |= job_run.bits
         job_run.nodes_by_share = {self._tail_share: tuple(job_run.mask)}
-        rest_s = max(0.0, job_run.left_s) * job_run.durations.stretch[job_run.sampled]
-        self.wake(job_run, now_s + job_run.durations.move_s + rest_s, "rollout")
+        self.wake(job_run, ends_s, "rollout")
 
     @staticmethod
     def is_tail(job_run: ReplayedJob) -> bool:
@@ -108,7 +102,7 @@ class RunningPhases:
         gone.group.tails &= ~gone.bits
         for job_run in sorted(gone.group.rollouts, key=lambda one: one.row):  # those that end together do so in this order
             if job_run.mask.keys() & gone.mask.keys():
-                self._advance(job_run, now_s)
+                pace.advance(job_run, now_s)
                 self._span(job_run, now_s)
                 self._share(job_run)
 
@@ -127,7 +121,7 @@ class RunningPhases:
     def wake(self, job_run: ReplayedJob, at_s: float, what: str) -> None:
         """Something of a job ends then."""
         self._stamps += 1
-        if not job_run.staleness or what in _MOVABLE_ENDS:
+        if what in _MOVABLE_ENDS:
             job_run.stamp = self._stamps
         heappush(self._heap, (at_s, self._stamps, job_run, what))
 

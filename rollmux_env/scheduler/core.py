@@ -27,7 +27,6 @@ from rollmux_env.cluster_keys import Cluster
 from rollmux_env.job_keys import Job
 from rollmux_env.phase_keys import Phase
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
-from rollmux_env.scheduler.dispatcher import DispatchPolicy
 from rollmux_env.scheduler.draining import other_places
 from rollmux_env.scheduler.estimates import PhaseOfShape
 from rollmux_env.scheduler.facts import Fact
@@ -41,6 +40,7 @@ from rollmux_env.scheduler.planner import INSTANT_S, Arrival, Planner
 from rollmux_env.scheduler.review import Review
 from rollmux_env.scheduler.settling import Settling
 from rollmux_env.scheduler.shares import Span
+from rollmux_env.scheduler.view import DispatchPolicy
 from rollmux_env.timing.migration import migration_of
 
 Entry = Event | Assigned | Returned
@@ -453,9 +453,9 @@ class Scheduler:
         touched, self._touched = self._touched, {}
         for group in touched:
             dispatcher = group.dispatcher
-            if not (dispatcher.waiting or dispatcher.syncs):
+            if not (dispatcher.group.waiting or dispatcher.group.syncs):
                 continue
-            dispatcher.now_s = now_s
+            dispatcher.group.now_s = now_s
             permits = dispatcher.permits()
             if holding is not None:
                 commands += holding.grants(permits, dispatcher.migrations, self.seats, now_s)
@@ -552,7 +552,7 @@ class Scheduler:
     def _after(self, group: Group) -> None:
         """Somebody has left a group."""
         self._touched[group] = None
-        if not group.dispatcher.members:
+        if not group.dispatcher.group.n:
             self._groups.pop(group.number, None)
 
     def _depart(self, job_id: str, over_budget: bool = False) -> None:

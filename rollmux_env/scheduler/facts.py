@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from rollmux_env.cluster.events import Progress
 from rollmux_env.job_keys import Job
-from rollmux_env.scheduler.dispatcher import DispatchPolicy
 from rollmux_env.scheduler.estimates import PhaseOfShape
 from rollmux_env.scheduler.members import HoldName
 from rollmux_env.scheduler.nodes import PoolName, PoolNode
+from rollmux_env.scheduler.view import DispatchPolicy
 
 
 class Arrived(NamedTuple):

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.commands import Seating
-from rollmux_env.scheduler.dispatcher import Dispatcher, DispatchPolicy
+from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.members import HoldName
 from rollmux_env.scheduler.nodes import NodePool, PoolName, PoolNode
+from rollmux_env.scheduler.view import DispatchPolicy
 
 
 class Group:
@@ -81,6 +82,6 @@ def guest_seating(state: State, nodes: NodePool, number: int, needs: Mapping[Poo
 
 def join(group: Group, state: State, job_id: str, pins: tuple[int, ...], now_s: float) -> None:
     """Make a running job the last member of its group's dispatcher."""
-    group.dispatcher.now_s = now_s
+    group.dispatcher.group.now_s = now_s
     job = state.job(job_id)
     group.dispatcher.joined(job_id, pins, *state.planned_s(job_id), job.staleness, job.slo)

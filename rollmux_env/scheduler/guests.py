@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from rollmux_env.cluster.state import State
-from rollmux_env.scheduler.dispatcher import DispatchPolicy
 from rollmux_env.scheduler.nodes import LEASE, POOLS, NodePool, Place, PoolName
+from rollmux_env.scheduler.view import DispatchPolicy
 
 Needs = Mapping[str, Mapping[PoolName, int]]
 

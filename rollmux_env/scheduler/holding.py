@@ -32,10 +32,10 @@ class Holding:
 
     def grants(self, permits: list[Permit], migrations: Iterable[str], seats: Seats, now_s: float) -> list[Command]:
         """What the permits of a group mean for its nodes: tails shrink, and phases begin as far as nothing is in their way."""
-        wanted = {node.name for one in permits if one.phase == "rollout" for node in seats[one.job_id].seating.rollout_nodes}
+        wanted = {node.name for job_id, phase in permits if phase == "rollout" for node in seats[job_id].seating.rollout_nodes}
         commands: list[Command] = [Shrink(job_id, self.shares.migrate(job_id, wanted)) for job_id in migrations]
-        for permit in permits:
-            commands += self._grant(seats[permit.job_id], permit.phase, len(permits) > 1, now_s)
+        for job_id, phase in permits:
+            commands += self._grant(seats[job_id], phase, len(permits) > 1, now_s)
         return commands
 
     def begin(self, seat: Seat, phase: HoldName, now_s: float) -> None:

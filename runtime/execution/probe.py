@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Literal
 
-from rollmux_env.scheduler.dispatcher import Dispatcher
-from rollmux_env.scheduler.members import Request
+from rollmux_env.scheduler.view import GroupView, WaitingPhase
 from runtime.facts import Bound, Pool
 
 Mode = Literal["alone", "paired"]
@@ -23,9 +22,9 @@ class OverlapProbe:
 
     def __init__(self) -> None:
         self.mode: Mode = "alone"
-        self._second: Request | None = None
+        self._second: WaitingPhase | None = None
 
-    def choose(self, group: Dispatcher) -> Request | None:
+    def choose(self, group: GroupView) -> WaitingPhase | None:
         """The next phase, or the second of a pair."""
         if self._second is not None:
             second, self._second = self._second, None

@@ -124,9 +124,9 @@ def test_least_recently_served_means_by_these_nodes() -> None:
             dispatcher.ready(job, phase)
         order: list[str] = []
         while permits := dispatcher.permits():
-            for permit in permits:
-                order.append(permit.job_id)
-                dispatcher.finished(permit.job_id, phase, 1.0)
+            for job_id, _ in permits:
+                order.append(job_id)
+                dispatcher.finished(job_id, phase, 1.0)
         return order
 
     assert serve("rollout", *"abc") == [*"abc"]  # nobody was served: as they asked, each on a node of its own
@@ -243,7 +243,7 @@ def test_a_tail_does_not_move_for_a_rollout_whose_nodes_are_kept_for_an_overdue_
     for job in "abw":
         dispatcher.ready(job, "rollout")
     assert sorted(dispatcher.permits()) == [("a", "rollout"), ("b", "rollout")]
-    next(request for request in dispatcher.waiting if request.member.job_id == "w").overtaken = 4
+    dispatcher.view.members[-1].row.rollout_overtaken = 4
     dispatcher.ready("c", "rollout")
     dispatcher.threshold("a")
     assert dispatcher.permits() == [] and dispatcher.migrations == []
@@ -269,8 +269,8 @@ def test_the_learned_policy_knows_groups_of_more_nodes_than_an_integer_has_bits(
         dispatcher.ready(job, "rollout")
     first = dispatcher.permits()
     assert len(first) == 1
-    dispatcher.finished(first[0].job_id, "rollout", 9)
-    dispatcher.ready(first[0].job_id, "training")
+    dispatcher.finished(first[0][0], "rollout", 9)
+    dispatcher.ready(first[0][0], "training")
     assert len(dispatcher.permits()) == 2
 
 

@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.lib.recfunctions import repack_fields
 
 from policies.dispatch import make_dispatch
 from rollmux_env.envs.dispatch.replay import figures, replay_group
-from rollmux_env.envs.dispatch.types import MEMBER
 from rollmux_env.errors import InputError
 from tests.trainers.going_on import check_going_on
 from trainers.config import check_config, read_config
-from trainers.env_state import Arrays
+from trainers.env_state import load_state, state_of
 from trainers.evaluation import find_references
 from trainers.problem import make_problem
 from trainers.train import BEST, Run, train
@@ -53,23 +51,13 @@ def test_an_environment_goes_on_exactly_from_its_saved_state() -> None:
     check_going_on(lambda: stale.training(4), lambda mask: mask.shape[1] - 1 - mask[:, ::-1].argmax(1), 70, 150)
 
 
-def test_a_state_from_before_there_were_stale_members_goes_on() -> None:
-    """Groups had no tables of theirs, and members no columns."""
-    problem = make_problem({"name": "dispatch", "rounds": 3, "reference": "round-robin"}, "small")
-    former = [name for name in MEMBER.names or () if name != "staleness" and not name.startswith("beside")]
-
-    def earlier(arrays: Arrays) -> Arrays:
-        members = np.frombuffer(arrays["_groups.members"].tobytes(), dtype=MEMBER).reshape(4, -1)
-        assert not members["staleness"].any()
-        old = repack_fields(members[former])
-        as_bytes = np.frombuffer(old.tobytes(), dtype=np.uint8).reshape(*old.shape, old.dtype.itemsize)
-        return {
-            name: as_bytes if name == "_groups.members" else array
-            for name, array in arrays.items()
-            if name not in ("_groups.pipelines", "_groups.syncs")
-        }
-
-    check_going_on(lambda: problem.training(4), lambda mask: mask.argmax(1), 70, 150, earlier)
+def test_a_state_of_a_version_with_other_tables_is_refused_in_a_line() -> None:
+    """Before groups had one format of rows, what stale members were at had a table of its own."""
+    env: Any = make_problem({"name": "dispatch", "rounds": 3}, "small").training(4)
+    env.reset(seed=3)
+    arrays, plain = state_of(env)
+    with pytest.raises(InputError, match=r"^environment._groups.pipelines: is in only one of the saved environment and this one$"):
+        load_state(env, {**arrays, "_groups.pipelines": np.zeros((4, 0, 64), np.uint8)}, plain)
 
 
 def test_the_preset_can_be_read() -> None:

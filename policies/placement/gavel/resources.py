@@ -15,8 +15,8 @@ import numpy as np
 
 from rollmux_env.cluster_keys import Cluster
 from rollmux_env.job_keys import Job
+from rollmux_env.kernel.alone import alone_s
 from rollmux_env.kernel.tables import TOLERANCE, Floats
-from rollmux_env.timing.alone import alone_s
 
 
 class Shape(NamedTuple):

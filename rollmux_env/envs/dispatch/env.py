@@ -14,7 +14,7 @@ from rollmux_env.envs.dispatch.generator import Generator, RandomGroups
 from rollmux_env.envs.dispatch.observation import observation_space, observation_table
 from rollmux_env.envs.dispatch.reward import Interval, Reward, Work
 from rollmux_env.envs.dispatch.step import ask, follow_round_robin, step_all
-from rollmux_env.envs.dispatch.types import MIGRATION, Group, Groups, TailParameters, group_table
+from rollmux_env.envs.dispatch.types import MIGRATION, MOST_AHEAD, Group, Groups, TailParameters, group_table
 from rollmux_env.envs.dispatch.viewer import picture, text
 from rollmux_env.errors import InputError
 from rollmux_env.job_keys import Job
@@ -138,7 +138,7 @@ def load_group(groups: Groups, e: int, group: Group, model: TailModel) -> None:
     groups.groups["n"][e] = len(group.jobs)
     groups.clocks["horizon_s"][e], groups.clocks["usd_per_hour"][e] = group.horizon_s, group.usd_per_hour
     for k, (job, pins) in enumerate(zip(group.jobs, group.pins, strict=True)):
-        if job.staleness and not groups.pipelines.size:
+        if job.staleness and groups.syncs.shape[2] < MOST_AHEAD:
             raise InputError(f"group: {job.id} is stale, and the generator says that no job is")
         training_s = job.training_s(group.training_nodes)
         member, progress = groups.members[e, k], groups.progress[e, k]

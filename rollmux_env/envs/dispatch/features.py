@@ -5,15 +5,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.envs.dispatch.actions import in_turn, nodes_of, number_of, round_robin, waits_for, write_mask
-from rollmux_env.envs.dispatch.expected import beside_left_s, left_s, sampled, slack_s, until_s
+from rollmux_env.envs.dispatch.actions import choice_of, round_robin, write_mask
+from rollmux_env.envs.dispatch.expected import own_s, rollout_left_s, sampled, slack_s, training_left_s, until_s
 from rollmux_env.envs.dispatch.observation import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES
-from rollmux_env.envs.dispatch.types import NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import compiled, twin
+from rollmux_env.kernel.dispatch import turns
+from rollmux_env.kernel.dispatch.rows import NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL, WAITS
 from rollmux_env.kernel.period import own_period
 from rollmux_env.kernel.tables import Records
 
 Array = NDArray[np.float32]
+
+_in_turn = twin(turns.in_turn)
 
 _GROUP, _ROW, _STATE = len(GROUP_FEATURES), len(ROW_FEATURES), len(STATE_FEATURES)  # the first columns of stale members
 
@@ -43,30 +46,27 @@ def write_observation(group: Records, members: Records, job: Array, rows: Array,
     if n == 0:
         return count
     unit_s, every, training_load, cycle_s, against, least, slacks = 1e-9, 0, 0.0, 0.0, 0.0, np.inf, 0.0
-    training_free_s, training_left_s, next_s = 0.0, 0.0, np.inf
+    training_free_s, busy_s, next_s = 0.0, 0.0, np.inf
     for k in range(n):
         m = members[k]
-        planned_s = own_period(m.planned_rollout_s, m.planned_training_s, m.sync_s, float(m.staleness))
-        expected_s = own_period(m.rollout_s, m.training_s, m.sync_s, float(m.staleness))
+        planned_s = own_period(m.planned_rollout_s, m.planned_training_s, m.sync_s, m.staleness)
+        expected_s = own_period(m.rollout_s, m.training_s, m.sync_s, m.staleness)
         unit_s = max(unit_s, planned_s)
-        every |= nodes_of(m, ROLLOUT) & ~TRAINING_POOL
+        every |= m.nodes & ~TRAINING_POOL
         training_load += m.training_s
         cycle_s = max(cycle_s, expected_s)
         against += min(2.0, expected_s / planned_s) / (2 * n)
         slack = slack_s(m, now_s)
         least = min(least, slack)
         slacks += slack / n
-        if waits_for(m, TRAINING):
+        if m.waits_training == WAITS:
             training_free_s += m.training_s
-        if m.runs != NOTHING:
-            rest_s = left_s(m, now_s)
-            next_s = min(next_s, rest_s)
-            if m.runs == TRAINING:
-                training_left_s = rest_s
-        if m.beside_runs != 0:
-            training_left_s = beside_left_s(m, now_s)
-            next_s = min(next_s, training_left_s)
-    training_free_s += training_left_s
+        if m.rolls != NOTHING:
+            next_s = min(next_s, rollout_left_s(m, now_s))
+        if m.trains != 0:
+            busy_s = training_left_s(m, now_s)
+            next_s = min(next_s, busy_s)
+    training_free_s += busy_s
     rollout_load = 0.0
     for node in range(1, 63):
         bit = 1 << node
@@ -85,9 +85,9 @@ def write_observation(group: Records, members: Records, job: Array, rows: Array,
     job[3] = cycle_s / most
     job[4] = against
     for k in range(n):
-        cluster[0] += (members[k].waits == ROLLOUT) / n
-        cluster[1] += waits_for(members[k], TRAINING) / n
-    cluster[2] = _squash(training_left_s / unit_s)
+        cluster[0] += (members[k].waits_rollout == WAITS) / n
+        cluster[1] += (members[k].waits_training == WAITS) / n
+    cluster[2] = _squash(busy_s / unit_s)
     cluster[3] = _bits(group.busy & every) / n_nodes
     cluster[4] = _bits(group.tails & every) / n_nodes
     cluster[5] = _squash(least / unit_s)
@@ -102,12 +102,10 @@ def write_observation(group: Records, members: Records, job: Array, rows: Array,
     rows[chosen, 5] = 1.0
     rows[0, 0] = 1.0
     rows[0, 6] = cluster[7]
-    for k in range(n):
-        m, beside = members[k], len(members) + k + 1
-        if mask[k + 1] == 1:
-            _write_row(group, members, k, m.waits if m.waits != NOTHING else TAIL, rows[k + 1], unit_s, training_free_s, n_nodes)
-        if m.beside_waits != 0 and mask[beside] == 1:
-            _write_row(group, members, k, TRAINING, rows[beside], unit_s, training_free_s, n_nodes)
+    for at in range(1, len(mask)):
+        if mask[at] == 1:
+            k, phase = choice_of(members, at)
+            _write_row(group, members, k, phase, rows[at], unit_s, training_free_s, n_nodes)
     return count
 
 
@@ -116,31 +114,31 @@ def _write_row(
     group: Records, members: Records, k: int, phase: int, row: Array, unit_s: float, training_free_s: float, n_nodes: int
 ) -> None:
     m, n, now_s = members[k], group.n, group.now_s
-    nodes = nodes_of(m, phase)
+    trains = phase == TRAINING
+    kind = TRAINING if trains else ROLLOUT
+    nodes = TRAINING_POOL if trains else m.nodes
     row[phase] = 1.0
-    row[4] = 1.0 if phase != TAIL and in_turn(group, members, k, phase, False) else 0.0
-    seconds = left_s(m, now_s) if phase == TAIL else (m.training_s if phase == TRAINING else m.rollout_s)
+    row[4] = 1.0 if phase != TAIL and _in_turn(group, members, m, phase, 0) else 0.0
+    seconds = rollout_left_s(m, now_s) if phase == TAIL else (m.training_s if trains else m.rollout_s)
     slack = slack_s(m, now_s)
     row[6] = _squash(seconds / unit_s)
-    row[7] = _squash((m.rollout_s if phase == TRAINING else m.training_s) / unit_s)
+    row[7] = _squash((m.rollout_s if trains else m.training_s) / unit_s)
     row[8] = _squash(slack / unit_s)
-    row[9] = _squash(slack / (min(m.slo, 100.0) * m.own_s + unit_s))
-    overtaken = m.beside_overtaken if phase == TRAINING and m.staleness > 0 else m.overtaken
-    row[10] = min(1.0, overtaken / n) if phase != TAIL else 0.0
-    kind = TRAINING if phase == TRAINING else ROLLOUT
-    number = number_of(m, kind)
+    row[9] = _squash(slack / (min(m.slo, 100.0) * own_s(m) + unit_s))
+    row[10] = min(1.0, (m.training_overtaken if trains else m.rollout_overtaken) / n) if phase != TAIL else 0.0
+    number = m.training_number if trains else m.rollout_number
     rivals_s, shortest_s, least, next_in, next_for, next_slack, behind = 0.0, np.inf, np.inf, np.inf, 0.0, 0.0, 0
     for j in range(n):
         o = members[j]
-        if j == k or nodes_of(o, kind) & nodes == 0:
+        if j == k or (not trains and o.nodes & nodes == 0):
             continue
-        other_s = o.training_s if kind == TRAINING else o.rollout_s
-        behind = max(behind, (m.turn_training - o.turn_training) if kind == TRAINING else (m.turn_rollout - o.turn_rollout))
-        if waits_for(o, kind):
+        other_s = o.training_s if trains else o.rollout_s
+        behind = max(behind, (m.turn_training - o.turn_training) if trains else (m.turn_rollout - o.turn_rollout))
+        if (o.waits_training if trains else o.waits_rollout) == WAITS:
             rivals_s += other_s
             shortest_s = min(shortest_s, other_s)
             least = min(least, slack_s(o, now_s))
-            if phase != TAIL and number_of(o, kind) < number:
+            if phase != TAIL and (o.training_number if trains else o.rollout_number) < number:
                 row[11] += 1 / n
         else:
             wants_s = until_s(o, kind, now_s, training_free_s)
@@ -153,20 +151,20 @@ def _write_row(
     row[16] = _squash(next_for / unit_s)
     row[17] = _squash(next_slack / unit_s)
     row[18] = _bits(nodes & ~TRAINING_POOL) / n_nodes
-    row[19] = _squash((training_free_s - (seconds if phase != TRAINING else 0.0)) / unit_s)
+    row[19] = _squash((training_free_s - (seconds if not trains else 0.0)) / unit_s)
     row[20] = 1.0 if nodes & group.tails != 0 else 0.0
     row[21] = _squash(behind / 1.0)
-    row[22] = min(1.0, (now_s - m.since_s) / (2 * m.rollout_s)) if phase == TAIL else 0.0
+    row[22] = min(1.0, (now_s - m.rollout_since_s) / (2 * m.rollout_s)) if phase == TAIL else 0.0
     if len(row) > _ROW:
         row[_ROW] = m.staleness / (1 + m.staleness)
         row[_ROW + 1] = _samples(m)
         row[_ROW + 3] = 1.0
-        if m.staleness > 0 and kind == TRAINING:
-            row[_ROW + 2] = _squash(left_s(m, now_s) / unit_s)
-            row[_ROW + 3] = 1.0 if m.runs == NOTHING and m.waits == NOTHING else 0.0
+        if m.staleness > 0 and trains:
+            row[_ROW + 2] = _squash(rollout_left_s(m, now_s) / unit_s)
+            row[_ROW + 3] = 1.0 if m.rolls == NOTHING and m.waits_rollout != WAITS else 0.0
         elif m.staleness > 0:
-            row[_ROW + 2] = _squash(beside_left_s(m, now_s) / unit_s)
-            row[_ROW + 3] = 1.0 if m.beside_runs == 0 and m.beside_waits == 0 else 0.0
+            row[_ROW + 2] = _squash(training_left_s(m, now_s) / unit_s)
+            row[_ROW + 3] = 1.0 if m.trains == 0 and m.waits_training != WAITS else 0.0
 
 
 @compiled(arrays=False)

@@ -11,15 +11,14 @@ from numpy.typing import NDArray
 from rollmux_env.cluster_keys import Cluster
 from rollmux_env.errors import InputError
 from rollmux_env.job_keys import Job
+from rollmux_env.kernel.dispatch.rows import GROUP, MEMBER
 from rollmux_env.kernel.tables import Records
 from rollmux_env.network_keys import refuse_network
 from rollmux_env.queue_keys import refuse_queue_keys
 from rollmux_env.timing.migration import Migration
 
-NOTHING, ROLLOUT, TRAINING, TAIL, SYNC = 0, 1, 2, 3, 4
-TRAINING_POOL = 1  # bit 0 stands for all training nodes, bit n + 1 for rollout node n
 MOST_NODES = 61
-ABSENT = 1 << 62  # turn of a member that has no rollout to come, as in `rollmux_env.scheduler.members`
+THRESHOLD = 5  # what comes next for a rollout that is not past it; else a phase of `rollmux_env.kernel.dispatch.rows`
 MOST_AHEAD = 65  # iterations of a stale member that may be on their way: 1 + the largest staleness
 MIGRATION = Migration()  # of the tails that an agent may have moved
 
@@ -78,47 +77,27 @@ def _record(whole: str, real: str) -> np.dtype[Any]:
     return np.dtype([(name, np.int64) for name in whole.split()] + [(name, np.float64) for name in real.split()])
 
 
-# A member as a dispatch policy may see it; rows are in order of admission. `rollmux_env.scheduler.members` has the same.
-#   nodes: its rollout nodes, a bit each       turn_rollout, turn_training: meta-iteration of the next phase of the kind
-#   waits: NOTHING, ROLLOUT or TRAINING        number, overtaken: of the phase that waits
-#   runs: NOTHING, ROLLOUT, TRAINING or TAIL   since_s: when that began   passed: its rollout is past the threshold
-#   rollout_s, training_s: expected, seconds   planned_rollout_s, planned_training_s: worst cases
-#   sync_s, slo, joined_s                      own_s: seconds that its finished phases take alone
-# Of a member of a staleness above 0 these are about its rollouts; its trainings go on beside them:
-#   beside_waits, beside_runs: 1 where one does   beside_number, beside_overtaken, beside_since_s: as above
-MEMBER = _record(
-    "nodes turn_rollout turn_training waits number overtaken runs passed staleness "
-    "beside_waits beside_number beside_overtaken beside_runs",
-    "since_s rollout_s training_s planned_rollout_s planned_training_s sync_s slo joined_s own_s beside_since_s",
-)
-
-# A group as a dispatch policy may see it: members, nodes that run a full phase, nodes of which a tail holds a share, the clock.
-GROUP = _record("n busy tails", "now_s")
-
 # A member as the simulation runs it.
-#   until_s, stamp, next: when what comes next, and which of what comes together is first
+#   until_s, stamp, next: when what comes next of its rollout, and which of what comes together is first
+#   training_until_s, training_stamp, training_switch_s: when its training ends, as above, and how long of it is the switch
 #   base_*_s: the phases' worst cases as placed   *_warm_s, *_cold_s: switches   *_is_cold: not yet started here
-#   begun: its iteration has had its rollout   rate, left_s, tail_s, went_s: of a rollout, from `went_s` on, as in the event replay
-#   began_s: of the phase   start_s, switch_s: of the span in hand, and how long it only switches
-#   *s_done, sum_*_s: finished phases   iteration   solo_s: of finished iterations, alone   ended_s: the last one's end
+#   rate, left_s, tail_s, went_s: of its rollout, as in `rollmux_env.kernel.dispatch.pace`
+#   began_s: of its rollout   start_s, switch_s: of the span in hand, and how long it only switches
+#   sampled, trained, iteration: rollouts, trainings, and iterations with their syncs that are over
+#   sampled_s, trained_s, solo_s: when those of its last iteration would have ended alone   ended_s: the last iteration's end
 #   behind_s: how far it was behind its SLO then
 PROGRESS = _record(
-    "stamp next rollout_is_cold training_is_cold iteration rollouts_done trainings_done",
-    "until_s base_rollout_s base_training_s rollout_warm_s rollout_cold_s training_warm_s training_cold_s rate left_s tail_s "
-    "went_s began_s start_s switch_s sum_rollout_s sum_training_s solo_s ended_s behind_s",
+    "stamp next training_stamp rollout_is_cold training_is_cold sampled trained iteration",
+    "until_s training_until_s training_switch_s base_rollout_s base_training_s rollout_warm_s rollout_cold_s training_warm_s "
+    "training_cold_s rate left_s tail_s went_s began_s start_s switch_s sampled_s trained_s solo_s ended_s behind_s",
 )
 
-# A stale member as the simulation runs it, beside its rollouts.
-#   sampled, trained: rollouts and trainings that are over   until_s, stamp: when its training ends, as above
-#   began_s, switch_s: of the training   sampled_s, trained_s: when those of its last iteration would have ended alone
-PIPELINE = _record("stamp sampled trained", "until_s began_s switch_s sampled_s trained_s")
-
 # A group as the simulation runs it.
-#   over: 1 at the end of the episode, horizon_s   stamps, requests, spans: counters   invalid: the last action was masked
+#   over: 1 at the end of the episode, horizon_s   stamps, spans: counters   invalid: the last action was masked
 #   work_s, behind_s: T_solo seconds done, and lost against SLOs, in the interval since the last decision at since_s
 #   all_work_s, decisions, migrations: since the beginning
 CLOCK = _record(
-    "over stamps requests spans invalid decisions migrations",
+    "over stamps spans invalid decisions migrations",
     "horizon_s usd_per_hour since_s work_s behind_s all_work_s",
 )
 
@@ -127,15 +106,14 @@ SPAN = _record("member what iteration nodes", "start_s end_s switch_s share")
 
 
 class Groups(NamedTuple):
-    """E groups side by side, of at most M members on N nodes (the training nodes count as one), K iterations and L spans. S is M
-    where members may be stale, else 0.
+    """E groups side by side, of at most M members on N nodes (the training nodes count as one), K iterations and L spans. A
+    iterations of a member may be on their way: `MOST_AHEAD` where members may be stale.
 
     Attributes:
         groups, clocks: (E,). members, progress: (E, M). last: (E, N) the member that each node last ran, or -1.
         durations: (E, M, 4, K) sampled for each iteration: factors of rollout and training, threshold, stretch.
         history: (E, L) the latest spans, a ring.
-        pipelines: (E, S). syncs: (E, S, MOST_AHEAD, 3) of the latest iterations, a ring: when the sync ends, its stamp, and when it
-            would have ended alone.
+        syncs: (E, M, A, 3) of the latest iterations, a ring: when the sync ends, its stamp, and when it would have ended alone.
     """
 
     groups: Records
@@ -145,7 +123,6 @@ class Groups(NamedTuple):
     last: NDArray[np.int64]
     durations: NDArray[np.float64]
     history: Records
-    pipelines: Records
     syncs: NDArray[np.float64]
 
 
@@ -159,8 +136,7 @@ def group_table(envs: int, members: int, nodes: int, iterations: int, stale: boo
         last=np.zeros((envs, nodes), dtype=np.int64),
         durations=np.zeros((envs, members, 4, iterations)),
         history=np.zeros((envs, spans), dtype=SPAN),
-        pipelines=np.zeros((envs, members * stale), dtype=PIPELINE),
-        syncs=np.zeros((envs, members * stale, MOST_AHEAD, 3)),
+        syncs=np.zeros((envs, members, MOST_AHEAD if stale else 2, 3)),
     )
 
 

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.envs.dispatch.types import NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL, Groups
+from rollmux_env.envs.dispatch.types import Groups
+from rollmux_env.kernel.dispatch.rows import ROLLOUT, TAIL, TRAINING, TRAINING_POOL
 
 WIDTH = 72  # characters of a lane of text
 _BUBBLE = "#f3e3d3"
-_PHASES = {ROLLOUT: "rollout", TRAINING: "training", TAIL: "tail"}
 
 
 class Bar(NamedTuple):
@@ -36,15 +36,13 @@ def bars_of(groups: Groups, e: int, since_s: float, share: float) -> list[Bar]:
     tails = int(groups.groups["tails"][e])
     for k, member in enumerate(groups.members[e, : groups.groups["n"][e]]):
         nodes, start_s = int(member["nodes"]), float(groups.progress["start_s"][e, k])
-        if member["runs"] == ROLLOUT:
+        if member["rolls"] == ROLLOUT:
             bars.append(Bar(k, ROLLOUT, nodes & ~tails, start_s, now_s, 1.0))
             bars.append(Bar(k, ROLLOUT, nodes & tails, start_s, now_s, 1 - share))
-        elif member["runs"] == TRAINING:
-            bars.append(Bar(k, TRAINING, TRAINING_POOL, start_s, now_s, 1.0))
-        elif member["runs"] == TAIL:
+        elif member["rolls"] == TAIL:
             bars.append(Bar(k, TAIL, nodes, start_s, now_s, share))
-        if member["beside_runs"]:
-            bars.append(Bar(k, TRAINING, TRAINING_POOL, float(groups.pipelines["began_s"][e, k]), now_s, 1.0))
+        if member["trains"]:
+            bars.append(Bar(k, TRAINING, TRAINING_POOL, float(member["training_since_s"]), now_s, 1.0))
     return [bar for bar in bars if bar.nodes and bar.end_s > max(since_s, bar.start_s)]
 
 
@@ -69,8 +67,7 @@ def title_of(groups: Groups, e: int) -> str:
     """A line about the time and who waits."""
     clock, now_s = groups.clocks[e], float(groups.groups["now_s"][e])
     members = groups.members[e, : groups.groups["n"][e]]
-    waits = [f"{_name(k)} for its {_PHASES[int(m['waits'])]}" for k, m in enumerate(members) if m["waits"] != NOTHING]
-    waits += [f"{_name(k)} for its training" for k, m in enumerate(members) if m["beside_waits"]]
+    waits = [f"{_name(k)} for its {what}" for what in ("rollout", "training") for k in np.flatnonzero(members[f"waits_{what}"])]
     jobs = clock["all_work_s"] / now_s if now_s > 0 else 0.0
     hours = f"{now_s / 3600:.2f} h of {clock['horizon_s'] / 3600:.2f} h"
     return f"{hours}, so far the work of {jobs:.2f} jobs; waiting: {', '.join(waits) or 'nobody'}"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,9 @@ from numba.core.runtime import _nrt_python, rtsys
 
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.generator import Workload
-from rollmux_env.kernel.compiled import compiled, drop_stale
+from rollmux_env.kernel.compiled import compiled, drop_stale, twin
+from rollmux_env.kernel.dispatch import turns
+from rollmux_env.kernel.dispatch.rows import GROUP, MEMBER, NOTHING, ROLLOUT, WAITS, GroupRow, MemberRow, record
 
 
 def test_code_that_cannot_be_kept_on_disk_runs_all_the_same() -> None:
@@ -55,3 +58,18 @@ def test_functions_that_count_no_references_lose_no_memory() -> None:
     assert after.alloc > before.alloc, "arrays were made"
     assert after.alloc - after.free == before.alloc - before.free
     assert after.mi_alloc - after.mi_free == before.mi_alloc - before.mi_free
+
+
+def test_one_text_runs_over_objects_and_compiled_over_records() -> None:
+    """What a rule calls is compiled with it; the rule itself stays plain."""
+    own_turn: Any = twin(turns.round_robin)
+    assert isinstance(turns.round_robin, FunctionType) and not isinstance(own_turn, FunctionType)
+    rows, group = [MemberRow(), MemberRow()], GroupRow()
+    group.n, group.waiting = 2, 1
+    for k, row in enumerate(rows):
+        row.nodes, row.order = 2, k
+    rows[1].waits_rollout, rows[0].turn_rollout = WAITS, 1  # the first one had its turn
+    members, groups = np.array([record(row) for row in rows], dtype=MEMBER), np.array([record(group)], dtype=GROUP)
+    assert turns.round_robin(group, rows, True, False) == own_turn(groups[0], members, True, False) == (1, ROLLOUT)
+    group.busy = groups["busy"][0] = 2
+    assert turns.round_robin(group, rows, True, False) == own_turn(groups[0], members, True, False) == (0, NOTHING)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from rollmux_env.kernel.alone import alone_s
 from rollmux_env.kernel.period import exact_period, period_bound
 from rollmux_env.kernel.tables import Floats, Ints
-from rollmux_env.timing.alone import alone_s
 from tests.oracle.draw import Member as Drawn
 from tests.oracle.draw import examples, group_members, seconds
 from tests.oracle.period import Member, period, period_of_cycles

@@ -24,8 +24,7 @@ from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario, parse_scenario
-from rollmux_env.scheduler.dispatcher import Dispatcher
-from rollmux_env.scheduler.members import Member, Request
+from rollmux_env.scheduler.view import GroupView, MemberView, WaitingPhase
 from rollmux_env.timing.migration import Migration
 from rollmux_env.timing.tail import TailModel
 from tests.oracle import draw
@@ -379,7 +378,7 @@ def test_a_dispatcher_knows_when_its_members_joined() -> None:
     class Spy(RoundRobin):
         joined: ClassVar[dict[tuple[int, str], float]] = {}
 
-        def choose(self, group: Dispatcher) -> Request | Member | None:
+        def choose(self, group: GroupView) -> WaitingPhase | MemberView | None:
             self.joined.update({(id(group), member.job_id): member.joined_s for member in group.members})
             return super().choose(group)
 

@@ -15,9 +15,9 @@ from rollmux_env.replay.checks import check_state
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import ANSWERS, Command
 from rollmux_env.scheduler.core import Entry, Scheduler, Step
-from rollmux_env.scheduler.dispatcher import DispatchPolicy
 from rollmux_env.scheduler.facts import Fact
 from rollmux_env.scheduler.nodes import Assigned, NodePool, PoolName, Returned
+from rollmux_env.scheduler.view import DispatchPolicy
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from typing import NamedTuple, cast
 
 from hypothesis import strategies as st
 
-from rollmux_env.scheduler.dispatcher import Dispatcher, DispatchPolicy
-from rollmux_env.scheduler.members import Member, PhaseName, Request
+from rollmux_env.scheduler.dispatcher import Dispatcher
+from rollmux_env.scheduler.members import PhaseName
+from rollmux_env.scheduler.view import DispatchPolicy, GroupView, MemberView, WaitingPhase
 
 POOL = "training pool"
 
@@ -44,9 +45,9 @@ class Watched:
     policy: DispatchPolicy
     overtaken: list[int] = field(default_factory=list)
 
-    def choose(self, group: Dispatcher) -> Request | Member | None:
+    def choose(self, group: GroupView) -> WaitingPhase | MemberView | None:
         request = self.policy.choose(group)
-        if isinstance(request, Request):
+        if isinstance(request, WaitingPhase):
             self.overtaken.append(request.overtaken)
         return request
 
@@ -107,15 +108,15 @@ def drive(policy: DispatchPolicy, players: Sequence[Player], until: float) -> li
                 asked.add((name, "rollout"))
             else:
                 present.discard(name)
-        for permit in dispatcher.permits():
-            asked.remove(permit)
-            player = by_name[permit.job_id]
-            nodes = player.pins if permit.phase == "rollout" else (POOL,)
+        for job_id, granted in dispatcher.permits():
+            asked.remove((job_id, granted))
+            player = by_name[job_id]
+            nodes = player.pins if granted == "rollout" else (POOL,)
             in_use = {node for phase in running.values() for node in phase.nodes}
             assert not in_use & set(nodes)
-            end = now + player.duration(permit.phase, iteration[permit.job_id])
-            running[permit.job_id] = Ran(permit.job_id, permit.phase, iteration[permit.job_id], nodes, now, end)
-            push(end, permit.phase, permit.job_id)
+            end = now + player.duration(granted, iteration[job_id])
+            running[job_id] = Ran(job_id, granted, iteration[job_id], nodes, now, end)
+            push(end, granted, job_id)
     return ran
 
 

@@ -10,8 +10,7 @@ from policies.dispatch import DISPATCH, make_dispatch
 from policies.dispatch.round_robin import RoundRobin
 from rollmux_env.errors import PlanError
 from rollmux_env.scheduler.dispatcher import Dispatcher
-from rollmux_env.scheduler.members import Member as GroupMember
-from rollmux_env.scheduler.members import Permit, Request
+from rollmux_env.scheduler.view import GroupView, MemberView, WaitingPhase
 from tests.oracle import period
 from tests.oracle.draw import Member, examples, group_members
 from tests.rollmux_env.scheduler.driving import Player, Ran, Watched, drive, lively_groups
@@ -136,14 +135,14 @@ def test_one_that_leaves_does_so_at_the_end_of_its_iteration() -> None:
     dispatcher = Dispatcher(RoundRobin())
     dispatcher.joined("a", (0,), 1, 1)
     dispatcher.ready("a", "rollout")
-    assert dispatcher.permits() == [Permit("a", "rollout")]
+    assert dispatcher.permits() == [("a", "rollout")]
     assert not dispatcher.leaving("a")
     dispatcher.finished("a", "rollout", 1)
     assert dispatcher.ready("a", "training")
-    assert dispatcher.permits() == [Permit("a", "training")]
+    assert dispatcher.permits() == [("a", "training")]
     dispatcher.finished("a", "training", 1)
     assert not dispatcher.ready("a", "rollout")
-    assert not dispatcher.members
+    assert not dispatcher.view.members
     assert dispatcher.permits() == []
 
 
@@ -177,7 +176,7 @@ def test_reports_that_cannot_be_are_refused() -> None:
 
 def test_a_policy_cannot_give_a_node_twice() -> None:
     class Careless:
-        def choose(self, group: Dispatcher) -> Request:
+        def choose(self, group: GroupView) -> WaitingPhase:
             return group.waiting[0]
 
     dispatcher = Dispatcher(Careless())
@@ -200,13 +199,13 @@ def reach_threshold(dispatcher: Dispatcher, jobs: str = "ab") -> None:
 def test_a_tail_keeps_a_share_and_the_next_rollout_has_the_node() -> None:
     dispatcher = Dispatcher(RoundRobin(migrate=0.8))
     reach_threshold(dispatcher)
-    assert [member.job_id for member in dispatcher.movable] == ["a"]
+    assert [member.job_id for member in dispatcher.view.movable] == ["a"]
     assert dispatcher.permits() == [("b", "rollout")] and dispatcher.migrations == ["a"]
-    assert dispatcher.busy == dispatcher.tails == 2
+    assert dispatcher.view.busy == dispatcher.view.tails == 2
     assert dispatcher.permits() == [] and dispatcher.migrations == []
     dispatcher.finished("a", "rollout", 12)
     dispatcher.ready("a", "training")
-    assert (dispatcher.busy, dispatcher.tails) == (2, 0)
+    assert (dispatcher.view.busy, dispatcher.view.tails) == (2, 0)
     assert dispatcher.permits() == [("a", "training")]
 
 
@@ -215,9 +214,9 @@ def test_a_node_holds_one_tail_at_a_time() -> None:
     reach_threshold(dispatcher, "abc")
     assert dispatcher.permits() == [("b", "rollout")]
     dispatcher.threshold("b")
-    assert not dispatcher.movable and dispatcher.permits() == []
+    assert not dispatcher.view.movable and dispatcher.permits() == []
     dispatcher.finished("a", "rollout", 12)
-    assert [member.job_id for member in dispatcher.movable] == ["b"]
+    assert [member.job_id for member in dispatcher.view.movable] == ["b"]
     assert dispatcher.permits() == [("c", "rollout")] and dispatcher.migrations == ["b"]
 
 
@@ -229,7 +228,7 @@ def test_nobody_migrates_for_nobody() -> None:
     dispatcher.permits()
     dispatcher.threshold("a")
     dispatcher.ready("b", "rollout")
-    assert not dispatcher.movable
+    assert not dispatcher.view.movable
     assert dispatcher.permits() == [("b", "rollout")] and dispatcher.migrations == []
 
 
@@ -238,12 +237,12 @@ def test_one_that_goes_takes_its_tail_along() -> None:
     reach_threshold(dispatcher)
     dispatcher.permits()
     dispatcher.gone("a")
-    assert (dispatcher.busy, dispatcher.tails) == (2, 0)
+    assert (dispatcher.view.busy, dispatcher.view.tails) == (2, 0)
 
 
 def test_a_policy_cannot_migrate_what_is_not_movable() -> None:
     class Careless:
-        def choose(self, group: Dispatcher) -> Request | GroupMember:
+        def choose(self, group: GroupView) -> WaitingPhase | MemberView:
             return next(iter(group.members)) if group.busy else group.waiting[0]
 
     dispatcher = Dispatcher(Careless())

@@ -10,9 +10,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from rollmux_env.errors import InputError
+from rollmux_env.kernel.alone import alone_s
 from rollmux_env.reading import read_mapping
 from rollmux_env.scenario import Scenario, load_scenario, parse_scenario
-from rollmux_env.timing.alone import alone_s
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.parallel import Nodes, parallelisms

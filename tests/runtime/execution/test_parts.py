@@ -149,11 +149,11 @@ def test_the_probe_runs_phases_alone_then_in_pairs() -> None:
     for name in "ab":
         group.joined(name, (0,), 1.0, 1.0)
         group.ready(name, "rollout")
-    assert [permit.job_id for permit in group.permits()] == ["a"]
+    assert group.permits() == [("a", "rollout")]
     policy.mode = "paired"
     group.finished("a", "rollout", 1.0)
     group.ready("a", "training")
-    assert [tuple(permit) for permit in group.permits()] == [("b", "rollout"), ("a", "training")]
+    assert group.permits() == [("b", "rollout"), ("a", "training")]
     group.finished("b", "rollout", 1.0)
     group.ready("b", "training")
     assert not group.permits()  # not beside a's training, nor before a is ready again

@@ -9,8 +9,9 @@ import numpy as np
 from rollmux_env.envs.dispatch.dynamics import begin
 from rollmux_env.envs.dispatch.env import DispatchVectorEnv, load_group
 from rollmux_env.envs.dispatch.replay import replay_group
-from rollmux_env.envs.dispatch.types import MIGRATION, TRAINING_POOL, Group, Groups, TailParameters, group_table
-from rollmux_env.scheduler.dispatcher import DispatchPolicy
+from rollmux_env.envs.dispatch.types import MIGRATION, Group, Groups, TailParameters, group_table
+from rollmux_env.kernel.dispatch.rows import TRAINING_POOL
+from rollmux_env.scheduler.view import DispatchPolicy
 from rollmux_env.timing.tail import TailModel
 
 MODEL = TailModel()

@@ -28,9 +28,10 @@ from rollmux_env.envs.dispatch.observation import ON_POLICY, ROW_FEATURES, STALE
 from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.envs.dispatch.reward import Work
 from rollmux_env.envs.dispatch.step import follow_round_robin
-from rollmux_env.envs.dispatch.types import NOTHING, Group
+from rollmux_env.envs.dispatch.types import Group
 from rollmux_env.errors import InputError
 from rollmux_env.held_out import FIRST_DRAWN_SEED
+from rollmux_env.kernel.dispatch.rows import WAITS
 from rollmux_env.phase_keys import Switch
 from tests.rollmux_env.envs.dispatch.playing import ROOM, TAILS, loaded, replayed, spans_of, with_room
 from tests.rollmux_env.envs.playing import at_random_of, bytes_of, check_scalar
@@ -151,8 +152,8 @@ def test_random_choices_keep_every_invariant() -> None:
         observation, _, ended, _, info = env.step(choose(observation["mask"]))
         members = env.groups.members
         assert (env.groups.groups["now_s"] >= now_s).all() and not info["invalid_action"][~over].any()
-        assert (members["overtaken"][members["waits"] != NOTHING] <= 2 * 4).all()
-        assert (members["beside_overtaken"][members["beside_waits"] == 1] <= 2 * 4).all()
+        for phase in ("rollout", "training"):
+            assert (members[f"{phase}_overtaken"][members[f"waits_{phase}"] == WAITS] <= 2 * 4).all()
         over |= ended
     for e in range(40):
         group, spans = env.generator.group(e), env.groups.history[e, : env.groups.clocks["spans"][e]]

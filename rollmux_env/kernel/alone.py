@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def alone_s(rollout_s: float, training_s: float, sync_s: float, staleness: int = 0) -> float:
+def alone_s(rollout_s: float, training_s: float, sync_s: float, staleness: float = 0) -> float:
     """Seconds of an iteration in steady state, of a job that has its nodes for itself.
 
     On-policy one phase follows the other. A stale job's next rollouts go on beside its training: then its longest phase counts, and

@@ -1,0 +1,1 @@
+"""The rules of a co-execution group, said once: plain functions over rows, which environments compile."""

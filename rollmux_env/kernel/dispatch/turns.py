@@ -1,0 +1,112 @@
+"""What may be chosen in a group, and strict round robin. See `rules`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rollmux_env.kernel.alone import alone_s
+from rollmux_env.kernel.dispatch.rows import ABSENT, NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL, WAITS, GroupRow, MemberRow
+
+Members = Sequence[MemberRow]
+_MARGIN = 1.2
+
+
+def wanted(group: GroupRow, members: Members) -> int:
+    """The nodes that rollouts wait for."""
+    nodes = 0
+    for k in range(group.n):
+        if members[k].waits_rollout == WAITS:
+            nodes |= members[k].nodes
+    return nodes
+
+
+def movable(group: GroupRow, m: MemberRow, wanted: int) -> bool:
+    """Whether the tail of a member may migrate: past the threshold, on nodes without another tail that a rollout waits for."""
+    return m.passed != 0 and m.rolls == ROLLOUT and m.nodes & wanted != 0 and m.nodes & group.tails == 0
+
+
+def hand_over(group: GroupRow, members: Members, careful: bool) -> int:
+    """Mark the members whose tails may migrate; where `careful` is True, not the one that the group waits for. Returns the nodes
+    that they would leave."""
+    nodes, freed = wanted(group, members), 0
+    for k in range(group.n):
+        m = members[k]
+        m.handing = 0
+        if movable(group, m, nodes) and not (careful and is_bound(group, members, m)):
+            m.handing = 1
+            freed |= m.nodes
+    return freed
+
+
+def is_bound(group: GroupRow, members: Members, m: MemberRow) -> bool:
+    """Whether a group is as slow as this member is alone: its cycle is clearly longer than any other's, and so long that its
+    rollout nodes have little more to do in it. By expected seconds."""
+    others_s, load_s = 0.0, 0.0
+    for k in range(group.n):
+        o = members[k]
+        if o.order != m.order:
+            others_s = max(others_s, alone_s(o.rollout_s, o.training_s, o.sync_s, o.staleness))
+        if o.nodes & m.nodes != 0:
+            load_s += o.rollout_s
+    own_s = alone_s(m.rollout_s, m.training_s, m.sync_s, m.staleness)
+    return own_s > _MARGIN * others_s and _MARGIN * own_s > load_s
+
+
+def overdue_before(group: GroupRow, members: Members, number: int) -> int:
+    """The nodes that are kept for phases which became ready before one of a number and were overtaken as often as the group has
+    members."""
+    nodes = 0
+    for k in range(group.n):
+        o = members[k]
+        if o.waits_rollout == WAITS and o.rollout_overtaken >= group.n and o.rollout_number < number:
+            nodes |= o.nodes
+        if o.waits_training == WAITS and o.training_overtaken >= group.n and o.training_number < number:
+            nodes |= TRAINING_POOL
+    return nodes
+
+
+def in_turn(group: GroupRow, members: Members, m: MemberRow, phase: int, handed: int) -> bool:
+    """Whether nobody comes before a member's phase in strict round robin; `handed` is 1 once the marked tails have left."""
+    own, order = (m.turn_training if phase == TRAINING else m.turn_rollout), m.order
+    for k in range(group.n):
+        o = members[k]
+        if phase == TRAINING:
+            turn = o.turn_training
+        elif o.nodes & m.nodes == 0:
+            continue
+        else:
+            turn = o.turn_rollout + handed * o.handing
+        if turn < own or (turn == own and o.order < order):
+            return False
+    return True
+
+
+def round_robin(group: GroupRow, members: Members, migrates: bool, careful: bool) -> tuple[int, int]:
+    """What strict round robin does next: the first waiting phase whose turn it is on all its nodes, else a tail that is in the
+    way of the next one.
+
+    Returns:
+        The row of a member, and the phase that it begins, or `TAIL`; `NOTHING` where nobody does anything.
+    """
+    best, what, first, busy = 0, NOTHING, ABSENT, group.busy
+    for k in range(group.n):
+        m = members[k]
+        if m.waits_rollout == WAITS and m.rollout_number < first and m.nodes & busy == 0:  # noqa: SIM102 (in_turn is dear)
+            if in_turn(group, members, m, ROLLOUT, 0):
+                best, what, first = k, ROLLOUT, m.rollout_number
+        if m.waits_training == WAITS and m.training_number < first and TRAINING_POOL & busy == 0:  # noqa: SIM102
+            if in_turn(group, members, m, TRAINING, 0):
+                best, what, first = k, TRAINING, m.training_number
+    if what != NOTHING or not migrates:
+        return best, what
+    freed = hand_over(group, members, careful)
+    nodes = 0
+    for k in range(group.n):
+        m = members[k]
+        could = m.waits_rollout == WAITS and m.nodes & freed != 0 and m.nodes & busy & ~freed == 0
+        if could and m.rollout_number < first and in_turn(group, members, m, ROLLOUT, 1):
+            nodes, first = m.nodes, m.rollout_number
+    for k in range(group.n):
+        if members[k].handing != 0 and members[k].nodes & nodes != 0:
+            return k, TAIL
+    return 0, NOTHING
