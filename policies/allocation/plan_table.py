@@ -10,8 +10,8 @@ from math import inf
 from policies.allocation.rollout import Kind, RolloutPlan, replica_kinds, rollout_plan
 from policies.allocation.training import Timed, training_plans
 from rollmux_env.errors import InputError
+from rollmux_env.kernel.alone import alone_s
 from rollmux_env.timing.allocation import Allocation, Budget, Counts
-from rollmux_env.timing.alone import alone_s
 from rollmux_env.timing.work import Work
 
 
