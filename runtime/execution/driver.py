@@ -17,12 +17,6 @@ from rollmux_env.phase_keys import Phase, Training
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.nodes import NodePool
-from runtime.attach.confining import problem_of_names
-from runtime.attach.leases import Leases
-from runtime.attach.ledger import Ledger
-from runtime.attach.resuming import continue_leases, recall_leases
-from runtime.execution.iteration_ends import IterationEnds
-from runtime.execution.job_calls import JobCalls
 from runtime.execution.job_handle import how_far
 from runtime.execution.kinds import ProcessesByKind
 from runtime.execution.lifecycle import JobLifecycle
@@ -37,6 +31,12 @@ from runtime.execution.solo import SoloIterations
 from runtime.facts import Ended, Started, Submitted
 from runtime.jobs.spec import JobSpec
 from runtime.output import LOGS, trim
+from runtime.owners.http.confining import problem_of_names
+from runtime.owners.http.leases import Leases
+from runtime.owners.http.ledger import Ledger
+from runtime.owners.http.resuming import continue_leases, recall_leases
+from runtime.owners.ray.calls import JobCalls
+from runtime.owners.ray.iterations import Iterations
 from runtime.record import RunRecord
 
 _TRIMS_S = 0.5  # between looks at what jobs print
@@ -78,12 +78,12 @@ class RunDriver:
         self.lifecycle = JobLifecycle(self.run, by_kind, stays)
         self.profiling = Profiling(self.run, self.lifecycle)
         self._solo = SoloIterations(self.run, self.lifecycle)
-        ends = IterationEnds(self.run, self.lifecycle, self.profiling, self._solo)
-        self.calls = JobCalls(self.run, self.lifecycle, self.profiling, ends)
+        iterations = Iterations(self.run, self.lifecycle, self.profiling, self._solo)
+        self.calls = JobCalls(self.run, self.lifecycle, self.profiling, iterations)
         self._ledger = Ledger(self.run)
         self.commands = by_kind.commands
         by_kind.attached.ledger = by_kind.commands.ledger = self._ledger
-        self.leases = Leases(self.run, self.lifecycle, ends, self._ledger)
+        self.leases = Leases(self.run, self.lifecycle, self._ledger)
         by_kind.commands.ending = self.leases.ending
 
     def _begin(self) -> None:

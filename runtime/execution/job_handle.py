@@ -11,6 +11,7 @@ from rollmux_env.cluster.events import Progress
 from rollmux_env.job_keys import Job
 from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.members import HoldName
+from runtime.execution.bell import Bell
 from runtime.execution.messages import End, Nodes, Order, Report
 from runtime.execution.profiles import Measured
 from runtime.facts import Node, PhaseSlice, Pool, Span
@@ -38,7 +39,7 @@ class Hold:
 
     Attributes:
         pool: the phase, as its nodes' pool; `sync` where it is for all nodes of the job.
-        iteration: number of that which the phase belongs to; of a stale job rollouts are ahead of trainings.
+        iteration: number of that which the phase belongs to; rollouts may be ahead of trainings.
         since_s: when the job could begin: `start_s`, or when others had made room for it.
     """
 
@@ -66,14 +67,14 @@ class JobHandle:
             anew. busy_s: node-seconds of its phases, by pool.
         since_s: it has had no need to wait since; None while it waits. began_s: when the rollouts of iterations that are not over
             were ready, by number. follows_s: when the iteration before the one in hand was over, or it got its place since.
-        holds: its permits, by phase: one, or of a stale job one a side. asks: those that it has asked for and not had.
+        holds: its permits, by phase: one, or where rollouts are ahead one a side. asks: those that it has asked for and not had.
         permits, next: the permits, by phase, and the order that it waits for. A permit that names pools is none: the job is first
             to leave what it has on their nodes.
         pauses: its rollouts wait with what comes next, since it is to leave its place.
         parts: what its rollout nodes are cut into, of a job that can do with a part of them. uses: numbers of those that its
             rollout is to use; knows: of those that it knows of. past_threshold: its rollout has reached that of migration.
             wake: finished responses at which its rollout stops, to ask its rollout policy; None: at none.
-        changed: is set, and made anew, when these change or the rollout is over. progress: of the phase, by who counts.
+        changed: rings when its place, its lease, a phase or these parts have changed. progress: of the phase, by who counts.
         warnings: that its processes have told the user.
         interrupted: the iteration in hand has waited for room on a disk. full: its checkpoint finds none; what the system says.
         waits: how its state may wait between phases, by pool. to_leave: pools on whose nodes its state is no longer to stay.
@@ -121,7 +122,7 @@ class JobHandle:
     knows: tuple[int, ...] = ()
     past_threshold: bool = False
     wake: int | None = None
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: Bell = field(default_factory=Bell)
     progress: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     workers: list[Any] = field(default_factory=list)
     warnings: set[str] = field(default_factory=set)
@@ -189,12 +190,13 @@ class JobHandle:
         self.group, self.moving, self.leaving, self.pauses = seating.group, False, False, False
         self.numbers = {"rollout": seating.rollout, "training": seating.training}
         self.nodes = {"rollout": seating.rollout_nodes, "training": seating.training_nodes}  # type: ignore[dict-item]
+        self.changed.ring()
 
     def stand(self) -> None:
         """It has no place."""
         self.group, self.moving, self.leaving = None, False, False
         self.give_up()
-        self.notify()
+        self.changed.ring()
 
     def give_up(self) -> None:
         """It has no permit, and waits for none."""
@@ -220,11 +222,6 @@ class JobHandle:
     def is_woken(self) -> bool:
         """Whether as many responses of its rollout have finished as it stops for."""
         return self.wake is not None and how_far(self.progress)[0] >= self.wake
-
-    def notify(self) -> None:
-        """Let those who watch its rollout know that its parts have changed, or that it is over."""
-        self.changed.set()
-        self.changed = asyncio.Event()
 
     def ask_to_leave(self, pools: tuple[Pool, ...]) -> None:
         """Wake it where it waits for a permit, so that its state leaves some nodes; it will wait again."""

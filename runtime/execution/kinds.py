@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Collection, Sequence
 
 from rollmux_env.errors import InputError
-from runtime.attach.commands import CommandProcesses
-from runtime.attach.processes import AttachedProcesses
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
 from runtime.execution.processes import Processes
 from runtime.facts import Node
+from runtime.owners.http.commands import CommandProcesses
+from runtime.owners.http.processes import AttachedProcesses
 
 
 class ProcessesByKind:

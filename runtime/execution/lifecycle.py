@@ -262,6 +262,7 @@ class JobLifecycle:
         successor.checkpoint = str(resume.folder) if resume.folder is not None else None
         successor.recorded = {iterations for iterations in handle.recorded if iterations <= begins}
         successor.restarted, successor.warnings, successor.waits = note.why, handle.warnings, handle.waits
+        successor.changed = handle.changed
         placed = run.scheduler.state.is_running(job_id)
         successor.parks, successor.exceeds = handle.parks, handle.exceeds
         handle.gone = True

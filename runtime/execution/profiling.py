@@ -15,7 +15,6 @@ from typing import cast
 
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
-from runtime.attach.confining import confine
 from runtime.execution.first_loads import has_loaded, note_loaded
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
@@ -28,6 +27,7 @@ from runtime.execution.shape_estimates import with_shapes
 from runtime.facts import Node, PhaseSlice, Pool, Profiled
 from runtime.jobs.spec import JobSpec
 from runtime.machine import lacked_core
+from runtime.owners.http.confining import confine
 
 _TOGETHER = 8
 _PASSES: dict[Mode, int] = {"alone": 2, "paired": 4}  # worst-case iterations of the probe; the first rollout of a pair is alone

@@ -7,7 +7,6 @@ from time import monotonic, time
 
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.nodes import NodePool
-from runtime.attach.resuming import is_in_use
 from runtime.checkpoints import drop_above, newest
 from runtime.cold_starts import cold_starts_of
 from runtime.execution.job_handle import JobHandle
@@ -19,6 +18,7 @@ from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import RunState
 from runtime.facts import Assigned, Fact, Failed, Relaunched, Restarted, Returned
 from runtime.journal import JOURNAL, read_facts, record_of, state_of
+from runtime.owners.http.resuming import is_in_use
 from runtime.record import RunRecord
 
 

@@ -40,6 +40,7 @@ from runtime.execution.shape_estimates import shape_lines
 from runtime.facts import Fact, Failed, Pool
 from runtime.jobs.shapes import nodes_of_shapes
 from runtime.jobs.spec import JobSpec
+from runtime.owners.protocol import Follows
 
 _AGAIN_S = 1.0  # between attempts to write the journal
 
@@ -110,6 +111,15 @@ class RunState:
         except Exception as error:
             self.fail(error)
             raise
+
+    def follow(self, follows: Follows) -> None:
+        """What an owner of a job has said has this to follow."""
+        for line in follows.lines:
+            self.log.say(line)
+        if follows.news:
+            self.tell(*follows.news, notes=follows.notes)
+        else:
+            self.log.write(*follows.notes)
 
     def _settle(self) -> None:
         """Carry out what has been decided, if it is in the journal; a run that stops ends processes in any case."""
@@ -199,7 +209,7 @@ class RunState:
                 self._admit(handle, phase)
             case commands.Shrink(_, parts) | commands.Grow(_, parts):
                 handle.uses = parts
-                handle.notify()
+                handle.changed.ring()
             case commands.Move():
                 handle.moving = True
             case commands.Evict():

@@ -6,15 +6,16 @@ import asyncio
 from typing import Any
 
 from rollmux_env.scheduler import facts
-from runtime.execution.iteration_ends import IterationEnds
-from runtime.execution.job_handle import PROFILE, Asked, busy_s, how_far
+from runtime.execution.job_handle import PROFILE, how_far
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import MOST_WARNINGS, Checkpoint, Done, End, Order, Report, Stopped
 from runtime.execution.profiling import Profiling
 from runtime.execution.room import wait_for_room
 from runtime.execution.run_state import RunState
-from runtime.facts import Absent, Continued, Node, Offloaded, Pool, SyncSlice
+from runtime.facts import Absent, Node, Offloaded, Pool
 from runtime.machine import boot_id
+from runtime.owners.protocol import asked, continued, released, synced
+from runtime.owners.ray.iterations import Iterations
 from runtime.phases import Paused
 
 
@@ -22,14 +23,14 @@ class JobCalls:
     """Answers jobs. Every method is called by a job's processes, with the job's id first.
 
     Args:
-        run: whose jobs they are. lifecycle, profiling, ends: of it.
+        run: whose jobs they are. lifecycle, profiling, iterations: of it.
     """
 
-    def __init__(self, run: RunState, lifecycle: JobLifecycle, profiling: Profiling, ends: IterationEnds) -> None:
+    def __init__(self, run: RunState, lifecycle: JobLifecycle, profiling: Profiling, iterations: Iterations) -> None:
         self._run = run
         self._lifecycle = lifecycle
         self._profiling = profiling
-        self._ends = ends
+        self._iterations = iterations
 
     async def clock(self, job_id: str) -> tuple[str, float]:
         """Which machine's clock this is, and its reading at time 0."""
@@ -49,7 +50,7 @@ class JobCalls:
         handle.since_s, handle.has_come = None, True
         await self._run.written()
         if done is not None and self._run.present(handle):
-            self._ends.completed(handle, done)
+            self._iterations.completed(handle, done)
         if self._run.stopping or handle.resting:
             raise Stopped("stops with the run" if self._run.stopping else "waits for nodes")
         if handle.next is None:
@@ -92,11 +93,9 @@ class JobCalls:
         asked_before = pool in handle.asks or pool in handle.holds  # and waited for something else since
         handle.wait_for(pool)
         if not asked_before:
-            handle.asks[pool] = Asked(run.log.now(), number)
-            if pool == "rollout":
-                handle.parts, handle.began_s[number] = parts, handle.asks[pool].at_s
+            follows = asked(handle, pool, number, run.log.now(), parts)
             if run.present(handle):
-                run.tell(facts.Ready(job_id, pool, parts))
+                run.follow(follows)
         elif pool in handle.holds:
             run.take_up(handle, pool)
         return await self.permit(job_id, pool)
@@ -107,7 +106,7 @@ class JobCalls:
         return self._run.residents.leaving(handle) or await handle.permits[pool]
 
     async def pause(self, job_id: str) -> None:
-        """No further rollout of a stale job begins until `unpause`; one that waits for its permit does not wait on."""
+        """No further rollout of a job begins until `unpause`; one that waits for its permit does not wait on."""
         handle = self._run.handles[job_id]
         handle.pauses = True
         waits = handle.permits.get("rollout")
@@ -119,18 +118,12 @@ class JobCalls:
         self._run.handles[job_id].pauses = False
 
     async def continued(self, job_id: str, sampled: int) -> None:
-        """A stale job that was made anew, or has been away, has run so many rollouts that it has not trained on yet."""
+        """A job that was made anew, or has been away, has run so many rollouts that it has not trained on yet."""
         run, handle = self._run, self._run.handles[job_id]
         await run.written()
         if not run.present(handle) or run.stopping:
             return
-        news: list[facts.Fact] = []
-        if sampled:
-            news.append(facts.Continued(job_id, "rollout", False, sampled))
-        if handle.iteration + sampled == handle.spec.iterations:
-            news.append(facts.Sampled(job_id))
-        if news:
-            run.tell(*news, notes=(Continued(run.log.now(), job_id, "rollout", False, sampled),))
+        run.follow(continued(handle, run.log.now(), handle.iteration + sampled, handle.iteration))
 
     async def may_stay(self, job_id: str, pool: Pool) -> bool:
         """Whether the state of a phase that is over may stay on its devices."""
@@ -155,30 +148,20 @@ class JobCalls:
         if hold is None:
             return ()  # the job has failed meanwhile
         now_s = handle.since_s = run.log.now()
-        extra = report.phase == "init" and not report.keeps
-        spans = run.scheduler.spans(job_id, now_s) if report.phase == "rollout" else ()
-        done = handle.slice(report, now_s, spans, extra=extra)
         if report.keeps:
+            run.log.write(handle.slice(report, now_s, ()))
             hold.start_s = hold.asked_s = now_s
-            run.log.write(done)
             return ()
-        seconds = report.done_s - report.run_s
         if handle.iteration == PROFILE:
             self._profiling.add_measurement(handle, report)
-        elif not extra:
-            handle.busy_s[handle.pool_of(phase)] += busy_s(done)
-        del handle.holds[phase]
+        spans = run.scheduler.spans(job_id, now_s) if report.phase == "rollout" else ()
+        done = handle.slice(report, now_s, spans, extra=report.phase == "init")
+        follows = released(handle, report, done, self._profiling.cold_start(handle, done))
         if report.stays:
             run.residents.stays(handle, phase, report.host_gb, report.device_gb)
         else:
             run.went(handle, (phase,))
-        device_gb = 0.0 if report.stays else report.device_gb  # who stays leaves before others need the room
-        cold_s = self._profiling.cold_start(handle, done)
-        news: list[facts.Fact] = [facts.Finished(job_id, phase, seconds, report.cold, not extra, device_gb, cold_s)]
-        if handle.spec.staleness and report.phase == "rollout" and hold.iteration + 1 == handle.spec.iterations:
-            news.append(facts.Sampled(job_id))
-        run.tell(*news, notes=(done,))
-        handle.notify()
+        run.follow(follows)
         return run.residents.leaving(handle)
 
     async def synced(self, job_id: str, start_s: float, end_s: float) -> tuple[Pool, ...]:
@@ -186,13 +169,12 @@ class JobCalls:
         run = self._run
         handle = run.handles[job_id]
         await run.written()
-        profile = handle.iteration == PROFILE or handle.is_over
-        if profile and handle.job is None:
+        if handle.iteration == PROFILE and handle.job is None:
             handle.sync_s = end_s - start_s
         names = tuple(node.name for node in handle.nodes["rollout"])
         beside = tuple(holder for holder in run.nodes.holders(names) if holder != job_id)
-        note = SyncSlice(job_id, profile, handle.iteration, names, start_s, end_s, beside)
-        run.tell(*([facts.Synced(job_id, end_s - start_s)] if run.present(handle) else []), notes=(note,))
+        follows = synced(handle, handle.iteration, start_s, end_s, beside)
+        run.tell(*(follows.news if run.present(handle) else ()), notes=follows.notes)
         return run.residents.leaving(handle)
 
     async def progress(self, job_id: str, done: int, total: int, tokens: int, who: str) -> None:
@@ -206,7 +188,7 @@ class JobCalls:
         handle.progress[who] = (done, total, tokens)
         responses, total, _ = how_far(handle.progress)
         if handle.is_woken:
-            handle.notify()
+            handle.changed.ring()
         migration = run.scheduler.migration
         if run.log.problem is not None:
             return  # there will be another report
@@ -239,7 +221,7 @@ class JobCalls:
         """A job's rollout stops when so many of its responses have finished."""
         handle = self._run.handles[job_id]
         handle.wake = responses
-        handle.notify()
+        handle.changed.ring()
 
     async def parts(self, job_id: str) -> tuple[int, ...]:
         """Numbers of the parts that a job's rollout is to use from now on."""
@@ -261,16 +243,14 @@ class JobCalls:
         handle = run.handles[job_id]
         if handle.gone or checkpoint.iterations > handle.iteration:
             return False  # of processes that the job had before
-        self._ends.checkpointed(handle, checkpoint)
+        self._iterations.checkpointed(handle, checkpoint)
         await run.written()
         return run.log.problem is None
 
     async def idle(self, job_id: str) -> None:
         """Nothing of a job that leaves its place is under way; it has no checkpoints."""
-        run, handle = self._run, self._run.handles[job_id]
-        await run.written()
-        if handle.leaving and handle.over_budget and handle.end is None and run.present(handle):
-            self._ends.over_budget(handle, (), ())
+        await self._run.written()
+        self._iterations.idle(self._run.handles[job_id])
 
     async def full(self, job_id: str, problem: str) -> None:
         """There is no room for a job's checkpoint: wait until it may be tried again. Until then the job is in nobody's way.

@@ -10,8 +10,8 @@ import pytest
 from rollmux_env.scheduler.members import HoldName
 from runtime.facts import Iteration, PhaseSlice
 from runtime.service.refusals import Conflict
-from tests.runtime.attach.served import Served, job, plan_of, served
-from tests.runtime.attach.test_leases import of
+from tests.runtime.owners.served import Served, job, plan_of, served
+from tests.runtime.owners.test_leases import of
 
 
 def test_two_loops_of_an_owner_run_side_by_side_as_far_as_the_staleness_allows(tmp_path: Path) -> None:

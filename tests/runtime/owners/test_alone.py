@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.facts import Exceeded
-from tests.runtime.attach.served import PAIRS, Served, job, plan_of, served
+from tests.runtime.owners.served import PAIRS, Served, job, plan_of, served
 
 SHORT: dict[str, Any] = {"rollout": {"worst_case_s": 1.0}, "training": {"worst_case_s": 1.0}}
 STATED = {"worst_case_s": 10.0, "device_gb": 1.0}

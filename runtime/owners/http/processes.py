@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 
-from runtime.attach.lease import Stay
-from runtime.attach.ledger import Ledger, wake
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
 from runtime.facts import Node
+from runtime.owners.http.lease import Stay
+from runtime.owners.http.ledger import Ledger, wake
 
 
 class AttachedProcesses:
@@ -28,7 +28,7 @@ class AttachedProcesses:
         recalled = self.ledger.recalled.pop(handle.id, None)
         if recalled is not None:
             recalled.handle, recalled.stay, stay.lease = handle, stay, recalled
-        self.ledger.notify(handle.id)
+        handle.changed.ring()
 
     async def wait(self, handle: JobHandle) -> End:
         """Wait until the job leaves its place."""
@@ -46,6 +46,7 @@ class AttachedProcesses:
             stay.free.set()
         elif not lease.ended:
             if lease.holds:
+                lease.go("stop")
                 lease.stops_s = run.log.now()
                 wake(handle, why)
             else:

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Collection
 
 from rollmux_env.validation_errors import one_line
-from runtime.attach.confining import confine, nodes_of_host
-from runtime.attach.ending import Ending
-from runtime.attach.lease import Stay
-from runtime.attach.ledger import Ledger
-from runtime.attach.measuring import ask_to_measure
-from runtime.attach.watch import LeaseWatch
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import End
+from runtime.owners.http.confining import confine, nodes_of_host
+from runtime.owners.http.ending import Ending
+from runtime.owners.http.lease import Stay
+from runtime.owners.http.ledger import Ledger
+from runtime.owners.http.measuring import ask_to_measure
+from runtime.owners.http.watch import LeaseWatch
 from runtime.service.refusals import Conflict, NotFound
 
 
@@ -43,7 +43,7 @@ class Attaching:
             The job as it is then, and its time in this place; None: it has none.
 
         Raises:
-            NotFound, Conflict: as `runtime.attach.leases.Leases.attach`.
+            NotFound, Conflict: as `runtime.owners.http.leases.Leases.attach`.
         """
         run, clock = self._run, asyncio.get_running_loop()
         until_s = clock.time() + wait_s
@@ -55,7 +55,7 @@ class Attaching:
             stay = self._ledger.stay(handle)
             lease = stay.lease if stay is not None else None
             if lease is not None and not lease.ended:
-                if not lease.moves or lease.opens:
+                if not lease.moves or lease.turns.open:
                     raise Conflict(f"job {job_id}: another lease of it lives")
                 self._ending.leave(lease, "its owner has attached anew")
                 continue
@@ -71,7 +71,7 @@ class Attaching:
                 return handle, stay
             if clock.time() >= until_s or run.stopping:
                 return handle, None
-            await self._ledger.placed(job_id, until_s - clock.time())
+            await handle.changed.wait(until_s - clock.time())
 
     def reason(self, handle: JobHandle) -> tuple[str, int | None]:
         """Why a job has no place, in words, and its position in the queue, from 1; None: it is not there."""

@@ -15,7 +15,7 @@ from runtime.output import LOGS, lines
 from runtime.service.listening import Listen
 from runtime.service.service import Service
 from runtime.service.tokens import Right, Tokens
-from tests.runtime.attach.served import Served, job, plan_of, served, specs_of
+from tests.runtime.owners.served import Served, job, plan_of, served, specs_of
 
 OWNER = """
 import json, os, sys, urllib.request

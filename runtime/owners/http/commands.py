@@ -16,11 +16,6 @@ from pathlib import Path
 from time import strftime
 
 from rollmux_env.errors import InputError
-from runtime.attach.ending import Ending
-from runtime.attach.lease import Lease, Stay
-from runtime.attach.ledger import Ledger, described
-from runtime.attach.owner import living
-from runtime.attach.processes import AttachedProcesses
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_processes import end_job_processes, mark_of
 from runtime.execution.messages import End
@@ -28,6 +23,11 @@ from runtime.execution.nodes import threads_of
 from runtime.facts import LeaseEnded, Node
 from runtime.jobs.spec import JobSpec
 from runtime.output import LOGS, open_log
+from runtime.owners.http.ending import Ending
+from runtime.owners.http.lease import Lease, Stay
+from runtime.owners.http.ledger import Ledger, described
+from runtime.owners.http.owner import living
+from runtime.owners.http.processes import AttachedProcesses
 
 _LOOKS_S = 0.2
 _ENDS_S = 10.0  # that a process group has after SIGTERM
@@ -111,8 +111,8 @@ class CommandProcesses:
         """Start a command, or take it over from the coordinator before this one, and wait for its end."""
         await self._listens.wait()
         lease = stay.lease
-        if lease is not None and not lease.ended and living(lease.processes, lease.boot):
-            while living(lease.processes, lease.boot):
+        if lease is not None and not lease.ended and living(lease.owner):
+            while living(lease.owner):
                 await asyncio.sleep(_LOOKS_S)
             status = None
         else:
