@@ -15,8 +15,9 @@ from rollmux_client import Turns
 
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.members import HoldName
-from runtime.execution.job_handle import PROFILE, Asked, JobHandle, busy_s
+from runtime.execution.job_handle import PROFILE, JobHandle, busy_s
 from runtime.execution.job_log import SHOWN
+from runtime.execution.job_records import Asked
 from runtime.execution.messages import Checkpoint, Done, Report
 from runtime.facts import Checkpointed, Continued, Fact, Iteration, Node, PhaseSlice, SyncSlice
 
@@ -68,7 +69,7 @@ def next_of(handle: JobHandle, spent: bool, drained: bool) -> Next:
         return Next.DONE
     if spent:
         return Next.OVER_BUDGET
-    if handle.moving:
+    if handle.place.moving:
         return Next.MOVE
     return Next.MAKE_ROOM if drained else Next.GO_ON
 
@@ -82,11 +83,11 @@ def asked(
         number: of the iteration. parts: what the nodes of a rollout are cut into, where it can do with a part of them.
         extra: a rollout that counts no iteration.
     """
-    handle.asks[phase] = Asked(now_s, number)
+    handle.permits.asks[phase] = Asked(now_s, number)
     if phase == "rollout":
-        handle.parts = parts
+        handle.tail.parts = parts
         if not extra:
-            handle.began_s[number] = now_s
+            handle.permits.began_s[number] = now_s
     return Follows((facts.Ready(handle.id, phase, parts),))
 
 
@@ -99,7 +100,7 @@ def released(handle: JobHandle, report: Report, done: PhaseSlice, cold_s: float 
     phase: HoldName = "training" if report.phase == "training" else "rollout"
     seconds, counts = report.done_s - report.run_s, not done.extra
     if handle.iteration != PROFILE and report.phase != "init":
-        handle.busy_s[handle.pool_of(phase)] += busy_s(done)
+        handle.permits.busy_s[handle.pool_of(phase)] += busy_s(done)
     _give_back(handle, phase)
     device_gb = 0.0 if report.stays else report.device_gb  # who stays leaves before others need the room
     news: tuple[facts.Fact, ...] = (facts.Finished(handle.id, phase, seconds, report.cold, counts, device_gb, cold_s),)
@@ -110,7 +111,7 @@ def released(handle: JobHandle, report: Report, done: PhaseSlice, cold_s: float 
 
 def released_sync(handle: JobHandle, now_s: float, cold: bool) -> Follows:
     """A sync that had all the nodes of its job is over."""
-    hold = handle.holds["sync"]
+    hold = handle.permits.holds["sync"]
     _give_back(handle, "sync")
     finished = facts.Finished(handle.id, "sync", now_s - hold.start_s, cold)
     over = synced(handle, hold.iteration, hold.start_s, now_s, (), hold.asked_s)
@@ -125,7 +126,7 @@ def synced(
     Args:
         beside: jobs that had the rollout nodes meanwhile. asked_s: when the owner asked for all nodes of the job, if it did.
     """
-    names = tuple(node.name for node in (handle.nodes["rollout"] if asked_s is None else handle.nodes_of("sync")))
+    names = tuple(node.name for node in (handle.place.nodes["rollout"] if asked_s is None else handle.nodes_of("sync")))
     profile = handle.iteration == PROFILE or handle.is_guest or handle.is_over
     note = SyncSlice(handle.id, profile, number, names, start_s, end_s, beside, asked_s)
     return Follows((facts.Synced(handle.id, end_s - start_s),), (note,))
@@ -138,10 +139,10 @@ def iterated(handle: JobHandle, done: Done, now_s: float, asked_for: int | None)
         asked_for: iterations that it had to do when it arrived; None where it has not.
     """
     number = handle.iteration
-    began_s = handle.began_s.pop(number, 0.0 if handle.spec.staleness else now_s)
+    began_s = handle.permits.began_s.pop(number, 0.0 if handle.spec.staleness else now_s)
     if handle.spec.staleness:
-        began_s, handle.follows_s = max(began_s, handle.follows_s), now_s
-    interrupted, handle.interrupted = handle.interrupted, False
+        began_s, handle.permits.follows_s = max(began_s, handle.permits.follows_s), now_s
+    interrupted, handle.permits.interrupted = handle.permits.interrupted, False
     notes: tuple[Fact, ...] = (Iteration(handle.id, number, began_s, now_s, done.metrics, interrupted),)
     shown = "".join(f", {name} {done.metrics[name]:.4g}" for name in SHOWN if name in done.metrics)
     lines = [f"{handle.id}: iteration {number + 1} of {handle.spec.iterations}, {now_s - began_s:.2f} s{shown}"]
@@ -151,7 +152,7 @@ def iterated(handle: JobHandle, done: Done, now_s: float, asked_for: int | None)
         notes, lines = notes + kept.notes, [*kept.lines, *lines]
     handle.iteration = number + 1
     if handle.iteration > handle.done:
-        handle.done, handle.deaths = handle.iteration, 0
+        handle.done, handle.ending.deaths = handle.iteration, 0
     if handle.job is None:
         return Follows((), notes, tuple(lines))
     seconds = None if interrupted else now_s - began_s
@@ -160,9 +161,9 @@ def iterated(handle: JobHandle, done: Done, now_s: float, asked_for: int | None)
 
 def checkpointed(handle: JobHandle, checkpoint: Checkpoint, now_s: float) -> Follows:
     """What a job is after some iterations is on the disk; it goes on from there after a restart."""
-    lines = (f"{handle.id}: its checkpoint is written",) if handle.full is not None else ()
-    handle.full, handle.checkpoint, handle.keeping_s = None, checkpoint.folder, checkpoint.seconds
-    handle.recorded.add(checkpoint.iterations)
+    lines = (f"{handle.id}: its checkpoint is written",) if handle.saved.full is not None else ()
+    handle.saved.full, handle.saved.last, handle.saved.seconds = None, checkpoint.folder, checkpoint.seconds
+    handle.saved.recorded.add(checkpoint.iterations)
     return Follows((), (Checkpointed(now_s, handle.id, checkpoint.iterations, checkpoint.seconds, checkpoint.gb),), lines)
 
 
@@ -197,5 +198,5 @@ def continued(handle: JobHandle, now_s: float, rollouts: int, trainings: int, ru
 
 
 def _give_back(handle: JobHandle, phase: HoldName) -> None:
-    del handle.holds[phase]
+    del handle.permits.holds[phase]
     handle.changed.ring()

@@ -50,7 +50,7 @@ class Attaching:
         while True:
             await run.written()
             handle = self._handle_of(job_id)
-            if handle.gone or (handle.end is not None and not handle.again):
+            if handle.gone or (handle.ending.why is not None and not handle.ending.again):
                 raise Conflict(f"job {job_id}: has ended")
             stay = self._ledger.stay(handle)
             lease = stay.lease if stay is not None else None
@@ -64,10 +64,10 @@ class Attaching:
             self._bring_to(host, handle)
             if handle.spec.profile is not None:
                 ask_to_measure(run, handle)
-            if handle.parks and handle.end is None and not run.stopping:
+            if handle.place.parks and handle.ending.why is None and not run.stopping:
                 self._lifecycle.unpark(handle)
             stay = self._ledger.stay(handle)  # it may have got its place just now
-            if stay is not None and not stay.over.done() and handle.end is None and not run.stopping and run.present(handle):
+            if stay is not None and not stay.over.done() and handle.ending.why is None and not run.stopping and run.present(handle):
                 return handle, stay
             if clock.time() >= until_s or run.stopping:
                 return handle, None
@@ -77,8 +77,8 @@ class Attaching:
         """Why a job has no place, in words, and its position in the queue, from 1; None: it is not there."""
         waiting = self._run.scheduler.state.waiting
         position = waiting.index(handle.id) + 1 if handle.id in waiting else None
-        if handle.end is not None:
-            return f"what its last lease held may be in use: {handle.end.problem}", position
+        if handle.ending.why is not None:
+            return f"what its last lease held may be in use: {handle.ending.why.problem}", position
         if self._run.stopping:
             return "the service is stopping", position
         return "has no place yet" if position is None else "waits for nodes", position
@@ -87,7 +87,7 @@ class Attaching:
         """See that a job gets nodes of its owner's host; it gives up a place elsewhere that nobody has attached to yet."""
         run, stay = self._run, self._ledger.stay(handle)
         names = nodes_of_host(run, handle.spec, host)
-        if names is None or handle.end is not None or run.stopping or (stay is not None and stay.lease is not None):
+        if names is None or handle.ending.why is not None or run.stopping or (stay is not None and stay.lease is not None):
             return
         if run.present(handle) and {node.name for node in handle.nodes_of("sync")} <= names:
             return

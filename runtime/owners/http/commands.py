@@ -38,17 +38,17 @@ class CommandProcesses:
     """See `runtime.execution.processes.Processes`.
 
     Args:
-        folder: of the run. attached: what is common to all jobs that attach.
+        folder: of the run. attached: what is common to all jobs that attach. ledger: the leases.
 
     Attributes:
-        ledger, ending: of the leases; set by the driver before anything is started.
+        ending: of the leases, which needs these processes too; the driver gives it before anything is started.
         access: ROLLMUX_URL and ROLLMUX_TOKEN for a job; None until the service listens, and then commands are started.
     """
 
-    ledger: Ledger
     ending: Ending
 
-    def __init__(self, folder: str, attached: AttachedProcesses) -> None:
+    def __init__(self, folder: str, attached: AttachedProcesses, ledger: Ledger) -> None:
+        self.ledger = ledger
         self._folder = Path(folder)
         self._attached = attached
         self._running: dict[JobHandle, asyncio.Task[None]] = {}
@@ -83,7 +83,7 @@ class CommandProcesses:
             task.cancel()
         await self._end(handle)
         if stay is not None:
-            self._has_ended(stay, handle.end.problem or handle.end.outcome if handle.end else "it is over")
+            self._has_ended(stay, handle.ending.why.problem or handle.ending.why.outcome if handle.ending.why else "it is over")
         await self._attached.kill(handle)
 
     async def drop(self, handle: JobHandle) -> None:

@@ -46,7 +46,7 @@ class Ending:
         if lease.turns.trainings > handle.iteration:
             self._iterations.iterated(lease)
         whole = handle.iteration == handle.spec.iterations
-        for phase in [*handle.holds] if whole else ():
+        for phase in [*handle.permits.holds] if whole else ():
             if phase in lease.turns.open:
                 self._iterations.finish(lease, phase)
         notes = self._lifecycle.interrupted_slices(handle)

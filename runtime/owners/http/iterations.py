@@ -48,7 +48,7 @@ class Iterations:
 
     def grant(self, lease: Lease, phase: HoldName) -> None:
         """The owner is about to be told that it has a permit."""
-        hold, turn = lease.handle.holds[phase], lease.turns.open[phase]
+        hold, turn = lease.handle.permits.holds[phase], lease.turns.open[phase]
         lease.turns.grant(phase)
         job_id, now_s = lease.handle.id, self._run.log.now()
         self._run.log.write(
@@ -57,27 +57,27 @@ class Iterations:
 
     def progress(self, lease: Lease, done: int, total: int, tokens: int) -> None:
         """How far the phase in hand is."""
-        lease.handle.progress[_OWN] = (done, total, tokens)
+        lease.handle.tail.progress[_OWN] = (done, total, tokens)
 
     def keeps(self, lease: Lease, phase: HoldName, device_gb: float) -> None:
         """A job keeps so much GPU memory between its phases; if that is more than it may, it is alone from now on."""
         handle = lease.handle
         stated_gb = getattr(handle.spec, phase).device_gb if phase != "sync" else None
-        if stated_gb is None or device_gb <= stated_gb or handle.exceeds:
+        if stated_gb is None or device_gb <= stated_gb or handle.residency.exceeds:
             return
         note = Exceeded(self._run.log.now(), handle.id, phase, device_gb, stated_gb)
-        handle.exceeds = note.why
+        handle.residency.exceeds = note.why
         self._run.follow(Follows((facts.Alone(handle.id),), (note,), (f"{handle.id}: WARNING: {note.why}",)))
 
     def finish(self, lease: Lease, phase: HoldName) -> None:
         """A phase is over, and its nodes are free."""
         handle, turn, now_s = lease.handle, lease.turns.open[phase], self._run.log.now()
-        start_s, cold = handle.holds[phase].start_s, phase not in lease.warm
+        start_s, cold = handle.permits.holds[phase].start_s, phase not in lease.warm
         if not turn.extra:
             measure(handle, phase, now_s - start_s)
         lease.turns.release(phase)
         lease.warm.add(phase)
-        handle.permits.pop(phase, None)
+        handle.permits.waits.pop(phase, None)
         if phase == "sync":
             self._run.follow(released_sync(handle, now_s, cold))
         else:
@@ -97,7 +97,7 @@ class Iterations:
         if "sync" in turns.granted:
             self.finish(lease, "sync")
         if turns.synced(number):
-            now_s, names = run.log.now(), [node.name for node in handle.nodes["rollout"]]
+            now_s, names = run.log.now(), [node.name for node in handle.place.nodes["rollout"]]
             beside = tuple(holder for holder in run.nodes.holders(names) if holder != handle.id)
             measure(handle, "sync", seconds)
             run.follow(synced(handle, number, max(0.0, now_s - seconds), now_s, beside))
@@ -116,7 +116,7 @@ class Iterations:
         run.follow(follows)
         lease.turns.done = handle.iteration
         handle.changed.ring()
-        moves = handle.moving or run.scheduler.is_to_go(handle.id)
+        moves = handle.place.moving or run.scheduler.is_to_go(handle.id)
         if handle.job is None:
             moves = measured(run, self._lifecycle, handle)
         lease.go("move" if moves else "stay")

@@ -71,7 +71,7 @@ class Leases:
         boot, number = boot_of(host), handle.iteration
         owner = Owner(host, boot, own_processes(pids, boot))
         lease = Lease(secrets.token_hex(16), handle, stay, owner, run.log.now(), turns_of(handle, number))
-        handle.has_come = True
+        handle.actors.has_come = True
         self._ledger.add(lease)
         with self._ledger.sign(lease):
             await self._ledger.durable()
@@ -103,7 +103,7 @@ class Leases:
             await self._run.written()
             if lease.turns.open.get(phase) != turn:
                 self._check_lives(lease)
-                if lease.moves and not (lease.handle.moving or self._run.scheduler.is_to_go(lease.handle.id)):
+                if lease.moves and not (lease.handle.place.moving or self._run.scheduler.is_to_go(lease.handle.id)):
                     lease.go("stay")
                 if lease.moves and lease.turns.may_leave(turn):
                     return {"granted": False, "move": True}
@@ -114,14 +114,14 @@ class Leases:
                 self._check_lives(lease)
                 if phase not in lease.turns.open:  # its budget is spent, and another phase of it under way
                     return {"granted": False}
-            permit = lease.handle.permits.get(phase)
+            permit = lease.handle.permits.waits.get(phase)
             if permit is not None:
                 await asyncio.wait((permit,), timeout=wait_s)
             await self._run.written()
             self._check_lives(lease)
             if lease.turns.open.get(phase) != turn:
                 raise Conflict(f"job {lease.handle.id}: the {phase} of iteration {iteration} is over")
-            hold = lease.handle.holds.get(phase)
+            hold = lease.handle.permits.holds.get(phase)
             if hold is None:
                 return {"granted": False}
             if phase not in lease.turns.granted:

@@ -54,7 +54,7 @@ class Ledger:
 
     def stay(self, handle: JobHandle) -> Stay | None:
         """A job's time in the place that it has; None where it has none."""
-        return handle.controller if isinstance(handle.controller, Stay) else None
+        return handle.actors.controller if isinstance(handle.actors.controller, Stay) else None
 
     async def durable(self) -> None:
         """Wait until all that was written down is on the disk. Those who wait in the same turn of the loop share one write."""
@@ -167,7 +167,7 @@ def wake(handle: JobHandle, why: str) -> None:
     """Let nobody wait for a permit of a job any more."""
     handle.refuse(Stopped(why))
     handle.changed.ring()
-    for waits in (*handle.permits.values(), handle.next):
+    for waits in (*handle.permits.waits.values(), handle.actors.order):
         if waits is not None and waits.done() and not waits.cancelled():
             waits.exception()  # nobody else may ask for it
 
@@ -178,5 +178,5 @@ def described(handle: JobHandle) -> dict[str, list[dict[str, Any]]]:
         pool: [
             {"name": node.name, "host": node.host or node.machine, "gpus": [*node.gpus], "cores": [*node.cores]} for node in nodes
         ]
-        for pool, nodes in handle.nodes.items()
+        for pool, nodes in handle.place.nodes.items()
     }

@@ -15,16 +15,17 @@ from runtime.owners.http.ledger import Ledger, wake
 class AttachedProcesses:
     """See `runtime.execution.processes.Processes`. An owner learns of its job's place by a request, and of its end by the next one.
 
-    Attributes:
-        ledger: the leases; set by the driver before anything is started.
+    Args:
+        ledger: the leases.
     """
 
-    ledger: Ledger
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
 
     def start(self, handle: JobHandle) -> None:
         """A job has a place: let its owner know, who may be waiting."""
         now_s = self.ledger.run.log.now()
-        stay = handle.controller = Stay(now_s)
+        stay = handle.actors.controller = Stay(now_s)
         recalled = self.ledger.recalled.pop(handle.id, None)
         if recalled is not None:
             recalled.handle, recalled.stay, stay.lease = handle, stay, recalled
@@ -41,7 +42,7 @@ class AttachedProcesses:
         stay, run = self.ledger.stay(handle), self.ledger.run
         if stay is None:
             return
-        lease, why = stay.lease, handle.end.problem or handle.end.outcome if handle.end else "it is over"
+        lease, why = stay.lease, handle.ending.why.problem or handle.ending.why.outcome if handle.ending.why else "it is over"
         if lease is None:
             stay.free.set()
         elif not lease.ended:

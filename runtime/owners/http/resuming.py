@@ -5,7 +5,7 @@ from __future__ import annotations
 from rollmux_client import Turn
 
 from rollmux_env.scheduler import facts
-from runtime.execution.job_handle import Hold
+from runtime.execution.job_records import Hold
 from runtime.execution.messages import End
 from runtime.execution.nodes import POOLS
 from runtime.facts import Attached, Fact, Granted, LeaseEnded, PhaseSlice, Suspected
@@ -70,12 +70,12 @@ def continue_leases(ledger: Ledger, record: RunRecord) -> None:
         if handle.id in over:
             if not lease.ended:
                 lease.go("stop")
-            handle.end, lease.stops_s = End("cancelled"), now_s
+            handle.ending.why, lease.stops_s = End("cancelled"), now_s
             run.tell(facts.Failed(handle.id))
         elif lease.ended:
             stay.end(End("died", "step", lease.ended))
         else:
-            handle.has_come = True
+            handle.actors.has_come = True
             run.log.say(f"{handle.id}: its lease goes on")
 
 
@@ -116,7 +116,9 @@ def _recall_phases(lease: Lease, record: RunRecord) -> None:
     for grant in {fact.phase: fact for fact in record.granted if fact.lease == lease.id}.values():
         if not _is_over(record, grant):
             lease.turns.take_up(Turn(grant.phase, grant.iteration, grant.extra))
-            handle.holds[grant.phase] = Hold(grant.phase, grant.asked_s, grant.start_s, grant.switched, False, grant.iteration)
+            handle.permits.holds[grant.phase] = Hold(
+                grant.phase, grant.asked_s, grant.start_s, grant.switched, False, grant.iteration
+            )
 
 
 def _is_over(record: RunRecord, grant: Granted) -> bool:

@@ -57,7 +57,7 @@ class LeaseWatch:
                 self._free(lease, now_s)
         for handle in [*run.handles.values()]:
             stay = self._ledger.stay(handle)
-            if stay is None or handle.gone or handle.end is not None or handle.spec.command is not None:
+            if stay is None or handle.gone or handle.ending.why is not None or handle.spec.command is not None:
                 continue
             if (stay.lease is None or stay.lease.ended) and now_s - stay.since_s > rules.claim_s:
                 self._lifecycle.park(handle, stay)

@@ -37,20 +37,23 @@ class Iterations:
     def checkpointed(self, handle: JobHandle, checkpoint: Checkpoint) -> None:
         """What a job was after some iterations is on the disk: one that leaves its place and has waited for it does so."""
         follows = checkpointed(handle, checkpoint, self._run.log.now())
-        if handle.leaving and checkpoint.iterations == handle.iteration and handle.end is None and self._run.present(handle):
+        if checkpoint.iterations == handle.iteration and self._leaves(handle):
             self._leave(handle, follows)
         else:
             self._run.follow(follows)
 
     def idle(self, handle: JobHandle) -> None:
         """Nothing is under way of a job that leaves its place, and it has no checkpoints: only its end is waited for."""
-        if handle.leaving and handle.over_budget and handle.end is None and self._run.present(handle):
+        if handle.ending.over_budget and self._leaves(handle):
             self._leave(handle, Follows())
+
+    def _leaves(self, handle: JobHandle) -> bool:
+        return handle.place.leaving and handle.ending.why is None and self._run.present(handle)
 
     def _leave(self, handle: JobHandle, follows: Follows) -> None:
         run = self._run
-        handle.leaving = False
-        match next_of(handle, handle.over_budget, run.scheduler.is_to_go(handle.id)):
+        handle.place.leaving = False
+        match next_of(handle, handle.ending.over_budget, run.scheduler.is_to_go(handle.id)):
             case Next.OVER_BUDGET:
                 self._end(handle, follows, over_budget=True)
             case Next.MOVE:
@@ -75,11 +78,11 @@ class Iterations:
             run.follow(follows.then(moved(handle)))
         else:  # who leaves writes a checkpoint before that, and ends what is under way
             run.follow(follows)
-            handle.over_budget = what is Next.OVER_BUDGET
-            moves = what is Next.MOVE and handle.moving
+            handle.ending.over_budget = what is Next.OVER_BUDGET
+            moves = what is Next.MOVE and handle.place.moving
             goes = done.keeps and run.scheduler.is_to_go(handle.id)
-            handle.leaving = handle.over_budget or (done.movable and (moves or goes))
-            if handle.end is None:
+            handle.place.leaving = handle.ending.over_budget or (done.movable and (moves or goes))
+            if handle.ending.why is None:
                 run.order(handle)
 
     def _end(self, handle: JobHandle, follows: Follows, over_budget: bool = False) -> None:
@@ -90,14 +93,14 @@ class Iterations:
 
     def _passed(self, handle: JobHandle, done: Done) -> None:
         """A pass of the profiler is over."""
-        handle.movable, handle.alive = done.movable, done.alive
-        handle.began_s.clear()
-        handle.passes -= 1
-        if handle.passes or self._profiling.repeats(handle):
-            handle.passes = max(1, handle.passes)
+        handle.profile.movable, handle.actors.alive = done.movable, done.alive
+        handle.permits.began_s.clear()
+        handle.profile.passes -= 1
+        if handle.profile.passes or self._profiling.repeats(handle):
+            handle.profile.passes = max(1, handle.profile.passes)
             self._run.order(handle)
             return
-        profile_over = handle.profile_over
+        profile_over = handle.profile.over
         more = self._profiling.next_round()
         handle.stand()
         self._run.tell(facts.Profiled(handle.id), *more)

@@ -101,7 +101,7 @@ class Waiting:
     """Processes of jobs that this test speaks for."""
 
     def start(self, handle: JobHandle) -> None:
-        handle.controller = object()
+        handle.actors.controller = object()
 
     async def wait(self, handle: JobHandle) -> End:
         await asyncio.Event().wait()
