@@ -176,3 +176,11 @@ def _assigned(tree: ast.Module) -> set[str]:
 def test_a_page_has_all_names_of_its_kind(page: str, names: list[str]) -> None:
     text = (ROOT / "docs" / "reference" / page).read_text()
     assert [name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)] == []
+
+
+def test_the_walkthrough_names_files_that_there_are_and_a_permit_over_http_passes_through_few() -> None:
+    page = (ROOT / "docs" / "guides" / "walkthrough.md").read_text()
+    names = re.findall(r"`((?:clients|policies|rollmux_env|runtime)/[\w/]+\.py)`", page)
+    assert [name for name in names if not (ROOT / name).exists()] == []
+    section = page.partition("### The same permit over HTTP\n")[2].partition("\n### ")[0]
+    assert 0 < len({*re.findall(r"`([\w/]+\.py)`", section)}) <= 12

@@ -38,9 +38,37 @@ import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 __all__ = ["Interrupted", "Job", "Phase", "Refused", "Service", "attach"]
+
+ITERATION: dict[str, dict[str, str]] = {
+    "due": {"ask rollout": "rollout asked"},
+    "rollout asked": {"grant rollout": "rollout"},
+    "rollout": {"release rollout": "sampled"},
+    "sampled": {"ask training": "training asked"},
+    "training asked": {"grant training": "training"},
+    "training": {"release training": "trained"},
+    "trained": {"ask sync": "sync asked", "synced": "synced", "next": "over"},
+    "sync asked": {"grant sync": "sync"},
+    "sync": {"release sync": "synced", "synced": "synced"},
+    "synced": {"synced": "synced", "next": "over"},
+    "over": {},
+    "no evaluation": {"ask extra": "evaluation asked"},
+    "evaluation asked": {"grant extra": "evaluation"},
+    "evaluation": {"release extra": "no evaluation"},
+}
+"""The states of an iteration, and of evaluations, which no iteration counts: what may be said in each, and the state that follows.
+The rules for several iterations together are those of `Turns`."""
+ATTACHMENT: dict[str, dict[str, str]] = {
+    "away": {"attach": "attached"},
+    "attached": {"move": "to move", "stay": "attached", "stop": "to stop", "leave": "away", "finish": "done", "lose": "lost"},
+    "to move": {"move": "to move", "stay": "attached", "stop": "to stop", "leave": "away", "finish": "done", "lose": "lost"},
+    "to stop": {"move": "to stop", "stay": "to stop", "stop": "to stop", "leave": "away", "finish": "done", "lose": "lost"},
+    "lost": {"free": "away"},
+    "done": {},
+}
+"""The states of an owner as the service knows it, in the same way. What a lost one held is used by nobody until it is free."""
 
 _LOG = logging.getLogger("rollmux_client")
 _WAIT_S = 30.0  # that a request stays open at most
@@ -170,6 +198,199 @@ class Service:
         """Close what is open; the next request opens it again."""
         while self._idle:
             self._idle.pop().close()
+
+
+class OutOfOrder(Exception):
+    """A phase that cannot be the next one; one line."""
+
+
+_PhaseName = Literal["rollout", "training", "sync"]
+
+
+class Turn(NamedTuple):
+    """A phase of an iteration, as an owner asks for it.
+
+    Attributes:
+        extra: a rollout that counts no iteration.
+    """
+
+    phase: _PhaseName
+    iteration: int
+    extra: bool = False
+
+
+class Turns:
+    """How far an owner is with its iterations, and so what it may ask for next. `ITERATION` has the states of each iteration; here
+    is how they go together:
+
+    - Each phase takes the iterations in their order.
+    - Without a staleness an owner has one phase at a time, and an iteration begins when the training of the one before is over.
+    - With one, the owner may have a rollout and a training at once. What it asks for too early waits: rollout k for the end of
+      iteration k - 1 - staleness, a training for its rollout, and a sync and what comes with it for each other.
+
+    Args:
+        iterations: that the job does; None: without an end. staleness: of the job. done: iterations that are over.
+
+    Attributes:
+        rollouts, trainings, syncs: that are over. done: iterations that count. open: what the owner asks for or has, by phase.
+        granted: the phases that it has. last: what it had before, by phase.
+    """
+
+    def __init__(self, iterations: int | None = None, staleness: int = 0, done: int = 0) -> None:
+        self._last, self._staleness = math.inf if iterations is None else iterations, staleness
+        self.rollouts = self.trainings = self.syncs = self.done = done
+        self.open: dict[_PhaseName, Turn] = {}
+        self.granted: set[_PhaseName] = set()
+        self.last: dict[_PhaseName, Turn] = {}
+        self._states: dict[int | None, str] = {}  # of iterations that have begun; None: of evaluations
+
+    def restore(self, rollouts: int, trainings: int, syncs: int) -> None:
+        """So many are over."""
+        self.rollouts, self.trainings, self.syncs = rollouts, trainings, syncs
+        self._states = {number: "sampled" for number in range(trainings, rollouts)}
+        if trainings > self.done:
+            self._states[trainings - 1] = "trained" if trainings > syncs else "synced"
+
+    def take_up(self, turn: Turn) -> None:
+        """The owner has a phase that it asked for before; told after `restore`."""
+        self.open[turn.phase] = turn
+        self.granted.add(turn.phase)
+        self._states[None if turn.extra else turn.iteration] = "evaluation" if turn.extra else turn.phase
+
+    def must_wait(self, turn: Turn, measured: bool = False, leaves: bool = False) -> bool:
+        """Whether a phase of a job with a staleness is the next one of its kind, and may not begin yet.
+
+        Args:
+            measured: the job is: one phase follows the other. leaves: it is to leave its place: nothing more begins before that.
+        """
+        if not self._staleness:
+            return False
+        if leaves and self.open:
+            return True
+        if any(phase != turn.phase and (measured or "sync" in (phase, turn.phase)) for phase in self.open):
+            return True
+        staleness, number = 0 if measured else self._staleness, turn.iteration
+        if turn.phase == "rollout" and not turn.extra:
+            return number == self.rollouts and self.done + staleness < number < self._last
+        return turn.phase == "training" and number == self.trainings == self.rollouts < self._last
+
+    def check(self, turn: Turn) -> None:
+        """Make sure that a phase can be the next one.
+
+        Raises:
+            OutOfOrder: it cannot.
+        """
+        for other in self.open.values():
+            if not self._staleness or other.phase == turn.phase:
+                raise OutOfOrder(f"has asked for the {other.phase} of iteration {other.iteration}; release it first")
+        if self.is_over(turn) and not turn.extra:
+            raise OutOfOrder(f"the {turn.phase} of iteration {turn.iteration} is over")
+        between = self.rollouts == self.trainings  # no rollout waits for its training
+        due = {"rollout": self.rollouts, "training": self.trainings, "sync": self.trainings - 1}[turn.phase]
+        fits = f"ask {_name(turn)}" in ITERATION[self._state(turn)] and (turn.extra or due == turn.iteration < self._last)
+        if fits and (self._staleness or between or turn.phase == "training"):
+            return
+        what = f"{'extra ' if turn.extra else ''}{turn.phase} of iteration {turn.iteration}"
+        next_one = f"rollout of iteration {self.rollouts}" if between else f"training of iteration {self.trainings}"
+        if self._staleness:
+            reason = f"the next one is that of iteration {due}"
+        elif between and self.rollouts >= self._last:
+            reason = f"it has done its {self._last} iterations"
+        else:
+            reason = f"the next one is the {next_one}"
+        raise OutOfOrder(f"cannot begin the {what}; {reason}")
+
+    @property
+    def is_between(self) -> bool:
+        """Whether the owner is between two iterations: it has nothing, and nothing waits for its training or its sync."""
+        return not self.open and self.trainings == self.done and (self._staleness > 0 or self.rollouts == self.trainings)
+
+    def may_leave(self, turn: Turn) -> bool:
+        """Whether the owner may leave its place when it asks for a phase, and loses nothing: it has none."""
+        return not self.open and (self._staleness > 0 or turn.phase == "rollout")
+
+    def may_end(self, turn: Turn) -> bool:
+        """Whether the job may come to its end when a phase is asked for: an iteration begins, as far as anybody knows."""
+        return self._staleness > 0 or self.is_next(turn)
+
+    def is_next(self, turn: Turn) -> bool:
+        """Whether the iteration before counts when a phase is asked for: nobody has said that its sync is over."""
+        return self.trainings > self.done and turn.phase == ("training" if self._staleness else "rollout") and not turn.extra
+
+    def ask(self, turn: Turn) -> None:
+        """The owner asks for a phase; raises as `check`."""
+        self.check(turn)
+        self._go(turn, f"ask {_name(turn)}")
+        self.open[turn.phase] = turn
+
+    def grant(self, phase: _PhaseName) -> None:
+        """It has what it has asked for."""
+        self._go(self.open[phase], f"grant {_name(self.open[phase])}")
+        self.granted.add(phase)
+
+    def release(self, phase: _PhaseName) -> None:
+        """What it has asked for is over; where it did not have it yet, nothing has been."""
+        turn = self.last[phase] = self.open.pop(phase)
+        if phase not in self.granted:
+            return
+        self.granted.discard(phase)
+        self._go(turn, f"release {_name(turn)}")
+        self.rollouts += _name(turn) == "rollout"
+        self.syncs = turn.iteration + 1 if phase == "sync" else self.syncs
+        if phase == "training":
+            if self.trainings - 1 in self._states:
+                self._go(Turn("training", self.trainings - 1), "next")
+                del self._states[self.trainings - 1]
+            self.trainings += 1
+
+    def may_release(self, phase: _PhaseName, iteration: int) -> bool:
+        """Whether the owner has a phase; False: that is over already.
+
+        Raises:
+            OutOfOrder: it never had it, or has not been granted it yet.
+        """
+        turn, last = self.open.get(phase), self.last.get(phase)
+        if turn is not None and turn.iteration == iteration:
+            if phase not in self.granted:
+                raise OutOfOrder(f"the {phase} of iteration {iteration} has not been granted")
+            return True
+        if self.is_over(Turn(phase, iteration)) or (last is not None and last.iteration == iteration):
+            return False
+        raise OutOfOrder(f"does not hold the {phase} of iteration {iteration}")
+
+    def check_synced(self, iteration: int) -> None:
+        """Make sure that the weights of an iteration can be where they are sampled from.
+
+        Raises:
+            OutOfOrder: the training of that iteration is not over, or that of the next one is.
+        """
+        if "synced" not in ITERATION[self._state(Turn("sync", iteration))]:
+            raise OutOfOrder(f"iteration {iteration} has no training that is over and waits for its sync")
+
+    def synced(self, iteration: int) -> bool:
+        """They are. Whether that is new; raises as `check_synced`."""
+        self.check_synced(iteration)
+        self._go(Turn("sync", iteration), "synced")
+        is_new = self.syncs <= iteration
+        self.syncs = iteration + 1
+        return is_new
+
+    def is_over(self, turn: Turn) -> bool:
+        """Whether a phase was asked for before, and is over."""
+        over = {"rollout": self.rollouts, "training": self.trainings, "sync": self.syncs}[turn.phase]
+        return turn == self.last.get(turn.phase) or (not turn.extra and turn.iteration < over)
+
+    def _state(self, turn: Turn) -> str:
+        if turn.extra:
+            return self._states.get(None, "no evaluation")
+        return self._states.get(turn.iteration, "over" if turn.iteration < self.trainings else "due")
+
+    def _go(self, turn: Turn, event: str) -> None:
+        self._states[None if turn.extra else turn.iteration] = ITERATION[self._state(turn)][event]
+
+
+def _name(turn: Turn) -> str:
+    return "extra" if turn.extra else turn.phase
 
 
 def _now() -> float:
@@ -449,19 +670,20 @@ class Job:
         """
         last = self._total() if total is None else total
         changed, samples, errors = threading.Condition(), list[Any](), list[BaseException]()
-        first = done = self.iteration
+        first, turns = self.iteration, Turns(last, staleness, self.iteration)
 
         def rollouts() -> None:
             try:
                 for k in range(first, last):
                     with changed:
-                        changed.wait_for(lambda: k - staleness <= done or errors)  # noqa: B023 (it waits here)
+                        changed.wait_for(lambda: not turns.must_wait(Turn("rollout", k)) or errors)  # noqa: B023 (it waits here)
                     if errors:
                         return
                     with self.phase("rollout", k):
                         result = sample(k)
                     with changed:
                         samples.append(result)
+                        turns.rollouts = k + 1
                         changed.notify_all()
             except BaseException as error:
                 with changed:
@@ -485,7 +707,7 @@ class Job:
                     sync(k)
                     self.synced(_now() - began_s, k)
                 with changed:
-                    self.iteration = done = k + 1
+                    self.iteration = turns.done = k + 1
                     changed.notify_all()
         except BaseException as error:
             with changed:

@@ -17,13 +17,7 @@ from rollmux_env.phase_keys import Phase, Training
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.nodes import NodePool
-from runtime.attach.confining import problem_of_names
-from runtime.attach.leases import Leases
-from runtime.attach.ledger import Ledger
-from runtime.attach.resuming import continue_leases, recall_leases
-from runtime.execution.iteration_ends import IterationEnds
-from runtime.execution.job_calls import JobCalls
-from runtime.execution.job_handle import how_far
+from runtime.execution.job_records import how_far
 from runtime.execution.kinds import ProcessesByKind
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.processes import Processes
@@ -37,6 +31,12 @@ from runtime.execution.solo import SoloIterations
 from runtime.facts import Ended, Started, Submitted
 from runtime.jobs.spec import JobSpec
 from runtime.output import LOGS, trim
+from runtime.owners.http.confining import problem_of_names
+from runtime.owners.http.leases import Leases
+from runtime.owners.http.ledger import Ledger
+from runtime.owners.http.resuming import continue_leases, recall_leases
+from runtime.owners.ray.calls import JobCalls
+from runtime.owners.ray.iterations import Iterations
 from runtime.record import RunRecord
 
 _TRIMS_S = 0.5  # between looks at what jobs print
@@ -63,28 +63,29 @@ class RunDriver:
         _rehearse(make_runnable(plan.policy, plan.seed))
         self.record: RunRecord | None = None
         self._stays = stays
-        self._processes = by_kind = ProcessesByKind(processes, plan.folder)
-        log = self._log = RunLog(plan)
+        log = self._log = RunLog(plan) if observer is None else RunLog(plan, observer.on_entries)
         nodes, state = NodePool(plan.nodes), observed_state(plan.policy, plan.cluster)
         try:
             if plan.resume:
                 self.record, state = recall(plan, nodes)
-            self.run = RunState(plan, log, state, nodes, stays)
+
+            def hands(run: RunState) -> JobLifecycle:
+                self._ledger = Ledger(run)
+                self._processes = ProcessesByKind(processes, plan.folder, self._ledger)
+                self.lifecycle = JobLifecycle(run, self._processes, stays)
+                return self.lifecycle
+
+            self.run = RunState(plan, log, state, nodes, stays, hands, observer)
         except BaseException:
             log.journal.close()
             raise
-        if observer is not None:
-            self.run.observer, log.observe = observer, observer.on_entries
-        self.lifecycle = JobLifecycle(self.run, by_kind, stays)
         self.profiling = Profiling(self.run, self.lifecycle)
         self._solo = SoloIterations(self.run, self.lifecycle)
-        ends = IterationEnds(self.run, self.lifecycle, self.profiling, self._solo)
-        self.calls = JobCalls(self.run, self.lifecycle, self.profiling, ends)
-        self._ledger = Ledger(self.run)
-        self.commands = by_kind.commands
-        by_kind.attached.ledger = by_kind.commands.ledger = self._ledger
-        self.leases = Leases(self.run, self.lifecycle, ends, self._ledger)
-        by_kind.commands.ending = self.leases.ending
+        iterations = Iterations(self.run, self.lifecycle, self.profiling, self._solo)
+        self.calls = JobCalls(self.run, self.lifecycle, self.profiling, iterations)
+        self.commands = self._processes.commands
+        self.leases = Leases(self.run, self.lifecycle, self._ledger)
+        self.commands.ending = self.leases.ending
 
     def _begin(self) -> None:
         run, log, plan = self.run, self._log, self.run.plan
@@ -169,11 +170,11 @@ class RunDriver:
         """What every job does."""
         return {
             job_id: {
-                "group": handle.group,
+                "group": handle.place.group,
                 "iteration": handle.iteration,
                 "holds": handle.phase,
                 "waits": handle.waits_for_permit,
-                "progress": how_far(handle.progress),
+                "progress": how_far(handle.tail.progress),
                 "gone": handle.gone,
             }
             for job_id, handle in self.run.handles.items()

@@ -11,6 +11,8 @@ from time import monotonic
 from typing import Any
 
 import ray
+from rollmux_client import OutOfOrder as CannotBeNext
+from rollmux_client import Turn, Turns
 
 from runtime.execution.leaving import Used, measure, park, timed
 from runtime.execution.messages import Nodes, OutOfOrder, Report
@@ -41,7 +43,7 @@ class JobSession:
         self._nodes: Nodes = {}
         self._offset_s = 0.0
         self._has_permit = False  # the permit of a rollout, by `initialise`
-        self._next: PhaseOfJob = "rollout"
+        self.turns = Turns()  # of the iteration in hand, by numbers of its own
         self._left_s = monotonic()  # when it last gave nodes back
         self._prepared = False
         self._pools_loaded: set[str] = set()  # pools on which the job's state has been since it was made
@@ -91,7 +93,7 @@ class JobSession:
     def beside(self) -> JobSession:
         """For the rollouts of a stale job, in a thread of their own: they go by their own iterations."""
         other = copy(self)
-        other.in_step, other.where = False, ""
+        other.in_step, other.where, other.turns = False, "", Turns()
         return other
 
     def pause(self, pauses: bool) -> None:
@@ -101,14 +103,14 @@ class JobSession:
     def is_between(self, job: Any) -> bool:
         """Whether a job that waits is as it was after its last iteration."""
         if getattr(job, "checkpoint_before_training", False):
-            return self._next in ("rollout", "train")
-        return self._next == "rollout" and not (self.in_step and hasattr(job, "step"))
+            return self._due != "sync"
+        return self._due == "rollout" and not (self.in_step and hasattr(job, "step"))
 
     def iteration_done(self) -> None:
         """Make sure that an iteration had its phases."""
-        if self._next == "train" or self._has_permit:
+        if self._due == "train" or self._has_permit:
             raise OutOfOrder("the step ended without a training; an iteration is a rollout, a training and a sync")
-        self._next, self.in_step = "rollout", False
+        self.turns, self.in_step = Turns(), False
 
     @contextlib.contextmanager
     def initialise(self, keeps: bool) -> Iterator[None]:
@@ -142,7 +144,7 @@ class JobSession:
             start_s = self.now()
             yield
             self._leave(self.ask("synced", start_s, self.now()))
-            self._next = "rollout"
+            self.turns.synced(self.turns.trainings - 1)
             self.where = ""
             return
         pool = POOL_OF[phase]
@@ -194,7 +196,7 @@ class JobSession:
             )
         )
         self._left_s = monotonic()
-        self._next = "train" if phase == "rollout" else "sync"
+        self.turns.restore(self.turns.trainings + 1, self.turns.trainings + (phase == "train"), self.turns.syncs)
         self.where = ""
 
     def leave_devices(self) -> None:
@@ -299,13 +301,24 @@ class JobSession:
         self._waited_s |= waits_s
         return longest_s
 
+    @property
+    def _due(self) -> PhaseOfJob:
+        """The phase that comes next; a sync may be left out."""
+        turns = self.turns
+        if turns.rollouts > turns.trainings:
+            return "train"
+        return "sync" if turns.trainings > turns.syncs else "rollout"
+
     def _check_order(self, phase: PhaseOfJob) -> None:
-        expected = self._next
-        if phase == expected or (expected == "sync" and phase == "rollout"):
-            return
+        turns = self.turns
         if self._spec.staleness and not self.worst_case and phase != "sync":  # its rollouts are of iterations of their own
             return
-        raise OutOfOrder(f"the phase '{phase}' came where '{expected}' was due; an iteration is rollout, train, sync")
+        number = {"rollout": turns.rollouts, "train": turns.trainings, "sync": turns.trainings - 1}[phase]
+        try:
+            turns.check(Turn("training" if phase == "train" else phase, number))
+        except CannotBeNext:
+            problem = f"the phase '{phase}' came where '{self._due}' was due; an iteration is rollout, train, sync"
+            raise OutOfOrder(problem) from None
 
     def _release(self, report: Report) -> None:
         self._leave(self.ask("release", report))  # and wait, since calls of an asynchronous actor may overtake each other

@@ -6,28 +6,29 @@ import asyncio
 from collections.abc import Collection, Sequence
 
 from rollmux_env.errors import InputError
-from runtime.attach.commands import CommandProcesses
-from runtime.attach.processes import AttachedProcesses
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
 from runtime.execution.processes import Processes
 from runtime.facts import Node
+from runtime.owners.http.commands import CommandProcesses
+from runtime.owners.http.ledger import Ledger
+from runtime.owners.http.processes import AttachedProcesses
 
 
 class ProcessesByKind:
     """Hands every job to those who know its kind; see `runtime.execution.processes.Processes`.
 
     Args:
-        own: of jobs with a task or a class; None where there is no Ray. folder: of the run.
+        own: of jobs with a task or a class; None where there is no Ray. folder: of the run. ledger: of leases.
 
     Attributes:
         attached: of jobs that their owners start. commands: of those that the service starts.
     """
 
-    def __init__(self, own: Processes | None, folder: str) -> None:
+    def __init__(self, own: Processes | None, folder: str, ledger: Ledger) -> None:
         self._own = own
-        self.attached = AttachedProcesses()
-        self.commands = CommandProcesses(folder, self.attached)
+        self.attached = AttachedProcesses(ledger)
+        self.commands = CommandProcesses(folder, self.attached, ledger)
 
     @property
     def has_own(self) -> bool:

@@ -15,6 +15,7 @@ from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.members import HoldName
 from runtime.checkpoints import ResumePoint, drop_above, newest
 from runtime.execution.job_handle import PROFILE, JobHandle
+from runtime.execution.job_records import Actors, Ending, Place, Residency, Saved
 from runtime.execution.messages import End, Report, Stopped
 from runtime.execution.node_changes import NodeChanges
 from runtime.execution.nodes import POOLS
@@ -49,20 +50,19 @@ class JobLifecycle:
         self.node_changes = NodeChanges(run, run.plan.nodes)
         self.quiet = asyncio.Event()
         self._watched = set[JobHandle]()  # those whose controllers have not ended
-        run.start, run.evict = self.start, self.evict
 
     def start(self, handle: JobHandle) -> None:
         """Start a job's processes, if it has none and is not about to end."""
-        if handle.controller is None and handle.end is None and not self._run.stopping:
-            handle.has_come = handle.alive = False
+        if handle.actors.controller is None and handle.ending.why is None and not self._run.stopping:
+            handle.actors.has_come = handle.actors.alive = False
             self._watched.add(handle)
             self._processes.start(handle)
             self._run.spawn(self._watch(handle))
 
     def rest(self, handle: JobHandle) -> None:
         """End the processes of a job that has to wait; they are started again when it has a place."""
-        if handle.controller is not None and handle.end is None and not handle.gone:
-            handle.resting, handle.since_s = True, self._run.log.now()
+        if handle.actors.controller is not None and handle.ending.why is None and not handle.gone:
+            handle.ending.resting, handle.permits.since_s = True, self._run.log.now()
             handle.refuse(Stopped("waits for nodes"))
 
     async def _watch(self, handle: JobHandle) -> None:
@@ -75,19 +75,19 @@ class JobLifecycle:
         await run.written()
         if end.outcome in ("failed", "died", EVICTED):
             await self.fail(handle, end, again=end.outcome != "failed")
-        elif not handle.gone and handle.end is None and not handle.resting:  # the run stops; the job keeps its place for then
+        elif not (handle.gone or handle.ending.why or handle.ending.resting):  # the run stops; the job keeps its place for then
             self._halt(handle)
         await self._processes.drop(handle)
         self._watched.discard(handle)
-        if handle.resting and handle.end is None:
+        if handle.ending.resting and handle.ending.why is None:
             self._rested(handle)
         self.check_over()
 
     def _rested(self, handle: JobHandle) -> None:
         """A job that waits has no processes any more; it may have got a place meanwhile."""
-        handle.resting, handle.controller, handle.workers, handle.since_s = False, None, [], None
+        handle.ending.resting, handle.actors.controller, handle.actors.workers, handle.permits.since_s = False, None, [], None
         if self._run.present(handle):
-            handle.since_s = self._run.log.now()
+            handle.permits.since_s = self._run.log.now()
             self.start(handle)
 
     def _halt(self, handle: JobHandle, *notes: Fact) -> None:
@@ -103,13 +103,13 @@ class JobLifecycle:
             again: what is left of it ends, and it arrives anew.
         """
         run = self._run
-        if handle.gone or handle.end is not None or run.over.done():
+        if handle.gone or handle.ending.why is not None or run.over.done():
             return
         dead_machines = await self._dead_machines() if again else set()
         await run.written()
-        if handle.gone or handle.end is not None:
+        if handle.gone or handle.ending.why is not None:
             return
-        handle.end, handle.again = end, again
+        handle.ending.why, handle.ending.again = end, again
         if handle.id in run.scheduler.seats:
             run.tell(facts.Failed(handle.id), *self._losses(dead_machines))
         else:  # it has no nodes: the scheduler need not know
@@ -134,32 +134,32 @@ class JobLifecycle:
         """End a job now, whatever it does."""
         run = self._run
         run.log.say(f"{handle.id}: cancelled")
-        ending = handle.end is not None
-        handle.end, handle.again = End("cancelled"), False
+        ending = handle.ending.why is not None
+        handle.ending.why, handle.ending.again = End("cancelled"), False
         note = Cancelled(run.log.now(), handle.id)
         if ending:
             run.log.write(note)
         else:
             run.tell(facts.Failed(handle.id), notes=(note,))
         if not handle.spec.is_attached:  # its owner may take its time
-            await handle.cleared.wait()
+            await handle.ending.cleared.wait()
 
     def make_room(self, handle: JobHandle) -> None:
         """A job on a drained node gives up its place, between two iterations; it goes on from its last checkpoint elsewhere."""
-        handle.end, handle.again = End(EVICTED, "step", "its node is drained"), True
+        handle.ending.why, handle.ending.again = End(EVICTED, "step", "its node is drained"), True
         self._run.tell(facts.Failed(handle.id))
 
     def evict(self, handle: JobHandle) -> None:
         """A job's processes are to end, and it with them or only until it is made anew."""
         if handle.gone:  # it has been refused
             return
-        if handle.end is None:
-            handle.again = True
-            names = sorted({node.name for nodes in handle.nodes.values() for node in nodes})
+        if handle.ending.why is None:
+            handle.ending.again = True
+            names = sorted({node.name for nodes in handle.place.nodes.values() for node in nodes})
             present = {node.name for node in self._nodes()} - self._run.scheduler.missing
             absent = [name for name in names if name not in present]
             why = f"its node {absent[0]} has gone" if absent else "it is to move, but has workers and no checkpoint"
-            handle.end = End("died", "step", why)
+            handle.ending.why = End("died", "step", why)
         self._run.spawn(self._clear(handle))
 
     async def _clear(self, handle: JobHandle) -> None:
@@ -171,10 +171,10 @@ class JobLifecycle:
         if handle.spec.is_attached:  # its owner has the checkpoints
             resume = ResumePoint(handle.iteration, None, ())
         else:
-            resume = await asyncio.to_thread(newest, folder, max(0, handle.iteration), handle.recorded)
+            resume = await asyncio.to_thread(newest, folder, max(0, handle.iteration), handle.saved.recorded)
             await asyncio.to_thread(drop_above, folder, resume.iterations)
         await run.written()
-        handle.cleared.set()
+        handle.ending.cleared.set()
         if handle.gone:  # it has come to its end meanwhile
             return
         if run.stopping and handle.spec.is_attached:  # what it holds is held when the run goes on
@@ -183,12 +183,12 @@ class JobLifecycle:
             self.check_over()
             return
         slices = self.interrupted_slices(handle)
-        assert handle.end is not None
-        if handle.again and run.stopping:
+        assert handle.ending.why is not None
+        if handle.ending.again and run.stopping:
             self._halt(handle, *slices)
-        elif handle.spec.is_attached and handle.again and handle.iteration == handle.spec.iterations:
+        elif handle.spec.is_attached and handle.ending.again and handle.iteration == handle.spec.iterations:
             self.finish(handle, slices)
-        elif handle.again and not handle.is_over and (_deaths(handle) < DEATHS or handle.spec.attach):
+        elif handle.ending.again and not handle.is_over and (_deaths(handle) < DEATHS or handle.spec.attach):
             self._begin_anew(handle, resume, slices)
         else:
             self._give_up(handle, slices)
@@ -199,7 +199,7 @@ class JobLifecycle:
         """The phases that a job does not end; of a sync nothing is kept."""
         now_s = self._run.log.now()
         slices = []
-        for phase, hold in handle.holds.items():
+        for phase, hold in handle.permits.holds.items():
             if phase != "sync":
                 report = Report(phase, False, hold.start_s, hold.start_s, now_s)
                 spans = self._run.scheduler.spans(handle.id, now_s) if phase == "rollout" else ()
@@ -210,7 +210,7 @@ class JobLifecycle:
         """An attached job is done, perhaps before its last iteration."""
         run, job_id = self._run, handle.id
         handle.gone = True
-        whole = over_budget or (handle.iteration == handle.spec.iterations and not notes and handle.end is None)
+        whole = over_budget or (handle.iteration == handle.spec.iterations and not notes and handle.ending.why is None)
         left = facts.Left(job_id, over_budget)
         news: tuple[facts.Fact, ...] = (left,) if whole else (facts.Failed(job_id), facts.Cleared(job_id))
         run.log.say(f"{job_id}: done after {handle.iteration} iterations")
@@ -220,24 +220,24 @@ class JobLifecycle:
 
     def park(self, handle: JobHandle, stay: Any) -> None:
         """Nobody has attached to a job for long: it gives its place to others, and asks for one when its owner comes."""
-        handle.parks = True
+        handle.place.parks = True
         stay.end(End("died", "step", "nobody has attached to it"))
 
     def unpark(self, handle: JobHandle) -> None:
         """The owner of such a job has come."""
-        handle.parks = False
+        handle.place.parks = False
         self.enlist(handle)
 
     def _give_up(self, handle: JobHandle, slices: tuple[Fact, ...]) -> None:
         """A job has come to a bad end."""
-        run, end = self._run, handle.end
+        run, end = self._run, handle.ending.why
         assert end is not None
         notes = slices
         if handle.is_over:
             run.log.say(f"{handle.id}: could not be measured alone: {end.problem}")
         elif end.outcome != "cancelled":
             problem = end.problem
-            if handle.again:
+            if handle.ending.again:
                 run.log.say(f"{handle.id}: {problem}; is given up")
                 problem = f"{problem} ({DEATHS} times in a row without an iteration done)"
             notes += (Failed(run.log.now(), handle.id, end.where, problem, end.details),)
@@ -250,29 +250,38 @@ class JobLifecycle:
     def _begin_anew(self, handle: JobHandle, resume: ResumePoint, slices: tuple[Fact, ...]) -> None:
         """A job that has died is made anew, and arrives again if it had a place."""
         run, job_id = self._run, handle.id
-        assert handle.end is not None
+        assert handle.ending.why is not None
         begins = resume.iterations
-        why = handle.end.problem
+        why = handle.ending.why.problem
         note = Restarted(run.log.now(), job_id, begins, resume.problems[0] if resume.problems else why)
         notes = slices if handle.spec.is_attached else (*slices, note)  # its owner sets it back, if at all
         run.log.say(f"{job_id}: {why}; goes on at iteration {begins + 1}")
         successor = JobHandle(
-            handle.spec, job=handle.job, iteration=begins, begins=begins, done=handle.done, deaths=_deaths(handle)
+            handle.spec,
+            handle.job,
+            begins,
+            begins,
+            handle.done,
+            changed=handle.changed,
+            place=Place(parks=handle.place.parks),
+            saved=Saved(
+                str(resume.folder) if resume.folder is not None else None,
+                {iterations for iterations in handle.saved.recorded if iterations <= begins},
+            ),
+            ending=Ending(deaths=_deaths(handle), restarted=note.why),
+            actors=Actors(warnings=handle.actors.warnings),
+            residency=Residency(handle.residency.waits, exceeds=handle.residency.exceeds),
         )
-        successor.checkpoint = str(resume.folder) if resume.folder is not None else None
-        successor.recorded = {iterations for iterations in handle.recorded if iterations <= begins}
-        successor.restarted, successor.warnings, successor.waits = note.why, handle.warnings, handle.waits
         placed = run.scheduler.state.is_running(job_id)
-        successor.parks, successor.exceeds = handle.parks, handle.exceeds
         handle.gone = True
         handle.stand()
         run.handles[job_id] = successor
         news: list[facts.Fact] = [facts.Cleared(job_id)]
         problem = None
-        if placed and successor.job is not None and not successor.parks:
+        if placed and successor.job is not None and not successor.place.parks:
             problem = run.beyond(successor.spec) or run.too_large(successor.job)
             if problem is None:
-                news += self.arrival(successor, handle.end.outcome == EVICTED)
+                news += self.arrival(successor, handle.ending.why.outcome == EVICTED)
         run.tell(*news, notes=notes)
         if problem is not None:
             run.refuse(successor, problem)
@@ -285,8 +294,10 @@ class JobLifecycle:
         """
         assert handle.job is not None
         changes = {"arrival_s": self._run.log.now(), "iterations": handle.spec.iterations - handle.begins}
-        stays = handle.alive and handle.controller is not None and handle.end is None and not handle.resting
-        alive = frozenset(node.name for nodes in handle.nodes.values() for node in nodes) if stays else frozenset()
+        stays = (
+            handle.actors.alive and handle.actors.controller is not None and handle.ending.why is None and not handle.ending.resting
+        )
+        alive = frozenset(node.name for nodes in handle.place.nodes.values() for node in nodes) if stays else frozenset()
         return (*self.estimated(handle), facts.Arrived(handle.job.model_copy(update=changes), again, alive))
 
     @staticmethod
@@ -310,7 +321,9 @@ class JobLifecycle:
         if run.over.done():
             return
         if run.stopping:
-            if not self._writes_models() and all(handle.controller is None and handle.end is None for handle in present):
+            if not self._writes_models() and all(
+                handle.actors.controller is None and handle.ending.why is None for handle in present
+            ):
                 run.over.set_result("stopped")
         elif run.coming:
             return
@@ -369,26 +382,26 @@ class JobLifecycle:
     def _deadline_s(self, handle: JobHandle, phase: HoldName | None) -> float:
         """How long a job may take for a phase, or for what it does between two of them."""
         timeouts, job = self._run.plan.timeouts, handle.job
-        if not handle.has_come:
+        if not handle.actors.has_come:
             return max(timeouts.least_s, _STARTS_S)
         if job is None or handle.iteration == PROFILE:
             return timeouts.profile_s
-        phases: dict[str, Any] = job.phases(handle.shape)._asdict()
+        phases: dict[str, Any] = job.phases(handle.place.shape)._asdict()
         worst_s = {pool: phase.worst_case_s + phase.switch.warm_s + phase.switch.cold_s for pool, phase in phases.items()}
-        own_s: float = worst_s[phase] if phase else sum(worst_s.values()) + job.sync_s + handle.keeping_s
+        own_s: float = worst_s[phase] if phase else sum(worst_s.values()) + job.sync_s + handle.saved.seconds
         return max(timeouts.least_s, timeouts.times * own_s)
 
 
 def _busy_since(handle: JobHandle) -> list[tuple[float, HoldName | None]]:
     """Since when a job has had no need to wait, and for which phase; of a stale job on either side."""
-    if handle.spec.staleness and handle.iteration != PROFILE and handle.has_come:
-        running = [(hold.since_s, phase) for phase, hold in handle.holds.items() if hold.since_s]
+    if handle.spec.staleness and handle.iteration != PROFILE and handle.actors.has_come:
+        running = [(hold.since_s, phase) for phase, hold in handle.permits.holds.items() if hold.since_s]
         if running or handle.waits_for_permit:
             return [*running]
-    return [] if handle.since_s is None else [(handle.since_s, handle.phase)]
+    return [] if handle.permits.since_s is None else [(handle.permits.since_s, handle.phase)]
 
 
 def _deaths(handle: JobHandle) -> int:
     """Of a job that is ending, in a row; making room is none."""
-    assert handle.end is not None
-    return handle.deaths + (handle.end.outcome != EVICTED)
+    assert handle.ending.why is not None
+    return handle.ending.deaths + (handle.ending.why.outcome != EVICTED)

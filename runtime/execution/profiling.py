@@ -15,7 +15,6 @@ from typing import cast
 
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
-from runtime.attach.confining import confine
 from runtime.execution.first_loads import has_loaded, note_loaded
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
@@ -28,6 +27,7 @@ from runtime.execution.shape_estimates import with_shapes
 from runtime.facts import Node, PhaseSlice, Pool, Profiled
 from runtime.jobs.spec import JobSpec
 from runtime.machine import lacked_core
+from runtime.owners.http.confining import confine
 
 _TOGETHER = 8
 _PASSES: dict[Mode, int] = {"alone": 2, "paired": 4}  # worst-case iterations of the probe; the first rollout of a pair is alone
@@ -75,7 +75,7 @@ class Profiling:
         for handle in [run.handles[job_id] for job_id in ids]:  # one that has died meanwhile is another one now
             run.coming -= 1
             if run.plan.only_profile:
-                handle.gone = handle.gone or handle.controller is None
+                handle.gone = handle.gone or handle.actors.controller is None
                 handle.tell(None, run.log.now())
             elif handle.job is not None and not handle.gone and not run.stopping:
                 self._lifecycle.enlist(handle)
@@ -123,8 +123,8 @@ class Profiling:
         log = self._run.log
         plan = self._run.plan
         job = handle.job = with_shapes(handle.spec, profile.job(handle.spec, log.now()), plan.cluster, plan.nodes)
-        handle.waits = profile.waits
-        without_core = tuple(pool for pool in profile.parts if pool in handle.without_core)
+        handle.residency.waits = profile.waits
+        without_core = tuple(pool for pool in profile.parts if pool in handle.profile.without_core)
         fact = Profiled(log.now(), job, cached, profile.waits, profile.provisional, without_core)
         self._run.cold_starts.profiled(fact)
         log.write(fact)
@@ -143,12 +143,14 @@ class Profiling:
 
     def _learn_measured(self, handle: JobHandle, key: str) -> None:
         """Learn and keep what a job's own pass has measured."""
-        parts = handle.measurements
-        without_nodes_s = handle.own_s + handle.sync_s  # an iteration is as long wherever in it these are
-        profile = Profile(rollout=parts["rollout"], training=parts["training"], sync_s=without_nodes_s, movable=handle.movable)
+        parts = handle.profile.measurements
+        without_nodes_s = handle.profile.own_s + handle.profile.sync_s  # an iteration is as long wherever in it these are
+        profile = Profile(
+            rollout=parts["rollout"], training=parts["training"], sync_s=without_nodes_s, movable=handle.profile.movable
+        )
         self._learn(handle, profile, False)
         note_loaded(engine_key(handle.spec, self._node_types()))
-        if handle.without_core:
+        if handle.profile.without_core:
             return
         with contextlib.suppress(InputError, OSError):  # a cache that cannot be written
             save_profile(key, profile)
@@ -166,7 +168,7 @@ class Profiling:
         on_cores = any(not node.gpus for node in self._run.plan.nodes)
         for together in [[handle] for handle in handles] if on_cores else [[*handles]]:
             await self._profile_at_once([handle for handle in together if self._is_unknown(handle)], keys)
-        while pending := [h.profile_over for h in self._probe_jobs if h.profile_over is not None and not h.profile_over.done()]:
+        while pending := [h.profile.over for h in self._probe_jobs if h.profile.over is not None and not h.profile.over.done()]:
             await asyncio.wait(pending)  # a round of the probe begins when the last one ends
         if self._probe_jobs:
             self._tell_bounds()
@@ -175,24 +177,24 @@ class Profiling:
         """Let jobs whose processes may start together run their worst-case iterations."""
         for handle in handles:
             self._run.attempt(handle, "profile", self._look_for_caches, handle)
-        passes = {handle: handle.profile_over for handle in handles if handle.profile_over is not None and not handle.gone}
+        passes = {handle: handle.profile.over for handle in handles if handle.profile.over is not None and not handle.gone}
         if not passes:
             return
         await self._run.written()
         self._run.tell(facts.Unprofiled({handle.id: self._needs(handle) for handle in passes}))
         await asyncio.wait(passes.values())
         for handle in passes:
-            if not handle.gone and handle.measurements.keys() == {"rollout", "training"}:
+            if not handle.gone and handle.profile.measurements.keys() == {"rollout", "training"}:
                 self._run.attempt(handle, "profile", self._learn_measured, handle, keys[handle.id])
 
     def _look_for_caches(self, handle: JobHandle) -> None:
-        handle.loads_first = not has_loaded(engine_key(handle.spec, self._node_types()))
+        handle.profile.loads_first = not has_loaded(engine_key(handle.spec, self._node_types()))
 
     @staticmethod
     def _begin(handles: Sequence[JobHandle], passes: int) -> None:
         """Jobs are to do so many passes."""
         for handle in handles:
-            handle.profile_over, handle.passes = asyncio.get_running_loop().create_future(), passes
+            handle.profile.over, handle.profile.passes = asyncio.get_running_loop().create_future(), passes
 
     def _tell_bounds(self) -> None:
         """Write down what the probe has found."""
@@ -208,27 +210,27 @@ class Profiling:
 
     def add_measurement(self, handle: JobHandle, report: Report) -> None:
         """A phase of a pass is over."""
-        hold = handle.holds["training" if report.phase == "training" else "rollout"]
+        hold = handle.permits.holds["training" if report.phase == "training" else "rollout"]
         if handle in self._probe_jobs:
             if hold.paired == (self._probe.mode == "paired"):
                 self._timings.add(self._probe.mode, handle.id, cast("Pool", hold.pool), report.done_s - report.run_s)
             return
-        handle.own_s = report.own_s
+        handle.profile.own_s = report.own_s
         pool = cast("Pool", hold.pool)
         seconds, cold_s = report.done_s - report.run_s, report.run_s - report.begun_s
-        provisional = handle.loads_first or lacked_core(report.load_wait_s, cold_s)
-        if handle.repeats:
-            if pool not in handle.without_core:
+        provisional = handle.profile.loads_first or lacked_core(report.load_wait_s, cold_s)
+        if handle.profile.repeats:
+            if pool not in handle.profile.without_core:
                 return
-            former = handle.measurements[pool]
+            former = handle.profile.measurements[pool]
             cold_s, provisional = former.cold_s, former.provisional
         if not lacked_core(report.core_wait_s, seconds):
-            handle.without_core.discard(pool)
-        elif handle.repeats:
+            handle.profile.without_core.discard(pool)
+        elif handle.profile.repeats:
             seconds -= min(seconds, report.core_wait_s)
         else:
-            handle.without_core.add(pool)
-        handle.measurements[pool] = Measured(
+            handle.profile.without_core.add(pool)
+        handle.profile.measurements[pool] = Measured(
             seconds=seconds,
             warm_s=report.warm_s,
             cold_s=cold_s,
@@ -240,10 +242,12 @@ class Profiling:
 
     def repeats(self, handle: JobHandle) -> bool:
         """Whether a job that has done its pass makes another one, since a phase of it had no core."""
-        if handle.repeats or not handle.without_core:
+        if handle.profile.repeats or not handle.profile.without_core:
             return False
-        handle.repeats = True
-        self._run.log.say(f"{handle.id}: its {' and '.join(sorted(handle.without_core))} had no core for long: measured once more")
+        handle.profile.repeats = True
+        self._run.log.say(
+            f"{handle.id}: its {' and '.join(sorted(handle.profile.without_core))} had no core for long: measured once more"
+        )
         return True
 
     def cold_start(self, handle: JobHandle, part: PhaseSlice) -> float | None:
@@ -264,10 +268,12 @@ class Profiling:
         """
         if not self._rounds or self._run.scheduler.guests.lent is None:
             return []
-        if any(other.passes and not other.gone and other.end is None for other in self._batch):
+        if any(other.profile.passes and not other.gone and other.ending.why is None for other in self._batch):
             return []
         profiled = [
-            one for one in self._batch if one.measurements.keys() == {"rollout", "training"} and not one.gone and one.end is None
+            one
+            for one in self._batch
+            if one.profile.measurements.keys() == {"rollout", "training"} and not one.gone and one.ending.why is None
         ]
         if len(profiled) < 2:
             self._rounds = [] if self._probe_jobs else self._rounds

@@ -48,11 +48,13 @@ class RayProcesses:
             ray.get_runtime_context().get_node_id(), soft=False
         )  # no other machine takes it along
         actor = ray.remote(Controller).options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
-        handle.controller = actor.remote(handle.spec, self._coordinator, self._logs(handle), handle.restarted, self._models)
+        handle.actors.controller = actor.remote(
+            handle.spec, self._coordinator, self._logs(handle), handle.ending.restarted, self._models
+        )
 
     async def wait(self, handle: JobHandle) -> End:
         """Wait for the end of a job's controller, whatever it is."""
-        controller = handle.controller
+        controller = handle.actors.controller
         run = asyncio.ensure_future(_answer(controller.run.remote()))
         try:
             pid = await controller.identity.remote()
@@ -67,7 +69,7 @@ class RayProcesses:
 
     async def kill(self, handle: JobHandle) -> None:
         """Kill all processes of a job, and wait until they have ended."""
-        actors = [*handle.workers, *([handle.controller] if handle.controller is not None else [])]
+        actors = [*handle.actors.workers, *([handle.actors.controller] if handle.actors.controller is not None else [])]
         for actor in actors:
             ray.kill(actor)
         for actor in actors:
@@ -79,7 +81,7 @@ class RayProcesses:
 
     async def drop(self, handle: JobHandle) -> None:
         """A controller that has come to its end is needed no more, and whatever the job has started ends too."""
-        ray.kill(handle.controller)
+        ray.kill(handle.actors.controller)
         await self._sweep(self._logs(handle), handle)
 
     async def close(self) -> None:
@@ -92,7 +94,7 @@ class RayProcesses:
     async def _sweep(self, logs: str, handle: JobHandle) -> None:
         """End what a job has started, on all of its machines."""
         here = ray.get_runtime_context().get_node_id()
-        others = {node.machine for nodes in handle.nodes.values() for node in nodes} - {here}
+        others = {node.machine for nodes in handle.place.nodes.values() for node in nodes} - {here}
         await asyncio.gather(asyncio.to_thread(end_job_processes, logs), *(self._sweep_on(machine, logs) for machine in others))
 
     async def _sweep_on(self, machine: str, logs: str) -> None:

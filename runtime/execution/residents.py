@@ -35,7 +35,7 @@ class Residents:
     def may_stay(self, handle: JobHandle, pool: Pool, cluster: Cluster) -> bool:
         """Whether the state of a phase that is over may stay where it is."""
         waits = handle.waits_here.get(pool)
-        if waits is None or not waits.can_stay or handle.is_guest or handle.moving or handle.end is not None:
+        if waits is None or not waits.can_stay or handle.is_guest or handle.place.moving or handle.ending.why is not None:
             return False
         places = self._sharing(handle)
         if any(other.is_guest for other, _ in places):  # nobody knows what it needs
@@ -44,29 +44,29 @@ class Residents:
 
     def stays(self, handle: JobHandle, pool: Pool, host_gb: float, device_gb: float) -> None:
         """It has stayed, and takes so much; where that is more than was known, that is known from now on."""
-        self._staying[handle, pool] = tuple(node.name for node in handle.nodes[pool])
-        handle.to_leave.discard(pool)  # it was asked before it was decided anew
-        waits = handle.waits[pool]
+        self._staying[handle, pool] = tuple(node.name for node in handle.place.nodes[pool])
+        handle.residency.to_leave.discard(pool)  # it was asked before it was decided anew
+        waits = handle.residency.waits[pool]
         stay = waits.levels[0]
         more = replace(stay, host_gb=max(stay.host_gb, host_gb), device_gb=max(stay.device_gb, device_gb))
-        handle.waits[pool] = replace(waits, levels=(more, *waits.levels[1:]))
+        handle.residency.waits[pool] = replace(waits, levels=(more, *waits.levels[1:]))
 
     def went(self, handle: JobHandle, pools: tuple[Pool, ...] = POOLS) -> None:
         """It is there no longer."""
         for pool in pools:
             self._staying.pop((handle, pool), None)
-            handle.to_leave.discard(pool)
+            handle.residency.to_leave.discard(pool)
 
     def leaving(self, handle: JobHandle) -> tuple[Pool, ...]:
         """Where a job has to leave now; all that it has, if it moves. What runs leaves when it is over."""
-        staying = [pool for pool in POOLS if (handle, pool) in self._staying and pool not in handle.holds]
-        return tuple(pool for pool in staying if handle.moving or pool in handle.to_leave)
+        staying = [pool for pool in POOLS if (handle, pool) in self._staying and pool not in handle.permits.holds]
+        return tuple(pool for pool in staying if handle.place.moving or pool in handle.residency.to_leave)
 
     def admit(self, handle: JobHandle, phase: HoldName, cluster: Cluster) -> bool:
         """Give a job the permit that it has been granted, or hold it back until there is room; whether it has it."""
         self._held_back.pop((handle, phase), None)
-        waits = handle.permits.get(phase)
-        if phase not in handle.holds or waits is None or waits.done():
+        waits = handle.permits.waits.get(phase)
+        if phase not in handle.permits.holds or waits is None or waits.done():
             return False
         in_the_way = self._in_the_way(handle, phase, cluster)
         if not in_the_way:
@@ -74,7 +74,7 @@ class Residents:
             return True
         self._held_back[handle, phase] = None
         for other, pool in in_the_way:
-            other.to_leave.add(pool)
+            other.residency.to_leave.add(pool)
             other.ask_to_leave(self.leaving(other))
         return False
 
@@ -84,11 +84,11 @@ class Residents:
 
     def _sharing(self, handle: JobHandle) -> dict[_Key, Place]:
         """All phases, of a job's group and of guests, that use nodes which the job uses too; its own among them."""
-        mine = {node.name for nodes in handle.nodes.values() for node in nodes}
+        mine = {node.name for nodes in handle.place.nodes.values() for node in nodes}
         places: dict[_Key, Place] = {}
         for other in self._handles.values():
-            present = not other.gone and other.group is not None
-            for pool, nodes in other.nodes.items():
+            present = not other.gone and other.place.group is not None
+            for pool, nodes in other.place.nodes.items():
                 names = tuple(node.name for node in nodes)
                 if mine & {*names} and (present or (other, pool) in self._staying):
                     gpus = any(node.gpus for node in nodes)
@@ -112,7 +112,7 @@ class Residents:
 
 def _unknown(handle: JobHandle, pool: Pool) -> Waits:
     """Of a job about which nothing but what the policy knows is known: it does not stay."""
-    host_gb = getattr(handle.job.phases(handle.shape), pool).host_memory_gb if handle.job is not None else 0.0
+    host_gb = getattr(handle.job.phases(handle.place.shape), pool).host_memory_gb if handle.job is not None else 0.0
     return Waits((Level("keep", 0.0, 0.0, host_gb),))
 
 
@@ -122,4 +122,4 @@ def _chosen(places: Mapping[_Key, Place], cluster: Cluster) -> dict[_Key, Level]
 
 def _host_gb(places: Mapping[_Key, Place], cluster: Cluster) -> dict[str, float | None]:
     """What the nodes have for jobs."""
-    return {node.name: cluster.pools[node.pool].node_memory_gb for handle, pool in places for node in handle.nodes[pool]}
+    return {node.name: cluster.pools[node.pool].node_memory_gb for handle, pool in places for node in handle.place.nodes[pool]}

@@ -7,7 +7,6 @@ from time import monotonic, time
 
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.nodes import NodePool
-from runtime.attach.resuming import is_in_use
 from runtime.checkpoints import drop_above, newest
 from runtime.cold_starts import cold_starts_of
 from runtime.execution.job_handle import JobHandle
@@ -19,6 +18,7 @@ from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import RunState
 from runtime.facts import Assigned, Fact, Failed, Relaunched, Restarted, Returned
 from runtime.journal import JOURNAL, read_facts, record_of, state_of
+from runtime.owners.http.resuming import is_in_use
 from runtime.record import RunRecord
 
 
@@ -49,7 +49,7 @@ def go_on(run: RunState, lifecycle: JobLifecycle, record: RunRecord) -> None:
             run.log.say(f"{handle.id}: FAILED in resume: {problem}")
     for exceeded in record.exceeded:
         run.scheduler.alone(exceeded.job_id)
-        run.handles[exceeded.job_id].exceeds = exceeded.why
+        run.handles[exceeded.job_id].residency.exceeds = exceeded.why
     for fact in record.confined:
         run.scheduler.confined(fact.job_id, frozenset(fact.nodes))
     for handle in run.handles.values():
@@ -66,7 +66,7 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fac
     """What the journal and the checkpoints know of a job."""
     state, job_id, folder = run.scheduler.state, handle.id, run.checkpoints(handle.id)
     handle.job = state.job(job_id) if state.knows(job_id) else record.jobs.get(job_id)
-    handle.waits = next((dict(fact.waits) for fact in record.profiled if fact.job.id == job_id), {})
+    handle.residency.waits = next((dict(fact.waits) for fact in record.profiled if fact.job.id == job_id), {})
     handle.done = sum(done.job_id == job_id for done in record.iterations)
     over = {failed.job_id for failed in record.failed} | {cancelled.job_id for cancelled in record.cancelled}
     if handle.spec.is_attached:
@@ -78,9 +78,9 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fac
     recorded = {fact.iterations for fact in record.checkpointed if fact.job_id == job_id}
     resume = newest(folder, handle.done, recorded)
     drop_above(folder, resume.iterations)
-    handle.recorded = {iterations for iterations in recorded if iterations <= resume.iterations}
+    handle.saved.recorded = {iterations for iterations in recorded if iterations <= resume.iterations}
     handle.iteration = handle.begins = resume.iterations
-    handle.checkpoint = str(resume.folder) if resume.folder is not None else None
+    handle.saved.last = str(resume.folder) if resume.folder is not None else None
     if state.knows(job_id):
         _recall_work(run, handle)
         why = resume.problems[0] if resume.problems else "the run was resumed"
@@ -103,4 +103,4 @@ def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord, over: 
 def _recall_work(run: RunState, handle: JobHandle) -> None:
     state = run.scheduler.state
     row = state.row(handle.id)
-    handle.busy_s = {pool: float(getattr(state.jobs, f"{pool}_busy_s")[row]) for pool in POOLS}
+    handle.permits.busy_s = {pool: float(getattr(state.jobs, f"{pool}_busy_s")[row]) for pool in POOLS}

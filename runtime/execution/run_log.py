@@ -21,21 +21,20 @@ class RunLog:
     """What is written down.
 
     Args:
-        plan: of the run, whose folder the journal is in.
+        plan: of the run, whose folder the journal is in. observe: is called with facts that have been written.
 
     Attributes:
         zero_s: the reading of this machine's clock at time 0.
         problem: why the journal cannot be written now; None where it can.
-        observe: is called with facts that have been written.
 
     Raises:
         InputError: the folder cannot be used; one line.
     """
 
-    def __init__(self, plan: RunPlan) -> None:
+    def __init__(self, plan: RunPlan, observe: Callable[[tuple[Fact, ...]], None] = lambda _: None) -> None:
         self.journal = Journal(Path(plan.folder) / JOURNAL, plan.resume, wait_s=_DYING_S if plan.resume else 0.0)
         self.zero_s = monotonic()
-        self.observe: Callable[[tuple[Fact, ...]], None] = lambda _: None
+        self._observe = observe
         self.problem: str | None = None
         self._waiting: tuple[Fact, ...] = ()
         self._lines: list[str] = []
@@ -92,7 +91,7 @@ class RunLog:
             InputError: the journal cannot be written; one line.
         """
         self.journal.write(*facts)
-        self.observe(facts)
+        self._observe(facts)
 
     def say(self, line: str) -> None:
         """Let the user know."""

@@ -30,7 +30,8 @@ from rollmux_env.scheduler.preview import reasons
 from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import CHECKPOINTS
 from runtime.cold_starts import ColdStarts
-from runtime.execution.job_handle import PROFILE, Asked, Hold, JobHandle
+from runtime.execution.job_handle import PROFILE, JobHandle
+from runtime.execution.job_records import Asked, Hold
 from runtime.execution.messages import End, Stopped
 from runtime.execution.nodes import POOLS
 from runtime.execution.residents import Residents
@@ -40,6 +41,7 @@ from runtime.execution.shape_estimates import shape_lines
 from runtime.facts import Fact, Failed, Pool
 from runtime.jobs.shapes import nodes_of_shapes
 from runtime.jobs.spec import JobSpec
+from runtime.owners.protocol import Follows
 
 _AGAIN_S = 1.0  # between attempts to write the journal
 
@@ -54,6 +56,16 @@ class Observer(Protocol):
         """A command of the scheduler's has been."""
 
 
+class Hands(Protocol):
+    """Who starts and ends the processes of jobs."""
+
+    def start(self, handle: JobHandle) -> None:
+        """A job has a place, and may have no processes."""
+
+    def evict(self, handle: JobHandle) -> None:
+        """The processes of a job are to end."""
+
+
 class RunState:
     """What a run is.
 
@@ -61,15 +73,24 @@ class RunState:
         plan: what is to be done. log: where it is written down. state, nodes: of the cluster, as they are when the run begins.
         watches: jobs are known anew when they take longer, and get a better place where they break their SLO; so it is too in a
             run that has jobs with shapes.
+        hands: makes who starts and ends the processes of the run's jobs. observer: watches it.
 
     Attributes:
         handles: jobs by id. cold_starts: which of theirs are provisional. residents: those whose state stays on its nodes.
         stopping: the run stops. over: the outcome, or the error that ends it.
         coming: jobs that have not arrived at the policy or been given up yet.
-        start: is called with a job that has a place, and may have no processes. evict: with one whose processes are to end.
     """
 
-    def __init__(self, plan: RunPlan, log: RunLog, state: State, nodes: NodePool, watches: bool) -> None:
+    def __init__(
+        self,
+        plan: RunPlan,
+        log: RunLog,
+        state: State,
+        nodes: NodePool,
+        watches: bool,
+        hands: Callable[[RunState], Hands],
+        observer: Observer | None = None,
+    ) -> None:
         def make_policy() -> Any:
             return make_runnable(plan.policy, plan.seed)
 
@@ -88,11 +109,10 @@ class RunState:
         self.over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.coming = 0
         self.tasks: set[asyncio.Task[None]] = set()
-        self.observer: Observer | None = None
-        self.start: Callable[[JobHandle], None] = lambda _: None
-        self.evict: Callable[[JobHandle], None] = lambda _: None
+        self._observer = observer
         self._owed: list[Command] = []  # commands whose entries are not in the journal yet
         self._writable = asyncio.Event()
+        self._hands = hands(self)
 
     def tell(self, *news: facts.Fact, notes: tuple[Fact, ...] = ()) -> None:
         """Something has happened: decide, write down, carry out.
@@ -111,6 +131,15 @@ class RunState:
             self.fail(error)
             raise
 
+    def follow(self, follows: Follows) -> None:
+        """What an owner of a job has said has this to follow."""
+        for line in follows.lines:
+            self.log.say(line)
+        if follows.news:
+            self.tell(*follows.news, notes=follows.notes)
+        else:
+            self.log.write(*follows.notes)
+
     def _settle(self) -> None:
         """Carry out what has been decided, if it is in the journal; a run that stops ends processes in any case."""
         if self.log.problem is not None and not self.stopping:
@@ -118,8 +147,8 @@ class RunState:
         owed, self._owed = self._owed, []
         for command in owed:
             self._carry_out(command)
-            if self.observer is not None:
-                self.observer.on_command(command)
+            if self._observer is not None:
+                self._observer.on_command(command)
 
     async def written(self) -> None:
         """Wait until what has been decided is in the journal, or the run stops."""
@@ -136,9 +165,9 @@ class RunState:
             self.log.write_again()
             if self.log.problem is None:
                 for handle in self.handles.values():
-                    handle.interrupted = True
-                    handle.since_s = None if handle.since_s is None else self.log.now()  # nobody has hung
-                    for hold in handle.holds.values():
+                    handle.permits.interrupted = True
+                    handle.permits.since_s = None if handle.permits.since_s is None else self.log.now()  # nobody has hung
+                    for hold in handle.permits.holds.values():
                         hold.since_s = self.log.now()
                 self._settle()
                 self._writable.set()
@@ -179,10 +208,10 @@ class RunState:
         handle, now_s = self.handles[command.job_id], self.log.now()
         match command:
             case commands.Place(_, seating):
-                handle.follows_s = now_s
-                if handle.group is None:
+                handle.permits.follows_s = now_s
+                if handle.place.group is None:
                     handle.iteration = handle.begins
-                if handle.nodes != {"rollout": seating.rollout_nodes, "training": seating.training_nodes}:
+                if handle.place.nodes != {"rollout": seating.rollout_nodes, "training": seating.training_nodes}:
                     self.went(handle)
                 handle.sit(seating, self.scheduler.state.shape(handle.id))
                 self.order(handle)
@@ -191,19 +220,19 @@ class RunState:
                 handle.iteration = handle.iteration if handle.spec.is_attached or handle.is_over else PROFILE
                 self.order(handle)
             case commands.Grant(_, phase, parts, switched, paired):
-                at_s, number = handle.asks.pop(phase, Asked(now_s, handle.iteration))
-                handle.holds[phase] = Hold(phase, at_s, now_s, switched, paired, number)
+                at_s, number = handle.permits.asks.pop(phase, Asked(now_s, handle.iteration))
+                handle.permits.holds[phase] = Hold(phase, at_s, now_s, switched, paired, number)
                 if phase == "rollout" or not handle.spec.staleness:
-                    handle.progress, handle.past_threshold = {}, False
-                    handle.uses = handle.knows = parts
+                    handle.tail.progress, handle.tail.past_threshold = {}, False
+                    handle.tail.uses = handle.tail.knows = parts
                 self._admit(handle, phase)
             case commands.Shrink(_, parts) | commands.Grow(_, parts):
-                handle.uses = parts
-                handle.notify()
+                handle.tail.uses = parts
+                handle.changed.ring()
             case commands.Move():
-                handle.moving = True
+                handle.place.moving = True
             case commands.Evict():
-                self.evict(handle)
+                self._hands.evict(handle)
             case commands.Wait():
                 twin = self.scheduler.planner.shown.forecast()
                 why = reasons(twin, self._make_policy())[twin.waiting.index(handle.id)]
@@ -221,7 +250,7 @@ class RunState:
     def _admit(self, handle: JobHandle, phase: HoldName) -> None:
         """Give a granted permit, if there is room where it is for."""
         if self.residents.admit(handle, phase, self.plan.cluster):
-            handle.since_s = handle.holds[phase].since_s = self.log.now()
+            handle.permits.since_s = handle.permits.holds[phase].since_s = self.log.now()
 
     def went(self, handle: JobHandle, pools: tuple[Pool, ...] = POOLS) -> None:
         """A job's state has left the devices of its nodes; others may have waited for that."""
@@ -235,7 +264,7 @@ class RunState:
 
     def order(self, handle: JobHandle) -> None:
         """Let a job do its next iteration."""
-        self.start(handle)
+        self._hands.start(handle)
         handle.tell(handle.order(str(self.checkpoints(handle.id))), self.log.now())
 
     def checkpoints(self, job_id: str) -> Path:
@@ -285,7 +314,7 @@ class RunState:
     def refuse(self, handle: JobHandle, problem: str, where: str = "placement") -> None:
         """A job cannot be placed at all. It ends as one that is done."""
         self.log.say(f"{handle.id}: FAILED in {where}: {problem}")
-        handle.end, handle.gone = End("failed", where, problem), True
+        handle.ending.why, handle.gone = End("failed", where, problem), True
         self.tell(facts.Failed(handle.id), notes=(Failed(self.log.now(), handle.id, where, problem),))
         handle.tell(None, self.log.now())
 
@@ -316,7 +345,7 @@ class RunState:
             self._writable.set()
             for handle in self.handles.values():
                 handle.refuse(Stopped("stops with the run"))
-                if handle.controller is None:
+                if handle.actors.controller is None:
                     handle.end_profile()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:

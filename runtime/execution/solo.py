@@ -43,7 +43,7 @@ class SoloIterations:
             why = f"the processes of {_MOST} jobs wait for that already"
         else:
             self._measured.append(handle)
-            handle.leaving = True  # its devices
+            handle.place.leaving = True  # its devices
             run.order(handle)
             self._lifecycle.check_over()
             return True
@@ -55,26 +55,26 @@ class SoloIterations:
         run = self._run
         await self._lifecycle.quiet.wait()
         for handle in self._measured:
-            if handle.gone or handle.end is not None or run.stopping:
+            if handle.gone or handle.ending.why is not None or run.stopping:
                 continue
             if problem := run.beyond(handle.spec):
                 run.log.say(f"{handle.id}: is not measured alone: {problem}")
                 continue
             await run.written()
             run.log.say(f"{handle.id}: {PASSES} iterations alone, on the nodes that it had")
-            handle.passes, handle.profile_over = PASSES, asyncio.get_running_loop().create_future()
+            handle.profile.passes, handle.profile.over = PASSES, asyncio.get_running_loop().create_future()
             needs = nodes_asked(handle.spec, run.plan.cluster.sides)
             run.tell(facts.Unprofiled({handle.id: needs}, None, self._nodes(handle, needs)))
-            await handle.profile_over
+            await handle.profile.over
         for handle in self._measured:
-            if not handle.gone and handle.end is None and not run.stopping:
+            if not handle.gone and handle.ending.why is None and not run.stopping:
                 handle.gone = True
                 handle.tell(None, run.log.now())
         self._lifecycle.check_over()
 
     def _nodes(self, handle: JobHandle, needs: dict[Pool, int]) -> frozenset[str]:
         """Names of the nodes that a job had, if it asks for as many and they are there still; else of none."""
-        names = {node.name: node.pool for nodes in handle.nodes.values() for node in nodes}
+        names = {node.name: node.pool for nodes in handle.place.nodes.values() for node in nodes}
         there = {node.name for pool in needs for node in self._run.nodes.free(pool)}
         alike = all([*names.values()].count(pool) == count for pool, count in needs.items())
         return frozenset(names) if alike and names.keys() <= there else frozenset()
@@ -82,12 +82,12 @@ class SoloIterations:
     def iterated(self, handle: JobHandle) -> None:
         """A job has done an iteration alone."""
         run, now_s = self._run, self._run.log.now()
-        began_s = handle.began_s.pop(handle.iteration, now_s)
+        began_s = handle.permits.began_s.pop(handle.iteration, now_s)
         run.log.write(SoloIteration(handle.id, handle.iteration, began_s, now_s))
         run.log.say(f"{handle.id}: alone, {now_s - began_s:.2f} s")
         handle.iteration += 1
-        handle.passes -= 1
-        if handle.passes:
+        handle.profile.passes -= 1
+        if handle.profile.passes:
             run.order(handle)
         else:
             handle.stand()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
-from runtime.attach.leases import Leases
 from runtime.execution.driver import RunDriver
 from runtime.execution.forecast import check_memory, forecasts, limits
 from runtime.execution.job_handle import JobHandle
@@ -23,6 +22,7 @@ from runtime.facts import Node, Submitted
 from runtime.jobs.spec import JobSpec
 from runtime.journal import Unwritable
 from runtime.metrics import Sample
+from runtime.owners.http.leases import Leases
 from runtime.service.command_tokens import CommandTokens
 from runtime.service.events import Entry, Events
 from runtime.service.figures import Figures
@@ -140,7 +140,7 @@ class Service:
             self.driver.stop()
 
     async def ask(self, method: str, *arguments: Any) -> Any:
-        """A job calls a method of `runtime.execution.job_calls.JobCalls`."""
+        """A job calls a method of `runtime.owners.ray.calls.JobCalls`."""
         assert self.driver is not None
         return await getattr(self.driver.calls, method)(*arguments)
 
@@ -232,7 +232,7 @@ class Service:
         self._running()[0].lifecycle.node_changes.join(nodes)
 
     async def clear(self, node: str) -> dict[str, Any]:
-        """Somebody says that no lost lease uses a node; see `runtime.attach.watch.LeaseWatch.clear`."""
+        """Somebody says that no lost lease uses a node; see `runtime.owners.http.watch.LeaseWatch.clear`."""
         return {"node": node, "jobs": [*self.leases.watch.clear(node)]}
 
     async def report(self) -> dict[str, Any]:

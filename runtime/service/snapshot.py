@@ -132,11 +132,11 @@ def state_of_job(run: RunState, figures: Figures, handle: JobHandle) -> JobState
     state = run.scheduler.state
     if handle.gone:
         return figures.ends[handle.id][0] if handle.id in figures.ends else "stopped"  # type: ignore[return-value]
-    if handle.group is not None and handle.iteration == PROFILE:
+    if handle.place.group is not None and handle.iteration == PROFILE:
         return "profiling"
     if not state.is_running(handle.id):
         return "waiting"
-    return "moving" if handle.moving or state.is_paused(handle.id) else "running"
+    return "moving" if handle.place.moving or state.is_paused(handle.id) else "running"
 
 
 def throughput_gain(run: RunState, groups: Iterable[GroupView]) -> float | None:
@@ -188,7 +188,7 @@ def take_job_view(run: RunState, figures: Figures, handle: JobHandle, place: Wai
     job_id, state, review = handle.id, run.scheduler.state, run.scheduler.review
     job = state.job(job_id) if state.knows(job_id) else handle.job
     group = state.group_of(job_id) if state.is_running(job_id) else None
-    names = {node.name for nodes in handle.nodes.values() for node in nodes} if handle.group is not None else set()
+    names = {node.name for nodes in handle.place.nodes.values() for node in nodes} if handle.place.group is not None else set()
     what = state_of_job(run, figures, handle)
     return JobView(
         id=job_id,
@@ -198,7 +198,7 @@ def take_job_view(run: RunState, figures: Figures, handle: JobHandle, place: Wai
         reason=(place.reason if place is not None else _reason(run, handle)) if what == "waiting" else None,
         position=place.position if place is not None else None,
         eta_s=place.eta_s if place is not None else None,
-        group=handle.group if handle.group is not None and handle.group >= 0 else None,
+        group=handle.place.group if handle.place.group is not None and handle.place.group >= 0 else None,
         nodes=tuple(sorted(names)),
         phase=handle.phase,
         iteration=max(handle.done, 0),
@@ -243,17 +243,17 @@ def _reason(run: RunState, handle: JobHandle) -> str:
 def _problem(figures: Figures, handle: JobHandle) -> str | None:
     if handle.gone:
         return figures.ends.get(handle.id, ("", ""))[1] or None
-    if handle.full is not None:
-        return f"its checkpoint cannot be written: {handle.full}"
-    return handle.exceeds or None
+    if handle.saved.full is not None:
+        return f"its checkpoint cannot be written: {handle.saved.full}"
+    return handle.residency.exceeds or None
 
 
 def _pool(run: RunState, figures: Figures, pool: Pool, now_s: float) -> PoolView:
     nodes, free = len(run.nodes.nodes(pool)), len(run.nodes.free(pool))
     holding: list[Span] = []
     for handle in run.handles.values():
-        if handle.holds:
-            names = {node.name for phase in handle.holds for node in handle.nodes_of(phase) if node.pool == pool}
+        if handle.permits.holds:
+            names = {node.name for phase in handle.permits.holds for node in handle.nodes_of(phase) if node.pool == pool}
             holding += (span for span in held_spans(run, handle, now_s) if span.node in names)
     drained = run.nodes.drained
     draining = sum(node.name in drained for node in run.nodes.nodes(pool))

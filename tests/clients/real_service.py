@@ -20,7 +20,7 @@ from runtime.journal import JOURNAL, read_facts
 from runtime.service.listening import Listen
 from runtime.service.service import Service
 from runtime.service.tokens import Right, Tokens
-from tests.runtime.attach.served import PAIR, job, plan_of
+from tests.runtime.owners.served import PAIR, job, plan_of
 
 
 class RealService:

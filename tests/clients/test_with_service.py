@@ -17,7 +17,7 @@ import rollmux_client
 from runtime.facts import PhaseSlice, Suspected
 from runtime.journal import JOURNAL, read_facts
 from tests.clients.real_service import RealService, real_service
-from tests.runtime.attach.served import PAIRS
+from tests.runtime.owners.served import PAIRS
 
 CLIENT = str(Path(rollmux_client.__file__).parent)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from starlette.responses import Response
 
-from runtime.attach.leases import Leases
+from runtime.owners.http.leases import Leases
 from runtime.service.http.answers import answer
 from runtime.service.http.jobs import check_own
 from runtime.service.http.operations import LONGEST_WAIT_S, Body, Call, Operation, Query, WaitS

@@ -51,7 +51,7 @@ class Pretended:
         self.passes: dict[str, int] = {}  # of the profiler, that a job has made
 
     def start(self, handle: JobHandle) -> None:
-        handle.controller = object()
+        handle.actors.controller = object()
         self.living[handle] = asyncio.ensure_future(self._live(handle))
 
     async def wait(self, handle: JobHandle) -> End:
@@ -138,7 +138,7 @@ class Pretended:
                 state += 1
                 self._iterated()
                 turns = handle.spec.options.get("turns", False)  # it could be moved, until it is to be
-                movable = keeps or (turns and not handle.moving)
+                movable = keeps or (turns and not handle.place.moving)
                 is_last = keeps and state == handle.spec.iterations
                 done = Done({"count": float(state)}, movable, keeps, write(folder, state) if is_last else None)
                 self.stops_after -= 1

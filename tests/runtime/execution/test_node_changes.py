@@ -89,7 +89,7 @@ def test_where_there_is_no_room_they_wait_first_in_the_queue_and_go_on_from_a_ch
     def operate(driver: RunDriver) -> None:
         state, changes = driver.run.scheduler.state, driver.lifecycle.node_changes
         answers.update(changes.drain("training-0"))
-        assert [handle.deaths for handle in driver.run.handles.values()] == [0, 0]
+        assert [handle.ending.deaths for handle in driver.run.handles.values()] == [0, 0]
         when(driver, lambda: not state.group_list(), lambda: changes.undrain("training-0"))
 
     assert carry_out(plan_of(tmp_path, jobs, PAIR), then={3: operate}) == "done"

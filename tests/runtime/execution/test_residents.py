@@ -12,7 +12,8 @@ import pytest
 from rollmux_env.cluster.events import Resumed
 from rollmux_env.scheduler.commands import Seating
 from runtime.execution.checks import check_run
-from runtime.execution.job_handle import Hold, JobHandle
+from runtime.execution.job_handle import JobHandle
+from runtime.execution.job_records import Hold
 from runtime.execution.residents import Residents
 from runtime.facts import Offloaded, PhaseSlice
 from runtime.journal import read_run
@@ -92,22 +93,22 @@ def test_a_permit_is_held_back_until_whoever_has_no_right_to_stay_has_left() -> 
             handle.sit(Seating(0, (0,), (0,), ONE_OF_EACH[:1], ONE_OF_EACH[1:], False))
             waits = waits_of(handle)
             assert waits is not None
-            handle.waits = {"rollout": waits, "training": waits}
+            handle.residency.waits = {"rollout": waits, "training": waits}
             handle.wait_for("rollout")
         assert not residents.may_stay(a, "rollout", plan.cluster)  # beside b; it has stayed before b came
         residents.stays(a, "rollout", 7.5, 0.0)
         b.wait_for("training")
-        b.holds["training"] = Hold("training", 0.0, 0.0, False, False)
-        assert residents.admit(b, "training", plan.cluster) and b.permits["training"].result() == ()  # nobody is there
-        b.holds["rollout"] = Hold("rollout", 0.0, 0.0, False, False)
-        waiting = a.permits["rollout"]
+        b.permits.holds["training"] = Hold("training", 0.0, 0.0, False, False)
+        assert residents.admit(b, "training", plan.cluster) and b.permits.waits["training"].result() == ()  # nobody is there
+        b.permits.holds["rollout"] = Hold("rollout", 0.0, 0.0, False, False)
+        waiting = a.permits.waits["rollout"]
         assert not residents.admit(b, "rollout", plan.cluster) and residents.held_back() == [(b, "rollout")]
         assert waiting.result() == residents.leaving(a) == ("rollout",)
-        assert not a.permits["rollout"].done()  # it waits on when it has left
+        assert not a.permits.waits["rollout"].done()  # it waits on when it has left
         residents.went(a, ("rollout",))
         assert residents.admit(b, "rollout", plan.cluster) and not residents.held_back() and not residents.leaving(a)
         residents.stays(b, "training", 9.0, 0.0)  # more than was known
-        assert b.waits["training"].levels[0].host_gb == 9.0
+        assert b.residency.waits["training"].levels[0].host_gb == 9.0
 
     asyncio.run(held_back())
 

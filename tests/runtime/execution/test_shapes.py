@@ -119,7 +119,7 @@ def test_a_job_goes_to_another_shape_and_back_by_checkpoint_and_a_restart_keeps_
     seen: list[int] = []
 
     def stop(driver: RunDriver) -> None:
-        seen.append(driver.run.handles["a"].shape)
+        seen.append(driver.run.handles["a"].place.shape)
         driver.stop()
 
     then: dict[int, Callable[[RunDriver], None]] = {3: moves, 6: stop}

@@ -8,7 +8,7 @@ import pytest
 
 from runtime.execution.run_plan import LeaseRules
 from runtime.service.snapshot import take_groups, throughput_gain
-from tests.runtime.attach.served import Served, job, plan_of, served
+from tests.runtime.owners.served import Served, job, plan_of, served
 
 _LONG = {"worst_case_s": 10_000.0, "host_memory_gb": 1.0}
 _PHASE_S = 1000.0  # beside which what this process takes is nothing

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from runtime.attach import owner as owners
 from runtime.facts import Iteration
+from runtime.owners.http import owner as owners
 from runtime.service.refusals import Conflict, NotFound
-from tests.runtime.attach.served import ELSEWHERE, HERE, PAIRS, Served, job, plan_of
+from tests.runtime.owners.served import ELSEWHERE, HERE, PAIRS, Served, job, plan_of
 
 JOBS = ("a", "b", "c", "d")
 STEPS = 400

@@ -6,46 +6,43 @@ These iterations count. The job is then planned with the longest seconds of each
 from __future__ import annotations
 
 from rollmux_env.scheduler import facts
-from runtime.attach.confining import confine
-from runtime.attach.lease import Lease
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.profiles import job_as_stated
 from runtime.execution.profiling import nodes_asked
 from runtime.execution.run_state import RunState
-from runtime.facts import Fact, Profiled
+from runtime.facts import Profiled
 from runtime.jobs.spec import JobSpec
+from runtime.owners.http.confining import confine
 
 
 def ask_to_measure(run: RunState, handle: JobHandle) -> None:
     """The owner of a job that nobody knows has come: it wants nodes for its first iterations."""
-    if handle.job is not None or handle.asks_profile or handle.end is not None or run.stopping:
+    if handle.job is not None or handle.profile.asks or handle.ending.why is not None or run.stopping:
         return
     if problem := run.beyond(handle.spec):
         run.refuse(handle, problem)
         return
-    handle.asks_profile = True
+    handle.profile.asks = True
     run.tell(facts.Unprofiled({handle.id: nodes_asked(handle.spec, run.plan.cluster.sides)}))
 
 
 def measure(handle: JobHandle, phase: str, seconds: float) -> None:
     """A phase of a job that is being measured has taken so long."""
     if handle.is_guest:
-        handle.longest_s[phase] = max(handle.longest_s.get(phase, 0.0), seconds)
+        handle.profile.longest_s[phase] = max(handle.profile.longest_s.get(phase, 0.0), seconds)
 
 
-def measured(run: RunState, lifecycle: JobLifecycle, lease: Lease, notes: tuple[Fact, ...]) -> None:
-    """A job has done an iteration as a guest: it goes on as one, or is known now and arrives."""
-    handle = lease.handle
+def measured(run: RunState, lifecycle: JobLifecycle, handle: JobHandle) -> bool:
+    """A job has done an iteration as a guest: it goes on as one, or is known now and arrives. Whether it has got another place."""
     profile = handle.spec.profile
     assert profile is not None
-    run.log.write(*notes)
-    if handle.iteration < profile.iterations or not {"rollout", "training"} <= handle.longest_s.keys():
-        return
+    if handle.iteration < profile.iterations or not {"rollout", "training"} <= handle.profile.longest_s.keys():
+        return False
     names = frozenset(node.name for node in handle.nodes_of("sync"))
     handle.job = job_as_stated(_stated(handle), run.log.now())
-    handle.begins, handle.busy_s = handle.iteration, {"rollout": 0.0, "training": 0.0}
-    longest = handle.longest_s
+    handle.begins, handle.permits.busy_s = handle.iteration, {"rollout": 0.0, "training": 0.0}
+    longest = handle.profile.longest_s
     run.log.say(f"{handle.id}: profiled: rollout {longest['rollout']:.2f} s, training {longest['training']:.2f} s")
     run.log.write(Profiled(run.log.now(), handle.job, False))
     if not handle.spec.movable:
@@ -54,14 +51,14 @@ def measured(run: RunState, lifecycle: JobLifecycle, lease: Lease, notes: tuple[
     if problem := run.too_large(handle.job):
         run.tell(facts.Profiled(handle.id))
         run.refuse(handle, problem)
-        return
+        return False
     run.tell(facts.Profiled(handle.id), *lifecycle.arrival(handle))
-    lease.moves = run.present(handle) and names != {node.name for node in handle.nodes_of("sync")}
+    return run.present(handle) and names != {node.name for node in handle.nodes_of("sync")}
 
 
 def _stated(handle: JobHandle) -> JobSpec:
     """The entry of a job, as if it had stated what was measured."""
-    spec, longest = handle.spec, handle.longest_s
+    spec, longest = handle.spec, handle.profile.longest_s
     phases = {
         "rollout": spec.rollout.model_copy(update={"worst_case_s": longest["rollout"]}),
         "training": spec.training.model_copy(update={"worst_case_s": longest["training"]}),

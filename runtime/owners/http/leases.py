@@ -12,43 +12,43 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from dataclasses import replace
 from math import isfinite
 from typing import Any
+
+from rollmux_client import Turn
 
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler.members import HoldName
 from rollmux_env.validation_errors import one_line
-from runtime.attach.attaching import Attaching
-from runtime.attach.ending import Ending
-from runtime.attach.iterations import Iterations
-from runtime.attach.lease import Ask, Lease
-from runtime.attach.ledger import Ledger, described
-from runtime.attach.owner import boot_of, own_processes
-from runtime.attach.watch import LeaseWatch
-from runtime.execution.iteration_ends import IterationEnds
 from runtime.execution.job_log import tell_of
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.run_state import RunState
+from runtime.owners.http.attaching import Attaching
+from runtime.owners.http.ending import Ending
+from runtime.owners.http.iterations import Iterations
+from runtime.owners.http.lease import Lease, Owner
+from runtime.owners.http.ledger import Ledger, described
+from runtime.owners.http.owner import boot_of, own_processes
+from runtime.owners.http.watch import LeaseWatch
+from runtime.owners.protocol import turns_of
 from runtime.service.refusals import Conflict
-
-_AGAIN_S = 0.05
 
 
 class Leases:
     """Answers owners.
 
     Args:
-        run: whose jobs they have. lifecycle, ends: of it. ledger: of the leases.
+        run: whose jobs they have. lifecycle: of it. ledger: of the leases.
 
     Attributes:
         ending: how leases end. watch: of those without a sign of life.
     """
 
-    def __init__(self, run: RunState, lifecycle: JobLifecycle, ends: IterationEnds, ledger: Ledger) -> None:
+    def __init__(self, run: RunState, lifecycle: JobLifecycle, ledger: Ledger) -> None:
         self._run = run
         self._ledger = ledger
-        self._iterations = Iterations(ledger, ends, lifecycle)
+        self._iterations = Iterations(run, lifecycle)
         self.ending = Ending(ledger, lifecycle, self._iterations)
         self.watch = LeaseWatch(ledger, lifecycle)
         self._attaching = Attaching(ledger, lifecycle, self.ending, self.watch)
@@ -68,12 +68,10 @@ class Leases:
         if stay is None:
             reason, position = self._attaching.reason(handle)
             return {"placed": False, "reason": reason, "position": position}
-        boot = boot_of(host)
-        lease_id, now_s = secrets.token_hex(16), run.log.now()
-        number = handle.iteration
-        lease = Lease(lease_id, handle, stay, host, boot, own_processes(pids, boot), now_s)
-        lease.rollouts = lease.trainings = lease.syncs = number
-        handle.has_come = True
+        boot, number = boot_of(host), handle.iteration
+        owner = Owner(host, boot, own_processes(pids, boot))
+        lease = Lease(secrets.token_hex(16), handle, stay, owner, run.log.now(), turns_of(handle, number))
+        handle.actors.has_come = True
         self._ledger.add(lease)
         with self._ledger.sign(lease):
             await self._ledger.durable()
@@ -84,7 +82,7 @@ class Leases:
         )
         names = " ".join(dict.fromkeys(node.name for node in handle.nodes_of("sync")))
         tell_of(run.plan.folder, job_id, f"attached on {names}, from {where}{prints}")
-        return {"lease": lease_id, "ttl_s": run.plan.leases.ttl_s, "iteration": number, "nodes": described(handle)}
+        return {"lease": lease.id, "ttl_s": run.plan.leases.ttl_s, "iteration": number, "nodes": described(handle)}
 
     async def acquire(
         self, lease_id: str, phase: HoldName, iteration: int, wait_s: float = 0.0, extra: bool = False
@@ -98,35 +96,36 @@ class Leases:
             NotFound: there is no such lease. Conflict: it is over, or the phase cannot be the next one. InputError: no rollout is
                 extra. One line.
         """
-        lease, ask = self._ledger.lease(lease_id), Ask(phase, iteration, extra)
+        lease, turn = self._ledger.lease(lease_id), Turn(phase, iteration, extra)
         if extra and phase != "rollout":
             raise InputError("extra: goes with a rollout")
         with self._ledger.sign(lease):
             await self._run.written()
-            if lease.opens.get(ask.phase) != ask:
+            if lease.turns.open.get(phase) != turn:
                 self._check_lives(lease)
-                lease.moves &= lease.handle.moving or self._run.scheduler.is_to_go(lease.handle.id)
-                if lease.moves and (ask.phase == "rollout" or lease.handle.spec.staleness) and not lease.opens:
+                if lease.moves and not (lease.handle.place.moving or self._run.scheduler.is_to_go(lease.handle.id)):
+                    lease.go("stay")
+                if lease.moves and lease.turns.may_leave(turn):
                     return {"granted": False, "move": True}
-                if self._run.stopping or not await self._has_place(lease, wait_s) or not await self._may_begin(lease, ask, wait_s):
+                if self._run.stopping or not await self._may_begin(lease, turn, wait_s):
                     return {"granted": False}
-                self._iterations.ask(lease, ask)
+                self._iterations.ask(lease, turn)
                 self.ending.end_spent(lease)
                 self._check_lives(lease)
-                if ask.phase not in lease.opens:  # its budget is spent, and another phase of it under way
+                if phase not in lease.turns.open:  # its budget is spent, and another phase of it under way
                     return {"granted": False}
-            permit = lease.handle.permits.get(ask.phase)
+            permit = lease.handle.permits.waits.get(phase)
             if permit is not None:
                 await asyncio.wait((permit,), timeout=wait_s)
             await self._run.written()
             self._check_lives(lease)
-            if lease.opens.get(ask.phase) != ask:
+            if lease.turns.open.get(phase) != turn:
                 raise Conflict(f"job {lease.handle.id}: the {phase} of iteration {iteration} is over")
-            hold = lease.handle.holds.get(ask.phase)
+            hold = lease.handle.permits.holds.get(phase)
             if hold is None:
                 return {"granted": False}
-            if ask.phase not in lease.granted:
-                self._iterations.grant(lease, ask)
+            if phase not in lease.turns.granted:
+                self._iterations.grant(lease, phase)
             await self._ledger.durable()
             self._check_lives(lease)
             nodes = described(lease.handle)
@@ -148,24 +147,19 @@ class Leases:
         Raises:
             NotFound: there is no such lease. Conflict: it does not hold that. One line.
         """
-        lease, plain = self._ledger.lease(lease_id), Ask(phase, iteration)
-        ask = lease.opens.get(phase)
+        lease = self._ledger.lease(lease_id)
         with self._ledger.sign(lease):
             await self._run.written()
-            if ask is None or ask[:2] != plain[:2] or lease.opens.get(phase) is not ask:
-                if lease.is_over(plain) or ((last := lease.last.get(phase)) is not None and last[:2] == plain[:2]):
-                    return {}
-                raise Conflict(f"job {lease.handle.id}: does not hold the {phase} of iteration {iteration}")
-            if phase not in lease.granted:
-                raise Conflict(f"job {lease.handle.id}: the {phase} of iteration {iteration} has not been granted")
+            if not lease.turns.may_release(phase, iteration):
+                return {}
             if lease.ended:
                 self._ledger.free(lease, lease.suspects, "its owner has released it")
                 return {}
             reported = {name: value for name, value in (metrics or {}).items() if isfinite(value)}
             lease.metrics.setdefault(iteration, {}).update(reported)
             if device_gb is not None:
-                self._iterations.keeps(lease, ask, device_gb)
-            self._iterations.finish(lease, ask)
+                self._iterations.keeps(lease, phase, device_gb)
+            self._iterations.finish(lease, phase)
             if lease.stops_s is not None and not lease.holds:
                 self.ending.stopped(lease)
             self.ending.end_spent(lease)
@@ -181,12 +175,9 @@ class Leases:
         lease = self._ledger.lease(lease_id)
         with self._ledger.sign(lease):
             await self._run.written()
-            counted = lease.handle.iteration
-            if iteration < lease.syncs and iteration < counted:
+            if lease.turns.is_over(Turn("sync", iteration)) and iteration < lease.turns.done:
                 return {}
             self._check_lives(lease)
-            if iteration != lease.trainings - 1 or iteration < counted - 1:
-                raise Conflict(f"job {lease.handle.id}: iteration {iteration} has no training that is over and waits for its sync")
             self._iterations.synced(lease, iteration, seconds)
             self.ending.end_spent(lease)
             await self._ledger.durable()
@@ -218,9 +209,10 @@ class Leases:
         """
         lease = self._ledger.lease(lease_id)
         with self._ledger.sign(lease):
-            fresh = [pid for pid in pids if pid not in {one.pid for one in lease.processes}]
+            fresh = [pid for pid in pids if pid not in {one.pid for one in lease.owner.processes}]
             if fresh and not lease.ended:
-                lease.processes += own_processes(fresh, lease.boot)
+                processes = lease.owner.processes + own_processes(fresh, lease.owner.boot)
+                lease.owner = replace(lease.owner, processes=processes)
                 self._ledger.write_down(lease)
         return {"stop": bool(lease.ended) or lease.stops_s is not None}
 
@@ -261,27 +253,20 @@ class Leases:
         """The run stops: leases go on with the next coordinator, and nobody waits any more."""
         self.ending.halt_all()
 
-    async def _has_place(self, lease: Lease, wait_s: float) -> bool:
-        """Wait until a job has a place; one that has been measured may have to wait for its own."""
-        clock = asyncio.get_running_loop()
+    async def _may_begin(self, lease: Lease, turn: Turn, wait_s: float) -> bool:
+        """Wait until a phase may begin: the job has its place, which one that has just been measured may not have yet, and no other
+        phase of it is to be over before.
+        """
+        clock, run, handle, turns = asyncio.get_running_loop(), self._run, lease.handle, lease.turns
         until_s = clock.time() + wait_s
-        while not self._run.present(lease.handle):
-            self._check_lives(lease)
-            if clock.time() >= until_s or self._run.stopping:
-                return False
-            await asyncio.sleep(_AGAIN_S)
-        return True
 
-    async def _may_begin(self, lease: Lease, ask: Ask, wait_s: float) -> bool:
-        """Wait until a phase of a stale job need not wait for another one, nor the job be quiet because it is to move."""
-        clock = asyncio.get_running_loop()
-        until_s = clock.time() + wait_s
-        while lease.must_wait(ask) or (lease.moves and lease.handle.spec.staleness and lease.opens):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(lease.changed.wait(), max(0.0, until_s - clock.time()))
-            await self._run.written()
+        while not run.present(handle) or turns.must_wait(turn, handle.job is None, lease.moves):
+            if clock.time() >= until_s or run.stopping:
+                return False
+            await handle.changed.wait(until_s - clock.time())
+            await run.written()
             self._check_lives(lease)
-            if clock.time() >= until_s or self._run.stopping or lease.moves:
+            if lease.moves:
                 return False
         return True
 

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Collection
 
 from rollmux_env.validation_errors import one_line
-from runtime.attach.confining import confine, nodes_of_host
-from runtime.attach.ending import Ending
-from runtime.attach.lease import Stay
-from runtime.attach.ledger import Ledger
-from runtime.attach.measuring import ask_to_measure
-from runtime.attach.watch import LeaseWatch
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import End
+from runtime.owners.http.confining import confine, nodes_of_host
+from runtime.owners.http.ending import Ending
+from runtime.owners.http.lease import Stay
+from runtime.owners.http.ledger import Ledger
+from runtime.owners.http.measuring import ask_to_measure
+from runtime.owners.http.watch import LeaseWatch
 from runtime.service.refusals import Conflict, NotFound
 
 
@@ -43,19 +43,19 @@ class Attaching:
             The job as it is then, and its time in this place; None: it has none.
 
         Raises:
-            NotFound, Conflict: as `runtime.attach.leases.Leases.attach`.
+            NotFound, Conflict: as `runtime.owners.http.leases.Leases.attach`.
         """
         run, clock = self._run, asyncio.get_running_loop()
         until_s = clock.time() + wait_s
         while True:
             await run.written()
             handle = self._handle_of(job_id)
-            if handle.gone or (handle.end is not None and not handle.again):
+            if handle.gone or (handle.ending.why is not None and not handle.ending.again):
                 raise Conflict(f"job {job_id}: has ended")
             stay = self._ledger.stay(handle)
             lease = stay.lease if stay is not None else None
             if lease is not None and not lease.ended:
-                if not lease.moves or lease.opens:
+                if not lease.moves or lease.turns.open:
                     raise Conflict(f"job {job_id}: another lease of it lives")
                 self._ending.leave(lease, "its owner has attached anew")
                 continue
@@ -64,21 +64,21 @@ class Attaching:
             self._bring_to(host, handle)
             if handle.spec.profile is not None:
                 ask_to_measure(run, handle)
-            if handle.parks and handle.end is None and not run.stopping:
+            if handle.place.parks and handle.ending.why is None and not run.stopping:
                 self._lifecycle.unpark(handle)
             stay = self._ledger.stay(handle)  # it may have got its place just now
-            if stay is not None and not stay.over.done() and handle.end is None and not run.stopping and run.present(handle):
+            if stay is not None and not stay.over.done() and handle.ending.why is None and not run.stopping and run.present(handle):
                 return handle, stay
             if clock.time() >= until_s or run.stopping:
                 return handle, None
-            await self._ledger.placed(job_id, until_s - clock.time())
+            await handle.changed.wait(until_s - clock.time())
 
     def reason(self, handle: JobHandle) -> tuple[str, int | None]:
         """Why a job has no place, in words, and its position in the queue, from 1; None: it is not there."""
         waiting = self._run.scheduler.state.waiting
         position = waiting.index(handle.id) + 1 if handle.id in waiting else None
-        if handle.end is not None:
-            return f"what its last lease held may be in use: {handle.end.problem}", position
+        if handle.ending.why is not None:
+            return f"what its last lease held may be in use: {handle.ending.why.problem}", position
         if self._run.stopping:
             return "the service is stopping", position
         return "has no place yet" if position is None else "waits for nodes", position
@@ -87,7 +87,7 @@ class Attaching:
         """See that a job gets nodes of its owner's host; it gives up a place elsewhere that nobody has attached to yet."""
         run, stay = self._run, self._ledger.stay(handle)
         names = nodes_of_host(run, handle.spec, host)
-        if names is None or handle.end is not None or run.stopping or (stay is not None and stay.lease is not None):
+        if names is None or handle.ending.why is not None or run.stopping or (stay is not None and stay.lease is not None):
             return
         if run.present(handle) and {node.name for node in handle.nodes_of("sync")} <= names:
             return

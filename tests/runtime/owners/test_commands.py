@@ -15,7 +15,7 @@ from runtime.output import LOGS, lines
 from runtime.service.listening import Listen
 from runtime.service.service import Service
 from runtime.service.tokens import Right, Tokens
-from tests.runtime.attach.served import Served, job, plan_of, served, specs_of
+from tests.runtime.owners.served import Served, job, plan_of, served, specs_of
 
 OWNER = """
 import json, os, sys, urllib.request
@@ -93,7 +93,7 @@ def test_a_cancelled_command_ends_with_all_that_it_has_started(tmp_path: Path) -
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().endswith("\n"):
             await asyncio.sleep(0.02)
         await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
-        await run.driver.run.handles["a"].cleared.wait()
+        await run.driver.run.handles["a"].ending.cleared.wait()
         await run.stop()
         return int((tmp_path / "pid").read_text())
 

@@ -18,7 +18,7 @@ from runtime.service import serve_here as served_here
 from runtime.service.address import ServiceAddress, find
 from runtime.service.plan import ServiceOptions
 from runtime.service.service import Service
-from tests.runtime.attach.served import job
+from tests.runtime.owners.served import job
 
 _PATIENCE_S = 60.0
 
@@ -105,7 +105,7 @@ def test_ctrl_c_answers_who_waits_and_leases_go_on_with_the_next_start(tmp_path:
         assert clients.ask(f"/v1/leases/{leases[0]}/acquire", rollout)["granted"]
         threads = [poll("b", f"/v1/leases/{leases[1]}/acquire", rollout), poll("c", "/v1/jobs/c/attach", {})]
         ledger = clients.services[-1].leases._ledger
-        while not ledger.leases[leases[1]].opens or "c" not in ledger._waiters:
+        while not ledger.leases[leases[1]].turns.open or not ledger.run.handles["c"].changed._rings._waiters:
             pass
         os.kill(os.getpid(), signal.SIGINT)
         for thread in threads:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Arrived
+from runtime.execution.job_handle import JobHandle
 from runtime.facts import Iteration, Profiled
 from runtime.service.refusals import Conflict
-from tests.runtime.attach.served import ELSEWHERE, PAIR, PAIRS, Served, job, plan_of, served
+from tests.runtime.owners.served import ELSEWHERE, PAIR, PAIRS, Served, job, plan_of, served
 
 
 def unknown(job_id: str, **more: Any) -> dict[str, Any]:
@@ -79,3 +80,31 @@ def test_a_guest_whose_lease_is_lost_is_measured_anew_when_its_owner_comes_back(
         await run.stop()
 
     served(work, plan_of(tmp_path, job("host"), unknown("a"), nodes=PAIR))
+
+
+def test_a_permit_that_waits_for_a_place_is_told_of_it_and_does_not_look_again_and_again(tmp_path: Path) -> None:
+    looks: list[str] = []
+
+    async def work(run: Served) -> None:
+        host = await run.place("host")
+        await run.iterate(host, 0)
+        lease = await run.place("a")
+        for number in range(2):
+            await run.iterate(lease, number)
+        present = run.driver.run.present
+
+        def counted(handle: JobHandle) -> bool:
+            looks.append(handle.id)
+            return present(handle)
+
+        run.driver.run.present = counted  # type: ignore[method-assign]
+        waits = asyncio.ensure_future(run.leases.acquire(lease, "rollout", 2, 30.0))
+        await asyncio.sleep(0.2)
+        assert looks.count("a") == 1 and not waits.done()  # it is known now, and too large to share the host's nodes
+        await run.leases.end(host, done=True)
+        assert (await waits)["granted"]
+        await run.leases.release(lease, "rollout", 2)
+        await run.stop(permits=False)
+
+    large: Any = {"host_memory_gb": 7.5}
+    served(work, plan_of(tmp_path, job("host"), unknown("a") | {"rollout": large, "training": large}, nodes=PAIR))

@@ -7,13 +7,15 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from runtime.attach.lease import Lease, Stay
+from rollmux_client import OutOfOrder
+
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_log import tell_of
 from runtime.execution.messages import End, Stopped
 from runtime.execution.run_state import RunState
 from runtime.facts import Attached, Freed, LeaseEnded, Suspected
-from runtime.service.refusals import NotFound
+from runtime.owners.http.lease import Lease, Stay
+from runtime.service.refusals import Conflict, NotFound
 
 _REMEMBERED = 10_000  # leases that are over
 
@@ -37,7 +39,6 @@ class Ledger:
         self.stopped = asyncio.Event()
         self.suspected: dict[str, Lease] = {}
         self._blocks: set[str] = set()
-        self._waiters: dict[str, asyncio.Event] = {}
         self._flushes: asyncio.Future[None] | None = None
 
     def lease(self, lease_id: str) -> Lease:
@@ -53,7 +54,7 @@ class Ledger:
 
     def stay(self, handle: JobHandle) -> Stay | None:
         """A job's time in the place that it has; None where it has none."""
-        return handle.controller if isinstance(handle.controller, Stay) else None
+        return handle.actors.controller if isinstance(handle.actors.controller, Stay) else None
 
     async def durable(self) -> None:
         """Wait until all that was written down is on the disk. Those who wait in the same turn of the loop share one write."""
@@ -69,11 +70,13 @@ class Ledger:
 
     @contextlib.contextmanager
     def sign(self, lease: Lease) -> Iterator[None]:
-        """An open request keeps a lease alive."""
+        """An open request keeps a lease alive. What it cannot ask for now is a `Conflict`."""
         lease.sign_s = self.run.log.now()
         lease.requests += 1
         try:
             yield
+        except OutOfOrder as wrong:
+            raise Conflict(f"job {lease.handle.id}: {wrong}") from None
         finally:
             lease.requests -= 1
             lease.sign_s = self.run.log.now()
@@ -93,7 +96,7 @@ class Ledger:
         """What is known of a lease's owner is in the journal."""
         now_s, job_id = self.run.log.now(), lease.handle.id
         names = tuple(node.name for node in lease.handle.nodes_of("sync"))
-        self.run.log.write(Attached(now_s, job_id, lease.id, lease.host, lease.boot, lease.processes, names))
+        self.run.log.write(Attached(now_s, job_id, lease.id, lease.owner.host, lease.owner.boot, lease.owner.processes, names))
 
     def end(self, lease: Lease, why: str, end: End | None, done: bool = False) -> None:
         """A lease is over, and its owner uses nothing any more.
@@ -101,7 +104,7 @@ class Ledger:
         Args:
             end: of the stay; None: another lease of it may follow.
         """
-        self._close(lease, why)
+        self._over(lease, "finish" if done else "leave", why)
         self.run.log.write(LeaseEnded(self.run.log.now(), lease.handle.id, lease.id, done, why))
         if end is not None:
             lease.stay.free.set()
@@ -112,7 +115,7 @@ class Ledger:
         now_s, job_id = self.run.log.now(), lease.handle.id
         facts: list[Any] = [LeaseEnded(now_s, job_id, lease.id, False, why)]
         if lease.holds:
-            names = tuple(dict.fromkeys(node.name for phase in lease.granted for node in lease.handle.nodes_of(phase)))
+            names = tuple(dict.fromkeys(node.name for phase in lease.turns.granted for node in lease.handle.nodes_of(phase)))
             lease.suspects = set(names)
             self.suspected[job_id] = lease
             facts.append(Suspected(now_s, job_id, lease.id, names))
@@ -120,7 +123,9 @@ class Ledger:
         else:
             lease.stay.free.set()
             self.run.log.say(f"{job_id}: {why}")
-        self._close(lease, why)
+        self._over(lease, "lose", why)
+        if not lease.suspects:
+            lease.go("free")
         self.run.log.write(*facts)
         lease.stay.end(End("died", "step", why))
 
@@ -133,6 +138,7 @@ class Ledger:
         self.run.log.say(f"{lease.handle.id}: {', '.join(names)} is free again: {why}")
         lease.suspects -= {*names}
         if not lease.suspects:
+            lease.go("free")
             self.suspected.pop(lease.handle.id, None)
             lease.stay.free.set()
             self._unblock(lease)
@@ -151,27 +157,17 @@ class Ledger:
                 self.run.scheduler.stopped = False
                 self.run.tell()
 
-    def _close(self, lease: Lease, why: str) -> None:
-        lease.ended = why
+    def _over(self, lease: Lease, event: str, why: str) -> None:
+        lease.go(event, why)
         tell_of(self.run.plan.folder, lease.handle.id, f"detached: {why}")
         wake(lease.handle, why)
-
-    async def placed(self, job_id: str, timeout_s: float) -> None:
-        """Wait until something may have changed about a job's place."""
-        waits = self._waiters.setdefault(job_id, asyncio.Event())
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(waits.wait(), max(0.0, timeout_s))
-
-    def notify(self, job_id: str) -> None:
-        """Something has changed about a job's place."""
-        if (waits := self._waiters.pop(job_id, None)) is not None:
-            waits.set()
 
 
 def wake(handle: JobHandle, why: str) -> None:
     """Let nobody wait for a permit of a job any more."""
     handle.refuse(Stopped(why))
-    for waits in (*handle.permits.values(), handle.next):
+    handle.changed.ring()
+    for waits in (*handle.permits.waits.values(), handle.actors.order):
         if waits is not None and waits.done() and not waits.cancelled():
             waits.exception()  # nobody else may ask for it
 
@@ -182,5 +178,5 @@ def described(handle: JobHandle) -> dict[str, list[dict[str, Any]]]:
         pool: [
             {"name": node.name, "host": node.host or node.machine, "gpus": [*node.gpus], "cores": [*node.cores]} for node in nodes
         ]
-        for pool, nodes in handle.nodes.items()
+        for pool, nodes in handle.place.nodes.items()
     }

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Collection
 
 from rollmux_env.validation_errors import one_line
-from runtime.attach.lease import Lease
-from runtime.attach.ledger import Ledger
-from runtime.attach.owner import living
 from runtime.execution.lifecycle import JobLifecycle
+from runtime.owners.http.lease import Lease
+from runtime.owners.http.ledger import Ledger
+from runtime.owners.http.owner import living
 from runtime.service.refusals import Conflict, NotFound
 
 _LOOKS_S = 1.0
@@ -57,7 +57,7 @@ class LeaseWatch:
                 self._free(lease, now_s)
         for handle in [*run.handles.values()]:
             stay = self._ledger.stay(handle)
-            if stay is None or handle.gone or handle.end is not None or handle.spec.command is not None:
+            if stay is None or handle.gone or handle.ending.why is not None or handle.spec.command is not None:
                 continue
             if (stay.lease is None or stay.lease.ended) and now_s - stay.since_s > rules.claim_s:
                 self._lifecycle.park(handle, stay)
@@ -71,7 +71,7 @@ class LeaseWatch:
         Raises:
             Conflict: processes of its lost lease are seen to live, and are none of these.
         """
-        alive = [pid for pid in living(lease.processes, lease.boot) if pid not in pids]
+        alive = [pid for pid in living(lease.owner) if pid not in pids]
         if alive:
             names = ", ".join(sorted(lease.suspects))
             raise Conflict(f"job {lease.handle.id}: process {alive[0]} of its last lease lives, and may use {names}; end it first")
@@ -102,5 +102,5 @@ class LeaseWatch:
         rules = self._run.plan.leases
         if rules.grace_s is not None and now_s - lease.sign_s > rules.ttl_s + rules.grace_s:
             self._ledger.free(lease, lease.suspects, f"{rules.grace_s:g} s of grace are over")
-        elif lease.boot and any(one.started for one in lease.processes) and not living(lease.processes, lease.boot):
+        elif lease.owner.boot and any(one.started for one in lease.owner.processes) and not living(lease.owner):
             self._ledger.free(lease, lease.suspects, "its owner's processes have ended")

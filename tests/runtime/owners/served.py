@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from rollmux_env.cluster_keys import Cluster
 from rollmux_env.cluster_keys import Pool as PoolSpec
 from rollmux_env.scheduler.members import HoldName
-from runtime.attach.leases import Leases
 from runtime.audit import audit
 from runtime.execution.driver import RunDriver
 from runtime.execution.run_plan import RunPlan
@@ -20,6 +19,7 @@ from runtime.facts import Fact, Node
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.journal import JOURNAL, read_facts
 from runtime.journal_replay import replay_journal
+from runtime.owners.http.leases import Leases
 
 HERE, ELSEWHERE = os.uname().nodename, "another-host"
 T = TypeVar("T")

@@ -10,8 +10,8 @@ import pytest
 from rollmux_env.scheduler.members import HoldName
 from runtime.facts import Iteration, PhaseSlice
 from runtime.service.refusals import Conflict
-from tests.runtime.attach.served import Served, job, plan_of, served
-from tests.runtime.attach.test_leases import of
+from tests.runtime.owners.served import Served, job, plan_of, served
+from tests.runtime.owners.test_leases import of
 
 
 def test_two_loops_of_an_owner_run_side_by_side_as_far_as_the_staleness_allows(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_two_loops_of_an_owner_run_side_by_side_as_far_as_the_staleness_allows(t
                 iterations = run.driver.run.handles["a"].iteration
                 assert number <= iterations + 1
                 await asyncio.sleep(0.01)
-                both.append(len(run.driver.run.handles["a"].holds) == 2)
+                both.append(len(run.driver.run.handles["a"].permits.holds) == 2)
                 await run.leases.release(lease, "rollout", number, {"reward": float(number)}, None)
 
         async def train() -> None:
@@ -79,7 +79,7 @@ def test_what_both_sides_hold_outlives_the_coordinator(tmp_path: Path) -> None:
         assert (await run.leases.acquire(a, "training", 0, 5.0))["granted"]
         assert (await run.leases.acquire(a, "rollout", 1, 5.0))["granted"]
         other = await run.replaced()
-        assert other.driver.run.handles["a"].holds.keys() == {"rollout", "training"}
+        assert other.driver.run.handles["a"].permits.holds.keys() == {"rollout", "training"}
         assert (await other.leases.acquire(b, "rollout", 0, 0.0)) == {"granted": False}  # it comes after both
         await other.leases.release(a, "rollout", 1, {}, None)
         await other.phase(b, "rollout", 0)
@@ -106,7 +106,7 @@ def test_a_lease_that_is_lost_suspects_what_either_side_held(tmp_path: Path) -> 
         assert run.leases.watch.suspects() == {"rollout-0": "a", "training-0": "a"}
         assert run.leases.watch.clear("rollout-0") == run.leases.watch.clear("training-0") == ("a",)
         await run.settle()
-        assert not run.leases.watch.suspects() and not run.driver.run.handles["a"].holds
+        assert not run.leases.watch.suspects() and not run.driver.run.handles["a"].permits.holds
         await run.stop(permits=False)
 
     served(work, plan_of(tmp_path, job("a", staleness=1)))

@@ -10,7 +10,7 @@ import pytest
 from runtime.facts import Assigned, Confined
 from runtime.service.refusals import Unprocessable
 from runtime.service.service import Service
-from tests.runtime.attach.served import PAIRS, Served, job, node, plan_of, served, specs_of
+from tests.runtime.owners.served import PAIRS, Served, job, node, plan_of, served, specs_of
 
 LARGE = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
 

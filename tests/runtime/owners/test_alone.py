@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.facts import Exceeded
-from tests.runtime.attach.served import PAIRS, Served, job, plan_of, served
+from tests.runtime.owners.served import PAIRS, Served, job, plan_of, served
 
 SHORT: dict[str, Any] = {"rollout": {"worst_case_s": 1.0}, "training": {"worst_case_s": 1.0}}
 STATED = {"worst_case_s": 10.0, "device_gb": 1.0}
@@ -16,22 +16,24 @@ def test_others_leave_its_group_and_nobody_joins_it(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         handles = run.driver.run.handles
         greedy, fixed, moves = await run.place("greedy"), await run.place("fixed"), await run.place("moves")
-        assert handles["greedy"].group == handles["fixed"].group == handles["moves"].group
+        assert handles["greedy"].place.group == handles["fixed"].place.group == handles["moves"].place.group
         await run.leases.acquire(greedy, "rollout", 0, 5.0)
         await run.leases.release(greedy, "rollout", 0, {}, 1.0)
-        assert not handles["greedy"].exceeds
+        assert not handles["greedy"].residency.exceeds
         await run.leases.acquire(greedy, "training", 0, 5.0)
         await run.leases.release(greedy, "training", 0, {}, 2.5)
         why = "keeps 2.50 GB of its training nodes' GPUs and has stated 1.00 GB: alone in its group"
-        assert handles["greedy"].exceeds == why
+        assert handles["greedy"].residency.exceeds == why
         await run.iterate(moves, 0)
         assert await run.leases.acquire(moves, "rollout", 1, 0.0) == {"granted": False, "move": True}
         await run.leases.end(moves)
         moves = await run.place("moves")
-        assert handles["moves"].group != handles["greedy"].group == handles["fixed"].group  # that one cannot be moved
+        assert (
+            handles["moves"].place.group != handles["greedy"].place.group == handles["fixed"].place.group
+        )  # that one cannot be moved
         await run.iterate(fixed, 0)
         other = await run.replaced()
-        assert other.driver.run.handles["greedy"].exceeds == why
+        assert other.driver.run.handles["greedy"].residency.exceeds == why
         facts = await other.stop(permits=False)
         assert [fact.phase for fact in facts if isinstance(fact, Exceeded)] == ["training"]
 

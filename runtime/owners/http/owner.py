@@ -11,6 +11,7 @@ from pathlib import Path
 
 from runtime.lease_facts import OwnProcess
 from runtime.machine import boot_id
+from runtime.owners.http.lease import Owner
 
 _STARTED = 19  # place of the time of start in /proc/PID/stat, behind the name
 
@@ -29,15 +30,11 @@ def own_processes(pids: Iterable[int], boot: str) -> tuple[OwnProcess, ...]:
     return tuple(OwnProcess(pid, _started(pid) if boot else 0) for pid in dict.fromkeys(pids))
 
 
-def living(processes: Iterable[OwnProcess], boot: str) -> list[int]:
-    """Those of some processes that are seen to live: none where they are of another machine, or of one that was started since.
-
-    Args:
-        boot: as `boot_of` said it when they were named.
-    """
-    if not boot or boot != boot_id().strip():
+def living(owner: Owner) -> list[int]:
+    """Those of an owner's processes that are seen to live: none where they are of another machine, or of one started since."""
+    if not owner.boot or owner.boot != boot_id().strip():
         return []
-    return [one.pid for one in processes if one.started and _started(one.pid) == one.started]
+    return [one.pid for one in owner.processes if one.started and _started(one.pid) == one.started]
 
 
 def _started(pid: int) -> int:

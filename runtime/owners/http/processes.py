@@ -5,30 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 
-from runtime.attach.lease import Stay
-from runtime.attach.ledger import Ledger, wake
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
 from runtime.facts import Node
+from runtime.owners.http.lease import Stay
+from runtime.owners.http.ledger import Ledger, wake
 
 
 class AttachedProcesses:
     """See `runtime.execution.processes.Processes`. An owner learns of its job's place by a request, and of its end by the next one.
 
-    Attributes:
-        ledger: the leases; set by the driver before anything is started.
+    Args:
+        ledger: the leases.
     """
 
-    ledger: Ledger
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
 
     def start(self, handle: JobHandle) -> None:
         """A job has a place: let its owner know, who may be waiting."""
         now_s = self.ledger.run.log.now()
-        stay = handle.controller = Stay(now_s)
+        stay = handle.actors.controller = Stay(now_s)
         recalled = self.ledger.recalled.pop(handle.id, None)
         if recalled is not None:
             recalled.handle, recalled.stay, stay.lease = handle, stay, recalled
-        self.ledger.notify(handle.id)
+        handle.changed.ring()
 
     async def wait(self, handle: JobHandle) -> End:
         """Wait until the job leaves its place."""
@@ -41,11 +42,12 @@ class AttachedProcesses:
         stay, run = self.ledger.stay(handle), self.ledger.run
         if stay is None:
             return
-        lease, why = stay.lease, handle.end.problem or handle.end.outcome if handle.end else "it is over"
+        lease, why = stay.lease, handle.ending.why.problem or handle.ending.why.outcome if handle.ending.why else "it is over"
         if lease is None:
             stay.free.set()
         elif not lease.ended:
             if lease.holds:
+                lease.go("stop")
                 lease.stops_s = run.log.now()
                 wake(handle, why)
             else:

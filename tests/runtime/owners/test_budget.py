@@ -12,7 +12,7 @@ from runtime.facts import Iteration
 from runtime.journal import record_of
 from runtime.journal_replay import replay_journal
 from runtime.service.refusals import Conflict
-from tests.runtime.attach.served import Served, job, plan_of, served
+from tests.runtime.owners.served import Served, job, plan_of, served
 
 
 @pytest.mark.parametrize("sync_s", [0.0, 0.5])

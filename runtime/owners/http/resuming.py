@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from rollmux_client import Turn
+
 from rollmux_env.scheduler import facts
-from runtime.attach.lease import Ask, Lease, Stay
-from runtime.attach.ledger import Ledger
-from runtime.execution.job_handle import Hold
+from runtime.execution.job_records import Hold
 from runtime.execution.messages import End
-from runtime.facts import Attached, Continued, Fact, Granted, LeaseEnded, PhaseSlice, Suspected
+from runtime.execution.nodes import POOLS
+from runtime.facts import Attached, Fact, Granted, LeaseEnded, PhaseSlice, Suspected
+from runtime.owners.http.lease import Lease, Owner, Stay
+from runtime.owners.http.ledger import Ledger
+from runtime.owners.protocol import continued, turns_of
 from runtime.record import RunRecord
 
 
@@ -20,11 +24,13 @@ def recall_leases(ledger: Ledger, record: RunRecord) -> None:
         last[fact.job_id] = fact
     for job_id, fact in last.items():
         handle = run.handles[job_id]
-        lease = Lease(fact.lease, handle, Stay(0.0), fact.host, fact.boot, fact.processes, 0.0)
+        done = sum(iteration.job_id == job_id for iteration in record.iterations)
+        lease = Lease(fact.lease, handle, Stay(0.0), Owner(fact.host, fact.boot, fact.processes), 0.0, turns_of(handle, done))
         over = ended.get(fact.lease)
         lease.suspects, lease.names = _suspects(record, fact.lease), frozenset(fact.nodes)
         if over is None or lease.suspects:
-            lease.ended = over.why if over is not None else ""
+            if over is not None:
+                lease.go("lose", over.why)
             _recall_phases(lease, record)
             ledger.recalled[job_id] = lease
 
@@ -49,23 +55,27 @@ def continue_leases(ledger: Ledger, record: RunRecord) -> None:
         if stay is None or stay.lease is None:
             continue
         lease = stay.lease
-        if lease.names != {node.name for node in handle.nodes_of("sync")} and (lease.opens or lease.ended):
+        if lease.names != {node.name for node in handle.nodes_of("sync")} and (lease.turns.open or lease.ended):
             stay.lease = None
             _displaced(ledger, lease)
             continue
-        lease.moves = lease.names != {node.name for node in handle.nodes_of("sync")}  # it was told, or would have been
+        if not lease.ended and lease.names != {node.name for node in handle.nodes_of("sync")}:
+            lease.go("move")  # it was told, or would have been
         ledger.leases[lease.id] = lease
         if lease.suspects:
             ledger.suspected[handle.id] = lease
         lease.sign_s = stay.since_s = now_s
-        _continue(ledger, lease)
+        turns = lease.turns
+        run.follow(continued(handle, run.log.now(), turns.rollouts, turns.trainings, turns.open))
         if handle.id in over:
-            handle.end, lease.stops_s = End("cancelled"), now_s
+            if not lease.ended:
+                lease.go("stop")
+            handle.ending.why, lease.stops_s = End("cancelled"), now_s
             run.tell(facts.Failed(handle.id))
         elif lease.ended:
             stay.end(End("died", "step", lease.ended))
         else:
-            handle.has_come = True
+            handle.actors.has_come = True
             run.log.say(f"{handle.id}: its lease goes on")
 
 
@@ -73,9 +83,9 @@ def _displaced(ledger: Ledger, lease: Lease) -> None:
     """The place of a lease has gone with the coordinator, or is elsewhere now; what it held there may be in use."""
     run, now_s, job_id = ledger.run, ledger.run.log.now(), lease.handle.id
     if not lease.ended:
-        lease.ended = "its place has gone"
+        lease.go("lose", "its place has gone")
         entries: list[Fact] = [LeaseEnded(now_s, job_id, lease.id, False, lease.ended)]
-        if lease.opens:
+        if lease.turns.open:
             names = sorted(lease.names)
             lease.suspects = set(names)
             entries.append(Suspected(now_s, job_id, lease.id, tuple(names)))
@@ -85,21 +95,6 @@ def _displaced(ledger: Ledger, lease: Lease) -> None:
         lease.sign_s = now_s
         ledger.leases[lease.id] = ledger.suspected[job_id] = lease
         ledger.block(lease)
-
-
-def _continue(ledger: Ledger, lease: Lease) -> None:
-    run, handle = ledger.run, lease.handle
-    ahead = lease.rollouts - lease.trainings
-    news = [facts.Continued(handle.id, phase, True) for phase in lease.opens]
-    if ahead and not lease.opens:
-        news = [facts.Continued(handle.id, "rollout", False)]
-    if handle.spec.staleness:
-        news = [facts.Continued(handle.id, "rollout", False, ahead), *(one._replace(sampled=0) for one in news if one.runs)]
-        news = news if ahead or lease.opens else []
-    for one in news:
-        run.tell(one, notes=(Continued(run.log.now(), *one),))
-    if handle.spec.staleness and lease.rollouts == handle.spec.iterations:
-        run.tell(facts.Sampled(handle.id))
 
 
 def _suspects(record: RunRecord, lease_id: str) -> set[str]:
@@ -113,16 +108,17 @@ def _recall_phases(lease: Lease, record: RunRecord) -> None:
     began_s = next(fact.at_s for fact in record.attached if fact.lease == lease.id)
     mine = [part for part in record.phases if part.job_id == job_id and part.ok and part.end_s >= began_s]
     lease.warm = {part.phase for part in mine}
-    number = handle.done
+    number = lease.turns.done
     own = [part for part in mine if not part.extra]
-    lease.rollouts = max([number, *(part.iteration + 1 for part in own if part.phase == "rollout")])
-    lease.trainings = max([number, *(part.iteration + 1 for part in own if part.phase == "training")])
-    lease.syncs = max([number, *(sync.iteration + 1 for sync in record.syncs if sync.job_id == job_id and sync.end_s >= began_s)])
+    rollouts, trainings = (max([number, *(part.iteration + 1 for part in own if part.phase == phase)]) for phase in POOLS)
+    syncs = max([number, *(sync.iteration + 1 for sync in record.syncs if sync.job_id == job_id and sync.end_s >= began_s)])
+    lease.turns.restore(rollouts, trainings, syncs)
     for grant in {fact.phase: fact for fact in record.granted if fact.lease == lease.id}.values():
         if not _is_over(record, grant):
-            lease.opens[grant.phase] = Ask(grant.phase, grant.iteration, grant.extra)
-            lease.granted.add(grant.phase)
-            handle.holds[grant.phase] = Hold(grant.phase, grant.asked_s, grant.start_s, grant.switched, False, grant.iteration)
+            lease.turns.take_up(Turn(grant.phase, grant.iteration, grant.extra))
+            handle.permits.holds[grant.phase] = Hold(
+                grant.phase, grant.asked_s, grant.start_s, grant.switched, False, grant.iteration
+            )
 
 
 def _is_over(record: RunRecord, grant: Granted) -> bool:

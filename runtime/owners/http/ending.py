@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from rollmux_env.scheduler import facts
-from runtime.attach.iterations import Iterations
-from runtime.attach.lease import Lease, Stay
-from runtime.attach.ledger import Ledger, wake
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import EVICTED, JobLifecycle
 from runtime.execution.messages import End
+from runtime.owners.http.iterations import Iterations
+from runtime.owners.http.lease import Lease, Stay
+from runtime.owners.http.ledger import Ledger, wake
+from runtime.owners.protocol import Next, moved, next_of
 
 
 class Ending:
@@ -27,28 +27,28 @@ class Ending:
     def leave(self, lease: Lease, why: str) -> None:
         """An owner uses nothing any more; it may attach again, and goes on behind the last whole iteration."""
         handle = lease.handle
-        if handle.iteration == handle.spec.iterations:
+        what = next_of(handle, False, self._run.scheduler.is_to_go(handle.id))
+        if what is Next.DONE:
             self.done(lease)
-        elif self._run.scheduler.is_to_go(handle.id) and not lease.opens:
+        elif what is Next.MAKE_ROOM and not lease.turns.open:
             self._ledger.end(lease, why, End(EVICTED, "step", "its node is drained"))
-        elif lease.moves and handle.moving and not lease.opens and self._run.present(handle):
+        elif what is Next.MOVE and lease.moves and not lease.turns.open and self._run.present(handle):
             self._ledger.end(lease, why, None)
             lease.stay.since_s = self._run.log.now()
-            if handle.moving:  # else it has been measured elsewhere, and has its place already
-                self._run.tell(facts.Vacated(handle.id), facts.Resumed(handle.id))
-            self._ledger.notify(handle.id)
+            self._run.follow(moved(handle))
+            handle.changed.ring()
         else:
             self._ledger.end(lease, why, End("died", "step", why))
 
     def done(self, lease: Lease) -> None:
         """The job is over, as its owner says; the iteration in hand counts if only its sync is missing."""
         handle = lease.handle
-        if lease.trainings > handle.iteration:
+        if lease.turns.trainings > handle.iteration:
             self._iterations.iterated(lease)
         whole = handle.iteration == handle.spec.iterations
-        for phase in [*handle.holds] if whole else ():
-            if phase in lease.opens:
-                self._iterations.finish(lease, lease.opens[phase])
+        for phase in [*handle.permits.holds] if whole else ():
+            if phase in lease.turns.open:
+                self._iterations.finish(lease, phase)
         notes = self._lifecycle.interrupted_slices(handle)
         self._ledger.end(lease, "its owner says that the job is done", End("done"), done=True)
         self._lifecycle.finish(handle, notes)
@@ -56,11 +56,9 @@ class Ending:
     def end_spent(self, lease: Lease) -> None:
         """End a job that is between two iterations and whose budget is spent."""
         handle, state = lease.handle, self._run.scheduler.state
-        between = not lease.opens and lease.trainings == handle.iteration < handle.spec.iterations
-        between &= lease.rollouts == lease.trainings or handle.spec.staleness > 0
-        if not between or lease.ended or not self._run.present(handle) or not state.is_running(handle.id):
+        if not lease.turns.is_between or lease.ended or not self._run.present(handle) or not state.is_running(handle.id):
             return
-        if state.is_over_budget(handle.id, self._run.log.now()):
+        if next_of(handle, state.is_over_budget(handle.id, self._run.log.now()), False) is Next.OVER_BUDGET:
             self._ledger.end(lease, "its budget is spent", End("done"))
             self._lifecycle.finish(handle, (), over_budget=True)
 
@@ -82,4 +80,4 @@ class Ending:
             if stay is not None:
                 wake(handle, "the service is stopping")
                 stay.end(End("stopped"))
-            self._ledger.notify(handle.id)
+            handle.changed.ring()

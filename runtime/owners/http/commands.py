@@ -16,11 +16,6 @@ from pathlib import Path
 from time import strftime
 
 from rollmux_env.errors import InputError
-from runtime.attach.ending import Ending
-from runtime.attach.lease import Lease, Stay
-from runtime.attach.ledger import Ledger, described
-from runtime.attach.owner import living
-from runtime.attach.processes import AttachedProcesses
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_processes import end_job_processes, mark_of
 from runtime.execution.messages import End
@@ -28,6 +23,11 @@ from runtime.execution.nodes import threads_of
 from runtime.facts import LeaseEnded, Node
 from runtime.jobs.spec import JobSpec
 from runtime.output import LOGS, open_log
+from runtime.owners.http.ending import Ending
+from runtime.owners.http.lease import Lease, Stay
+from runtime.owners.http.ledger import Ledger, described
+from runtime.owners.http.owner import living
+from runtime.owners.http.processes import AttachedProcesses
 
 _LOOKS_S = 0.2
 _ENDS_S = 10.0  # that a process group has after SIGTERM
@@ -38,17 +38,17 @@ class CommandProcesses:
     """See `runtime.execution.processes.Processes`.
 
     Args:
-        folder: of the run. attached: what is common to all jobs that attach.
+        folder: of the run. attached: what is common to all jobs that attach. ledger: the leases.
 
     Attributes:
-        ledger, ending: of the leases; set by the driver before anything is started.
+        ending: of the leases, which needs these processes too; the driver gives it before anything is started.
         access: ROLLMUX_URL and ROLLMUX_TOKEN for a job; None until the service listens, and then commands are started.
     """
 
-    ledger: Ledger
     ending: Ending
 
-    def __init__(self, folder: str, attached: AttachedProcesses) -> None:
+    def __init__(self, folder: str, attached: AttachedProcesses, ledger: Ledger) -> None:
+        self.ledger = ledger
         self._folder = Path(folder)
         self._attached = attached
         self._running: dict[JobHandle, asyncio.Task[None]] = {}
@@ -83,7 +83,7 @@ class CommandProcesses:
             task.cancel()
         await self._end(handle)
         if stay is not None:
-            self._has_ended(stay, handle.end.problem or handle.end.outcome if handle.end else "it is over")
+            self._has_ended(stay, handle.ending.why.problem or handle.ending.why.outcome if handle.ending.why else "it is over")
         await self._attached.kill(handle)
 
     async def drop(self, handle: JobHandle) -> None:
@@ -111,8 +111,8 @@ class CommandProcesses:
         """Start a command, or take it over from the coordinator before this one, and wait for its end."""
         await self._listens.wait()
         lease = stay.lease
-        if lease is not None and not lease.ended and living(lease.processes, lease.boot):
-            while living(lease.processes, lease.boot):
+        if lease is not None and not lease.ended and living(lease.owner):
+            while living(lease.owner):
                 await asyncio.sleep(_LOOKS_S)
             status = None
         else:

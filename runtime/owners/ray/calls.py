@@ -6,15 +6,17 @@ import asyncio
 from typing import Any
 
 from rollmux_env.scheduler import facts
-from runtime.execution.iteration_ends import IterationEnds
-from runtime.execution.job_handle import PROFILE, Asked, busy_s, how_far
+from runtime.execution.job_handle import PROFILE
+from runtime.execution.job_records import how_far
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import MOST_WARNINGS, Checkpoint, Done, End, Order, Report, Stopped
 from runtime.execution.profiling import Profiling
 from runtime.execution.room import wait_for_room
 from runtime.execution.run_state import RunState
-from runtime.facts import Absent, Continued, Node, Offloaded, Pool, SyncSlice
+from runtime.facts import Absent, Node, Offloaded, Pool
 from runtime.machine import boot_id
+from runtime.owners.protocol import asked, continued, released, synced
+from runtime.owners.ray.iterations import Iterations
 from runtime.phases import Paused
 
 
@@ -22,14 +24,14 @@ class JobCalls:
     """Answers jobs. Every method is called by a job's processes, with the job's id first.
 
     Args:
-        run: whose jobs they are. lifecycle, profiling, ends: of it.
+        run: whose jobs they are. lifecycle, profiling, iterations: of it.
     """
 
-    def __init__(self, run: RunState, lifecycle: JobLifecycle, profiling: Profiling, ends: IterationEnds) -> None:
+    def __init__(self, run: RunState, lifecycle: JobLifecycle, profiling: Profiling, iterations: Iterations) -> None:
         self._run = run
         self._lifecycle = lifecycle
         self._profiling = profiling
-        self._ends = ends
+        self._iterations = iterations
 
     async def clock(self, job_id: str) -> tuple[str, float]:
         """Which machine's clock this is, and its reading at time 0."""
@@ -41,25 +43,25 @@ class JobCalls:
 
     async def started_worker(self, job_id: str, worker: Any) -> None:
         """A job has one more process."""
-        self._run.handles[job_id].workers.append(worker)
+        self._run.handles[job_id].actors.workers.append(worker)
 
     async def order(self, job_id: str, done: Done | None) -> Order | None:
         """The last order has been carried out, if there was one; answer with the next one, or None: the job is done."""
         handle = self._run.handles[job_id]
-        handle.since_s, handle.has_come = None, True
+        handle.permits.since_s, handle.actors.has_come = None, True
         await self._run.written()
         if done is not None and self._run.present(handle):
-            self._ends.completed(handle, done)
-        if self._run.stopping or handle.resting:
+            self._iterations.completed(handle, done)
+        if self._run.stopping or handle.ending.resting:
             raise Stopped("stops with the run" if self._run.stopping else "waits for nodes")
-        if handle.next is None:
-            handle.next = asyncio.get_running_loop().create_future()
-        waits = handle.next
+        if handle.actors.order is None:
+            handle.actors.order = asyncio.get_running_loop().create_future()
+        waits = handle.actors.order
         try:
             order = await waits
         finally:
-            if handle.next is waits:  # else it has been told to end, and what it is to do when it begins again
-                handle.next = None
+            if handle.actors.order is waits:  # else it has been told to end, and what it is to do when it begins again
+                handle.actors.order = None
         await self._run.written()
         if self._run.stopping and order is not None:
             raise Stopped("stops with the run")
@@ -82,55 +84,47 @@ class JobCalls:
         """
         run = self._run
         handle = run.handles[job_id]
-        handle.since_s = None
+        handle.permits.since_s = None
         await run.written()
         if run.stopping:
             raise Stopped("stops with the run")
-        if pool == "rollout" and handle.pauses:
+        if pool == "rollout" and handle.permits.pauses:
             raise Paused
         number = handle.iteration if iteration is None else iteration
-        asked_before = pool in handle.asks or pool in handle.holds  # and waited for something else since
+        asked_before = pool in handle.permits.asks or pool in handle.permits.holds  # and waited for something else since
         handle.wait_for(pool)
         if not asked_before:
-            handle.asks[pool] = Asked(run.log.now(), number)
-            if pool == "rollout":
-                handle.parts, handle.began_s[number] = parts, handle.asks[pool].at_s
+            follows = asked(handle, pool, number, run.log.now(), parts)
             if run.present(handle):
-                run.tell(facts.Ready(job_id, pool, parts))
-        elif pool in handle.holds:
+                run.follow(follows)
+        elif pool in handle.permits.holds:
             run.take_up(handle, pool)
         return await self.permit(job_id, pool)
 
     async def permit(self, job_id: str, pool: Pool) -> tuple[Pool, ...]:
         """Wait on, as `acquire` does."""
         handle = self._run.handles[job_id]
-        return self._run.residents.leaving(handle) or await handle.permits[pool]
+        return self._run.residents.leaving(handle) or await handle.permits.waits[pool]
 
     async def pause(self, job_id: str) -> None:
-        """No further rollout of a stale job begins until `unpause`; one that waits for its permit does not wait on."""
+        """No further rollout of a job begins until `unpause`; one that waits for its permit does not wait on."""
         handle = self._run.handles[job_id]
-        handle.pauses = True
-        waits = handle.permits.get("rollout")
+        handle.permits.pauses = True
+        waits = handle.permits.waits.get("rollout")
         if waits is not None and not waits.done():
             waits.set_exception(Paused())
 
     async def unpause(self, job_id: str) -> None:
         """They go on."""
-        self._run.handles[job_id].pauses = False
+        self._run.handles[job_id].permits.pauses = False
 
     async def continued(self, job_id: str, sampled: int) -> None:
-        """A stale job that was made anew, or has been away, has run so many rollouts that it has not trained on yet."""
+        """A job that was made anew, or has been away, has run so many rollouts that it has not trained on yet."""
         run, handle = self._run, self._run.handles[job_id]
         await run.written()
         if not run.present(handle) or run.stopping:
             return
-        news: list[facts.Fact] = []
-        if sampled:
-            news.append(facts.Continued(job_id, "rollout", False, sampled))
-        if handle.iteration + sampled == handle.spec.iterations:
-            news.append(facts.Sampled(job_id))
-        if news:
-            run.tell(*news, notes=(Continued(run.log.now(), job_id, "rollout", False, sampled),))
+        run.follow(continued(handle, run.log.now(), handle.iteration + sampled, handle.iteration))
 
     async def may_stay(self, job_id: str, pool: Pool) -> bool:
         """Whether the state of a phase that is over may stay on its devices."""
@@ -141,7 +135,7 @@ class JobCalls:
         """State that had stayed has left its devices."""
         run, handle = self._run, self._run.handles[job_id]
         await run.written()
-        nodes = tuple(node.name for node in handle.nodes[pool])
+        nodes = tuple(node.name for node in handle.place.nodes[pool])
         run.log.write(Offloaded(run.log.now(), job_id, pool, nodes, seconds, host_gb, device_gb))
         run.went(handle, (pool,))
 
@@ -151,34 +145,24 @@ class JobCalls:
         await run.written()
         handle = run.handles[job_id]
         phase: Pool = "training" if report.phase == "training" else "rollout"
-        hold = handle.holds.get(phase)
+        hold = handle.permits.holds.get(phase)
         if hold is None:
             return ()  # the job has failed meanwhile
-        now_s = handle.since_s = run.log.now()
-        extra = report.phase == "init" and not report.keeps
-        spans = run.scheduler.spans(job_id, now_s) if report.phase == "rollout" else ()
-        done = handle.slice(report, now_s, spans, extra=extra)
+        now_s = handle.permits.since_s = run.log.now()
         if report.keeps:
+            run.log.write(handle.slice(report, now_s, ()))
             hold.start_s = hold.asked_s = now_s
-            run.log.write(done)
             return ()
-        seconds = report.done_s - report.run_s
         if handle.iteration == PROFILE:
             self._profiling.add_measurement(handle, report)
-        elif not extra:
-            handle.busy_s[handle.pool_of(phase)] += busy_s(done)
-        del handle.holds[phase]
+        spans = run.scheduler.spans(job_id, now_s) if report.phase == "rollout" else ()
+        done = handle.slice(report, now_s, spans, extra=report.phase == "init")
+        follows = released(handle, report, done, self._profiling.cold_start(handle, done))
         if report.stays:
             run.residents.stays(handle, phase, report.host_gb, report.device_gb)
         else:
             run.went(handle, (phase,))
-        device_gb = 0.0 if report.stays else report.device_gb  # who stays leaves before others need the room
-        cold_s = self._profiling.cold_start(handle, done)
-        news: list[facts.Fact] = [facts.Finished(job_id, phase, seconds, report.cold, not extra, device_gb, cold_s)]
-        if handle.spec.staleness and report.phase == "rollout" and hold.iteration + 1 == handle.spec.iterations:
-            news.append(facts.Sampled(job_id))
-        run.tell(*news, notes=(done,))
-        handle.notify()
+        run.follow(follows)
         return run.residents.leaving(handle)
 
     async def synced(self, job_id: str, start_s: float, end_s: float) -> tuple[Pool, ...]:
@@ -186,13 +170,12 @@ class JobCalls:
         run = self._run
         handle = run.handles[job_id]
         await run.written()
-        profile = handle.iteration == PROFILE or handle.is_over
-        if profile and handle.job is None:
-            handle.sync_s = end_s - start_s
-        names = tuple(node.name for node in handle.nodes["rollout"])
+        if handle.iteration == PROFILE and handle.job is None:
+            handle.profile.sync_s = end_s - start_s
+        names = tuple(node.name for node in handle.place.nodes["rollout"])
         beside = tuple(holder for holder in run.nodes.holders(names) if holder != job_id)
-        note = SyncSlice(job_id, profile, handle.iteration, names, start_s, end_s, beside)
-        run.tell(*([facts.Synced(job_id, end_s - start_s)] if run.present(handle) else []), notes=(note,))
+        follows = synced(handle, handle.iteration, start_s, end_s, beside)
+        run.tell(*(follows.news if run.present(handle) else ()), notes=follows.notes)
         return run.residents.leaving(handle)
 
     async def progress(self, job_id: str, done: int, total: int, tokens: int, who: str) -> None:
@@ -203,22 +186,22 @@ class JobCalls:
         """
         run = self._run
         handle = run.handles[job_id]
-        handle.progress[who] = (done, total, tokens)
-        responses, total, _ = how_far(handle.progress)
-        if handle.is_woken:
-            handle.notify()
+        handle.tail.progress[who] = (done, total, tokens)
+        responses, total, _ = how_far(handle.tail.progress)
+        if handle.tail.is_woken:
+            handle.changed.ring()
         migration = run.scheduler.migration
         if run.log.problem is not None:
             return  # there will be another report
-        if migration is None or "rollout" not in handle.holds or handle.past_threshold or not run.present(handle):
+        if migration is None or "rollout" not in handle.permits.holds or handle.tail.past_threshold or not run.present(handle):
             return
         if migration.at * total <= responses < total:
-            handle.past_threshold = True
+            handle.tail.past_threshold = True
             run.tell(facts.Threshold(job_id))
 
     async def warned(self, job_id: str, text: str) -> None:
         """A process of a job has something to tell the user; each text once."""
-        known = self._run.handles[job_id].warnings
+        known = self._run.handles[job_id].actors.warnings
         if text not in known and len(known) < MOST_WARNINGS:
             known.add(text)
             self._run.log.say(f"{job_id}: WARNING: {text}")
@@ -227,10 +210,10 @@ class JobCalls:
         """Wait until a job's rollout is to use other parts of its nodes than it knows of, or as many responses have finished as it
         stops for; False: it is over, or nothing of that ever is."""
         handle = self._run.handles[job_id]
-        while "rollout" in handle.holds:
-            if self._run.scheduler.migration is None and handle.wake is None:
+        while "rollout" in handle.permits.holds:
+            if self._run.scheduler.migration is None and handle.tail.wake is None:
                 return False
-            if handle.uses != handle.knows or handle.is_woken:
+            if handle.tail.uses != handle.tail.knows or handle.tail.is_woken:
                 return True
             await handle.changed.wait()
         return False
@@ -238,20 +221,20 @@ class JobCalls:
     async def wake(self, job_id: str, responses: int | None) -> None:
         """A job's rollout stops when so many of its responses have finished."""
         handle = self._run.handles[job_id]
-        handle.wake = responses
-        handle.notify()
+        handle.tail.wake = responses
+        handle.changed.ring()
 
     async def parts(self, job_id: str) -> tuple[int, ...]:
         """Numbers of the parts that a job's rollout is to use from now on."""
         handle = self._run.handles[job_id]
-        handle.knows = handle.uses
-        return handle.uses
+        handle.tail.knows = handle.tail.uses
+        return handle.tail.uses
 
     async def left(self, job_id: str) -> None:
         """A job's rollout uses no others any more."""
         handle = self._run.handles[job_id]
         await self._run.written()
-        if "rollout" in handle.holds:
+        if "rollout" in handle.permits.holds:
             self._run.tell(facts.Shrunk(job_id))
 
     async def checkpointed(self, job_id: str, checkpoint: Checkpoint) -> bool:
@@ -261,16 +244,14 @@ class JobCalls:
         handle = run.handles[job_id]
         if handle.gone or checkpoint.iterations > handle.iteration:
             return False  # of processes that the job had before
-        self._ends.checkpointed(handle, checkpoint)
+        self._iterations.checkpointed(handle, checkpoint)
         await run.written()
         return run.log.problem is None
 
     async def idle(self, job_id: str) -> None:
         """Nothing of a job that leaves its place is under way; it has no checkpoints."""
-        run, handle = self._run, self._run.handles[job_id]
-        await run.written()
-        if handle.leaving and handle.over_budget and handle.end is None and run.present(handle):
-            self._ends.over_budget(handle, (), ())
+        await self._run.written()
+        self._iterations.idle(self._run.handles[job_id])
 
     async def full(self, job_id: str, problem: str) -> None:
         """There is no room for a job's checkpoint: wait until it may be tried again. Until then the job is in nobody's way.
@@ -279,17 +260,17 @@ class JobCalls:
             Stopped: the run stops.
         """
         run, handle = self._run, self._run.handles[job_id]
-        handle.since_s = None
+        handle.permits.since_s = None
         await run.written()
-        if handle.full is None and run.present(handle) and not run.stopping:
+        if handle.saved.full is None and run.present(handle) and not run.stopping:
             run.log.say(f"{job_id}: its checkpoint cannot be written, and is tried again when there is room: {problem}")
             handle.give_up()
             run.tell(facts.Absent(job_id), notes=(Absent(run.log.now(), job_id, problem),))
-        handle.full, handle.interrupted = problem, handle.interrupted or bool(handle.began_s)
-        await wait_for_room(run.checkpoints(job_id).parent.parent, lambda: run.stopping or handle.end is not None)
+        handle.saved.full, handle.permits.interrupted = problem, handle.permits.interrupted or bool(handle.permits.began_s)
+        await wait_for_room(run.checkpoints(job_id).parent.parent, lambda: run.stopping or handle.ending.why is not None)
         if run.stopping:
             raise Stopped("stops with the run")
-        handle.since_s = run.log.now()
+        handle.permits.since_s = run.log.now()
 
     async def memory_limit(self, job_id: str, pool: str) -> float | None:
         """GB of host memory that a node of a pool has for jobs; of either pool, where none is named; None: nobody says."""

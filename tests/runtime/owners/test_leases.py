@@ -15,7 +15,7 @@ from runtime.facts import Attached, Freed, Iteration, LeaseEnded, PhaseSlice, Su
 from runtime.output import LOGS, lines
 from runtime.record import RunRecord
 from runtime.service.refusals import Conflict, NotFound
-from tests.runtime.attach.served import ELSEWHERE, PAIRS, Served, job, plan_of, served
+from tests.runtime.owners.served import ELSEWHERE, PAIRS, Served, job, plan_of, served
 
 
 def of(facts: list[Any], kind: type, job_id: str = "a") -> list[Any]:
@@ -333,6 +333,22 @@ def test_leases_and_what_they_hold_outlive_the_coordinator(tmp_path: Path) -> No
     large = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
     jobs = (job("a", rollout=large, training=large), job("b"), job("c"))
     served(work, plan_of(tmp_path, *jobs, nodes=PAIRS))
+
+
+def test_a_lease_of_a_later_iteration_goes_on_there_under_the_next_coordinator(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        first = await run.place("a")
+        await run.iterate(first, 0)
+        await run.leases.end(first)
+        again = await run.place("a")  # it has done nothing yet
+        other = await run.replaced()
+        for number in (1, 2):
+            await other.iterate(again, number)
+        await other.leases.end(again, done=True)
+        facts = await other.stop()
+        assert [done.number for done in of(facts, Iteration)] == [0, 1, 2]
+
+    served(work, plan_of(tmp_path, job("a")))
 
 
 def test_suspects_outlive_the_coordinator_too(tmp_path: Path) -> None:

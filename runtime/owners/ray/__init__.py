@@ -1,0 +1,1 @@
+"""Jobs with a task or a class: their processes on Ray, and what these say to the coordinator."""

@@ -1,0 +1,210 @@
+"""One protocol of an owner: its table is as the docs draw it, and both transports say the same to the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rollmux_client import ATTACHMENT, ITERATION, OutOfOrder, Turn, Turns
+
+from rollmux_env.scheduler import facts
+from runtime.execution.driver import RunDriver
+from runtime.execution.job_handle import JobHandle
+from runtime.execution.messages import Done, End, Report
+from runtime.facts import Node
+from runtime.service.refusals import Conflict
+from tests.runtime.execution import pretend
+from tests.runtime.owners.served import Served, job, plan_of
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "owners.md"
+PHASES: tuple[Any, ...] = ("rollout", "training", "sync")
+Word = tuple[str, str]  # what the scheduler is told: its kind, and the phase
+
+
+def diagram(table: dict[str, dict[str, str]]) -> str:
+    """A table of transitions as a block of a page."""
+    names = {state: state.replace(" ", "_") for state in table}
+    lines = [f"    state '{state}' as {name}".replace("'", '"') for state, name in names.items() if state != name]
+    lines += [f"    {names[state]} --> {names[after]}: {event}" for state in table for event, after in table[state].items()]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
+
+
+@pytest.mark.parametrize("table", [ITERATION, ATTACHMENT], ids=["iteration", "attachment"])
+def test_the_page_draws_the_table_as_it_is(table: dict[str, dict[str, str]]) -> None:
+    assert {after for events in table.values() for after in events.values()} <= table.keys()
+    assert diagram(table) in PAGE.read_text()
+
+
+class Model:
+    """What the page says of the order of calls, by counts."""
+
+    def __init__(self, iterations: int, staleness: int) -> None:
+        self.iterations, self.staleness = iterations, staleness
+        self.over = dict.fromkeys(PHASES, 0)
+        self.open: set[str] = set()
+
+    def may_begin(self, turn: Turn) -> bool:
+        phase, number = turn.phase, turn.iteration
+        rollouts, trainings, syncs = self.over.values()
+        if self.open and (not self.staleness or phase in self.open or "sync" in (phase, *self.open)):
+            return False
+        if phase == "rollout":
+            return number == rollouts < min(self.iterations, trainings + self.staleness + 1)
+        if phase == "training":
+            return number == trainings < rollouts
+        return number == trainings - 1 >= syncs and (self.staleness > 0 or rollouts == trainings)
+
+    def end(self, turn: Turn) -> None:
+        self.open.discard(turn.phase)
+        self.over[turn.phase] = turn.iteration + 1
+
+
+def goes(turns: Turns, turn: Turn) -> bool:
+    """Ask for a turn, if it need not wait and is the next one."""
+    if turns.must_wait(turn):
+        return False
+    try:
+        turns.ask(turn)
+    except OutOfOrder:
+        return False
+    return True
+
+
+@given(st.data(), st.integers(0, 2))
+@settings(max_examples=100, deadline=None)
+def test_turns_are_as_a_plain_model_says(data: st.DataObject, staleness: int) -> None:
+    turns, model = Turns(4, staleness), Model(4, staleness)
+    for _ in range(24):
+        phase = data.draw(st.sampled_from(PHASES))
+        if phase in turns.open and data.draw(st.booleans()):
+            turn = turns.open[phase]
+            turns.grant(phase)
+            assert turns.may_release(phase, turn.iteration)
+            turns.release(phase)
+            assert not turns.may_release(phase, turn.iteration)  # it is over
+            model.end(turn)
+            turns.done = turns.trainings
+        else:
+            turn = Turn(phase, max(0, model.over[phase if phase != "sync" else "training"] + data.draw(st.integers(-1, 1))))
+            may = model.may_begin(turn)
+            assert goes(turns, turn) == may
+            model.open |= {phase} if may else set()
+
+
+class Waiting:
+    """Processes of jobs that this test speaks for."""
+
+    def start(self, handle: JobHandle) -> None:
+        handle.actors.controller = object()
+
+    async def wait(self, handle: JobHandle) -> End:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def kill(self, handle: JobHandle) -> None: ...
+
+    async def drop(self, handle: JobHandle) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
+        return ()
+
+    async def dead_machines(self, machines: Collection[str]) -> set[str]:
+        return set()
+
+
+def listen(driver: RunDriver) -> list[Word]:
+    """The words that the scheduler is told from now on, of what owners do."""
+    words: list[Word] = []
+    tell = driver.run.tell
+
+    def listening(*news: facts.Fact, notes: Any = ()) -> None:
+        kinds = facts.Ready | facts.Finished | facts.Synced | facts.Iterated | facts.Sampled | facts.Left
+        words.extend((type(one).__name__, getattr(one, "phase", "")) for one in news if isinstance(one, kinds))
+        tell(*news, notes=notes)
+
+    driver.run.tell = listening  # type: ignore[method-assign]
+    return words
+
+
+async def by_http(folder: Path, script: Sequence[bool]) -> list[Word]:
+    run = Served(plan_of(folder, job("a", iterations=len(script), sync_s=1.0)))
+    lease, words = await run.place("a"), listen(run.driver)
+    for number, syncs in enumerate(script):
+        await run.iterate(lease, number)
+        if syncs:
+            await run.leases.synced(lease, number, 0.0)
+    await run.leases.end(lease, done=True)
+    await run.stop(permits=False)
+    return words
+
+
+async def by_ray(folder: Path, script: Sequence[bool]) -> list[Word]:
+    driver = RunDriver(pretend.plan_of(folder, [{"id": "a", "iterations": len(script)}], cached=False), Waiting(), stays=True)
+    outcome, calls, words = asyncio.ensure_future(driver.carry_out()), driver.calls, list[Word]()
+    await asyncio.sleep(0)
+    done = None
+    while (order := await calls.order("a", done)) is not None:
+        words = words if order.profile or words else listen(driver)
+        for pool in ("rollout", "training"):
+            await calls.acquire("a", pool)
+            now_s = driver.run.log.now()
+            await calls.release("a", Report(pool, False, now_s, now_s, driver.run.log.now()))
+        if order.profile or script[order.iteration]:
+            await calls.synced("a", driver.run.log.now(), driver.run.log.now())
+        done = Done({})
+    driver.stop()
+    outcome.cancel()
+    await asyncio.gather(outcome, return_exceptions=True)
+    return words
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=4))
+@settings(max_examples=8, deadline=None)
+def test_owners_of_both_transports_say_the_same_to_the_scheduler(script: list[bool]) -> None:
+    ways: list[Callable[[Path, Sequence[bool]], Awaitable[list[Word]]]] = [by_http, by_ray]
+
+    async def main() -> list[list[Word]]:
+        with TemporaryDirectory() as here, TemporaryDirectory() as there:
+            return [await way(Path(place), script) for way, place in zip(ways, (here, there), strict=True)]
+
+    http, ray = asyncio.run(main())
+    assert http == ray
+    assert [word for word in http if word[0] == "Iterated"] == [("Iterated", "")] * len(script)
+
+
+@given(st.lists(st.sampled_from([Turn("rollout", k) for k in range(4)] + [Turn("training", k) for k in range(4)]), max_size=16))
+@settings(max_examples=10, deadline=None)
+def test_what_an_attached_owner_may_ask_is_what_the_table_says(asks: list[Turn]) -> None:
+    async def main() -> None:
+        with TemporaryDirectory() as folder:
+            run = Served(plan_of(Path(folder), job("a", iterations=4, staleness=1)))
+            lease, turns = await run.place("a"), Turns(4, 1)
+            for turn in asks:
+                waits, line = turns.must_wait(turn), ""
+                try:
+                    if not waits:
+                        turns.ask(turn)
+                except OutOfOrder as wrong:
+                    line = str(wrong)
+                try:
+                    answer = await run.leases.acquire(lease, turn.phase, turn.iteration, 0.0)
+                except Conflict as wrong:
+                    assert str(wrong) == f"job a: {line}"
+                    continue
+                assert not line and answer["granted"] == (not waits)
+                if not waits:
+                    turns.grant(turn.phase)
+                    turns.release(turn.phase)
+                    turns.done = turns.trainings
+                    await run.leases.release(lease, turn.phase, turn.iteration)
+            await run.stop(permits=False)
+
+    asyncio.run(main())
