@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from policies.registry import observed_state
-from rollmux_env.cluster.events import Arrived, Event
+from rollmux_env.cluster.events import Arrived, Event, Warm
 from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, copy_data, private_folder
@@ -23,7 +23,7 @@ from runtime.journal_reading import JOURNAL, DamagedJournal, facts_of, opened, s
 from runtime.output import LOGS
 from runtime.own_folder import spare_folder
 
-_HALF = (Arrived, Iteration)  # one step of the scheduler: what follows places the job, or is its last checkpoint
+_HALF = (Arrived, Warm, Iteration)  # one step of the scheduler: what follows places the job, or is its last checkpoint
 
 
 @dataclass(frozen=True)

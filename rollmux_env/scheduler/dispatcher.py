@@ -184,10 +184,10 @@ class Dispatcher:
         permits: list[Permit] = []
         self.migrations = []
         while group.waiting or group.syncs:
-            if group.syncs or group.held:
+            if group.syncs or group.occupied:
                 rules.hold_back(group, rows)
             choice: WaitingPhase | MemberView | None = None
-            if group.waiting > group.held:
+            if group.waiting > group.occupied:
                 try:
                     choice = self.policy.choose(self.view)
                 except (InputError, PlanError):

@@ -174,15 +174,15 @@ class GroupView(_ReadOnly):
     @property
     def waiting(self) -> list[WaitingPhase]:
         """Phases that wait for a permit, in the order in which they became ready; those that wait for a sync are left out."""
-        found = []
+        waiting = []
         for view in self.views:
             if view.row.waits_rollout == WAITS:
-                found.append(view.rollout)
+                waiting.append(view.rollout)
             if view.row.waits_training == WAITS:
-                found.append(view.training)
-        if len(found) > 1:
-            found.sort(key=_number)
-        return found
+                waiting.append(view.training)
+        if len(waiting) > 1:
+            waiting.sort(key=_number)
+        return waiting
 
     @property
     def movable(self) -> list[MemberView]:

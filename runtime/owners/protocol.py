@@ -148,8 +148,8 @@ def iterated(handle: JobHandle, done: Done, now_s: float, asked_for: int | None)
     lines = [f"{handle.id}: iteration {number + 1} of {handle.spec.iterations}, {now_s - began_s:.2f} s{shown}"]
     lines += [f"{handle.id}: WARNING: {line}" for line in done.warnings]
     if done.checkpoint is not None:
-        kept = checkpointed(handle, done.checkpoint, now_s)
-        notes, lines = notes + kept.notes, [*kept.lines, *lines]
+        written = checkpointed(handle, done.checkpoint, now_s)
+        notes, lines = notes + written.notes, [*written.lines, *lines]
     handle.iteration = number + 1
     if handle.iteration > handle.done:
         handle.done, handle.ending.deaths = handle.iteration, 0

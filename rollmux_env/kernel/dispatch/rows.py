@@ -20,7 +20,7 @@ class GroupRow:
 
     Attributes:
         n: members. joined, requests, permits: how many there have been.
-        waiting, syncs: phases, and syncs, that wait for a permit. held: those of the phases that are held.
+        waiting, syncs: phases, and syncs, that wait for a permit. occupied: those of the phases that are held.
         busy: nodes that run a full phase or a sync. tails: those of which a migrated tail holds a share.
         now_s: the driver's clock.
     """
@@ -31,7 +31,7 @@ class GroupRow:
     permits: int
     waiting: int
     syncs: int
-    held: int
+    occupied: int
     busy: int
     tails: int
     now_s: float

@@ -215,15 +215,15 @@ def go(group: GroupRow, m: MemberRow) -> None:
 
 def hold_back(group: GroupRow, members: Members) -> None:
     """Hold the phases that wait for a sync which needs one of their nodes, and no others."""
-    group.held = 0
+    group.occupied = 0
     for k in range(group.n):
         m = members[k]
         if m.waits_rollout != 0:
             m.waits_rollout = HELD if behind_sync(group, members, m.nodes, m.rollout_number) else WAITS
-            group.held += m.waits_rollout == HELD
+            group.occupied += m.waits_rollout == HELD
         if m.waits_training != 0:
             m.waits_training = HELD if behind_sync(group, members, TRAINING_POOL, m.training_number) else WAITS
-            group.held += m.waits_training == HELD
+            group.occupied += m.waits_training == HELD
 
 
 def behind_sync(group: GroupRow, members: Members, nodes: int, number: int) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from rollmux_env.cluster.events import Ticked
 from runtime.audit import audit
 from runtime.commands import running
+from runtime.execution.solo import PASSES
 from runtime.journal import JOURNAL, Journal, read_facts, read_run
 from tests.conftest import Command
 from tests.runtime.modes import others_may_read
@@ -82,7 +83,9 @@ def test_a_run_reports_and_is_compared(command: Command, tmp_path: Path) -> None
     assert not others_may_read(folder)
     record = read_run(folder)
     assert len(record.bounds) == 2 and audit(read_facts(folder / JOURNAL)).problems == ()
-    assert {(done.job_id, done.number) for done in record.solo} == {(name, 15 + k) for name in ("small", "large") for k in range(6)}
+    assert {(done.job_id, done.number) for done in record.solo} == {
+        (name, 15 + k) for name in ("small", "large") for k in range(PASSES)
+    }
     results = json.loads((folder / "results.json").read_text())
     assert results["jobs"]["small"]["reward_last"] > results["jobs"]["small"]["reward_first"]
     assert {path.name for path in folder.iterdir()} >= {JOURNAL, "results.json", "trace.json", "gantt.png", "tensorboard"}
