@@ -249,14 +249,17 @@ class Timeline:
         if lease:
             self._lent, self._guests = lease, self._on_lent(lease, entries[0].at_s)
             if self._guests:
-                over = all(self._done.get(job_id) == self._specs[job_id].iterations for job_id in self._guests)
-                names = frozenset(lease if over else ())  # they are measured alone where they were
+                names = frozenset(lease if self._are_over(self._guests) else ())  # they are measured alone where they were
                 facts.append(self._unprofiled(sorted(self._guests, key=[*self._specs].index), names))
             else:  # none of them has run a phase
                 pools = Counter(entry.pool for entry in entries if isinstance(entry, Assigned) and entry.group == LEASE)
+                names = frozenset(lease if self._arrived and self._are_over(self._arrived) else ())
                 self._guests = {_NOBODY}
-                facts.append(core_facts.Unprofiled({_NOBODY: pools}))
+                facts.append(core_facts.Unprofiled({_NOBODY: pools}, None, names))
         return facts
+
+    def _are_over(self, job_ids: Iterable[str]) -> bool:
+        return all(self._done.get(job_id) == self._specs[job_id].iterations for job_id in job_ids)
 
     def _on_lent(self, nodes: set[str], from_s: float) -> set[str]:
         """The jobs that were profiled on nodes that are lent from a time on."""

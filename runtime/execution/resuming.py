@@ -67,7 +67,8 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fac
     state, job_id, folder = run.scheduler.state, handle.id, run.checkpoints(handle.id)
     handle.job = state.job(job_id) if state.knows(job_id) else record.jobs.get(job_id)
     handle.residency.waits = next((dict(fact.waits) for fact in record.profiled if fact.job.id == job_id), {})
-    handle.done = sum(done.job_id == job_id for done in record.iterations)
+    ever = (done.number + 1 for done in (*record.iterations, *record.repeated) if done.job_id == job_id)
+    handle.done = max(ever, default=0)  # also where it went back before: what was told of it stays true
     over = {failed.job_id for failed in record.failed} | {cancelled.job_id for cancelled in record.cancelled}
     if handle.spec.is_attached:
         _recall_attached(run, handle, record, job_id in over | record.over_budget)

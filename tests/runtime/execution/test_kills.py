@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Resized
@@ -186,6 +187,24 @@ def test_jobs_on_a_machine_that_has_gone_arrive_again_and_the_others_stay(tmp_pa
     assert [event.job_id for event in admitted] == ["a", "b", "b"]
 
 
+def test_iterations_that_a_job_has_done_do_not_become_fewer_when_it_goes_back_and_is_killed_again(tmp_path: Path) -> None:
+    jobs = [{"id": "a", "iterations": 20}]
+    plan = plan_of(tmp_path, jobs)
+    carry_out(plan, 10)
+    before = len(record_in(tmp_path).iterations)
+    assert 2 < before < 20
+    shutil.rmtree(tmp_path / "checkpoints" / "a")
+    plan = replace(plan, resume=True)
+    for dies_at in range(1, 5):
+        carry_out(plan, dies_at)
+        if (record := record_in(tmp_path)).restarted:
+            break
+    assert not record.iterations and len(record.repeated) == before
+    done: list[int] = []
+    assert carry_out(plan, then={1: lambda driver: done.append(driver.run.handles["a"].done)}) == "done"
+    assert done == [before]
+
+
 def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
     Journal(tmp_path / JOURNAL).close()
     held = Journal(tmp_path / JOURNAL, resume=True)
@@ -202,6 +221,7 @@ def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
     kills=st.lists(st.integers(2, 30), max_size=3),
     compare=st.booleans(),
 )
+@example(iterations=[2, 2, 1, 3], late=0, policy="rollmux", kills=[2, 21], compare=True)  # while it was to be measured alone
 @settings(max_examples=8)
 def test_whatever_the_jobs_and_the_kills_the_state_is_what_replaying_gives(
     tmp_path_factory: pytest.TempPathFactory, iterations: list[int], late: int, policy: str, kills: list[int], compare: bool
