@@ -196,12 +196,12 @@ def training(rng: random.Random, folder: Path) -> Case:
 
 
 def checkpoint(rng: random.Random, folder: Path) -> Case:
-    """Of a training; of a run, where a copy of its journal is cut."""
+    """Of a training, or of a run whose journal is checked."""
     if rng.random() < 0.5:
         run = folder / "run"
         shutil.copytree(FIXTURES / "finished-run", run)
         damaged.file(rng.choice([path for path in run.glob("checkpoints/*/*/*") if path.is_file()]), rng)
-        return Case("checkpoint", ("journal", "check", "run", "--cut", "cut"))
+        return Case("checkpoint", ("journal", "check", "run"))
     place = folder / "out" / "seed-0"
     place.mkdir(parents=True)
     (place / "checkpoint.safetensors").write_bytes(gzip.decompress((FIXTURES / "training/checkpoint.safetensors.gz").read_bytes()))
@@ -226,8 +226,7 @@ def run_folder(rng: random.Random, folder: Path) -> Path:
 
 def reading(rng: random.Random, kind: str) -> Case:
     words = rng.choice(READS).split()
-    more = ("--cut", "cut") if words == ["journal", "check"] and rng.random() < 0.5 else ()
-    return Case(kind, (*words, "run", *more), starts=words[0] in ("run", "serve"))
+    return Case(kind, (*words, "run"), starts=words[0] in ("run", "serve"))
 
 
 def journal_bytes(rng: random.Random, folder: Path) -> Case:

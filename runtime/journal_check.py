@@ -1,29 +1,23 @@
-"""How much of a journal is whole, and a copy of a run that ends there. The original is neither changed nor opened by SQLite."""
+"""How much of a journal is whole. The file is neither changed nor opened by SQLite: a copy is."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import secrets
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from policies.registry import observed_state
-from rollmux_env.cluster.events import Arrived, Event, Warm
+from rollmux_env.cluster.events import Event
 from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.errors import InputError
-from rollmux_env.files import check_regular, copy_data, private_folder
+from rollmux_env.files import check_regular, copy_data
 from rollmux_env.validation_errors import one_line
-from runtime.checkpoints import CHECKPOINTS, damage, newest, numbers, place_of
-from runtime.facts import Fact, Iteration, Started
-from runtime.journal import IMPOSSIBLE, LOCK, Journal, record_of
+from runtime.facts import Fact, Started
+from runtime.journal import IMPOSSIBLE, LOCK
 from runtime.journal_reading import JOURNAL, DamagedJournal, facts_of, opened, structure_problem
-from runtime.output import LOGS
 from runtime.own_folder import spare_folder
-
-_HALF = (Arrived, Warm, Iteration)  # one step of the scheduler: what follows places the job, or is its last checkpoint
 
 
 @dataclass(frozen=True)
@@ -125,50 +119,3 @@ def _unused(lock: Path) -> Iterator[None]:
         except OSError:
             raise InputError(f"{one_line(str(lock.parent), 4096)}: a run is under way in this folder") from None
         yield
-
-
-def cut_copy(folder: Path, check: Check, copy: Path) -> list[str]:
-    """Write a copy of a run that ends with the last whole fact that it can go on from: journal, checkpoints and logs up to there.
-
-    Args:
-        copy: a folder that is not there yet.
-
-    Returns:
-        Lines: with which fact it ends, and which jobs go on behind where the journal has them, for want of a checkpoint.
-
-    Raises:
-        InputError: nothing is whole, or the copy cannot be written; one line.
-    """
-    facts = check.facts
-    while facts and isinstance(facts[-1], _HALF):
-        facts = facts[:-1]
-    record = record_of(facts)
-    if copy.exists() or copy.is_symlink():
-        raise InputError(f"--cut {copy}: is there already; give the name of a new folder")
-    part = copy.with_name(f".rollmux-{secrets.token_hex(6)}.part")
-    lines = [f"{copy}: a copy that ends with fact {Check(facts, None).last}"]
-    try:
-        private_folder(part)
-        journal = Journal(part / JOURNAL)
-        journal.write(*facts)
-        journal.close()
-        for submitted in record.submitted:
-            job_id = submitted.spec.id
-            done = sum(iteration.job_id == job_id for iteration in record.iterations)
-            source, target = folder / CHECKPOINTS / job_id, part / CHECKPOINTS / job_id
-            recorded = {fact.iterations for fact in record.checkpointed if fact.job_id == job_id}
-            for iterations in numbers(source):
-                if iterations <= done and iterations in recorded and damage(place_of(source, iterations)) is None:
-                    private_folder(target)
-                    shutil.copytree(place_of(source, iterations), place_of(target, iterations), symlinks=True)
-            begins = newest(target, done).iterations
-            if begins < min(done, submitted.spec.iterations):
-                lines.append(f"{job_id}: goes on at iteration {begins + 1}, for there is no checkpoint of iteration {done}")
-        if (folder / LOGS).is_dir():
-            shutil.copytree(folder / LOGS, part / LOGS, symlinks=True)
-        part.rename(copy)
-    except (OSError, shutil.Error) as error:
-        raise InputError(f"--cut {copy}: cannot be written: {one_line(str(getattr(error, 'strerror', None) or error))}") from None
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    return lines

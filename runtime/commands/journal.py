@@ -36,36 +36,19 @@ def replay(folder: Folder) -> None:
 
 
 @journal.command()
-def check(
-    folder: Folder,
-    cut: Annotated[
-        Path | None,
-        typer.Option(
-            "--cut",
-            metavar="FOLDER",
-            help="Write a copy of the run to this new folder that ends with the last whole fact.",
-            show_default=False,
-        ),
-    ] = None,
-) -> None:
+def check(folder: Folder) -> None:
     """Say how much of a journal is whole, and up to which fact. Nothing in DIR changes.
 
-    Exit status 1 where it is damaged. `rollmux run --resume FOLDER` or `rollmux serve FOLDER` goes on with the copy.
+    Exit status 1 where it is damaged.
 
-    Example: `rollmux journal check run --cut mended`
+    Example: `rollmux journal check run`
     """
-    from runtime.journal_check import check_journal, cut_copy
+    from runtime.journal_check import check_journal
 
     outcome = check_journal(folder)
     typer.echo(f"{len(outcome.facts)} facts are whole; the last is {outcome.last}")
     if outcome.problem is not None:
         typer.echo(f"behind them: {outcome.problem}")
-    if cut is not None:
-        for line in cut_copy(folder, outcome, cut):
-            typer.echo(line)
-    elif outcome.problem is not None:
-        if outcome.facts:
-            typer.echo(f"`rollmux journal check {folder} --cut FOLDER` writes a copy that ends there, to go on with")
         raise typer.Exit(1)
 
 

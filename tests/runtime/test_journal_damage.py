@@ -8,21 +8,15 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rollmux_env.cluster.events import Admitted, Arrived
 from rollmux_env.errors import InputError
-from runtime.audit import audit
-from runtime.checkpoints import numbers
-from runtime.facts import Checkpointed, Iteration, PhaseSlice
-from runtime.journal import JOURNAL, LOCK, Journal, is_begun, read_facts, read_run, state_of, take_lock
-from runtime.journal_check import check_journal, cut_copy
+from runtime.journal import JOURNAL, LOCK, Journal, is_begun, read_facts, take_lock
+from runtime.journal_check import check_journal
 from tests.conftest import Command
 from tests.fixtures import FIXTURES
-from tests.runtime.execution.pretend import carry_out, plan_of
 from tests.runtime.test_journal import FACTS
 
 COMMANDS = ("run --resume", "serve", "status --at", "compare", "journal replay", "journal audit")
@@ -119,11 +113,6 @@ def test_a_check_says_what_is_whole_and_changes_nothing(command: Command, folder
     assert found.problem is not None and found.facts == tuple(whole[: len(found.facts)])
     status, out, err = command("journal", "check", str(folder))
     assert (status, err) == (1, "") and out.startswith(f"{len(found.facts)} facts are whole; the last is {found.last}\n")
-    status, out, err = command("journal", "check", str(folder), "--cut", str(folder.with_name("cut")))
-    if found.facts:
-        assert (status, err) == (0, "") and read_facts(folder.with_name("cut") / JOURNAL)
-    else:
-        assert (status, err.count("\n")) == (2, 1) and not folder.with_name("cut").exists()
     assert digests(folder) == before
 
 
@@ -134,10 +123,7 @@ def test_a_journal_that_is_whole_is_said_to_be(command: Command, folder: Path) -
     assert out == f"{len(facts)} facts are whole; the last is {len(facts)}, Ended at {facts[-1].at_s:.3f} s\n"  # type: ignore[union-attr]
 
 
-def test_a_journal_that_is_written_is_not_checked_and_a_copy_takes_no_ones_place(folder: Path) -> None:
-    found = check_journal(folder)
-    with pytest.raises(InputError, match="is there already"):
-        cut_copy(folder, found, folder)
+def test_a_journal_that_is_written_is_not_checked(folder: Path) -> None:
     with take_lock(folder / LOCK), pytest.raises(InputError, match="a run is under way in this folder"):
         check_journal(folder)
 
@@ -152,36 +138,6 @@ def test_what_is_still_in_the_log_of_a_killed_run_is_checked_too(tmp_path: Path)
     before = digests(tmp_path / "killed")
     assert check_journal(tmp_path / "killed").facts == tuple(FACTS[:3])
     assert digests(tmp_path / "killed") == before
-
-
-def test_a_run_that_was_cut_anywhere_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
-    home = tmp_path / "run"
-    home.mkdir()
-    plan = plan_of(home, JOBS)
-    assert carry_out(plan, stops_after=4) == "stopped"
-    facts, ends = read_facts(home / JOURNAL), set()
-    submitted = 1 + len(JOBS)
-    for damaged in range(submitted + 1, len(facts) + 1):
-        torn, mended = tmp_path / f"torn-{damaged}", tmp_path / f"mended-{damaged}"
-        shutil.copytree(home, torn)
-        sql(f"UPDATE facts SET body = '' WHERE number = {damaged}")(torn / JOURNAL)
-        found = check_journal(torn)
-        assert len(found.facts) == damaged - 1
-        cut_copy(torn, found, mended)
-        cut = read_facts(mended / JOURNAL)
-        ends.add(type(cut[-1]))
-        assert cut == facts[: len(cut)] and damaged - len(cut) < 4
-        counts = {job_id: [n for n in numbers(home / "checkpoints" / job_id)] for job_id in "ab"}
-        done = {job_id: sum(fact.job_id == job_id for fact in read_run(mended).iterations) for job_id in "ab"}
-        assert {job_id: numbers(mended / "checkpoints" / job_id) for job_id in "ab"} == {
-            job_id: [n for n in counts[job_id] if n <= done[job_id]] for job_id in "ab"
-        }
-        assert carry_out(replace(plan, folder=str(mended), resume=True)) == "done"
-        resumed = read_facts(mended / JOURNAL)
-        assert audit(resumed).problems == (), cut[-1]
-        assert not state_of(read_run(mended)).group_list()
-    assert {Admitted, Checkpointed, PhaseSlice} <= ends and not {Arrived, Iteration} & ends
 
 
 @pytest.mark.parametrize("left", ["checkpoints/a/000003/checkpoint.json", "logs/a/controller.log", f"{JOURNAL}-wal"])
