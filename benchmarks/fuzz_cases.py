@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +59,22 @@ WORDS += (
     "--dispatch",
 )
 READS = ("status --at", "compare", "journal replay", "journal audit", "journal check", "run --resume", "serve", "logs a --at")
-TRAINING = (  # of the checkpoint among the fixtures
+TRAINING = (  # whose checkpoint, halfway, is damaged
     'environment={"name": "placement", "workload": "mixed", "options": {"jobs": 12}, "moves": true, "reference": "rollmux"}',
     "steps=1536",
     "streams=4",
     "widths=[8]",
 )
+
+
+@cache
+def halfway() -> bytes:
+    """The checkpoint of a training that has done half of its steps, in a process of its own."""
+    words = [word for pair in TRAINING for word in ("--set", pair.replace("steps=1536", "steps=768"))]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "rollmux", "train", "toy", *words, "--out", folder]
+        subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+        return (Path(folder) / "seed-0" / "checkpoint.safetensors").read_bytes()
 
 
 @dataclass(frozen=True)
@@ -204,7 +217,7 @@ def checkpoint(rng: random.Random, folder: Path) -> Case:
         return Case("checkpoint", ("journal", "check", "run"))
     place = folder / "out" / "seed-0"
     place.mkdir(parents=True)
-    (place / "checkpoint.safetensors").write_bytes(gzip.decompress((FIXTURES / "training/checkpoint.safetensors.gz").read_bytes()))
+    (place / "checkpoint.safetensors").write_bytes(halfway())
     config = read_mapping(ROOT / "trainers" / "presets" / "toy.yaml")
     for pair in TRAINING:
         key, _, value = pair.partition("=")

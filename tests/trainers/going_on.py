@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trainers.env_state import Arrays, load_state, state_of
+from trainers.env_state import load_state, state_of
 
 
-def check_going_on(
-    make: Callable[[], Any], choose: Callable[[Any], Any], before: int, after: int, saved: Callable[[Arrays], Arrays] = dict
-) -> None:
+def check_going_on(make: Callable[[], Any], choose: Callable[[Any], Any], before: int, after: int) -> None:
     """Assert that an environment goes on exactly in another one, made alike, that was given its state.
 
     Args:
         choose: maps (E, A) masks to (E,) choices. before, after: steps until the state is saved, and then in both.
-        saved: makes arrays of the state those that an earlier version saved.
     """
 
     def made() -> tuple[Any, Any]:
@@ -34,5 +31,5 @@ def check_going_on(
     observation, _ = played(first, observation, before)
     arrays, plain = state_of(first)
     second, _ = made()
-    load_state(second, saved(arrays), plain)
+    load_state(second, arrays, plain)
     assert played(first, observation, after)[1] == played(second, observation, after)[1]

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.lib.recfunctions import repack_fields
 
 from policies.rollout import make_rollout
 from policies.rollout.environment import PolicyAgent
@@ -15,7 +14,6 @@ from rollmux_env.errors import InputError
 from rollmux_env.rollout.job import JobRollouts
 from tests.trainers.going_on import check_going_on
 from trainers.config import check_config
-from trainers.env_state import load_state, state_of
 from trainers.evaluation import find_references
 from trainers.problem import make_problem
 from trainers.train import BEST, Run, train
@@ -48,25 +46,6 @@ def test_a_short_run_leaves_a_policy_that_plays_as_it_was_evaluated(tmp_path: Pa
 def test_an_environment_goes_on_exactly_from_its_saved_state() -> None:
     problem = make_problem({"name": "rollout", "rollouts": 1}, "small")
     check_going_on(lambda: problem.training(3), lambda mask: mask.shape[1] - 1 - mask[:, ::-1].argmax(1), 17, 40)
-
-
-def test_an_environment_saved_before_rewards_took_time_goes_on_exactly() -> None:
-    problem: Any = make_problem({"name": "rollout", "rollouts": 2}, "small")
-    envs = [problem.training(3) for _ in range(2)]
-    for env in envs:
-        env.reset(seed=3)
-    for _ in range(20):
-        envs[0].step(np.zeros(3, np.int64))
-    arrays, plain = state_of(envs[0])
-    records = envs[0].jobs.jobs
-    added = ("reward_nodes", "reward_s", "plain_held_s")
-    former = repack_fields(records[[name for name in records.dtype.names if name not in added]])
-    arrays["_jobs.jobs"] = np.frombuffer(former.tobytes(), np.uint8).reshape(3, -1)
-    load_state(envs[1], arrays, plain)
-    for _ in range(60):
-        before, after = (env.step(np.zeros(3, np.int64)) for env in envs)
-        assert before[1].tobytes() == after[1].tobytes()
-        assert all(np.array_equal(before[0][name], after[0][name]) for name in before[0])
 
 
 def test_what_a_network_learns_of_rewards_it_reads_in_the_bench_too(tmp_path: Path) -> None:

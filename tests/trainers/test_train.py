@@ -19,7 +19,6 @@ from policies.placement.policy_file import read_policy
 from rollmux_env.envs.placement.generator import Toy
 from rollmux_env.errors import InputError
 from tests.conftest import Command
-from tests.fixtures import FIXTURES, unpacked
 from trainers.checkpoint import read_checkpoint
 from trainers.config import read_config
 from trainers.evaluation import References
@@ -113,13 +112,6 @@ def test_a_stopped_run_goes_on_exactly(tmp_path: Path, change: str) -> None:
     resumed = train(run_of(tmp_path / "stopped", changes), resume=True)
     assert [row["return"] for row in resumed] == [row["return"] for row in whole]
     same_checkpoints(tmp_path / "whole", tmp_path / "stopped")
-
-
-def test_a_checkpoint_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
-    unpacked("training/checkpoint.safetensors.gz", tmp_path / CHECKPOINT)
-    curve = train(run_of(tmp_path, [*SMALL, "widths=[8]"]), resume=True)
-    expected = json.loads((FIXTURES / "expected.json").read_text())["training"]["returns"]
-    assert [row["return"] for row in curve] == pytest.approx(expected)
 
 
 def test_a_killed_run_goes_on_exactly(tmp_path: Path, command: Command) -> None:
