@@ -29,13 +29,13 @@ from rollmux_env.report.tables import make_table, show
 from runtime.compare import compare
 from runtime.execution.checks import check_run
 from runtime.execution.pools import cluster_of
-from runtime.execution.ray_session import execute, ray_session
 from runtime.execution.run_plan import RunPlan
-from runtime.facts import Node
 from runtime.jobs.spec import Jobs, parse_jobs
 from runtime.journal import read_run
+from runtime.machine import Node
 from runtime.record import RunRecord
 from runtime.report.figures import figures
+from runtime.run.ray_session import execute, ray_session
 
 PAIRS = {"long and short": (36, 2), "equal": (12, 12)}  # prompts of an iteration, of either job
 KINDS = {"on-policy": 0, "staleness 1": 1}

@@ -26,16 +26,16 @@ from policies.rollout.rounds import Rounds
 from rollmux_env.report.tables import show
 from runtime.execution.checks import check_run
 from runtime.execution.pools import cluster_of
-from runtime.execution.ray_session import execute, ray_session
 from runtime.execution.run_plan import RunPlan
-from runtime.facts import Node
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.shares import Share
 from runtime.grpo.training_worker import TrainingWorker
 from runtime.jobs.spec import Jobs, JobSpec, load_jobs
 from runtime.journal import read_run
+from runtime.machine import Node
 from runtime.record import RunRecord
 from runtime.report.figures import figures
+from runtime.run.ray_session import execute, ray_session
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 

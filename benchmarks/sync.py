@@ -32,11 +32,10 @@ from time import monotonic, process_time
 
 import torch
 
-from runtime.residency.layout import Layout
+from runtime.residency.layout import Layout, Memory
 from runtime.residency.segment import Segment
 from runtime.residency.staging import WeightStage
 from runtime.sync.plan import Stream, Topology, make_plan, shard
-from runtime.sync.shared import Memory
 from runtime.sync.streams import Inbox, send_streams
 from runtime.sync.wire import Transfer
 

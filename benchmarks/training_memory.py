@@ -23,10 +23,11 @@ import numpy as np
 
 from rollmux_env.files import read_json
 from rollmux_env.report.tables import make_table, show
+from runtime.engines.memory import ModelSize
 from runtime.engines.model_files import read_model_files
 from runtime.jobs.grpo_spec import Algorithm
 from runtime.memory import memory
-from runtime.training.memory import ModelSize, size_of, training_peak
+from runtime.training.memory import size_of, training_peak
 
 PROMPT, LENGTH = 64, 512  # tokens of a prompt, and of it with its response
 WAYS = ("chunks", "plain")

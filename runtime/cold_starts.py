@@ -3,8 +3,9 @@ those that are observed."""
 
 from __future__ import annotations
 
-from runtime.facts import PhaseSlice, Pool, Profiled
+from runtime.facts import PhaseSlice, Profiled
 from runtime.jobs.spec import JobSpec
+from runtime.machine import Pool
 from runtime.record import RunRecord
 
 

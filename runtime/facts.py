@@ -15,7 +15,6 @@ from rollmux_env.cluster_keys import Cluster
 from rollmux_env.job_keys import Job
 from rollmux_env.scheduler.nodes import LEASE as LEASE
 from rollmux_env.scheduler.nodes import Assigned as Assigned
-from rollmux_env.scheduler.nodes import PoolName
 from rollmux_env.scheduler.nodes import Returned as Returned
 from rollmux_env.scheduler.shares import Span as Span
 from runtime.jobs.spec import JobSpec
@@ -27,38 +26,8 @@ from runtime.lease_facts import Freed as Freed
 from runtime.lease_facts import Granted as Granted
 from runtime.lease_facts import LeaseEnded as LeaseEnded
 from runtime.lease_facts import Suspected as Suspected
+from runtime.machine import Node, Pool
 from runtime.residency.choice import Waits
-
-Pool = PoolName
-
-
-@dataclass(frozen=True)
-class Node:
-    """A node as the runtime pins to it.
-
-    Attributes:
-        name: `rollout-0`, `training-1`, ...: unique, by pool.
-        pool: which of the two it belongs to.
-        machine: id of the Ray node that it is, or is a part of.
-        cores: CPU cores that it owns. gpus: indices of its GPUs on that machine; none on a CPU.
-        memory_gb: its share of the machine's host memory, GB.
-        device: what it computes on, as a profile is cached by it: the GPU's or the CPU's model and the number of them.
-        host: name of that machine.
-    """
-
-    name: str
-    pool: Pool
-    machine: str
-    cores: tuple[int, ...]
-    gpus: tuple[int, ...]
-    memory_gb: float
-    device: str
-    host: str = ""
-
-    @property
-    def devices(self) -> tuple[int, ...]:
-        """What of it a process computes on: its GPUs, or its cores where it has none."""
-        return self.gpus or self.cores
 
 
 @dataclass(frozen=True)

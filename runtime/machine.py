@@ -1,17 +1,54 @@
-"""Which machine a process is on, as far as clocks and memory are shared, and what the machine takes from it."""
+"""The nodes of a run, and which machine a process is on, as far as clocks and memory are shared, and what that takes from it."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
+
+from rollmux_env.scheduler.nodes import PoolName
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")
 _SCHEDULER = Path("/proc/thread-self/schedstat")  # nanoseconds on a core, nanoseconds ready without one, times on one
 _MUCH = 0.1  # of a phase's seconds
 _LEAST_WAIT_S = 0.1  # less is what any process waits now and then
+_MOST_THREADS = 16  # of a CPU node's processes; more do not help the models that run on CPUs
+
+Pool = PoolName
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node as the runtime pins to it.
+
+    Attributes:
+        name: `rollout-0`, `training-1`, ...: unique, by pool.
+        pool: which of the two it belongs to.
+        machine: id of the Ray node that it is, or is a part of.
+        cores: CPU cores that it owns. gpus: indices of its GPUs on that machine; none on a CPU.
+        memory_gb: its share of the machine's host memory, GB.
+        device: what it computes on, as a profile is cached by it: the GPU's or the CPU's model and the number of them.
+        host: name of that machine.
+    """
+
+    name: str
+    pool: Pool
+    machine: str
+    cores: tuple[int, ...]
+    gpus: tuple[int, ...]
+    memory_gb: float
+    device: str
+    host: str = ""
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """What of it a process computes on: its GPUs, or its cores where it has none."""
+        return self.gpus or self.cores
 
 
 def boot_id() -> str:
@@ -46,3 +83,8 @@ def memory_id() -> bytes:
         return hashlib.sha256(f"{_BOOT.read_text()} {os.readlink(_NAMESPACE)}".encode()).digest()[:16]
     except OSError:
         return b""
+
+
+def threads_of(*cores: Sequence[int]) -> int:
+    """Threads of a process that owns the cores of some nodes: one a core."""
+    return max(1, min(_MOST_THREADS, len({*chain(*cores)})))

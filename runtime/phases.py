@@ -33,7 +33,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from rollmux_env.timing.trajectories import Trajectory
 from rollmux_env.validation_errors import one_line
-from runtime.facts import Node, Pool
+from runtime.machine import Node, Pool
 from runtime.samples import Group, make_group
 
 PhaseOfJob = Literal["rollout", "train", "sync"]

@@ -34,7 +34,6 @@ from runtime.facts import (
     Iteration,
     Joined,
     LeaseEnded,
-    Node,
     Offloaded,
     PhaseSlice,
     Profiled,
@@ -48,6 +47,7 @@ from runtime.facts import (
     SyncSlice,
     Undrained,
 )
+from runtime.machine import Node
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from rich.text import Text
 from rollmux_env.report.tables import heading, make_table
 from runtime.execution.forecast import Forecast, Limits, check_memory, forecasts, limits
 from runtime.execution.pools import gpu_memory_gb
-from runtime.facts import Node, Pool
 from runtime.jobs.spec import JobSpec
+from runtime.machine import Node, Pool
 
 _NOTE = (
     "predicted for responses as long as they may be, beside what a process and CUDA take for themselves; "

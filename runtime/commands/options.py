@@ -32,17 +32,3 @@ Address = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of random policies.")]
-
-POLICY, DISPATCH = "rollmux", "round-robin"  # where nothing else is said
-
-
-def planning_switches(policy: str | None) -> str:
-    """The policy of a real run: its switches take time, so it plans them unless its options say otherwise.
-
-    Raises:
-        InputError: as `policies.named.plans_switches`.
-    """
-    from policies.named import plans_switches  # `--help` does without it
-
-    policy = policy or POLICY
-    return policy if plans_switches(policy) is not None else f"{policy},switches=true"

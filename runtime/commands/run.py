@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from runtime.commands.options import DISPATCH, Address, DispatchName, PolicyName, Seed, planning_switches
+from runtime.commands.options import Address, DispatchName, PolicyName, Seed
+from runtime.execution.run_plan import DISPATCH, planning_switches
 
 
 class Against(StrEnum):

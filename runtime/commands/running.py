@@ -12,13 +12,13 @@ from rollmux_env.report.tables import show
 from rollmux_env.scenario import Scenario
 from runtime.commands.memory import foresee
 from runtime.execution.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
-from runtime.execution.ray_session import RAY, end_all_left, execute, ray_session
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.space import check_space
 from runtime.jobs.spec import Jobs
 from runtime.journal import DRIVER_LOCK, read_run, take_lock
 from runtime.report.folder import write_report
 from runtime.report.summary import summary
+from runtime.run.ray_session import RAY, end_all_left, execute, ray_session
 
 
 class Planning(NamedTuple):

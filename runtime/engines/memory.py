@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from runtime.training.memory import ModelSize
+
+class ModelSize(NamedTuple):
+    """A decoder's sizes.
+
+    Attributes:
+        parameters: all; a tied output matrix counts once. outside: those of no layer. layer: those of the largest layer.
+        layers: their number. hidden: width of what goes from layer to layer. inner: width of the feed-forward part.
+        vocabulary: number of token ids. cached: numbers that the KV cache holds a token.
+        whole_logits: its log-probs are not computed in chunks.
+    """
+
+    parameters: int
+    outside: int
+    layer: int
+    layers: int
+    hidden: int
+    inner: int
+    vocabulary: int
+    cached: int
+    whole_logits: bool = False
 
 
 class SamplingMemory(NamedTuple):

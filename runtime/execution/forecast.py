@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_json
-from runtime.engines.memory import SamplingMemory, sampling_memory
+from runtime.engines.memory import ModelSize, SamplingMemory, sampling_memory
 from runtime.engines.model_files import read_model_files
 from runtime.execution.nodes import POOLS
-from runtime.facts import Node, Pool
 from runtime.grpo.seats import parts_of, seats_of
 from runtime.jobs.grpo_spec import TINY
 from runtime.jobs.models import local_directory, tiny_config
 from runtime.jobs.spec import JobSpec
-from runtime.training.memory import ModelSize, TrainingPeak, size_of, tiny_size, training_peak
+from runtime.machine import Node, Pool
+from runtime.training.memory import TrainingPeak, size_of, tiny_size, training_peak
 
 
 class Limits(NamedTuple):

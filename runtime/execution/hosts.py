@@ -24,7 +24,7 @@ from rollmux_env.fields import FileModel
 from rollmux_env.reading import read_mapping
 from rollmux_env.validation_errors import format_error, one_line, problems
 from runtime.execution.nodes import POOLS, find_nodes
-from runtime.facts import Node, Pool
+from runtime.machine import Node, Pool
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
 _Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")]

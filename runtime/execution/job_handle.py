@@ -13,9 +13,10 @@ from rollmux_env.scheduler.members import HoldName
 from runtime.execution.bell import Bell
 from runtime.execution.job_records import Actors, Ending, Permits, Place, ProfilePass, Residency, Saved, Tail
 from runtime.execution.messages import Order, Report
-from runtime.facts import Node, PhaseSlice, Pool, Span
+from runtime.facts import PhaseSlice, Span
 from runtime.jobs.shapes import nodes_in
 from runtime.jobs.spec import JobSpec
+from runtime.machine import Node, Pool
 from runtime.residency.choice import Waits
 
 PROFILE = -1  # in place of an iteration's number

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rollmux_env.scheduler.members import HoldName
 from runtime.execution.messages import End, Nodes, Order
 from runtime.execution.profiles import Measured
-from runtime.facts import Node, Pool
+from runtime.machine import Node, Pool
 from runtime.residency.choice import Waits
 
 

@@ -20,9 +20,8 @@ from runtime.execution.nodes import move_process, prepare_process
 from runtime.execution.plain import plain
 from runtime.execution.worker import ProgressReporter, Warner, Watch, Worker
 from runtime.execution.worker_calls import BESIDE, Handle, results
-from runtime.facts import Node, Pool
 from runtime.jobs.spec import JobSpec
-from runtime.machine import boot_id, core_wait_s
+from runtime.machine import Node, Pool, boot_id, core_wait_s
 from runtime.memory import resident_gb
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, runtime_hook
 from runtime.residency.footprint import Footprint

@@ -21,8 +21,9 @@ from runtime.execution.node_changes import NodeChanges
 from runtime.execution.nodes import POOLS
 from runtime.execution.processes import Processes
 from runtime.execution.run_state import RunState
-from runtime.facts import Cancelled, Fact, Failed, Node, Restarted
+from runtime.facts import Cancelled, Fact, Failed, Restarted
 from runtime.jobs.shapes import estimated_phases
+from runtime.machine import Node
 
 EVICTED = "evicted"  # how a job ends that makes room, and waits for another place before those that have come since
 DEATHS = 3  # of a job in a row, without an iteration done, are enough

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from runtime.facts import Node, Pool
+from runtime.machine import Node, Pool
 from runtime.residency.choice import Waits
 
 Nodes = dict[Pool, tuple[Node, ...]]

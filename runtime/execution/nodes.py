@@ -16,12 +16,11 @@ from typing import Any
 
 from rollmux_env.errors import InputError
 from runtime.execution.ray_address import answers
-from runtime.facts import Node, Pool
+from runtime.machine import Node, Pool, threads_of
 from runtime.memory import memory
 
 POOLS: tuple[Pool, Pool] = ("rollout", "training")
 RESOURCE = {"rollout": "rollout_node", "training": "training_node"}
-_MOST_THREADS = 16  # of a CPU node's processes; more do not help the models that run on CPUs
 
 
 def find_nodes(machines: Sequence[Mapping[str, Any]], nodes_wanted: Mapping[Pool, int], here: str) -> tuple[Node, ...]:
@@ -145,11 +144,6 @@ def _cpu_model() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), os.uname().machine)
 
 
-def threads_of(nodes: Sequence[Node]) -> int:
-    """Threads of a process on nodes: one a core that it owns."""
-    return max(1, min(_MOST_THREADS, len({core for node in nodes for core in node.cores})))
-
-
 def dead_machines(machines: Collection[str]) -> set[str]:
     """Those of some Ray nodes that are no longer there: nobody answers at the address of their raylet.
 
@@ -167,7 +161,7 @@ def _is_there(machine: Mapping[str, Any]) -> bool:
 
 def prepare_process(nodes: Sequence[Node]) -> None:
     """Give this process what it owns, before a library counts cores: GPUs, thread counts, and the cores themselves."""
-    threads = str(threads_of(nodes))
+    threads = str(threads_of(*(node.cores for node in nodes)))
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[name] = threads
     os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -12,7 +12,7 @@ from typing import Any
 import ray
 
 from runtime.execution.messages import Checkpoint, Done, Report
-from runtime.facts import Node
+from runtime.machine import Node
 from runtime.residency.choice import Level, Waits
 
 _MOST = 10_000

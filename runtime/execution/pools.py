@@ -10,9 +10,9 @@ from rollmux_env.errors import InputError
 from runtime.doctor import find_gpus
 from runtime.engines.device_share import USUAL
 from runtime.execution.nodes import POOLS
-from runtime.facts import Node, Pool
 from runtime.jobs.shapes import nodes_of_shapes
 from runtime.jobs.spec import JobSpec
+from runtime.machine import Node, Pool
 
 _GIB = 1 << 30
 _USABLE = 0.9  # of a node's memory; the rest is for Ray and the system

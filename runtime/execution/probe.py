@@ -8,7 +8,8 @@ from statistics import fmean
 from typing import Literal
 
 from rollmux_env.scheduler.view import GroupView, WaitingPhase
-from runtime.facts import Bound, Pool
+from runtime.facts import Bound
+from runtime.machine import Pool
 
 Mode = Literal["alone", "paired"]
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
-from runtime.facts import Node
+from runtime.machine import Node
 
 
 class Processes(Protocol):

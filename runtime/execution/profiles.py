@@ -15,12 +15,12 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, read_text, write_whole
 from rollmux_env.job_keys import Job
 from rollmux_env.phase_keys import Phase, Switch, Training
-from runtime.facts import Node, Pool
 from runtime.jobs.cache import cache_folder
 from runtime.jobs.grpo_spec import TINY
 from runtime.jobs.modules import source_files
 from runtime.jobs.phase_spec import PhaseSpec
 from runtime.jobs.spec import JobSpec
+from runtime.machine import Node, Pool
 from runtime.residency.choice import Waits
 
 _FORMAT = 5

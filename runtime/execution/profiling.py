@@ -24,10 +24,9 @@ from runtime.execution.probe import Mode, OverlapProbe, Timings
 from runtime.execution.profiles import Measured, Profile, engine_key, job_as_stated, load_profile, profile_key, save_profile
 from runtime.execution.run_state import RunState
 from runtime.execution.shape_estimates import with_shapes
-from runtime.facts import Node, PhaseSlice, Pool, Profiled
+from runtime.facts import PhaseSlice, Profiled
 from runtime.jobs.spec import JobSpec
-from runtime.machine import lacked_core
-from runtime.owners.http.confining import confine
+from runtime.machine import Node, Pool, lacked_core
 
 _TOGETHER = 8
 _PASSES: dict[Mode, int] = {"alone": 2, "paired": 4}  # worst-case iterations of the probe; the first rollout of a pair is alone
@@ -117,7 +116,7 @@ class Profiling:
         job = handle.job = job_as_stated(handle.spec, log.now())
         log.write(Profiled(log.now(), job, True))
         if handle.spec.nodes is not None:
-            confine(self._run, handle, frozenset(name for names in handle.spec.nodes_named.values() for name in names))
+            self._run.confine(handle, frozenset(name for names in handle.spec.nodes_named.values() for name in names))
 
     def _learn(self, handle: JobHandle, profile: Profile, cached: bool) -> None:
         log = self._run.log

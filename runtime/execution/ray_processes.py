@@ -18,7 +18,7 @@ from runtime.execution.messages import End
 from runtime.execution.nodes import dead_machines, new_nodes
 from runtime.execution.own_ray import is_alive
 from runtime.execution.ray_health import RayDied
-from runtime.facts import Node
+from runtime.machine import Node
 from runtime.output import LOGS
 
 _LOOKS_S = 2.0

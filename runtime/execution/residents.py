@@ -14,7 +14,7 @@ from rollmux_env.cluster_keys import Cluster
 from rollmux_env.scheduler.members import HoldName
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.nodes import POOLS
-from runtime.facts import Pool
+from runtime.machine import Pool
 from runtime.residency.choice import STAY, Level, Place, Waits, choose, fits
 
 _Key = tuple[JobHandle, Pool]

@@ -5,8 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rollmux_env.cluster_keys import Cluster
-from runtime.facts import Node
 from runtime.jobs.spec import JobSpec
+from runtime.machine import Node
+
+POLICY, DISPATCH = "rollmux", "round-robin"  # where nothing else is said
+
+
+def planning_switches(policy: str | None) -> str:
+    """The policy of a real run: its switches take time, so it plans them unless its options say otherwise.
+
+    Raises:
+        InputError: as `policies.named.plans_switches`.
+    """
+    from policies.named import plans_switches  # `--help` does without it
+
+    policy = policy or POLICY
+    return policy if plans_switches(policy) is not None else f"{policy},switches=true"
 
 
 @dataclass(frozen=True)

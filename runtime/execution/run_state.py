@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
@@ -38,12 +38,29 @@ from runtime.execution.residents import Residents
 from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.shape_estimates import shape_lines
-from runtime.facts import Fact, Failed, Pool
+from runtime.facts import Confined, Fact, Failed
 from runtime.jobs.shapes import nodes_of_shapes
 from runtime.jobs.spec import JobSpec
-from runtime.owners.protocol import Follows
+from runtime.machine import Pool
 
 _AGAIN_S = 1.0  # between attempts to write the journal
+
+
+class Follows(NamedTuple):
+    """What follows from something that an owner has said.
+
+    Attributes:
+        news: facts for the scheduler. notes: entries of the journal, in front of those that follow from the news. lines: for the
+            user.
+    """
+
+    news: tuple[facts.Fact, ...] = ()
+    notes: tuple[Fact, ...] = ()
+    lines: tuple[str, ...] = ()
+
+    def then(self, other: Follows) -> Follows:
+        """This and something else, at once."""
+        return Follows(self.news + other.news, self.notes + other.notes, self.lines + other.lines)
 
 
 class Observer(Protocol):
@@ -130,6 +147,12 @@ class RunState:
         except Exception as error:
             self.fail(error)
             raise
+
+    def confine(self, handle: JobHandle, names: frozenset[str]) -> None:
+        """A job may have these nodes alone from now on; it waits for a place, or is about to."""
+        if self.scheduler.planner.confined.get(handle.id) != names:
+            note = Confined(self.log.now(), handle.id, tuple(sorted(names)))
+            self.tell(facts.Confined(handle.id, names), notes=(note,))
 
     def follow(self, follows: Follows) -> None:
         """What an owner of a job has said has this to follow."""

@@ -18,11 +18,11 @@ from rollmux_env.timing.parallel import Nodes, rollout_time, training_time
 from rollmux_env.timing.replica import Parallelism
 from rollmux_env.timing.rollouts import Responses
 from runtime.execution.forecast import Forecast, forecasts, nodes_of
-from runtime.facts import Node
 from runtime.jobs.grpo_spec import TINY
 from runtime.jobs.models import tiny_config
 from runtime.jobs.shapes import named, nodes_in
 from runtime.jobs.spec import JobSpec
+from runtime.machine import Node
 from runtime.training.memory import training_peak
 
 _LEAST_S = 1e-6

@@ -14,7 +14,8 @@ from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.profiling import nodes_asked
 from runtime.execution.run_state import RunState
-from runtime.facts import Pool, SoloIteration
+from runtime.facts import SoloIteration
+from runtime.machine import Pool
 
 PASSES = 5  # iterations alone; the first one loads what has left its devices, and is left out of all means
 _MOST = 8  # jobs whose processes are kept

@@ -14,9 +14,8 @@ from runtime.execution.memory_watch import watch_memory
 from runtime.execution.messages import MOST_WARNINGS, Nodes
 from runtime.execution.nodes import prepare_process
 from runtime.execution.worker_calls import results
-from runtime.facts import Node, Pool
 from runtime.jobs.named import load_named
-from runtime.machine import core_wait_s
+from runtime.machine import Node, Pool, core_wait_s
 from runtime.memory import resident_gb
 from runtime.output import capture
 from runtime.phases import WorkerError, set_session

@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 
-from runtime.facts import Node
+from runtime.machine import Node
 from runtime.phases import WorkerDied, WorkerError
 
 BESIDE = "beside"  # of an actor's calls, those that do not wait for others

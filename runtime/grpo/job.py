@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from policies.rollout.rounds import Round
-from runtime.facts import Node
 from runtime.grpo.messages import Kept, Rolled, Status
 from runtime.grpo.rewards import merged
 from runtime.grpo.seats import footprint_of, parts_of, seats_of
@@ -24,6 +23,7 @@ from runtime.grpo.shares import Share, is_controlled, rounds_of
 from runtime.grpo.state import Data, read_data, write_data
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import is_cheap
+from runtime.machine import Node
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, phase, runtime_hook
 from runtime.residency.footprint import Footprint
 from runtime.sync.plan import make_plan

@@ -10,8 +10,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from runtime.engines.interface import Progress, Response, Sampling
-from runtime.execution.nodes import threads_of
-from runtime.facts import Node
 from runtime.grpo.messages import Sampled, Stages, Status, Timed
 from runtime.grpo.prompts import Prompts
 from runtime.grpo.reward_worker import DistantRunner
@@ -20,6 +18,7 @@ from runtime.grpo.shares import RunningShare, Share, rounds_of
 from runtime.grpo.state import read_data, read_state
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import Example
+from runtime.machine import Node, threads_of
 from runtime.phases import WorkerHandle, runtime_hook
 from runtime.residency.footprint import Footprint
 
@@ -84,7 +83,7 @@ class RolloutWorker:
                 directory,
                 max_length=settings.max_prompt_tokens + settings.max_tokens,
                 seed=spec.seed,
-                threads=threads_of((self._node,)),
+                threads=threads_of(self._node.cores),
                 tensor_parallel=max(1, len(self._node.gpus)) if spec.rollout.sizes else spec.rollout.tensor_parallel,
                 options=spec.rollout.engine_options.values_set(),
             )

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from rollmux_env.errors import InputError
-from runtime.facts import Node
 from runtime.jobs.phase_spec import RolloutSpec
+from runtime.machine import Node
 from runtime.residency.footprint import Footprint
 
 

@@ -9,12 +9,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runtime.execution.nodes import threads_of
-from runtime.facts import Node
 from runtime.grpo.buffer import check_versions
 from runtime.grpo.messages import Kept, Sampled, Stages, Timed
 from runtime.grpo.state import read_state, write_shards
 from runtime.jobs.spec import JobSpec
+from runtime.machine import Node, threads_of
 from runtime.residency.footprint import Footprint
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class TrainingWorker:
         with stage("model"):
             directory = model_directory(self._spec.model, self._spec.seed, Path(self._spec.folder))
             place = {"rank": self._rank, "world": self._world}
-            threads, steps = threads_of((self._node,)), self._spec.iterations * self._spec.algorithm.minibatches
+            threads, steps = threads_of(self._node.cores), self._spec.iterations * self._spec.algorithm.minibatches
             self._trainer = Trainer(
                 directory,
                 self._spec.settings,
@@ -161,7 +160,7 @@ class TrainingWorker:
         Raises:
             RuntimeError: other weights were kept, or a stream broke; one line.
         """
-        from runtime.sync.shared import Memory
+        from runtime.residency.layout import Memory
         from runtime.sync.streams import send_streams
 
         assert self._buffer is not None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from enum import Enum
-from typing import NamedTuple
 
 from rollmux_client import Turns
 
@@ -19,24 +18,9 @@ from runtime.execution.job_handle import PROFILE, JobHandle, busy_s
 from runtime.execution.job_log import SHOWN
 from runtime.execution.job_records import Asked
 from runtime.execution.messages import Checkpoint, Done, Report
-from runtime.facts import Checkpointed, Continued, Fact, Iteration, Node, PhaseSlice, SyncSlice
-
-
-class Follows(NamedTuple):
-    """What follows from something that an owner has said.
-
-    Attributes:
-        news: facts for the scheduler. notes: entries of the journal, in front of those that follow from the news. lines: for the
-            user.
-    """
-
-    news: tuple[facts.Fact, ...] = ()
-    notes: tuple[Fact, ...] = ()
-    lines: tuple[str, ...] = ()
-
-    def then(self, other: Follows) -> Follows:
-        """This and something else, at once."""
-        return Follows(self.news + other.news, self.notes + other.notes, self.lines + other.lines)
+from runtime.execution.run_state import Follows
+from runtime.facts import Checkpointed, Continued, Fact, Iteration, PhaseSlice, SyncSlice
+from runtime.machine import Node
 
 
 class Next(Enum):

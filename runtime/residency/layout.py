@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,6 +22,17 @@ _CODES = {
     "uint8": "U8",
     "bool": "BOOL",
 }
+
+
+class Memory(NamedTuple):
+    """Shared memory that holds bytes of weights.
+
+    Attributes:
+        file: its descriptor in this process. first: where the bytes begin in it.
+    """
+
+    file: int
+    first: int = 0
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from runtime.residency.footprint import Footprint
-from runtime.residency.layout import Layout
+from runtime.residency.layout import Layout, Memory
 from runtime.residency.segment import Segment
-from runtime.sync.shared import Memory
 
 
 def pieces(weights: Mapping[str, Tensor], layout: Layout, most: int = 64 << 20) -> Iterator[tuple[int, Tensor]]:

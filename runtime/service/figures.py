@@ -9,7 +9,8 @@ from rollmux_env.cluster.events import Departed, OverBudget
 from rollmux_env.scheduler.commands import Command, Grant
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.run_state import RunState
-from runtime.facts import Cancelled, Fact, Failed, Iteration, LeaseEnded, PhaseSlice, Pool, Span
+from runtime.facts import Cancelled, Fact, Failed, Iteration, LeaseEnded, PhaseSlice, Span
+from runtime.machine import Pool
 from runtime.metrics import Metrics
 from runtime.record import RunRecord
 

@@ -16,9 +16,9 @@ from rollmux_env.job_keys import Job
 from rollmux_env.scheduler.preview import Preview, Waiting, preview, waiting
 from runtime.execution.profiles import job_as_stated, load_profile, profile_key
 from runtime.execution.run_state import RunState
-from runtime.facts import Node
 from runtime.jobs.spec import JobSpec
-from runtime.service.refusals import Unprocessable
+from runtime.machine import Node
+from runtime.refusals import Unprocessable
 
 _EVERY_S = 1.0  # between looks at a queue that changes
 _AGAIN_S = 30.0  # and at one that does not: what is expected may have come later

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runtime.jobs.spec import JobSpec
-from runtime.service.refusals import TooMany, Unprocessable
+from runtime.refusals import TooMany, Unprocessable
 
 MOST_JOBS = 10_000
 MOST_BYTES = 64 << 10

@@ -14,8 +14,8 @@ from rollmux_env.errors import InputError
 from runtime.answers import result_of
 from runtime.execution.nodes import find_nodes
 from runtime.execution.ray_health import RayDied, shut_down
-from runtime.execution.ray_session import coordinator_options, watch
-from runtime.facts import Node, Pool
+from runtime.machine import Node, Pool
+from runtime.run.ray_session import coordinator_options, watch
 from runtime.service.address import SERVICE, RayAddress, ServiceAddress, announce
 from runtime.service.joining import join
 from runtime.service.listening import Listening, listening_of, remember

@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
-from runtime.execution.driver import RunDriver
 from runtime.execution.forecast import check_memory, forecasts, limits
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.processes import Processes
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import RunState
 from runtime.execution.space import check_space, checkpoint_bytes
-from runtime.facts import Node, Submitted
+from runtime.facts import Submitted
 from runtime.jobs.spec import JobSpec
 from runtime.journal import Unwritable
+from runtime.machine import Node
 from runtime.metrics import Sample
 from runtime.owners.http.leases import Leases
+from runtime.refusals import Conflict, NotFound, Unprocessable
+from runtime.run.driver import RunDriver
 from runtime.service.command_tokens import CommandTokens
 from runtime.service.events import Entry, Events
 from runtime.service.figures import Figures
@@ -30,7 +32,6 @@ from runtime.service.forecast import QueueForecast
 from runtime.service.limits import check_limits
 from runtime.service.listening import Listen
 from runtime.service.operations import OperationsLog
-from runtime.service.refusals import Conflict, NotFound, Unprocessable
 from runtime.service.report import STATES, Reports
 from runtime.service.snapshot import state_of_job, take_overview
 from runtime.service.tokens import Tokens

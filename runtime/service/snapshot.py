@@ -16,7 +16,8 @@ from rollmux_env.scheduler.preview import Waiting
 from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.nodes import POOLS
 from runtime.execution.run_state import RunState
-from runtime.facts import Pool, Span
+from runtime.facts import Span
+from runtime.machine import Pool
 from runtime.service.figures import Figures, held_spans
 
 JobState = Literal["waiting", "profiling", "running", "moving", "stopped", "done", "over_budget", "failed", "cancelled"]

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from threading import Lock
 
 from rollmux_env.validation_errors import one_line
+from runtime.residency.layout import Memory
 from runtime.sync import shared
-from runtime.sync.shared import Memory
 
 TIMEOUT_S = 600.0
 """For one that hangs; one that has died is noticed at once."""

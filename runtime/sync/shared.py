@@ -13,24 +13,13 @@ import select
 import socket
 import struct
 from contextlib import suppress
-from typing import NamedTuple
 
 from runtime.machine import memory_id
+from runtime.residency.layout import Memory
 
 _OFFER = struct.Struct("!16sqqqq")
 OFFER_BYTES = _OFFER.size
 NO_OFFER = bytes(OFFER_BYTES)
-
-
-class Memory(NamedTuple):
-    """Shared memory that holds bytes of weights.
-
-    Attributes:
-        file: its descriptor in this process. first: where the bytes begin in it.
-    """
-
-    file: int
-    first: int = 0
 
 
 def offer(memory: Memory | None) -> bytes:

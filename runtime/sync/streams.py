@@ -15,11 +15,11 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from runtime.residency.layout import Memory
 from runtime.sync import shared, wire
 from runtime.sync.arrivals import Arrivals
 from runtime.sync.connections import TIMEOUT_S, Connections
 from runtime.sync.plan import Stream
-from runtime.sync.shared import Memory
 from runtime.sync.wire import HEADER_BYTES, Address, Transfer, wire_bytes
 
 if TYPE_CHECKING:

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from runtime.engines.memory import ModelSize
+
 if TYPE_CHECKING:
     from runtime.engines.model_files import ModelFiles
     from runtime.jobs.grpo_spec import Algorithm
@@ -30,27 +32,6 @@ _KEPT_WIDTHS, _KEPT_INNER = 7, 4  # numbers that a layer keeps a token, in hidde
 _NORMS = 8  # bytes beside them in bf16, a hidden size: inputs of two norms in float32
 _ENDS = 4  # hidden sizes that are kept a token after the last layer
 _TABLES = 3  # of logits in float32: as they are, scaled, and their log-softmax; or its gradient
-
-
-class ModelSize(NamedTuple):
-    """A decoder's sizes.
-
-    Attributes:
-        parameters: all; a tied output matrix counts once. outside: those of no layer. layer: those of the largest layer.
-        layers: their number. hidden: width of what goes from layer to layer. inner: width of the feed-forward part.
-        vocabulary: number of token ids. cached: numbers that the KV cache holds a token.
-        whole_logits: its log-probs are not computed in chunks.
-    """
-
-    parameters: int
-    outside: int
-    layer: int
-    layers: int
-    hidden: int
-    inner: int
-    vocabulary: int
-    cached: int
-    whole_logits: bool = False
 
 
 class TrainingPeak(NamedTuple):

@@ -15,8 +15,9 @@ import rollmux_client
 
 from runtime.audit import audit
 from runtime.execution.run_plan import LeaseRules
-from runtime.facts import Fact, Node
+from runtime.facts import Fact
 from runtime.journal import JOURNAL, read_facts
+from runtime.machine import Node
 from runtime.service.listening import Listen
 from runtime.service.service import Service
 from runtime.service.tokens import Right, Tokens

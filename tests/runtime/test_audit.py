@@ -25,7 +25,6 @@ from runtime.facts import (
     Fact,
     Failed,
     Iteration,
-    Node,
     PhaseSlice,
     Profiled,
     Relaunched,
@@ -36,6 +35,7 @@ from runtime.facts import (
 )
 from runtime.jobs.spec import parse_jobs
 from runtime.journal import JOURNAL
+from runtime.machine import Node
 from tests.conftest import Command
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

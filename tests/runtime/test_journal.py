@@ -33,7 +33,6 @@ from runtime.facts import (
     Fact,
     Failed,
     Iteration,
-    Node,
     PhaseSlice,
     Profiled,
     Relaunched,
@@ -57,6 +56,7 @@ from runtime.journal import (
     state_of,
     take_lock,
 )
+from runtime.machine import Node
 from runtime.record import fields_of_kinds
 
 POOL = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)

@@ -9,13 +9,13 @@ from rollmux_env.validation_errors import one_line
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import End
-from runtime.owners.http.confining import confine, nodes_of_host
+from runtime.owners.http.confining import nodes_of_host
 from runtime.owners.http.ending import Ending
 from runtime.owners.http.lease import Stay
 from runtime.owners.http.ledger import Ledger
 from runtime.owners.http.measuring import ask_to_measure
 from runtime.owners.http.watch import LeaseWatch
-from runtime.service.refusals import Conflict, NotFound
+from runtime.refusals import Conflict, NotFound
 
 
 class Attaching:
@@ -91,7 +91,7 @@ class Attaching:
             return
         if run.present(handle) and {node.name for node in handle.nodes_of("sync")} <= names:
             return
-        confine(run, handle, names)
+        run.confine(handle, names)
         if stay is not None and run.present(handle):
             stay.end(End("died", "step", f"its owner is on {one_line(host, 80)}"))
 

@@ -19,9 +19,9 @@ from rollmux_env.errors import InputError
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_processes import end_job_processes, mark_of
 from runtime.execution.messages import End
-from runtime.execution.nodes import threads_of
-from runtime.facts import LeaseEnded, Node
+from runtime.facts import LeaseEnded
 from runtime.jobs.spec import JobSpec
+from runtime.machine import Node, threads_of
 from runtime.output import LOGS, open_log
 from runtime.owners.http.ending import Ending
 from runtime.owners.http.lease import Lease, Stay
@@ -173,7 +173,7 @@ class CommandProcesses:
             "PYTHONUNBUFFERED": "1",
         }
         if not any(node.gpus for node in here):
-            threads = str(threads_of(here))
+            threads = str(threads_of(*(node.cores for node in here)))
             own |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
         return own | dict(self._access(handle.spec))
 

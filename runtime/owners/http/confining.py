@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import apply
-from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.confined import confined_problem
-from runtime.execution.job_handle import JobHandle
 from runtime.execution.nodes import POOLS
 from runtime.execution.profiles import job_as_stated
 from runtime.execution.run_state import RunState
-from runtime.facts import Confined, Node
 from runtime.jobs.spec import JobSpec
-from runtime.service.refusals import Unprocessable
-
-
-def confine(run: RunState, handle: JobHandle, names: frozenset[str]) -> None:
-    """A job may have these nodes alone from now on; it waits for a place, or is about to."""
-    if run.scheduler.planner.confined.get(handle.id) != names:
-        note = Confined(run.log.now(), handle.id, tuple(sorted(names)))
-        run.tell(facts.Confined(handle.id, names), notes=(note,))
+from runtime.machine import Node
+from runtime.refusals import Unprocessable
 
 
 def problem_of_names(run: RunState, spec: JobSpec) -> str | None:

@@ -32,7 +32,7 @@ from runtime.owners.http.ledger import Ledger, described
 from runtime.owners.http.owner import boot_of, own_processes
 from runtime.owners.http.watch import LeaseWatch
 from runtime.owners.protocol import turns_of
-from runtime.service.refusals import Conflict
+from runtime.refusals import Conflict
 
 
 class Leases:

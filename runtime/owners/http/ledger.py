@@ -15,7 +15,7 @@ from runtime.execution.messages import End, Stopped
 from runtime.execution.run_state import RunState
 from runtime.facts import Attached, Freed, LeaseEnded, Suspected
 from runtime.owners.http.lease import Lease, Stay
-from runtime.service.refusals import Conflict, NotFound
+from runtime.refusals import Conflict, NotFound
 
 _REMEMBERED = 10_000  # leases that are over
 

@@ -13,7 +13,6 @@ from runtime.execution.profiling import nodes_asked
 from runtime.execution.run_state import RunState
 from runtime.facts import Profiled
 from runtime.jobs.spec import JobSpec
-from runtime.owners.http.confining import confine
 
 
 def ask_to_measure(run: RunState, handle: JobHandle) -> None:
@@ -46,7 +45,7 @@ def measured(run: RunState, lifecycle: JobLifecycle, handle: JobHandle) -> bool:
     run.log.say(f"{handle.id}: profiled: rollout {longest['rollout']:.2f} s, training {longest['training']:.2f} s")
     run.log.write(Profiled(run.log.now(), handle.job, False))
     if not handle.spec.movable:
-        confine(run, handle, names)
+        run.confine(handle, names)
     handle.stand()
     if problem := run.too_large(handle.job):
         run.tell(facts.Profiled(handle.id))

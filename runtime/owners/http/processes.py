@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
-from runtime.facts import Node
+from runtime.machine import Node
 from runtime.owners.http.lease import Stay
 from runtime.owners.http.ledger import Ledger, wake
 

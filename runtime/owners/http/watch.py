@@ -10,7 +10,7 @@ from runtime.execution.lifecycle import JobLifecycle
 from runtime.owners.http.lease import Lease
 from runtime.owners.http.ledger import Ledger
 from runtime.owners.http.owner import living
-from runtime.service.refusals import Conflict, NotFound
+from runtime.refusals import Conflict, NotFound
 
 _LOOKS_S = 1.0
 _LATE_S = 1.0  # a look so late: this process was stopped or waited for its disk, and nobody could give a sign of life

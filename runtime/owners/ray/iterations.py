@@ -7,9 +7,9 @@ from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Checkpoint, Done
 from runtime.execution.profiling import Profiling
-from runtime.execution.run_state import RunState
+from runtime.execution.run_state import Follows, RunState
 from runtime.execution.solo import SoloIterations
-from runtime.owners.protocol import Follows, Next, checkpointed, iterated, left, moved, must_settle, next_of
+from runtime.owners.protocol import Next, checkpointed, iterated, left, moved, must_settle, next_of
 
 
 class Iterations:

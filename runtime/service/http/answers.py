@@ -13,7 +13,7 @@ from starlette.responses import Response
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.journal import Unwritable
-from runtime.service.refusals import Conflict, NotAllowed, NotFound, TooMany, Unprocessable
+from runtime.refusals import Conflict, NotAllowed, NotFound, TooMany, Unprocessable
 
 JSON = "application/json"
 _TOGETHER = 100  # parts of a list

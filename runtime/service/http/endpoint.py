@@ -14,11 +14,11 @@ from starlette.types import Receive
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import format_error, one_line, problems
+from runtime.refusals import NotAllowed, TooMany
 from runtime.service.http.answers import error, refusal
 from runtime.service.http.guard import HOLDER
 from runtime.service.http.operations import Body, Call, Operation
 from runtime.service.operations import OperationsLog
-from runtime.service.refusals import NotAllowed, TooMany
 from runtime.service.service import Service
 from runtime.service.tokens import Holder, Right
 

@@ -15,10 +15,10 @@ from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import format_error, one_line, problems
 from runtime.jobs.checks import check_names
 from runtime.jobs.spec import JobSpec
+from runtime.refusals import NotAllowed, Unprocessable
 from runtime.service.http.answers import answer
 from runtime.service.http.operations import Call, Operation, Query
 from runtime.service.logs import read_log
-from runtime.service.refusals import NotAllowed, Unprocessable
 from runtime.service.tokens import Holder, Right
 
 _ENDS_S = 1.0  # for how long the end of a job is waited for: its processes may take longer

@@ -12,12 +12,12 @@ import pytest
 from rollmux_env.cluster_keys import Cluster
 from rollmux_env.cluster_keys import Pool as PoolSpec
 from runtime.audit import audit
-from runtime.execution.ray_session import execute, ray_session
 from runtime.execution.run_plan import RunPlan
-from runtime.facts import Node
 from runtime.jobs.spec import parse_jobs
 from runtime.journal import JOURNAL, read_facts, read_run
+from runtime.machine import Node
 from runtime.record import RunRecord
+from runtime.run.ray_session import execute, ray_session
 
 HERE = Path(__file__).parent
 Running = Callable[..., tuple[str, RunRecord, list[str]]]

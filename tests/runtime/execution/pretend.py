@@ -13,13 +13,13 @@ from rollmux_env.cluster_keys import Cluster
 from rollmux_env.cluster_keys import Pool as PoolSpec
 from runtime.checkpoints import begin_checkpoint, drop, place_of
 from runtime.execution import nodes
-from runtime.execution.driver import RunDriver
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import Checkpoint, Done, End, Report, Stopped
 from runtime.execution.run_plan import RunPlan
-from runtime.facts import Node, Pool
 from runtime.jobs.spec import parse_jobs
+from runtime.machine import Node, Pool
 from runtime.residency.choice import STAY, Level, Waits
+from runtime.run.driver import RunDriver
 
 NODES = tuple(Node(f"{pool}-{k}", pool, "m", (k,), (), 8.0, "1 core") for pool in ("rollout", "training") for k in range(2))
 

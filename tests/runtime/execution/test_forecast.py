@@ -13,12 +13,13 @@ from rollmux_env.errors import InputError
 from rollmux_env.report.fitting import fitted
 from rollmux_env.report.tables import WIDTH
 from runtime.commands.memory import memory_tables
+from runtime.engines.memory import ModelSize
 from runtime.execution.forecast import Forecast, check_memory, forecasts, limits
 from runtime.execution.pools import cluster_of, device_room
-from runtime.facts import Node, Pool
 from runtime.jobs.grpo_spec import Algorithm
 from runtime.jobs.spec import JobSpec, parse_jobs
-from runtime.training.memory import ModelSize, training_peak
+from runtime.machine import Node, Pool
+from runtime.training.memory import training_peak
 
 BILLION = 1_000_000_000
 QWEN_7B = ModelSize(7_615_616_512, 1_089_998_336, 233_057_792, 28, 3584, 18_944, 152_064, 28_672)  # Qwen2.5-7B, from its files

@@ -13,11 +13,11 @@ from rollmux_env.errors import InputError
 from rollmux_env.scheduler.commands import Command
 from runtime.audit import audit
 from runtime.execution import room, run_state
-from runtime.execution.driver import RunDriver
 from runtime.execution.job_handle import JobHandle
 from runtime.facts import Fact, Iteration
 from runtime.journal import JOURNAL, read_facts, record_of
 from runtime.journal_replay import replay_journal
+from runtime.run.driver import RunDriver
 from runtime.service.service import Service
 from tests.runtime.execution.pretend import NODES, Pretended, plan_of
 

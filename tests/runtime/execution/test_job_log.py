@@ -5,7 +5,7 @@ from __future__ import annotations
 from runtime.execution.job_log import iteration_line, start_line, without_details
 from runtime.execution.messages import Order
 from runtime.execution.nodes import POOLS
-from runtime.facts import Node, Pool
+from runtime.machine import Node, Pool
 
 NODES: dict[Pool, tuple[Node, ...]] = {pool: (Node(f"{pool}-0", pool, "m", (0,), (), 8.0, "1 core"),) for pool in POOLS}
 

@@ -12,12 +12,13 @@ import pytest
 
 from rollmux_env.cluster.events import Moved, Requeued
 from runtime.audit import audit
-from runtime.execution.driver import RunDriver
-from runtime.facts import Assigned, Drained, Joined, Node
+from runtime.facts import Assigned, Drained, Joined
 from runtime.journal import JOURNAL, read_facts, record_of
 from runtime.journal_replay import replay_journal
+from runtime.machine import Node
 from runtime.record import RunRecord
-from runtime.service.refusals import Conflict, NotFound
+from runtime.refusals import Conflict, NotFound
+from runtime.run.driver import RunDriver
 from tests.runtime.execution.pretend import NODES, carry_out, plan_of
 
 PAIR = (NODES[0], NODES[2])  # rollout-0 and training-0

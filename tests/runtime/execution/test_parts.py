@@ -15,13 +15,14 @@ from rollmux_env.errors import InputError, InvariantError
 from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.nodes import NodePool
 from runtime.execution.checks import check_run
-from runtime.execution.nodes import find_nodes, keep_names, new_nodes, prepare_process, threads_of
+from runtime.execution.nodes import find_nodes, keep_names, new_nodes, prepare_process
 from runtime.execution.pools import check_pools, cluster_of, nodes_wanted
 from runtime.execution.probe import OverlapProbe, Timings
 from runtime.execution.profiles import Measured, Profile, load_profile, profile_key, save_profile
-from runtime.facts import Assigned, Node, PhaseSlice, Returned
+from runtime.facts import Assigned, PhaseSlice, Returned
 from runtime.jobs.spec import parse_jobs
 from runtime.journal import record_of
+from runtime.machine import Node, threads_of
 from tests.runtime.test_journal import FACTS
 
 JOBS = parse_jobs({"version": 1, "jobs": [{"id": "a", "iterations": 1, "slo": 2, "task": "echo"}]}, "test", Path()).jobs
@@ -45,7 +46,7 @@ def test_nodes_are_those_of_the_custom_resources() -> None:
         ("training-0", "b", (4, 5, 6, 7), ()),
     ]
     assert [node.memory_gb for node in nodes] == [32, 16, 16]
-    assert threads_of(nodes[1:]) == 8
+    assert threads_of(*(node.cores for node in nodes[1:])) == 8
 
 
 def test_machines_that_join_have_nodes_of_new_names() -> None:

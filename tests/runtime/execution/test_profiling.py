@@ -18,9 +18,10 @@ from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import Report
 from runtime.execution.profiles import job_as_stated, load_profile, profile_key
 from runtime.execution.run_plan import RunPlan
-from runtime.facts import LEASE, PhaseSlice, Pool, Profiled
+from runtime.facts import LEASE, PhaseSlice, Profiled
 from runtime.journal import JOURNAL, read_facts, read_run
 from runtime.journal_replay import replay_journal
+from runtime.machine import Pool
 from runtime.record import RunRecord
 from tests.runtime.execution.pretend import NODES, Pretended, carry_out, plan_of
 

@@ -10,8 +10,8 @@ import pytest
 
 from rollmux_env.cluster.events import Admitted, Departed, Moved, Resumed
 from runtime.execution.checks import check_run
-from runtime.facts import Node
 from runtime.journal import state_of
+from runtime.machine import Node
 from tests.runtime.execution.conftest import Running
 
 SLEEPER = {"class": "toy_jobs:Sleeper"}

@@ -16,12 +16,12 @@ from rollmux_env.cluster_keys import Pool as PoolSpec
 from rollmux_env.job_keys import Job
 from rollmux_env.phase_keys import Phase, Training
 from runtime.audit import audit
-from runtime.execution.driver import RunDriver
 from runtime.execution.shape_estimates import with_shapes
 from runtime.jobs.shapes import estimated_phases
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.journal import JOURNAL, read_facts, record_of
 from runtime.journal_replay import replay_journal
+from runtime.run.driver import RunDriver
 from tests.runtime.execution.pretend import NODES, carry_out, plan_of
 
 MODEL: dict[str, Any] = {"task": "echo", "algorithm": {"prompts_per_iteration": 6, "group_size": 5}}

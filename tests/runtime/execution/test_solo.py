@@ -11,12 +11,12 @@ import pytest
 
 from runtime.audit import audit
 from runtime.execution import nodes
-from runtime.execution.driver import RunDriver
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.solo import PASSES
 from runtime.journal import JOURNAL, read_facts, record_of
 from runtime.journal_replay import replay_journal
 from runtime.record import RunRecord
+from runtime.run.driver import RunDriver
 from tests.runtime.execution.pretend import NODES, carry_out, plan_of
 
 PAIR = (NODES[0], NODES[2])

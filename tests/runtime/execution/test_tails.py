@@ -15,8 +15,9 @@ from rollmux_env.scheduler.shares import Shares, kept_parts
 from rollmux_env.timing.migration import Migration
 from runtime.compare import compare
 from runtime.execution.checks import check_run
-from runtime.facts import Node, Span
+from runtime.facts import Span
 from runtime.journal import record_of
+from runtime.machine import Node
 from tests.runtime.execution.conftest import Running
 from tests.runtime.test_journal import FACTS
 

@@ -16,11 +16,11 @@ import pytest
 
 from policies.placement.policy_file import PolicyConfig, write_policy
 from rollmux_env.envs.rollout.observation import JOB_FEATURES, ROW_FEATURES, STATE_FEATURES
-from runtime.facts import Node, Pool
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.seats import seats_of
 from runtime.jobs.named import load_named
 from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.machine import Node, Pool
 from runtime.phases import Paused
 
 NODES: dict[Pool, Node] = {

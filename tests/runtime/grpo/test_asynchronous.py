@@ -15,9 +15,10 @@ import pytest
 from rollmux_env.cluster.events import Moved
 from runtime.audit import audit
 from runtime.execution.checks import check_run
-from runtime.facts import Node, PhaseSlice
+from runtime.facts import PhaseSlice
 from runtime.journal import JOURNAL, read_facts, read_run
 from runtime.journal_replay import replay_journal
+from runtime.machine import Node
 from runtime.record import RunRecord
 from runtime.report.figures import figures
 from tests.runtime.execution.conftest import Running, nodes, run

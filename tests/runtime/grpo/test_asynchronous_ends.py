@@ -13,8 +13,8 @@ import pytest
 
 from runtime.checkpoints import numbers, place_of
 from runtime.execution.checks import check_run
-from runtime.facts import Node
 from runtime.grpo.sample_files import read_rollouts
+from runtime.machine import Node
 from runtime.record import RunRecord
 from tests.runtime.execution.conftest import Running, nodes, run
 from tests.runtime.grpo.small_disk import PAGE, small_disk

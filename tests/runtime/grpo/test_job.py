@@ -21,10 +21,10 @@ from rollmux_env.timing.trajectories import groups_of, read_trajectories
 from runtime.checkpoints import MANIFEST, damage
 from runtime.execution.checks import check_run
 from runtime.export import export_model
-from runtime.facts import Node
 from runtime.jobs.grpo_spec import ModelSpec
 from runtime.jobs.models import load_tokenizer, model_directory
 from runtime.journal import JOURNAL, read_run
+from runtime.machine import Node
 from runtime.output import LOGS
 from runtime.output import lines as lines_of
 from runtime.record import RunRecord

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from policies.rollout.rounds import Rounds
-from runtime.facts import Node
 from runtime.grpo.prompts import Prompts
 from runtime.grpo.reward_runner import RewardProcess
 from runtime.grpo.rewards import FAILED, Rewards, merged, name_of
@@ -23,6 +22,7 @@ from runtime.grpo.shares import Share
 from runtime.jobs.grpo_spec import RewardsSpec, TaskSpec
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.jobs.tasks import Example
+from runtime.machine import Node
 
 PATIENCE_S = 120.0  # for what is bound to happen
 ONE, OTHER = Example("1", "1"), Example("2", "2")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
-from runtime.facts import Node
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.shares import Share, rounds_of
 from runtime.jobs.grpo_spec import ModelSpec
 from runtime.jobs.models import model_directory
 from runtime.jobs.spec import parse_jobs
+from runtime.machine import Node
 from runtime.residency.layout import Layout
 from runtime.sync.plan import make_plan
 from runtime.sync.streams import send_streams

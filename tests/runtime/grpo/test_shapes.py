@@ -10,7 +10,7 @@ import pytest
 
 from rollmux_env.cluster.events import Moved, Reprofiled
 from runtime.execution.checks import check_run
-from runtime.facts import Node, Pool
+from runtime.machine import Node, Pool
 from tests.runtime.execution.conftest import Running, nodes, run
 from tests.runtime.grpo.test_job import job
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runtime.execution.checks import check_run
-from runtime.facts import Node
+from runtime.machine import Node
 from runtime.record import RunRecord
 from tests.runtime.execution.conftest import Running, nodes, run
 from tests.runtime.grpo.here import always_resizes

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import pytest
 import torch
 
-from runtime.facts import Node
 from runtime.grpo import training_worker
 from runtime.grpo.state import read_state, write_shards
 from runtime.grpo.training_worker import TrainingWorker
+from runtime.machine import Node
 from tests.runtime.grpo.test_rewards import PATIENCE_S, job
 from tests.runtime.sockets import listening
 

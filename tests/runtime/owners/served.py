@@ -13,13 +13,14 @@ from rollmux_env.cluster_keys import Cluster
 from rollmux_env.cluster_keys import Pool as PoolSpec
 from rollmux_env.scheduler.members import HoldName
 from runtime.audit import audit
-from runtime.execution.driver import RunDriver
 from runtime.execution.run_plan import RunPlan
-from runtime.facts import Fact, Node
+from runtime.facts import Fact
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.journal import JOURNAL, read_facts
 from runtime.journal_replay import replay_journal
+from runtime.machine import Node
 from runtime.owners.http.leases import Leases
+from runtime.run.driver import RunDriver
 
 HERE, ELSEWHERE = os.uname().nodename, "another-host"
 T = TypeVar("T")

@@ -9,7 +9,7 @@ import pytest
 
 from rollmux_env.scheduler.members import HoldName
 from runtime.facts import Iteration, PhaseSlice
-from runtime.service.refusals import Conflict
+from runtime.refusals import Conflict
 from tests.runtime.owners.served import Served, job, plan_of, served
 from tests.runtime.owners.test_leases import of
 

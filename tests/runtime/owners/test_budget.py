@@ -11,7 +11,7 @@ from runtime.audit import audit
 from runtime.facts import Iteration
 from runtime.journal import record_of
 from runtime.journal_replay import replay_journal
-from runtime.service.refusals import Conflict
+from runtime.refusals import Conflict
 from tests.runtime.owners.served import Served, job, plan_of, served
 
 

@@ -14,7 +14,7 @@ from rollmux_env.scheduler.members import HoldName
 from runtime.facts import Attached, Freed, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
 from runtime.output import LOGS, lines
 from runtime.record import RunRecord
-from runtime.service.refusals import Conflict, NotFound
+from runtime.refusals import Conflict, NotFound
 from tests.runtime.owners.served import ELSEWHERE, PAIRS, Served, job, plan_of, served
 
 

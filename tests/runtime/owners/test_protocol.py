@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from rollmux_client import ATTACHMENT, ITERATION, OutOfOrder, Turn, Turns
 
 from rollmux_env.scheduler import facts
-from runtime.execution.driver import RunDriver
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import Done, End, Report
-from runtime.facts import Node
-from runtime.service.refusals import Conflict
+from runtime.machine import Node
+from runtime.refusals import Conflict
+from runtime.run.driver import RunDriver
 from tests.runtime.execution import pretend
 from tests.runtime.owners.served import Served, job, plan_of
 

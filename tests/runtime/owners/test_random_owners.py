@@ -16,7 +16,7 @@ import pytest
 
 from runtime.facts import Iteration
 from runtime.owners.http import owner as owners
-from runtime.service.refusals import Conflict, NotFound
+from runtime.refusals import Conflict, NotFound
 from tests.runtime.owners.served import ELSEWHERE, HERE, PAIRS, Served, job, plan_of
 
 JOBS = ("a", "b", "c", "d")

@@ -10,7 +10,17 @@ from rollmux_env.cluster.events import Admitted, Progressed
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.run import PhaseRun
 from rollmux_env.scenario import Scenario, parse_scenario
-from runtime.facts import Ended, Iteration, Node, PhaseSlice, Profiled, SoloIteration, Span, Started, SyncSlice
+from runtime.facts import (
+    Ended,
+    Iteration,
+    PhaseSlice,
+    Profiled,
+    SoloIteration,
+    Span,
+    Started,
+    SyncSlice,
+)
+from runtime.machine import Node
 from runtime.record import RunRecord
 
 JOB = {"arrival_s": 0, "iterations": 20, "slo": 1.5, "rollout": {"worst_case_s": 10}, "training": {"worst_case_s": 10}}

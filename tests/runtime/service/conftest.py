@@ -14,9 +14,9 @@ import ray
 from rollmux_env.cluster_keys import Cluster
 from rollmux_env.cluster_keys import Pool as PoolSpec
 from runtime.execution.run_plan import RunPlan, Timeouts
-from runtime.facts import Node
 from runtime.jobs.spec import parse_jobs
 from runtime.journal import read_run
+from runtime.machine import Node
 from runtime.record import RunRecord
 from runtime.service.service import Service
 from tests.runtime.execution.conftest import nodes as nodes  # the fixture

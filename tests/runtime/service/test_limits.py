@@ -11,8 +11,8 @@ import pytest
 
 from rollmux_env.errors import InputError
 from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.refusals import Unprocessable
 from runtime.service import limits
-from runtime.service.refusals import Unprocessable
 from runtime.service.service import Service
 from tests.runtime.execution.pretend import NODES, Pretended, plan_of
 

@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runtime.residency.layout import Layout
+from runtime.residency.layout import Layout, Memory
 from runtime.residency.segment import Segment
 from runtime.residency.staging import WeightStage
 from runtime.sync.plan import Ranges, Topology, make_plan, shard
-from runtime.sync.shared import Memory
 from runtime.sync.streams import Inbox, send_streams
 from runtime.sync.wire import Transfer
 

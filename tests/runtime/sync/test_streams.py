@@ -10,10 +10,10 @@ from itertools import pairwise
 import pytest
 import torch
 
-from runtime.residency.layout import Layout
+from runtime.residency.layout import Layout, Memory
 from runtime.sync import shared
 from runtime.sync.plan import Topology
-from runtime.sync.shared import NO_OFFER, Memory
+from runtime.sync.shared import NO_OFFER
 from runtime.sync.wire import header, wire_bytes
 from tests.runtime.sync.members import Members
 

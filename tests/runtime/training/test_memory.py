@@ -10,12 +10,13 @@ import pytest
 from torch.profiler import ProfilerActivity, profile
 
 from runtime.engines.interface import Response
+from runtime.engines.memory import ModelSize
 from runtime.engines.model_files import read_model_files
 from runtime.jobs.grpo_spec import Algorithm, ModelSpec
 from runtime.jobs.models import model_directory, tiny_config
 from runtime.training import loading, memory
 from runtime.training.batch import make_batch
-from runtime.training.memory import ModelSize, TrainingPeak, size_of, tiny_size, training_peak
+from runtime.training.memory import TrainingPeak, size_of, tiny_size, training_peak
 from runtime.training.trainer import Trainer
 from tests.runtime.qwen import small_qwen
 

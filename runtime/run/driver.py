@@ -18,12 +18,10 @@ from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.nodes import NodePool
 from runtime.execution.job_records import how_far
-from runtime.execution.kinds import ProcessesByKind
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.processes import Processes
 from runtime.execution.profiles import versions
 from runtime.execution.profiling import Profiling
-from runtime.execution.resuming import go_on, recall, relaunch
 from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import Observer, RunState
@@ -38,6 +36,8 @@ from runtime.owners.http.resuming import continue_leases, recall_leases
 from runtime.owners.ray.calls import JobCalls
 from runtime.owners.ray.iterations import Iterations
 from runtime.record import RunRecord
+from runtime.run.kinds import ProcessesByKind
+from runtime.run.resuming import go_on, recall, relaunch
 
 _TRIMS_S = 0.5  # between looks at what jobs print
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import ray
 
-from runtime.execution.driver import RunDriver
 from runtime.execution.ray_processes import RayProcesses
 from runtime.execution.run_plan import RunPlan
+from runtime.run.driver import RunDriver
 
 
 class Coordinator:

@@ -9,7 +9,7 @@ from rollmux_env.errors import InputError
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
 from runtime.execution.processes import Processes
-from runtime.facts import Node
+from runtime.machine import Node
 from runtime.owners.http.commands import CommandProcesses
 from runtime.owners.http.ledger import Ledger
 from runtime.owners.http.processes import AttachedProcesses
