@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rollmux_env.cluster_keys import Cluster
-from runtime.jobs.spec import JobSpec
-from runtime.machine import Node
+if TYPE_CHECKING:  # `--help` does without pydantic
+    from rollmux_env.cluster_keys import Cluster
+    from runtime.jobs.spec import JobSpec
+    from runtime.machine import Node
 
 POLICY, DISPATCH = "rollmux", "round-robin"  # where nothing else is said
 
