@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import typer
 
     from rollmux_env.errors import InputError, PlanError
-    from rollmux_env.job_keys import Job
+    from rollmux_env.keys.job import Job
     from rollmux_env.scenario import Scenario, load_scenario
     from runtime.phases import phase, runtime_hook
 
@@ -26,7 +26,7 @@ __all__ = ["InputError", "Job", "PlanError", "Scenario", "load_scenario", "main"
 _HOME = {
     "InputError": "rollmux_env.errors",
     "PlanError": "rollmux_env.errors",
-    "Job": "rollmux_env.job_keys",
+    "Job": "rollmux_env.keys.job",
     "Scenario": "rollmux_env.scenario",
     "load_scenario": "rollmux_env.scenario",
     "phase": "runtime.phases",

@@ -26,7 +26,7 @@ from pathlib import Path
 from attached_load import usage
 from attached_service import start, write_cluster
 
-from runtime.journal import read_run
+from runtime.journal.write import read_run
 from runtime.service.address import SERVICE
 
 _OWNER = "owner"

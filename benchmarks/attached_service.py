@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from runtime.journal import JOURNAL, is_begun
+from runtime.journal.write import JOURNAL, is_begun
 from runtime.service.address import SERVICE
 
 _STARTS_S = 60.0

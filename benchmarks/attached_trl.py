@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rollmux_env.report.tables import make_table, show
-from runtime.audit import audit
-from runtime.journal import JOURNAL, read_facts, read_run
-from runtime.record import RunRecord
+from runtime.journal.audit import audit
+from runtime.journal.record import RunRecord
+from runtime.journal.write import JOURNAL, read_facts, read_run
 
 ROOT = Path(__file__).parents[1]
 JOBS = {"plain": [], "lora": ["--lora"]}

@@ -33,9 +33,9 @@ from folders import kept_or_spare
 from rich.table import Table
 
 from rollmux_env.report.tables import show
-from runtime.audit import Audit, audit
-from runtime.facts import Fact, Failed, Iteration
-from runtime.journal import JOURNAL, read_facts
+from runtime.journal.audit import Audit, audit
+from runtime.journal.facts import Fact, Failed, Iteration
+from runtime.journal.write import JOURNAL, read_facts
 
 HERE = Path(__file__).resolve().parent
 KINDS = ("worker", "controller", "node", "driver", "coordinator", "ray")

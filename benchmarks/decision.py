@@ -27,8 +27,8 @@ from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Arrived, Departed
 from rollmux_env.cluster.plan import carry_out
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.cluster_keys import Cluster
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.job import Job
 from rollmux_env.report.tables import show
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import WorkloadOptions, make_workload

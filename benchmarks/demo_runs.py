@@ -24,9 +24,9 @@ from time import monotonic
 from typing import NamedTuple
 
 from rollmux_env.report.tables import make_table, show
-from runtime.audit import audit
 from runtime.compare import compare
-from runtime.journal import JOURNAL, read_facts, read_run
+from runtime.journal.audit import audit
+from runtime.journal.write import JOURNAL, read_facts, read_run
 from runtime.report.folder import RESULTS
 
 ROOT = Path(__file__).parents[1]

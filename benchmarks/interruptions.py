@@ -27,9 +27,9 @@ from folders import kept_or_spare
 from rich.table import Table
 
 from rollmux_env.report.tables import show
-from runtime.audit import audit
-from runtime.facts import Iteration
-from runtime.journal import JOURNAL, is_begun, read_facts, record_of
+from runtime.journal.audit import audit
+from runtime.journal.facts import Iteration
+from runtime.journal.write import JOURNAL, is_begun, read_facts, record_of
 
 HERE = Path(__file__).resolve().parent
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)

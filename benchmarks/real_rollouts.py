@@ -24,16 +24,16 @@ from rich.table import Table
 
 from policies.rollout.rounds import Rounds
 from rollmux_env.report.tables import show
-from runtime.execution.checks import check_run
 from runtime.execution.pools import cluster_of
 from runtime.execution.run_plan import RunPlan
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.shares import Share
 from runtime.grpo.training_worker import TrainingWorker
 from runtime.jobs.spec import Jobs, JobSpec, load_jobs
-from runtime.journal import read_run
+from runtime.journal.invariants import check_run
+from runtime.journal.record import RunRecord
+from runtime.journal.write import read_run
 from runtime.machine import Node
-from runtime.record import RunRecord
 from runtime.report.figures import figures
 from runtime.run.ray_session import execute, ray_session
 

@@ -23,7 +23,7 @@ from asynchronous_jobs import nodes_here, run
 from rollmux_env.report.tables import make_table, show
 from runtime.jobs.spec import Jobs, parse_jobs
 from runtime.jobs.tasks import Echo, Example
-from runtime.record import RunRecord
+from runtime.journal.record import RunRecord
 from runtime.report.figures import figures
 
 KINDS: dict[str, dict[str, int]] = {"processes": {"processes": 4}, "workers": {"workers": 4}}

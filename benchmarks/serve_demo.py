@@ -23,8 +23,8 @@ from typing import Any
 from chaos_cluster import Pools
 
 from rollmux_env.cluster.events import Moved
-from runtime.audit import audit
-from runtime.journal import JOURNAL, read_facts, read_run
+from runtime.journal.audit import audit
+from runtime.journal.write import JOURNAL, read_facts, read_run
 
 HERE = Path(__file__).parent
 FIRST = """version: 1

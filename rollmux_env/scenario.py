@@ -15,16 +15,16 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from rollmux_env.cluster_keys import ONE_DEVICE, SIDES, Cluster
 from rollmux_env.errors import InputError
 from rollmux_env.example_files import find_file
 from rollmux_env.fields import FileModel, Version
-from rollmux_env.job_keys import STAYS, Job
-from rollmux_env.network_keys import broken_sync
-from rollmux_env.phase_keys import Phase
-from rollmux_env.queue_keys import beyond_quota, queue_key
+from rollmux_env.keys.cluster import ONE_DEVICE, SIDES, Cluster
+from rollmux_env.keys.job import STAYS, Job
+from rollmux_env.keys.network import broken_sync
+from rollmux_env.keys.phases import Phase
+from rollmux_env.keys.queue import beyond_quota, queue_key
+from rollmux_env.keys.shapes import Phases
 from rollmux_env.reading import has_key, merge_defaults, only_in_defaults, read_mapping
-from rollmux_env.shape_keys import Phases
 from rollmux_env.validation_errors import field_error, field_of, format_error, one_line, problems
 
 _KINDS_OF_JOB_FILES = ("task", "class", "attach", "command")

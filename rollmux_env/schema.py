@@ -11,7 +11,7 @@ import copy
 import json
 from typing import Any
 
-from rollmux_env.job_keys import STAYS
+from rollmux_env.keys.job import STAYS
 from rollmux_env.scenario import Scenario
 
 _MERGED = (

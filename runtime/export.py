@@ -39,7 +39,7 @@ def export_model(folder: Path, job_id: str, to: Path) -> int:
     Raises:
         InputError: there is no such job, model or checkpoint, or the folder cannot be written; one line.
     """
-    from runtime.journal import read_run  # the process of a job, which writes its model with what follows, needs none
+    from runtime.journal.write import read_run  # the process of a job, which writes its model with what follows, needs none
 
     record = read_run(folder)
     specs = {fact.spec.id: fact.spec for fact in record.submitted}

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from rollmux_env.cluster.events import Admitted, Resumed
 from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.cluster.state import State
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.report.job_shapes import ShapeInUse, shape_in_use
-from runtime.record import RunRecord
+from runtime.journal.record import RunRecord
 
 
 class Stay(NamedTuple):

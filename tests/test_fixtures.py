@@ -15,9 +15,9 @@ from rollmux_env.cluster.events import Admitted, Moved
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.scenario import load_scenario
-from runtime.audit import audit
 from runtime.compare import compare
-from runtime.journal import JOURNAL, read_facts, record_of, state_of
+from runtime.journal.audit import audit
+from runtime.journal.write import JOURNAL, read_facts, record_of, state_of
 from runtime.report.figures import figures
 from tests.fixtures import FIXTURES, ROOT, copied
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from rollmux_env.errors import InputError
 from rollmux_env.held_out import FIRST_DRAWN_SEED
-from rollmux_env.key_values import parse_pairs, parse_value
+from rollmux_env.keys.values import parse_pairs, parse_value
 from rollmux_env.reading import read_mapping
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import field_error, field_of, format_error, problems

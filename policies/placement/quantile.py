@@ -18,7 +18,7 @@ from scipy.special import ndtri
 
 from policies.placement.planned import Fractions, Observer, rescaled, running_rows
 from rollmux_env.cluster.state import State
-from rollmux_env.phase_keys import Actual
+from rollmux_env.keys.phases import Actual
 
 ENOUGH = 20  # batches
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Job
-from rollmux_env.phase_keys import Actual
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Actual
 from rollmux_env.scenario import Scenario
 from rollmux_env.timing.drift import FACTORS, drift
 from rollmux_env.workloads import make_workload

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import inf, nan
 from typing import NamedTuple
 
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 
 
 class Share(NamedTuple):

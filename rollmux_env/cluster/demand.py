@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rollmux_env.cluster_keys import Cluster
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.job import Job
 
 
 class Demand(NamedTuple):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rollmux_env.cluster.demand import demand_of
-from rollmux_env.cluster_keys import Cluster
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.job import Job
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Placement:
         new_rollout_nodes: rollout nodes to add for it.
         training_nodes: size of a new group's training pool; 0 with an existing group.
         colocated: a new group of training nodes alone, where the job runs both phases one after the other.
-        shape: in which it runs (`rollmux_env.job_keys.Job.phases`).
+        shape: in which it runs (`rollmux_env.keys.job.Job.phases`).
     """
 
     group: int | None

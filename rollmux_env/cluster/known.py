@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollmux_env.cluster.demand import Demand
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel.period import own_period
 from rollmux_env.kernel.tables import LIMITS, UNUSED, Records
+from rollmux_env.keys.job import Job
 
 
 def write_known(jobs: Records, row: int, job: Job, demand: Demand, pools: Mapping[str, int], switches: bool) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollmux_env.cluster_keys import Cluster
 from rollmux_env.kernel.tables import POOL, Limits
+from rollmux_env.keys.cluster import Cluster
 
 
 def limits_of(cluster: Cluster) -> Limits:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel.period import own_period
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Records
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.network import Network, own_rate_gbps
 from rollmux_env.network.link import fair_level, slowed_s
-from rollmux_env.network_keys import Network, own_rate_gbps
 
 
 class Linked(NamedTuple):

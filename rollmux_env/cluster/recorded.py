@@ -23,7 +23,7 @@ from rollmux_env.cluster.events import (
 from rollmux_env.cluster.plan import check_nodes
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError, PlanError
-from rollmux_env.shape_keys import Phases
+from rollmux_env.keys.shapes import Phases
 
 
 def apply_recorded(state: State, event: Event) -> None:

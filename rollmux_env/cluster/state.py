@@ -34,9 +34,7 @@ from rollmux_env.cluster.known import write_known
 from rollmux_env.cluster.limits import limits_of
 from rollmux_env.cluster.pauses import Pauses
 from rollmux_env.cluster.records import copied
-from rollmux_env.cluster_keys import SIDES, Cluster
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel import membership
 from rollmux_env.kernel.promises import promise
 from rollmux_env.kernel.tables import (
@@ -53,7 +51,9 @@ from rollmux_env.kernel.tables import (
     group_table,
     job_table,
 )
-from rollmux_env.shape_keys import Phases
+from rollmux_env.keys.cluster import SIDES, Cluster
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.shapes import Phases
 
 
 class State:

@@ -132,7 +132,7 @@ class Limits(NamedTuple):
     """What holds for the whole cluster.
 
     Attributes:
-        pools: (P,) records of `POOL`, in the order of `rollmux_env.cluster_keys.Cluster.pools`.
+        pools: (P,) records of `POOL`, in the order of `rollmux_env.keys.cluster.Cluster.pools`.
         group_size_max: most jobs in a group.
     """
 

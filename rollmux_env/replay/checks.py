@@ -16,7 +16,7 @@ import itertools
 from rollmux_env.cluster.demand import demand_of
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InvariantError
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 
 
 def check_state(state: State, arrived: int, keeps_slo: bool) -> None:

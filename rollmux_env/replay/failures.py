@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from numpy.random import Generator
 
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.replay.sampling import generator
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.commands import Seating

@@ -11,7 +11,7 @@ import numpy as np
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, OverBudget
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.portable import dot
 from rollmux_env.replay.failures import Failures
 from rollmux_env.replay.run import Run

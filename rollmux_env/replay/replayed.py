@@ -7,7 +7,7 @@ from math import inf
 
 from rollmux_env.cluster.events import Progress
 from rollmux_env.cluster.state import State
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.members import PhaseName

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rollmux_env.cluster.events import Event
 from rollmux_env.cluster.state import State
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.replay.failures import FailureLog
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.commands import Command

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+from rollmux_env.keys.network import own_rate_gbps
 from rollmux_env.network.link import SharedLink
-from rollmux_env.network_keys import own_rate_gbps
 from rollmux_env.replay.checks import check_sample
 from rollmux_env.replay.replayed import ReplayedGroup, ReplayedJob
 from rollmux_env.replay.run import Run

@@ -16,9 +16,9 @@ from typing import Literal
 
 import numpy as np
 
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel.tables import Floats
-from rollmux_env.phase_keys import Actual
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Actual
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.rollout.profile import RolloutProfile, rollout_profiles
 from rollmux_env.rollout.setting import setting_of

@@ -10,8 +10,8 @@ import numpy as np
 
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel.tables import Ints
+from rollmux_env.keys.job import Job
 from rollmux_env.replay.metrics import Outcome, Stays, measure
 from rollmux_env.replay.run import Arrivals
 from rollmux_env.scenario import Scenario

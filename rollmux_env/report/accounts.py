@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import mean_interval
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.replay.metrics import Metrics
 from rollmux_env.report.tables import heading, make_table
 from rollmux_env.scenario import Scenario

@@ -9,9 +9,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel.alone import alone_s
-from rollmux_env.phase_keys import Phase, Training
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.replay.admission import Decision
 from rollmux_env.report.tables import heading, make_table
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rollmux_env.cluster.events import Admitted, Departed, Event, Moved, Resumed
 from rollmux_env.cluster.group import Group
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.cluster_keys import Cluster
+from rollmux_env.keys.cluster import Cluster
 from rollmux_env.replay.run import PhaseRun
 
 POOLS = ("rollout", "training")

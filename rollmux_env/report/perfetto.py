@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Resumed
-from rollmux_env.cluster_keys import Cluster
+from rollmux_env.keys.cluster import Cluster
 from rollmux_env.replay.run import PhaseRun
 from rollmux_env.report.lanes import POOLS, Lane, node_steps
 

@@ -23,9 +23,9 @@ from typing import NamedTuple
 from rollmux_env.cluster.events import Admitted, Event, Moved, Progress, Reprofiled, Resumed, Ticked
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
-from rollmux_env.cluster_keys import Cluster
-from rollmux_env.job_keys import Job
-from rollmux_env.phase_keys import Phase
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
 from rollmux_env.scheduler.draining import other_places
 from rollmux_env.scheduler.estimates import PhaseOfShape

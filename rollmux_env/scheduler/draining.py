@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable
 from rollmux_env.cluster.events import Arrived, Departed, Moved, Resized, Withdrawn
 from rollmux_env.cluster.plan import Place, Policy, carry_out
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.cluster_keys import SIDES
 from rollmux_env.errors import PlanError
+from rollmux_env.keys.cluster import SIDES
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.quotas import Quotas
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from rollmux_env.cluster_keys import Side
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.cluster import Side
+from rollmux_env.keys.job import Job
 
 PhaseOfShape = tuple[int, Side]
 """Number of a shape, and a phase in it."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from rollmux_env.cluster.events import Progress
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.estimates import PhaseOfShape
 from rollmux_env.scheduler.members import HoldName
 from rollmux_env.scheduler.nodes import PoolName, PoolNode

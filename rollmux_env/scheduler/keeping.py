@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.cluster.state import State
-from rollmux_env.cluster_keys import Side
-from rollmux_env.job_keys import Job
-from rollmux_env.phase_keys import Phase
+from rollmux_env.keys.cluster import Side
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase
 
 _CHANGE = 0.01  # of what a job keeps on a GPU; less is how exactly that is measured
 

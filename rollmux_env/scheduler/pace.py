@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Mapping
 from statistics import fmean, median
 
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel.alone import alone_s
 from rollmux_env.kernel.tables import TOLERANCE
+from rollmux_env.keys.job import Job
 
 WINDOW = 8  # of the last iterations that are looked at
 LEAST = 4  # of them before anything is concluded

@@ -25,7 +25,7 @@ from rollmux_env.cluster.events import (
 from rollmux_env.cluster.plan import Plan, Policy, carry_out
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.confined import confined_plan
 from rollmux_env.scheduler.draining import without

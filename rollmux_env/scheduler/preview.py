@@ -15,7 +15,7 @@ from rollmux_env.cluster.events import Admitted, Arrived
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.core import Scheduler

@@ -15,8 +15,8 @@ from rollmux_env.cluster.demand import demand_of
 from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.plan import Place, Plan, Policy, Wait, carry_out
 from rollmux_env.cluster.state import State
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel.tables import TOLERANCE
+from rollmux_env.keys.job import Job
 
 
 def held_words(state: State, user: str) -> str:

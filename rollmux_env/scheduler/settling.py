@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from rollmux_env.cluster.events import Admitted, Departed, Moved
-from rollmux_env.cluster_keys import Cluster
+from rollmux_env.keys.cluster import Cluster
 from rollmux_env.scheduler.groups import Seat
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.nodes import LEASE, POOLS, Assigned, NodePool, Place, PoolName, PoolNode, Returned

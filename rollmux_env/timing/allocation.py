@@ -13,7 +13,7 @@ from math import ceil
 
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.alone import alone_s
-from rollmux_env.key_values import parse_pairs
+from rollmux_env.keys.values import parse_pairs
 from rollmux_env.timing.hardware import GPUS, Hardware, achieved, link_between
 from rollmux_env.timing.stages import Replica
 from rollmux_env.timing.training import Load, TrainingPlan, even_load

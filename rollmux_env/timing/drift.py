@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Drift
+from rollmux_env.keys.job import Drift
 from rollmux_env.validation_errors import not_one_of
 
 TEMPLATES = ("none", "increasing", "decreasing")

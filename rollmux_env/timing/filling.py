@@ -14,9 +14,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from rollmux_env.cluster_keys import Cluster, Pool
 from rollmux_env.errors import InputError
 from rollmux_env.fields import NodeCount
+from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.timing.described import Lengths, Model
 from rollmux_env.timing.hardware import hardware
 from rollmux_env.timing.jobs import lengths_of, responses_of

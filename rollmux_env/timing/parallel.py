@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from rollmux_env.cluster_keys import Cluster
 from rollmux_env.errors import InputError
-from rollmux_env.phase_keys import Phase
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.phases import Phase
 from rollmux_env.timing.hardware import Hardware, hardware
 from rollmux_env.timing.models import ModelShape
 from rollmux_env.timing.replica import Parallelism, replica_timing

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rollmux_env.cluster_keys import Cluster
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel.alone import alone_s
-from rollmux_env.phase_keys import Phase
-from rollmux_env.shape_keys import MOST_SHAPES
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase
+from rollmux_env.keys.shapes import MOST_SHAPES
 from rollmux_env.timing.jobs import responses_of
 from rollmux_env.timing.models import model_shape
 from rollmux_env.timing.parallel import PhaseTime, Search, rollout_time, training_time

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollmux_env.errors import InputError
-from rollmux_env.key_values import parse_pairs, parse_value
+from rollmux_env.keys.values import parse_pairs, parse_value
 from rollmux_env.timing.models import ModelShape, model_shape
 from rollmux_env.validation_errors import describe, not_one_of
 

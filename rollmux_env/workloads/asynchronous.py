@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.workloads import draws
 from rollmux_env.workloads.options import WorkloadOptions
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rollmux_env.cluster_keys import Cluster, Pool
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Colocated, Job
-from rollmux_env.phase_keys import Phase, Switch, Training
+from rollmux_env.keys.cluster import Cluster, Pool
+from rollmux_env.keys.job import Colocated, Job
+from rollmux_env.keys.phases import Phase, Switch, Training
 from rollmux_env.validation_errors import not_one_of
 
 ROLLOUT_POOL = Pool(gpu="H20", gpus_per_node=8, usd_per_gpu_hour=1.85, node_memory_gb=2000)

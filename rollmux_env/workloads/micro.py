@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rollmux_env.job_keys import Job
-from rollmux_env.phase_keys import Phase, Switch, Training
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase, Switch, Training
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads.catalogue import memory_gb, paper_cluster, switches
 from rollmux_env.workloads.options import WorkloadOptions

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rollmux_env.errors import InputError
-from rollmux_env.key_values import parse_pairs, parse_value
+from rollmux_env.keys.values import parse_pairs, parse_value
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import describe, not_one_of
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollmux_env.cluster_keys import Cluster
+from rollmux_env.keys.cluster import Cluster
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import draws
 from rollmux_env.workloads.asynchronous import with_staleness

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Job
-from rollmux_env.phase_keys import Phase, Training
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import not_one_of
 from rollmux_env.workloads import draws

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollmux_env.cluster_keys import Pool
-from rollmux_env.job_keys import Job
-from rollmux_env.phase_keys import Phase
-from rollmux_env.shape_keys import PhaseShape, Shape, TrainingShape
+from rollmux_env.keys.cluster import Pool
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase
+from rollmux_env.keys.shapes import PhaseShape, Shape, TrainingShape
 from rollmux_env.workloads.options import WorkloadOptions
 
 FIXED = {"rollout": 0.25, "training": 0.15}  # parts of a phase that more nodes do not shorten; assumed

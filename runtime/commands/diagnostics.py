@@ -22,10 +22,10 @@ def compare(
     """
     from rollmux_env.report.results import to_json
     from rollmux_env.report.tables import show
-    from runtime.audit import explained
     from runtime.compare import compare as compare_run
     from runtime.compare import comparison_table
-    from runtime.journal import read_run
+    from runtime.journal.audit import explained
+    from runtime.journal.write import read_run
 
     with explained(folder):
         comparison = compare_run(read_run(folder))

@@ -21,9 +21,9 @@ def replay(folder: Folder) -> None:
 
     Example: `rollmux journal replay run`
     """
-    from runtime.audit import explained
-    from runtime.journal import JOURNAL, read_facts
-    from runtime.journal_replay import replay_journal
+    from runtime.journal.audit import explained
+    from runtime.journal.replay import replay_journal
+    from runtime.journal.write import JOURNAL, read_facts
 
     with explained(folder):
         differences = replay_journal(read_facts(folder / JOURNAL))
@@ -43,7 +43,7 @@ def check(folder: Folder) -> None:
 
     Example: `rollmux journal check run`
     """
-    from runtime.journal_check import check_journal
+    from runtime.journal.check import check_journal
 
     outcome = check_journal(folder)
     typer.echo(f"{len(outcome.facts)} facts are whole; the last is {outcome.last}")
@@ -60,8 +60,8 @@ def audit(folder: Folder) -> None:
 
     Example: `rollmux journal audit run`
     """
-    from runtime.audit import audit as audit_facts
-    from runtime.journal import JOURNAL, read_facts
+    from runtime.journal.audit import audit as audit_facts
+    from runtime.journal.write import JOURNAL, read_facts
 
     report = audit_facts(read_facts(folder / JOURNAL))
     for problem in report.problems:

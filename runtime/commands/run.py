@@ -97,7 +97,7 @@ def run(
 
 def _say_stopped(how: str, folder: Path | None, address: str | None, compare: Against | None) -> None:
     """Say what continues a run that the user has stopped; nothing does where none has begun in a folder that stays."""
-    from runtime.journal import JOURNAL, is_begun
+    from runtime.journal.write import JOURNAL, is_begun
 
     if folder is not None and is_begun(folder / JOURNAL):
         options = "".join(f" --{name} {value}" for name, value in (("address", address), ("compare", compare)) if value is not None)
@@ -134,7 +134,7 @@ def _begin(
     if dry_run and compare:
         raise InputError("--compare: does not go with --dry-run, which runs nothing")
     from runtime.commands.running import Planning, run_all, run_dry
-    from runtime.journal import JOURNAL, is_begun
+    from runtime.journal.write import JOURNAL, is_begun
     from runtime.own_folder import spare_folder
 
     if out is not None:

@@ -15,7 +15,7 @@ from runtime.execution.pools import check_pools, cluster_of, gpu_memory_gb, node
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.space import check_space
 from runtime.jobs.spec import Jobs
-from runtime.journal import DRIVER_LOCK, read_run, take_lock
+from runtime.journal.write import DRIVER_LOCK, read_run, take_lock
 from runtime.report.folder import write_report
 from runtime.report.summary import summary
 from runtime.run.ray_session import RAY, end_all_left, execute, ray_session

@@ -67,7 +67,7 @@ def serve(
     from rollmux_env.report.folder import make_folder
     from runtime.execution.hosts import load_hosts
     from runtime.jobs.spec import load_cluster
-    from runtime.journal import DRIVER_LOCK, JOURNAL, is_begun, read_run, take_lock
+    from runtime.journal.write import DRIVER_LOCK, JOURNAL, is_begun, read_run, take_lock
     from runtime.service.head import head
     from runtime.service.listening import parse_listen
     from runtime.service.plan import ServiceOptions

@@ -26,8 +26,8 @@ def status(
 
     `rollmux status --at rollmux-service --format json`
     """
-    from runtime.audit import explained
     from runtime.commands.streams import ends_quietly
+    from runtime.journal.audit import explained
     from runtime.service.address import folder_of
     from runtime.service.client import NoService, connected
     from runtime.service.past import past_report

@@ -28,7 +28,7 @@ from runtime.compare.parts import (
     replayed_parts,
 )
 from runtime.compare.placements import Places, RecordedPlacements, places_of
-from runtime.record import RunRecord
+from runtime.journal.record import RunRecord
 from runtime.stays import Stay, stay_at, stays_of
 
 _SEEDS = 32

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from runtime.compare.parts import slices_of
-from runtime.facts import PhaseSlice
-from runtime.record import RunRecord
+from runtime.journal.facts import PhaseSlice
+from runtime.journal.record import RunRecord
 
 _MUCH = 0.01  # of the phases' seconds, from which on it is worth another prediction
 

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollmux_env.cluster.events import Admitted
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel.tables import Floats
+from rollmux_env.keys.job import Job
 from rollmux_env.scenario import Scenario
 from rollmux_env.timing.migration import Migration
 from rollmux_env.timing.tail import TailModel
 from runtime.compare.parts import Fixed, measured_parts, slices_of
 from runtime.compare.phases import forecast_phases, waits
 from runtime.compare.placements import Places
-from runtime.record import RunRecord
+from runtime.journal.record import RunRecord
 from runtime.stays import Stay, stay_at
 
 SHARE = 0.2  # of the iterations that the prediction sees

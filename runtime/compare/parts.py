@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from rollmux_env.replay.run import PhaseRun, Run
-from runtime.facts import PhaseSlice
-from runtime.record import RunRecord
+from runtime.journal.facts import PhaseSlice
+from runtime.journal.record import RunRecord
 
 
 class Parts(NamedTuple):

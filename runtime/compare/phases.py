@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from rollmux_env.job_keys import Drift, Job
-from rollmux_env.phase_keys import Actual, Phase, Switch, Training
-from rollmux_env.shape_keys import PhaseShape, Shape, TrainingShape
+from rollmux_env.keys.job import Drift, Job
+from rollmux_env.keys.phases import Actual, Phase, Switch, Training
+from rollmux_env.keys.shapes import PhaseShape, Shape, TrainingShape
 from runtime.compare.cores import without_core_s
-from runtime.facts import PhaseSlice
+from runtime.journal.facts import PhaseSlice
 
 _LEAST_S = 1e-6
 _FIXED_CV = 1e-3  # phases that vary less than this do not vary

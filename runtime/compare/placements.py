@@ -10,7 +10,7 @@ from rollmux_env.cluster.plan import Move, Place, Plan, Wait
 from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
-from runtime.record import RunRecord
+from runtime.journal.record import RunRecord
 
 _TICKS = 20  # in the shortest iteration of a job that moves
 _MOST_TICKS = 2000  # in a run

@@ -18,9 +18,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from rollmux_env.cluster_keys import Cluster
 from rollmux_env.errors import InputError
 from rollmux_env.fields import FileModel
+from rollmux_env.keys.cluster import Cluster
 from rollmux_env.reading import read_mapping
 from rollmux_env.validation_errors import format_error, one_line, problems
 from runtime.execution.nodes import POOLS, find_nodes

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rollmux_env.cluster.events import Progress
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.members import HoldName
 from runtime.execution.bell import Bell
 from runtime.execution.job_records import Actors, Ending, Permits, Place, ProfilePass, Residency, Saved, Tail
 from runtime.execution.messages import Order, Report
-from runtime.facts import PhaseSlice, Span
 from runtime.jobs.shapes import nodes_in
 from runtime.jobs.spec import JobSpec
+from runtime.journal.facts import PhaseSlice, Span
 from runtime.machine import Node, Pool
 from runtime.residency.choice import Waits
 
@@ -189,8 +189,3 @@ class JobHandle:
             spans=spans if report.phase == "rollout" else (),
             extra=extra,
         )
-
-
-def busy_s(part: PhaseSlice) -> float:
-    """Node-seconds in which a phase ran."""
-    return sum(span.share * max(0.0, min(span.until_s, part.done_s) - max(span.from_s, part.run_s)) for span in part.node_spans())

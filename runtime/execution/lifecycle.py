@@ -21,8 +21,8 @@ from runtime.execution.node_changes import NodeChanges
 from runtime.execution.nodes import POOLS
 from runtime.execution.processes import Processes
 from runtime.execution.run_state import RunState
-from runtime.facts import Cancelled, Fact, Failed, Restarted
 from runtime.jobs.shapes import estimated_phases
+from runtime.journal.facts import Cancelled, Fact, Failed, Restarted
 from runtime.machine import Node
 
 EVICTED = "evicted"  # how a job ends that makes room, and waits for another place before those that have come since

@@ -74,7 +74,7 @@ class Report:
         load_s, offload_s, warm_s: seconds of loading, of offloading, and (of a profile) of both in a warm switch.
         cold: the first phase of the kind since the job was made. stages: named parts of loading and offloading, seconds.
         host_gb: host memory of the job on a node afterwards. device_gb: memory that its processes keep of each of the node's GPUs.
-        core_wait_s: as of `runtime.facts.PhaseSlice`; of a profile, from `run_s` to `done_s`. load_wait_s: of a profile, likewise
+        core_wait_s: as of `PhaseSlice`; of a profile, from `run_s` to `done_s`. load_wait_s: of a profile, likewise
             before `run_s`.
         stays: the state has not been offloaded. waits: of a profile, how it may wait. own_s: likewise, seconds of the job's own
             between its rollout and its wish for this training.
@@ -105,7 +105,7 @@ class End:
 
     Attributes:
         outcome: `done`; `stopped`; `failed`, by its own code, or `died`, with a process of its; then `where` and `problem` say more
-            (see `runtime.facts.Failed`). Of one that is done `problem` may be a line for the user.
+            (see `runtime.journal.facts.Failed`). Of one that is done `problem` may be a line for the user.
     """
 
     outcome: str

@@ -9,7 +9,7 @@ from rollmux_env.scheduler import facts
 from rollmux_env.validation_errors import one_line
 from runtime.execution.nodes import POOLS
 from runtime.execution.run_state import RunState
-from runtime.facts import Drained, Joined, Undrained
+from runtime.journal.facts import Drained, Joined, Undrained
 from runtime.machine import Node
 from runtime.refusals import Conflict, NotFound
 

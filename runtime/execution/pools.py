@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from rollmux_env.cluster_keys import Cluster
-from rollmux_env.cluster_keys import Pool as PoolSpec
 from rollmux_env.errors import InputError
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.cluster import Pool as PoolSpec
 from runtime.doctor import find_gpus
 from runtime.engines.device_share import USUAL
 from runtime.execution.nodes import POOLS

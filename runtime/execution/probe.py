@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Literal
 
 from rollmux_env.scheduler.view import GroupView, WaitingPhase
-from runtime.facts import Bound
+from runtime.journal.facts import Bound
 from runtime.machine import Pool
 
 Mode = Literal["alone", "paired"]

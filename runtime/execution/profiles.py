@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, read_text, write_whole
-from rollmux_env.job_keys import Job
-from rollmux_env.phase_keys import Phase, Switch, Training
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase, Switch, Training
 from runtime.jobs.cache import cache_folder
 from runtime.jobs.grpo_spec import TINY
 from runtime.jobs.modules import source_files

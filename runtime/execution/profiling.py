@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 from rollmux_env.errors import InputError
@@ -19,13 +19,12 @@ from runtime.execution.first_loads import has_loaded, note_loaded
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Report
-from runtime.execution.nodes import POOLS
 from runtime.execution.probe import Mode, OverlapProbe, Timings
 from runtime.execution.profiles import Measured, Profile, engine_key, job_as_stated, load_profile, profile_key, save_profile
 from runtime.execution.run_state import RunState
 from runtime.execution.shape_estimates import with_shapes
-from runtime.facts import PhaseSlice, Profiled
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import nodes_asked
+from runtime.journal.facts import PhaseSlice, Profiled
 from runtime.machine import Node, Pool, lacked_core
 
 _TOGETHER = 8
@@ -284,8 +283,3 @@ class Profiling:
 
     def _node_types(self) -> list[Node]:
         return [next(node for node in self._run.plan.nodes if node.pool == pool) for pool in self._run.plan.cluster.sides]
-
-
-def nodes_asked(spec: JobSpec, pools: Collection[Pool]) -> dict[Pool, int]:
-    """Nodes that a job asks for, of those pools that there are."""
-    return {pool: getattr(spec, pool).nodes if pool in pools else 0 for pool in POOLS}

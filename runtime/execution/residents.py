@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rollmux_env.cluster_keys import Cluster
+from rollmux_env.keys.cluster import Cluster
 from rollmux_env.scheduler.members import HoldName
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.nodes import POOLS

@@ -10,8 +10,8 @@ from pathlib import Path
 from time import monotonic
 
 from runtime.execution.run_plan import RunPlan
-from runtime.facts import Fact
-from runtime.journal import JOURNAL, Journal, Unwritable
+from runtime.journal.facts import Fact
+from runtime.journal.write import JOURNAL, Journal, Unwritable
 
 _DYING_S = 30.0  # how long the last writer of a journal that goes on may still take to end
 _LINES = 10_000  # that are kept

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # `--help` does without pydantic
-    from rollmux_env.cluster_keys import Cluster
+    from rollmux_env.keys.cluster import Cluster
     from runtime.jobs.spec import JobSpec
     from runtime.machine import Node
 

@@ -17,10 +17,10 @@ from policies.registry import make_runnable
 from rollmux_env.cluster.demand import demand_of
 from rollmux_env.cluster.events import Admitted, Moved, Reprofiled
 from rollmux_env.cluster.state import State
-from rollmux_env.cluster_keys import ONE_DEVICE
 from rollmux_env.errors import InputError, InvariantError, PlanError
-from rollmux_env.job_keys import Job
-from rollmux_env.queue_keys import beyond_quota
+from rollmux_env.keys.cluster import ONE_DEVICE
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.queue import beyond_quota
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import Command
 from rollmux_env.scheduler.core import Entry, Scheduler
@@ -29,7 +29,6 @@ from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.scheduler.preview import reasons
 from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import CHECKPOINTS
-from runtime.cold_starts import ColdStarts
 from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.job_records import Asked, Hold
 from runtime.execution.messages import End, Stopped
@@ -38,9 +37,10 @@ from runtime.execution.residents import Residents
 from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.shape_estimates import shape_lines
-from runtime.facts import Confined, Fact, Failed
 from runtime.jobs.shapes import nodes_of_shapes
 from runtime.jobs.spec import JobSpec
+from runtime.journal.cold_starts import ColdStarts
+from runtime.journal.facts import Confined, Fact, Failed
 from runtime.machine import Pool
 
 _AGAIN_S = 1.0  # between attempts to write the journal

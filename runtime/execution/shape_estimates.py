@@ -7,11 +7,11 @@ from math import ceil
 from pathlib import Path
 from typing import Any, cast
 
-from rollmux_env.cluster_keys import SIDES, Cluster, Side
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Job
-from rollmux_env.phase_keys import Phase
-from rollmux_env.shape_keys import PhaseShape, Shape, TrainingShape
+from rollmux_env.keys.cluster import SIDES, Cluster, Side
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase
+from rollmux_env.keys.shapes import PhaseShape, Shape, TrainingShape
 from rollmux_env.timing.hardware import hardware
 from rollmux_env.timing.models import ModelShape, model_shape
 from rollmux_env.timing.parallel import Nodes, rollout_time, training_time

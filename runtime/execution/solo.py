@@ -12,9 +12,9 @@ import asyncio
 from rollmux_env.scheduler import facts
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
-from runtime.execution.profiling import nodes_asked
 from runtime.execution.run_state import RunState
-from runtime.facts import SoloIteration
+from runtime.jobs.spec import nodes_asked
+from runtime.journal.facts import SoloIteration
 from runtime.machine import Pool
 
 PASSES = 5  # iterations alone; the first one loads what has left its devices, and is left out of all means

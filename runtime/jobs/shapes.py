@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rollmux_env.cluster_keys import SIDES, Side
+from rollmux_env.keys.cluster import SIDES, Side
+from rollmux_env.keys.shapes import MOST_SHAPES, PhaseShape, Shape
 from rollmux_env.scheduler.estimates import PhaseOfShape
-from rollmux_env.shape_keys import MOST_SHAPES, PhaseShape, Shape
 from rollmux_env.validation_errors import field_error
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ permits over HTTP. `load_jobs` merges `defaults` under every job, as in scenario
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from rollmux_env.cluster_keys import ONE_DEVICE, SIDES, Cluster
 from rollmux_env.errors import InputError
 from rollmux_env.example_files import find_file
 from rollmux_env.fields import (
@@ -31,9 +31,10 @@ from rollmux_env.fields import (
     by_name,
     whole,
 )
-from rollmux_env.queue_keys import Budget, beyond_quota
+from rollmux_env.keys.cluster import ONE_DEVICE, SIDES, Cluster, Side
+from rollmux_env.keys.queue import Budget, beyond_quota
+from rollmux_env.keys.shapes import Shape
 from rollmux_env.reading import has_key, merge_defaults, only_in_defaults, read_mapping
-from rollmux_env.shape_keys import Shape
 from rollmux_env.validation_errors import describe, field_error, field_of, format_error, one_line, problems
 from runtime.jobs.attached_spec import NodeNames, ProfileSpec, Word, fill_attached
 from runtime.jobs.grpo_spec import TINY, Algorithm, EvaluationSpec, ModelSpec, Named, RewardsSpec, SyncSpec, TaskSpec
@@ -292,3 +293,8 @@ def _merged(data: dict[str, Any]) -> dict[str, Any]:
         fitting = {key: value for key, value in defaults.items() if key in own or key not in others}
         merged += merge_defaults({"defaults": fitting, "jobs": [job]})["jobs"]
     return {key: value for key, value in data.items() if key != "defaults"} | {"jobs": merged}
+
+
+def nodes_asked(spec: JobSpec, pools: Collection[str]) -> dict[Side, int]:
+    """Nodes that a job asks for, of those pools that there are."""
+    return {pool: getattr(spec, pool).nodes if pool in pools else 0 for pool in SIDES}

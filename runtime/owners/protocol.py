@@ -14,12 +14,13 @@ from rollmux_client import Turns
 
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.members import HoldName
-from runtime.execution.job_handle import PROFILE, JobHandle, busy_s
+from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.job_log import SHOWN
 from runtime.execution.job_records import Asked
 from runtime.execution.messages import Checkpoint, Done, Report
 from runtime.execution.run_state import Follows
-from runtime.facts import Checkpointed, Continued, Fact, Iteration, PhaseSlice, SyncSlice
+from runtime.journal.facts import Checkpointed, Continued, Fact, Iteration, PhaseSlice, SyncSlice
+from runtime.journal.guests import busy_s
 from runtime.machine import Node
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollmux_env.cluster.demand import solo_usd_per_hour
-from rollmux_env.queue_keys import queue_key
+from rollmux_env.keys.queue import queue_key
 from rollmux_env.report.lanes import Lane
-from runtime.journal import state_of
-from runtime.record import RunRecord
+from runtime.journal.record import RunRecord
+from runtime.journal.write import state_of
 from runtime.report.measured import mean, solo_seconds
 
 

@@ -12,9 +12,9 @@ from rollmux_env.bench.intervals import mean_interval
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.replay.metrics import charged_usd_per_hour
 from rollmux_env.report.lanes import POOLS, Lane, follow, shares
-from runtime.facts import Iteration
-from runtime.journal import state_of
-from runtime.record import RunRecord
+from runtime.journal.facts import Iteration
+from runtime.journal.record import RunRecord
+from runtime.journal.write import state_of
 from runtime.report.dollars import charged_by, dollars_of, lane_usd, solo_usd
 from runtime.report.measured import PHASES, finite, iteration_s, job_ids, mean, phases_of, solo_seconds, warm_phases
 from runtime.report.shapes_used import shapes_used

@@ -12,8 +12,8 @@ from rollmux_env.report.gantt import gantt_png
 from rollmux_env.report.lanes import Lane, follow
 from rollmux_env.report.perfetto import JobSlice, trace_json
 from rollmux_env.report.results import to_json
-from runtime.facts import LEASE, Assigned, Returned
-from runtime.record import RunRecord
+from runtime.journal.facts import LEASE, Assigned, Returned
+from runtime.journal.record import RunRecord
 from runtime.report.figures import figures
 from runtime.report.shared_time import shared_times
 

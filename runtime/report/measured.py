@@ -7,8 +7,8 @@ from itertools import pairwise
 from math import isfinite
 from statistics import fmean
 
-from runtime.facts import Iteration, PhaseSlice
-from runtime.record import RunRecord
+from runtime.journal.facts import Iteration, PhaseSlice
+from runtime.journal.record import RunRecord
 
 PHASES = ("rollout", "training")
 

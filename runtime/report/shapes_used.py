@@ -7,9 +7,9 @@ from statistics import fmean
 from typing import Any
 
 from rollmux_env.cluster.events import Reprofiled
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.report.job_shapes import shape_in_use
-from runtime.record import RunRecord
+from runtime.journal.record import RunRecord
 from runtime.stays import Stay, stay_at
 
 

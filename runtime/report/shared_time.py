@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rollmux_env.cluster.demand import demand_of
 from rollmux_env.report.lanes import POOLS, Lane, shares
-from runtime.record import RunRecord
+from runtime.journal.record import RunRecord
 from runtime.report.measured import job_ids, mean, solo_seconds
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from runtime.facts import PhaseSlice
-from runtime.record import RunRecord
+from runtime.journal.facts import PhaseSlice
+from runtime.journal.record import RunRecord
 from runtime.report.measured import PHASES, mean, phases_of
 
 

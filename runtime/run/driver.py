@@ -10,10 +10,10 @@ from typing import Any
 
 from policies.registry import make_runnable, observed_state
 from rollmux_env.cluster.plan import Policy
-from rollmux_env.cluster_keys import Cluster, Pool
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Job
-from rollmux_env.phase_keys import Phase, Training
+from rollmux_env.keys.cluster import Cluster, Pool
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.nodes import NodePool
@@ -26,8 +26,9 @@ from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import Observer, RunState
 from runtime.execution.solo import SoloIterations
-from runtime.facts import Ended, Started, Submitted
 from runtime.jobs.spec import JobSpec
+from runtime.journal.facts import Ended, Started, Submitted
+from runtime.journal.record import RunRecord
 from runtime.output import LOGS, trim
 from runtime.owners.http.confining import problem_of_names
 from runtime.owners.http.leases import Leases
@@ -35,7 +36,6 @@ from runtime.owners.http.ledger import Ledger
 from runtime.owners.http.resuming import continue_leases, recall_leases
 from runtime.owners.ray.calls import JobCalls
 from runtime.owners.ray.iterations import Iterations
-from runtime.record import RunRecord
 from runtime.run.kinds import ProcessesByKind
 from runtime.run.resuming import go_on, recall, relaunch
 

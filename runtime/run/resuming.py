@@ -8,7 +8,6 @@ from time import monotonic, time
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.nodes import NodePool
 from runtime.checkpoints import drop_above, newest
-from runtime.cold_starts import cold_starts_of
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.nodes import POOLS
@@ -16,10 +15,11 @@ from runtime.execution.profiles import versions
 from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import RunState
-from runtime.facts import Assigned, Fact, Failed, Relaunched, Restarted, Returned
-from runtime.journal import JOURNAL, read_facts, record_of, state_of
+from runtime.journal.cold_starts import cold_starts_of
+from runtime.journal.facts import Assigned, Fact, Failed, Relaunched, Restarted, Returned
+from runtime.journal.record import RunRecord
+from runtime.journal.write import JOURNAL, read_facts, record_of, state_of
 from runtime.owners.http.resuming import is_in_use
-from runtime.record import RunRecord
 
 
 def recall(plan: RunPlan, nodes: NodePool) -> tuple[RunRecord, State]:

@@ -228,7 +228,7 @@ def _nobody(folder: Path) -> NoService:
     Raises:
         InputError: and none could be started, since the extra is not installed.
     """
-    from runtime.journal import JOURNAL, is_begun
+    from runtime.journal.write import JOURNAL, is_begun
 
     name, has_journal = Path(one_line(str(folder), 4096)), is_begun(folder / JOURNAL)
     if has_journal:

@@ -10,8 +10,8 @@ from time import monotonic
 from typing import NamedTuple
 
 from runtime.execution.run_log import RunLog
-from runtime.journal import JOURNAL
-from runtime.journal_reading import entries_after
+from runtime.journal.read import entries_after
+from runtime.journal.write import JOURNAL
 
 MOST = 1000  # entries of an answer
 _TOGETHER_S = 0.25  # that entries which may wait for others are waited for

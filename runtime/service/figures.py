@@ -9,10 +9,10 @@ from rollmux_env.cluster.events import Departed, OverBudget
 from rollmux_env.scheduler.commands import Command, Grant
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.run_state import RunState
-from runtime.facts import Cancelled, Fact, Failed, Iteration, LeaseEnded, PhaseSlice, Span
+from runtime.journal.facts import Cancelled, Fact, Failed, Iteration, LeaseEnded, PhaseSlice, Span
+from runtime.journal.record import RunRecord
 from runtime.machine import Pool
 from runtime.metrics import Metrics
-from runtime.record import RunRecord
 
 _SPAN_S = 300.0  # that utilization is over
 _ORDER_S = 60.0  # by so much spans may come later than others that ended after them

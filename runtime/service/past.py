@@ -11,8 +11,8 @@ from typing import Any
 from rollmux_env.cluster.demand import solo_usd_per_hour
 from rollmux_env.cluster.state import State
 from runtime.jobs.spec import JobSpec
-from runtime.journal import read_run, state_of
-from runtime.record import RunRecord
+from runtime.journal.record import RunRecord
+from runtime.journal.write import read_run, state_of
 from runtime.service.listening import continuing
 from runtime.service.report import STATES, view_report
 from runtime.service.snapshot import JobView, profile_of

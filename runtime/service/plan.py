@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollmux_env.cluster_keys import Cluster
 from rollmux_env.errors import InputError
+from rollmux_env.keys.cluster import Cluster
 from runtime.execution.nodes import keep_names
 from runtime.execution.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
 from runtime.execution.run_plan import DISPATCH, LeaseRules, RunPlan, planning_switches
-from runtime.journal import JOURNAL, is_begun, read_run
+from runtime.journal.write import JOURNAL, is_begun, read_run
 from runtime.machine import Node, Pool
 from runtime.service.listening import Listen
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from rollmux_env.errors import InputError
 from runtime.execution.hosts import Hosts, load_hosts, more_nodes, nodes_here, nodes_of_hosts
 from runtime.execution.run_plan import RunPlan
-from runtime.journal import JOURNAL, is_begun, read_run
+from runtime.journal.write import JOURNAL, is_begun, read_run
 from runtime.machine import Node, Pool
 from runtime.service.address import SERVICE, ServiceAddress, announce, withdraw
 from runtime.service.listening import Listening, listening_of, remember

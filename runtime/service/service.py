@@ -17,9 +17,9 @@ from runtime.execution.processes import Processes
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import RunState
 from runtime.execution.space import check_space, checkpoint_bytes
-from runtime.facts import Submitted
 from runtime.jobs.spec import JobSpec
-from runtime.journal import Unwritable
+from runtime.journal.facts import Submitted
+from runtime.journal.write import Unwritable
 from runtime.machine import Node
 from runtime.metrics import Sample
 from runtime.owners.http.leases import Leases

@@ -9,14 +9,14 @@ from typing import Literal
 
 from rollmux_env.cluster.demand import demand_of, solo_usd_per_hour
 from rollmux_env.cluster.state import State
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.report.job_shapes import shape_in_use
 from rollmux_env.scheduler.pace import Pace
 from rollmux_env.scheduler.preview import Waiting
 from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.nodes import POOLS
 from runtime.execution.run_state import RunState
-from runtime.facts import Span
+from runtime.journal.facts import Span
 from runtime.machine import Pool
 from runtime.service.figures import Figures, held_spans
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import rollmux_client
 
-from runtime.audit import audit
 from runtime.execution.run_plan import LeaseRules
-from runtime.facts import Fact
-from runtime.journal import JOURNAL, read_facts
+from runtime.journal.audit import audit
+from runtime.journal.facts import Fact
+from runtime.journal.write import JOURNAL, read_facts
 from runtime.machine import Node
 from runtime.service.listening import Listen
 from runtime.service.service import Service

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import rollmux_client
 
-from runtime.audit import audit
-from runtime.journal import JOURNAL, read_facts, read_run
+from runtime.journal.audit import audit
+from runtime.journal.write import JOURNAL, read_facts, read_run
 from runtime.service.address import find
 
 pytestmark = [

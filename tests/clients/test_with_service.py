@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import rollmux_client
 
-from runtime.facts import PhaseSlice, Suspected
-from runtime.journal import JOURNAL, read_facts
+from runtime.journal.facts import PhaseSlice, Suspected
+from runtime.journal.write import JOURNAL, read_facts
 from tests.clients.real_service import RealService, real_service
 from tests.runtime.owners.served import PAIRS
 

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: runs need it")
 
-from runtime.execution.checks import check_run
-from runtime.journal import read_run
+from runtime.journal.invariants import check_run
+from runtime.journal.write import read_run
 from tests.conftest import Command
 
 pytestmark = pytest.mark.long

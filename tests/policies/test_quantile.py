@@ -18,7 +18,7 @@ from rollmux_env.cluster.events import Admitted, Arrived, Event
 from rollmux_env.cluster.plan import Plan, Policy, carry_out
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
-from rollmux_env.phase_keys import Actual
+from rollmux_env.keys.phases import Actual
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics

@@ -19,7 +19,7 @@ from rollmux_env.cluster.events import Admitted, Arrived, Event, Moved, Placemen
 from rollmux_env.cluster.plan import Move, Place, Plan, Policy, carry_out, may_move
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import Metrics, metrics

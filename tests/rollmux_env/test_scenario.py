@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.scenario import Scenario, load_scenario, parse_scenario
 from rollmux_env.validation_errors import describe
 

@@ -14,7 +14,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.report.tables import show
 from runtime.compare import compare, comparison_table
-from runtime.journal import read_run
+from runtime.journal.write import read_run
 from tests.fixtures import copied
 from tests.runtime.report.replayed import recorded, scenario_of
 

@@ -18,12 +18,12 @@ from ray.cluster_utils import Cluster as RayCluster
 
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.cluster.state import State, apply
-from runtime.execution.checks import check_run
 from runtime.execution.pools import cluster_of, nodes_wanted
 from runtime.execution.run_plan import RunPlan
 from runtime.jobs.spec import parse_jobs
-from runtime.journal import read_run, state_of
-from runtime.record import RunRecord
+from runtime.journal.invariants import check_run
+from runtime.journal.record import RunRecord
+from runtime.journal.write import read_run, state_of
 from runtime.run.ray_session import execute, ray_session
 from tests.conftest import Command
 from tests.runtime.execution.set_back import repeats_only_what_was_not_saved

@@ -12,8 +12,8 @@ import numpy as np
 from policies.placement.gavel.program import Problem, solve
 from policies.placement.gavel.resources import RunMode, Shape, fastest_mode, nodes_of, shapes, speeds
 from policies.placement.gavel.rounds import fill
-from rollmux_env.cluster_keys import Cluster
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.job import Job
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ import numpy as np
 
 from policies.placement.gavel.sharing import SharingJobs
 from rollmux_env.errors import InputError
-from rollmux_env.network_keys import refuse_network
-from rollmux_env.queue_keys import refuse_queue_keys
+from rollmux_env.keys.network import refuse_network
+from rollmux_env.keys.queue import refuse_queue_keys
 from rollmux_env.replay.metrics import Outcome
 from rollmux_env.replay.yardstick import replay_yardstick
 from rollmux_env.scenario import Scenario

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollmux_env.cluster_keys import Cluster
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel.alone import alone_s
 from rollmux_env.kernel.tables import TOLERANCE, Floats
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.job import Job
 
 
 class Shape(NamedTuple):

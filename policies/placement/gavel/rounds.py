@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from policies.placement.gavel.program import Fractions
 from policies.placement.gavel.resources import RunMode, Shape, fits
-from rollmux_env.cluster_keys import Cluster
+from rollmux_env.keys.cluster import Cluster
 
 LEAST_SHARE = 1e-8  # of a set's time; less is the solver's rounding
 

@@ -11,8 +11,8 @@ from policies.placement.gavel.resources import fits
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InvariantError
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel.tables import Ints
+from rollmux_env.keys.job import Job
 from rollmux_env.scenario import Scenario
 
 SLACK = 1e-6  # of shares and speeds: the solver's tolerance and the shares too small to give out

@@ -12,9 +12,9 @@ from policies.placement.optimal.plan import strategy
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InvariantError, PlanError
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel.membership import training_seconds
 from rollmux_env.kernel.tables import TOLERANCE, Ints
+from rollmux_env.keys.job import Job
 from rollmux_env.scenario import Scenario
 
 

@@ -10,7 +10,7 @@ from policies.placement.optimal.grouped import GroupedJobs
 from policies.placement.optimal.grouping import Objective
 from policies.placement.optimal.plan import OptimalPlan, admission, written_out
 from rollmux_env.errors import InputError
-from rollmux_env.queue_keys import refuse_queue_keys
+from rollmux_env.keys.queue import refuse_queue_keys
 from rollmux_env.replay.admission import Admission
 from rollmux_env.replay.metrics import Outcome
 from rollmux_env.replay.run import in_order_of_arrival

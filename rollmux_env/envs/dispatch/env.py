@@ -17,7 +17,7 @@ from rollmux_env.envs.dispatch.step import ask, follow_round_robin, step_all
 from rollmux_env.envs.dispatch.types import MIGRATION, MOST_AHEAD, Group, Groups, TailParameters, group_table
 from rollmux_env.envs.dispatch.viewer import picture, text
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.timing.tail import TailModel
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from rollmux_env.envs.dispatch.types import Group
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel.alone import alone_s
 from rollmux_env.kernel.period import PHASES, exact_period, period_bound
-from rollmux_env.phase_keys import Actual, Phase, Training
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Actual, Phase, Training
 from rollmux_env.validation_errors import describe, not_one_of
 from rollmux_env.workloads.catalogue import memory_gb, paper_cluster, switches
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.cluster_keys import Cluster
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel.dispatch.rows import GROUP, MEMBER
 from rollmux_env.kernel.tables import Records
-from rollmux_env.network_keys import refuse_network
-from rollmux_env.queue_keys import refuse_queue_keys
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.network import refuse_network
+from rollmux_env.keys.queue import refuse_queue_keys
 from rollmux_env.timing.migration import Migration
 
 MOST_NODES = 61

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from rollmux_env.cluster.demand import demand_of
-from rollmux_env.cluster_keys import Cluster, Pool
 from rollmux_env.envs.placement.stream import Stream, most_steps, stream_of
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel.tables import Floats, Ints
-from rollmux_env.phase_keys import Phase, Training
+from rollmux_env.keys.cluster import Cluster, Pool
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.scenario import Scenario
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import describe, not_one_of

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from rollmux_env.cluster.demand import Demand, demand_of
-from rollmux_env.cluster_keys import Cluster
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel.tables import Floats, Ints, Limits
-from rollmux_env.network_keys import refuse_network
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.network import refuse_network
+from rollmux_env.keys.queue import refuse_queue_keys
 from rollmux_env.portable import dot
-from rollmux_env.queue_keys import refuse_queue_keys
 from rollmux_env.replay.run import in_order_of_arrival
 from rollmux_env.scenario import Scenario
 

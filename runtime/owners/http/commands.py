@@ -19,8 +19,8 @@ from rollmux_env.errors import InputError
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_processes import end_job_processes, mark_of
 from runtime.execution.messages import End
-from runtime.facts import LeaseEnded
 from runtime.jobs.spec import JobSpec
+from runtime.journal.facts import LeaseEnded
 from runtime.machine import Node, threads_of
 from runtime.output import LOGS, open_log
 from runtime.owners.http.ending import Ending

@@ -10,7 +10,7 @@ from runtime.execution.job_log import iteration_line, tell_of
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Done, Report
 from runtime.execution.run_state import Follows, RunState
-from runtime.facts import Exceeded, Granted, Iteration
+from runtime.journal.facts import Exceeded, Granted, Iteration
 from runtime.owners.http.lease import Lease
 from runtime.owners.http.measuring import measure, measured
 from runtime.owners.protocol import asked, iterated, released, released_sync, synced

@@ -13,7 +13,7 @@ from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_log import tell_of
 from runtime.execution.messages import End, Stopped
 from runtime.execution.run_state import RunState
-from runtime.facts import Attached, Freed, LeaseEnded, Suspected
+from runtime.journal.facts import Attached, Freed, LeaseEnded, Suspected
 from runtime.owners.http.lease import Lease, Stay
 from runtime.refusals import Conflict, NotFound
 

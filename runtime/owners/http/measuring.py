@@ -9,10 +9,9 @@ from rollmux_env.scheduler import facts
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.profiles import job_as_stated
-from runtime.execution.profiling import nodes_asked
 from runtime.execution.run_state import RunState
-from runtime.facts import Profiled
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import JobSpec, nodes_asked
+from runtime.journal.facts import Profiled
 
 
 def ask_to_measure(run: RunState, handle: JobHandle) -> None:

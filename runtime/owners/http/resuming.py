@@ -8,11 +8,11 @@ from rollmux_env.scheduler import facts
 from runtime.execution.job_records import Hold
 from runtime.execution.messages import End
 from runtime.execution.nodes import POOLS
-from runtime.facts import Attached, Fact, Granted, LeaseEnded, PhaseSlice, Suspected
+from runtime.journal.facts import Attached, Fact, Granted, LeaseEnded, PhaseSlice, Suspected
+from runtime.journal.record import RunRecord
 from runtime.owners.http.lease import Lease, Owner, Stay
 from runtime.owners.http.ledger import Ledger
 from runtime.owners.protocol import continued, turns_of
-from runtime.record import RunRecord
 
 
 def recall_leases(ledger: Ledger, record: RunRecord) -> None:

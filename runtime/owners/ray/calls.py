@@ -13,7 +13,7 @@ from runtime.execution.messages import MOST_WARNINGS, Checkpoint, Done, End, Ord
 from runtime.execution.profiling import Profiling
 from runtime.execution.room import wait_for_room
 from runtime.execution.run_state import RunState
-from runtime.facts import Absent, Offloaded
+from runtime.journal.facts import Absent, Offloaded
 from runtime.machine import Node, Pool, boot_id
 from runtime.owners.protocol import asked, continued, released, synced
 from runtime.owners.ray.iterations import Iterations

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
-from runtime.journal import Unwritable
+from runtime.journal.write import Unwritable
 from runtime.refusals import Conflict, NotAllowed, NotFound, TooMany, Unprocessable
 
 JSON = "application/json"

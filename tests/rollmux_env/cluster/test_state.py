@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Reprofiled, Resumed, Withdrawn
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.cluster_keys import Cluster
+from rollmux_env.keys.cluster import Cluster
 from tests.oracle import planner
 from tests.oracle.draw import examples
 from tests.rollmux_env.cluster.twin import CLUSTER, Twin, make_job, model, twins

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Reprofiled, Resumed, Withdrawn
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.cluster_keys import Cluster
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.job import Job
 from rollmux_env.scenario import parse_scenario
 from tests.oracle import draw as drawing
 from tests.oracle import planner

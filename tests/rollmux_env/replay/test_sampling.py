@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel.tables import Floats
+from rollmux_env.keys.job import Job
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.scenario import parse_scenario
 

@@ -13,8 +13,8 @@ from policies.placement.alone import Solo
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InvariantError, PlanError
-from rollmux_env.job_keys import Job
 from rollmux_env.kernel.tables import Ints
+from rollmux_env.keys.job import Job
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.replay.yardstick import replay_yardstick

@@ -8,9 +8,9 @@ from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Resumed
 from rollmux_env.cluster.plan import Policy
-from rollmux_env.cluster_keys import Cluster, Pool
-from rollmux_env.job_keys import Job
-from rollmux_env.phase_keys import Phase, Training
+from rollmux_env.keys.cluster import Cluster, Pool
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.run import PhaseRun
 from rollmux_env.report.lanes import Lane, Membership, follow, node_steps, shares

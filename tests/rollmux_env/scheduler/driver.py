@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from rollmux_env.cluster.events import Departed, Progress
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.cluster_keys import Cluster, Pool
-from rollmux_env.job_keys import Job
-from rollmux_env.phase_keys import Phase, Training
+from rollmux_env.keys.cluster import Cluster, Pool
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.replay.checks import check_state
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import ANSWERS, Command

@@ -6,9 +6,9 @@ from policies.registry import make_runnable
 from rollmux_env.cluster.events import Admitted, Arrived, Placement, Progress, Progressed, Reprofiled
 from rollmux_env.cluster.plan import Move
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.cluster_keys import Cluster, Pool
-from rollmux_env.job_keys import Job
-from rollmux_env.phase_keys import Phase, Training
+from rollmux_env.keys.cluster import Cluster, Pool
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.scheduler.better import better_place
 
 

@@ -12,9 +12,9 @@ from policies.registry import make_runnable
 from rollmux_env.cluster.events import Admitted, Moved, Placement, Requeued, Resized
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
-from rollmux_env.cluster_keys import Pool
-from rollmux_env.job_keys import Job
-from rollmux_env.phase_keys import Training
+from rollmux_env.keys.cluster import Pool
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Training
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.draining import without

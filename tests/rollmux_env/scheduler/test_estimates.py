@@ -8,7 +8,7 @@ from policies.dispatch import make_dispatch
 from rollmux_env.cluster.events import Event, Placement, Reprofiled, Ticked
 from rollmux_env.cluster.plan import Move, Place, Plan
 from rollmux_env.cluster.state import State
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.estimates import Estimates, PhaseOfShape
 from rollmux_env.scheduler.pace import LEAST

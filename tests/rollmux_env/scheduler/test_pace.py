@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rollmux_env.job_keys import Job
-from rollmux_env.phase_keys import Phase, Training
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.scheduler.pace import LEAST, WINDOW, Pace
 
 JOB = Job(

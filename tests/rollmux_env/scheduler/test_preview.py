@@ -17,7 +17,7 @@ from rollmux_env.cluster.events import Admitted
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.scheduler.core import Scheduler

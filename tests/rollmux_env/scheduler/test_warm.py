@@ -6,8 +6,8 @@ from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
 from rollmux_env.cluster.events import Admitted, Warm
 from rollmux_env.cluster.state import State
-from rollmux_env.job_keys import Job
-from rollmux_env.phase_keys import Switch
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Switch
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.core import Scheduler, Step
 from rollmux_env.scheduler.nodes import Assigned, NodePool

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from policies.rollout.plain import Plain
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.job import Job
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.setting import setting_of
 from rollmux_env.scenario import load_scenario, parse_scenario

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.journal import JOURNAL, read_run
+from runtime.journal.write import JOURNAL, read_run
 from runtime.output import LOGS
 from runtime.service.listening import HTTP
 from tests.conftest import Command

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.cluster.events import Ticked
-from runtime.audit import audit
 from runtime.commands import running
 from runtime.execution.solo import PASSES
-from runtime.journal import JOURNAL, Journal, read_facts, read_run
+from runtime.journal.audit import audit
+from runtime.journal.write import JOURNAL, Journal, read_facts, read_run
 from tests.conftest import Command
 from tests.runtime.modes import others_may_read
 

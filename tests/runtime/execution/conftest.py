@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from rollmux_env.cluster_keys import Cluster
-from rollmux_env.cluster_keys import Pool as PoolSpec
-from runtime.audit import audit
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.cluster import Pool as PoolSpec
 from runtime.execution.run_plan import RunPlan
 from runtime.jobs.spec import parse_jobs
-from runtime.journal import JOURNAL, read_facts, read_run
+from runtime.journal.audit import audit
+from runtime.journal.record import RunRecord
+from runtime.journal.write import JOURNAL, read_facts, read_run
 from runtime.machine import Node
-from runtime.record import RunRecord
 from runtime.run.ray_session import execute, ray_session
 
 HERE = Path(__file__).parent

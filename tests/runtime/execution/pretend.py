@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rollmux_env.cluster.state import State
-from rollmux_env.cluster_keys import Cluster
-from rollmux_env.cluster_keys import Pool as PoolSpec
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.cluster import Pool as PoolSpec
 from runtime.checkpoints import begin_checkpoint, drop, place_of
 from runtime.execution import nodes
 from runtime.execution.job_handle import JobHandle

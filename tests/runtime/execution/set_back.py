@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.record import RunRecord
+from runtime.journal.record import RunRecord
 
 
 def repeats_only_what_was_not_saved(record: RunRecord, job_id: str, died_s: float) -> bool:

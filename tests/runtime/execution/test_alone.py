@@ -11,10 +11,10 @@ import pytest
 from policies.api import Arrived, Move, Place, Placement, isolated, may_move
 from rollmux_env.cluster.events import Admitted, Departed, Moved, Reprofiled, Resumed
 from runtime import checkpoints
-from runtime.audit import audit
 from runtime.execution.profiles import Profile
-from runtime.journal import JOURNAL, read_facts, record_of, state_of
-from runtime.record import RunRecord
+from runtime.journal.audit import audit
+from runtime.journal.record import RunRecord
+from runtime.journal.write import JOURNAL, read_facts, record_of, state_of
 from runtime.run import resuming
 from tests.runtime.execution.pretend import carry_out, plan_of
 

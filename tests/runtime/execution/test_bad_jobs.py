@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from runtime.audit import audit
 from runtime.execution import lifecycle, memory_watch
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.plain import plain
 from runtime.execution.run_plan import Timeouts
-from runtime.journal import JOURNAL, read_facts, record_of
+from runtime.journal.audit import audit
+from runtime.journal.write import JOURNAL, read_facts, record_of
 from runtime.run.driver import RunDriver
 from tests.runtime.execution.pretend import Pretended, plan_of
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Admitted, OverBudget
-from rollmux_env.queue_keys import Quota
-from runtime.audit import audit
+from rollmux_env.keys.queue import Quota
 from runtime.checkpoints import numbers
 from runtime.execution.run_plan import RunPlan
-from runtime.journal import JOURNAL, read_facts, record_of, state_of
-from runtime.journal_replay import replay_journal
-from runtime.record import RunRecord
+from runtime.journal.audit import audit
+from runtime.journal.record import RunRecord
+from runtime.journal.replay import replay_journal
+from runtime.journal.write import JOURNAL, read_facts, record_of, state_of
 from runtime.report.figures import figures
 from runtime.service.past import past_report
 from tests.runtime.execution.pretend import carry_out, plan_of

@@ -11,12 +11,12 @@ import pytest
 
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler.commands import Command
-from runtime.audit import audit
 from runtime.execution import room, run_state
 from runtime.execution.job_handle import JobHandle
-from runtime.facts import Fact, Iteration
-from runtime.journal import JOURNAL, read_facts, record_of
-from runtime.journal_replay import replay_journal
+from runtime.journal.audit import audit
+from runtime.journal.facts import Fact, Iteration
+from runtime.journal.replay import replay_journal
+from runtime.journal.write import JOURNAL, read_facts, record_of
 from runtime.run.driver import RunDriver
 from runtime.service.service import Service
 from tests.runtime.execution.pretend import NODES, Pretended, plan_of

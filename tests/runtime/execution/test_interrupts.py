@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.execution.checks import check_run
-from runtime.journal import read_run
+from runtime.journal.invariants import check_run
+from runtime.journal.write import read_run
 from runtime.own_folder import OwnFolder
 from tests.conftest import Command
 from tests.runtime.execution.set_back import repeats_only_what_was_not_saved

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Resized
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
-from runtime.audit import audit
 from runtime.checkpoints import numbers
-from runtime.journal import JOURNAL, Journal, read_facts, record_of, state_of
-from runtime.journal_replay import replay_journal
-from runtime.record import RunRecord
+from runtime.journal.audit import audit
+from runtime.journal.record import RunRecord
+from runtime.journal.replay import replay_journal
+from runtime.journal.write import JOURNAL, Journal, read_facts, record_of, state_of
 from tests.runtime.execution.pretend import NODES, carry_out, plan_of
 
 ITERATIONS = 3

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Departed
-from rollmux_env.cluster_keys import Cluster, Pool
 from rollmux_env.errors import InputError, InvariantError
+from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.nodes import NodePool
-from runtime.execution.checks import check_run
 from runtime.execution.nodes import find_nodes, keep_names, new_nodes, prepare_process
 from runtime.execution.pools import check_pools, cluster_of, nodes_wanted
 from runtime.execution.probe import OverlapProbe, Timings
 from runtime.execution.profiles import Measured, Profile, load_profile, profile_key, save_profile
-from runtime.facts import Assigned, PhaseSlice, Returned
 from runtime.jobs.spec import parse_jobs
-from runtime.journal import record_of
+from runtime.journal.facts import Assigned, PhaseSlice, Returned
+from runtime.journal.invariants import check_run
+from runtime.journal.write import record_of
 from runtime.machine import Node, threads_of
-from tests.runtime.test_journal import FACTS
+from tests.runtime.journal.test_write import FACTS
 
 JOBS = parse_jobs({"version": 1, "jobs": [{"id": "a", "iterations": 1, "slo": 2, "task": "echo"}]}, "test", Path()).jobs
 NODES = tuple(Node(f"{pool}-{k}", pool, "m", (k,), (), 4.0, "1 core") for pool in ("rollout", "training") for k in range(2))

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Admitted, Reprofiled, Warm
-from runtime.cold_starts import ColdStarts, cold_starts_of
 from runtime.execution import nodes
 from runtime.execution.first_loads import has_loaded, note_loaded
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import Report
 from runtime.execution.profiles import job_as_stated, load_profile, profile_key
 from runtime.execution.run_plan import RunPlan
-from runtime.facts import LEASE, PhaseSlice, Profiled
-from runtime.journal import JOURNAL, read_facts, read_run
-from runtime.journal_replay import replay_journal
+from runtime.journal.cold_starts import ColdStarts, cold_starts_of
+from runtime.journal.facts import LEASE, PhaseSlice, Profiled
+from runtime.journal.record import RunRecord
+from runtime.journal.replay import replay_journal
+from runtime.journal.write import JOURNAL, read_facts, read_run
 from runtime.machine import Pool
-from runtime.record import RunRecord
 from tests.runtime.execution.pretend import NODES, Pretended, carry_out, plan_of
 
 ONE = (NODES[0], NODES[2])

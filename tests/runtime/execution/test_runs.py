@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.cluster.events import Admitted, Departed, Moved, Resumed
-from runtime.execution.checks import check_run
-from runtime.journal import state_of
+from runtime.journal.invariants import check_run
+from runtime.journal.write import state_of
 from runtime.machine import Node
 from tests.runtime.execution.conftest import Running
 

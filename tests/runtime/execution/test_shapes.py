@@ -11,16 +11,16 @@ import pytest
 
 from policies.api import Event, Move, Place, Placement, Plan, State, Ticked, isolated, may_move
 from rollmux_env.cluster.events import Arrived, Moved
-from rollmux_env.cluster_keys import Cluster
-from rollmux_env.cluster_keys import Pool as PoolSpec
-from rollmux_env.job_keys import Job
-from rollmux_env.phase_keys import Phase, Training
-from runtime.audit import audit
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.cluster import Pool as PoolSpec
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase, Training
 from runtime.execution.shape_estimates import with_shapes
 from runtime.jobs.shapes import estimated_phases
 from runtime.jobs.spec import JobSpec, parse_jobs
-from runtime.journal import JOURNAL, read_facts, record_of
-from runtime.journal_replay import replay_journal
+from runtime.journal.audit import audit
+from runtime.journal.replay import replay_journal
+from runtime.journal.write import JOURNAL, read_facts, record_of
 from runtime.run.driver import RunDriver
 from tests.runtime.execution.pretend import NODES, carry_out, plan_of
 

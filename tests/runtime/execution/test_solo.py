@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from runtime.audit import audit
 from runtime.execution import nodes
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.solo import PASSES
-from runtime.journal import JOURNAL, read_facts, record_of
-from runtime.journal_replay import replay_journal
-from runtime.record import RunRecord
+from runtime.journal.audit import audit
+from runtime.journal.record import RunRecord
+from runtime.journal.replay import replay_journal
+from runtime.journal.write import JOURNAL, read_facts, record_of
 from runtime.run.driver import RunDriver
 from tests.runtime.execution.pretend import NODES, carry_out, plan_of
 

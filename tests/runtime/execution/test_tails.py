@@ -14,12 +14,12 @@ from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.scheduler.shares import Shares, kept_parts
 from rollmux_env.timing.migration import Migration
 from runtime.compare import compare
-from runtime.execution.checks import check_run
-from runtime.facts import Span
-from runtime.journal import record_of
+from runtime.journal.facts import Span
+from runtime.journal.invariants import check_run
+from runtime.journal.write import record_of
 from runtime.machine import Node
 from tests.runtime.execution.conftest import Running
-from tests.runtime.test_journal import FACTS
+from tests.runtime.journal.test_write import FACTS
 
 
 def node(number: int, cores: int = 1, gpus: int = 0) -> Node:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.audit import audit
 from runtime.execution.run_plan import RunPlan
-from runtime.journal import JOURNAL, read_facts, record_of
-from runtime.journal_replay import replay_journal
+from runtime.journal.audit import audit
+from runtime.journal.replay import replay_journal
+from runtime.journal.write import JOURNAL, read_facts, record_of
 from runtime.run.driver import RunDriver
 from runtime.service.past import past_report
 from runtime.service.service import Service

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Moved
-from runtime.audit import audit
-from runtime.execution.checks import check_run
-from runtime.facts import PhaseSlice
-from runtime.journal import JOURNAL, read_facts, read_run
-from runtime.journal_replay import replay_journal
+from runtime.journal.audit import audit
+from runtime.journal.facts import PhaseSlice
+from runtime.journal.invariants import check_run
+from runtime.journal.record import RunRecord
+from runtime.journal.replay import replay_journal
+from runtime.journal.write import JOURNAL, read_facts, read_run
 from runtime.machine import Node
-from runtime.record import RunRecord
 from runtime.report.figures import figures
 from tests.runtime.execution.conftest import Running, nodes, run
 from tests.runtime.grpo.test_job import job

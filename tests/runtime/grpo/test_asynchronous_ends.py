@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from runtime.checkpoints import numbers, place_of
-from runtime.execution.checks import check_run
 from runtime.grpo.sample_files import read_rollouts
+from runtime.journal.invariants import check_run
+from runtime.journal.record import RunRecord
 from runtime.machine import Node
-from runtime.record import RunRecord
 from tests.runtime.execution.conftest import Running, nodes, run
 from tests.runtime.grpo.small_disk import PAGE, small_disk
 from tests.runtime.grpo.test_asynchronous import check_versions

@@ -19,15 +19,15 @@ from rollmux_env.cluster.events import Moved
 from rollmux_env.errors import InputError
 from rollmux_env.timing.trajectories import groups_of, read_trajectories
 from runtime.checkpoints import MANIFEST, damage
-from runtime.execution.checks import check_run
 from runtime.export import export_model
 from runtime.jobs.grpo_spec import ModelSpec
 from runtime.jobs.models import load_tokenizer, model_directory
-from runtime.journal import JOURNAL, read_run
+from runtime.journal.invariants import check_run
+from runtime.journal.record import RunRecord
+from runtime.journal.write import JOURNAL, read_run
 from runtime.machine import Node
 from runtime.output import LOGS
 from runtime.output import lines as lines_of
-from runtime.record import RunRecord
 from runtime.samples import read_samples
 from runtime.trajectories import TRAJECTORIES
 from tests.runtime.execution.conftest import Running, nodes, run, running_on

@@ -13,7 +13,6 @@ import pytest
 
 from policies.rollout.rounds import Rounds
 from runtime.checkpoints import MANIFEST
-from runtime.execution.checks import check_run
 from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Sampled
 from runtime.grpo.reward_worker import DistantRunner, RewardWorker
@@ -22,6 +21,7 @@ from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.shares import Share
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.jobs.tasks import Example
+from runtime.journal.invariants import check_run
 from runtime.machine import Node
 from runtime.phases import runtime_hook, set_session
 from tests.runtime.execution.conftest import Running, nodes, run

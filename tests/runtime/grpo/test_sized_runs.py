@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from runtime.execution.checks import check_run
+from runtime.journal.invariants import check_run
+from runtime.journal.record import RunRecord
 from runtime.machine import Node
-from runtime.record import RunRecord
 from tests.runtime.execution.conftest import Running, nodes, run
 from tests.runtime.grpo.here import always_resizes
 from tests.runtime.grpo.test_job import SMALL, job

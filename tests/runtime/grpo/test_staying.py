@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.execution.checks import check_run
-from runtime.record import RunRecord
+from runtime.journal.invariants import check_run
+from runtime.journal.record import RunRecord
 from tests.runtime.execution.conftest import Running, nodes, run
 from tests.runtime.grpo.test_job import SMALL, job
 

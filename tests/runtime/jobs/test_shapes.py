@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rollmux_env.cluster_keys import Cluster
 from rollmux_env.errors import InputError
+from rollmux_env.keys.cluster import Cluster
 from runtime.execution.pools import cluster_of, nodes_wanted
 from runtime.execution.profiles import profile_key
 from runtime.jobs.shapes import estimated_phases, nodes_in

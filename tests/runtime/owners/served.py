@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rollmux_env.cluster_keys import Cluster
-from rollmux_env.cluster_keys import Pool as PoolSpec
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.cluster import Pool as PoolSpec
 from rollmux_env.scheduler.members import HoldName
-from runtime.audit import audit
 from runtime.execution.run_plan import RunPlan
-from runtime.facts import Fact
 from runtime.jobs.spec import JobSpec, parse_jobs
-from runtime.journal import JOURNAL, read_facts
-from runtime.journal_replay import replay_journal
+from runtime.journal.audit import audit
+from runtime.journal.facts import Fact
+from runtime.journal.replay import replay_journal
+from runtime.journal.write import JOURNAL, read_facts
 from runtime.machine import Node
 from runtime.owners.http.leases import Leases
 from runtime.run.driver import RunDriver

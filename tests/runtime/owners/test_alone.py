@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from runtime.facts import Exceeded
+from runtime.journal.facts import Exceeded
 from tests.runtime.owners.served import PAIRS, Served, job, plan_of, served
 
 SHORT: dict[str, Any] = {"rollout": {"worst_case_s": 1.0}, "training": {"worst_case_s": 1.0}}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from runtime.audit import audit
-from runtime.facts import Iteration
-from runtime.journal import record_of
-from runtime.journal_replay import replay_journal
+from runtime.journal.audit import audit
+from runtime.journal.facts import Iteration
+from runtime.journal.replay import replay_journal
+from runtime.journal.write import record_of
 from runtime.refusals import Conflict
 from tests.runtime.owners.served import Served, job, plan_of, served
 

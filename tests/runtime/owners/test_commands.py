@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from runtime.audit import audit
 from runtime.execution.own_ray import is_alive
-from runtime.facts import Failed, Iteration, LeaseEnded
-from runtime.journal import JOURNAL, read_facts
+from runtime.journal.audit import audit
+from runtime.journal.facts import Failed, Iteration, LeaseEnded
+from runtime.journal.write import JOURNAL, read_facts
 from runtime.output import LOGS, lines
 from runtime.service.listening import Listen
 from runtime.service.service import Service

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rollmux_env.scheduler.members import HoldName
-from runtime.facts import Attached, Freed, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
+from runtime.journal.facts import Attached, Freed, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
+from runtime.journal.record import RunRecord
 from runtime.output import LOGS, lines
-from runtime.record import RunRecord
 from runtime.refusals import Conflict, NotFound
 from tests.runtime.owners.served import ELSEWHERE, PAIRS, Served, job, plan_of, served
 

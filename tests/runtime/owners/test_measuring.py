@@ -10,7 +10,7 @@ import pytest
 
 from rollmux_env.cluster.events import Arrived
 from runtime.execution.job_handle import JobHandle
-from runtime.facts import Iteration, Profiled
+from runtime.journal.facts import Iteration, Profiled
 from runtime.refusals import Conflict
 from tests.runtime.owners.served import ELSEWHERE, PAIR, PAIRS, Served, job, plan_of, served
 

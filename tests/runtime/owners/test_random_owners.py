@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from runtime.facts import Iteration
+from runtime.journal.facts import Iteration
 from runtime.owners.http import owner as owners
 from runtime.refusals import Conflict, NotFound
 from tests.runtime.owners.served import ELSEWHERE, HERE, PAIRS, Served, job, plan_of

@@ -10,7 +10,7 @@ from rollmux_env.cluster.events import Admitted, Progressed
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.run import PhaseRun
 from rollmux_env.scenario import Scenario, parse_scenario
-from runtime.facts import (
+from runtime.journal.facts import (
     Ended,
     Iteration,
     PhaseSlice,
@@ -20,8 +20,8 @@ from runtime.facts import (
     Started,
     SyncSlice,
 )
+from runtime.journal.record import RunRecord
 from runtime.machine import Node
-from runtime.record import RunRecord
 
 JOB = {"arrival_s": 0, "iterations": 20, "slo": 1.5, "rollout": {"worst_case_s": 10}, "training": {"worst_case_s": 10}}
 POOL = {"gpus_per_node": 1, "usd_per_gpu_hour": 1}

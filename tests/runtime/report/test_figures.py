@@ -8,7 +8,7 @@ import json
 import pytest
 
 from rollmux_env.report.tables import show
-from runtime.facts import Bound, Failed, PhaseSlice
+from runtime.journal.facts import Bound, Failed, PhaseSlice
 from runtime.report.figures import figures
 from runtime.report.shared_time import shared_times
 from runtime.report.summary import summary

@@ -10,7 +10,7 @@ import pytest
 
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.report.tables import show
-from runtime.facts import LEASE, Assigned, Failed, PhaseSlice, Returned
+from runtime.journal.facts import LEASE, Assigned, Failed, PhaseSlice, Returned
 from runtime.report.folder import gantt_of, scalars, trace_of, write_report
 from runtime.report.summary import summary
 from tests.runtime.report.replayed import recorded, scenario_of

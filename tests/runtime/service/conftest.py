@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import ray
 
-from rollmux_env.cluster_keys import Cluster
-from rollmux_env.cluster_keys import Pool as PoolSpec
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.cluster import Pool as PoolSpec
 from runtime.execution.run_plan import RunPlan, Timeouts
 from runtime.jobs.spec import parse_jobs
-from runtime.journal import read_run
+from runtime.journal.record import RunRecord
+from runtime.journal.write import read_run
 from runtime.machine import Node
-from runtime.record import RunRecord
 from runtime.service.service import Service
 from tests.runtime.execution.conftest import nodes as nodes  # the fixture
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from runtime.audit import audit
 from runtime.execution.own_ray import is_alive
 from runtime.execution.run_plan import Timeouts
-from runtime.journal import JOURNAL, read_facts
+from runtime.journal.audit import audit
+from runtime.journal.write import JOURNAL, read_facts
 from runtime.output import LARGEST, LOGS
 from tests.runtime.service.conftest import Serving
 from tests.runtime.service.test_service import over, true_throughout

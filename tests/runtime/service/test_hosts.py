@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rollmux_env.cluster_keys import Cluster, Pool
 from rollmux_env.errors import InputError
+from rollmux_env.keys.cluster import Cluster, Pool
 from runtime.execution.hosts import Hosts, more_nodes, nodes_of_hosts
-from runtime.journal import JOURNAL, read_facts, record_of
-from runtime.journal_replay import replay_journal
+from runtime.journal.replay import replay_journal
+from runtime.journal.write import JOURNAL, read_facts, record_of
 from runtime.service.plan import ServiceOptions
 from runtime.service.serve_here import _plan, add_hosts
 from runtime.service.service import Service

@@ -9,7 +9,7 @@ import pytest
 
 from rollmux_env.cluster.events import Moved, Reprofiled, Withdrawn
 from rollmux_env.errors import InputError
-from runtime.execution.checks import check_run
+from runtime.journal.invariants import check_run
 from runtime.output import LOGS, lines
 from runtime.service.report import STATES
 from tests.fixtures import copied

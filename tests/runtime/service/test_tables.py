@@ -8,7 +8,7 @@ import pytest
 
 from rollmux_env.report.tables import show
 from rollmux_env.scheduler.preview import Preview
-from runtime.facts import Span
+from runtime.journal.facts import Span
 from runtime.service.figures import Usage
 from runtime.service.queue_tables import preview_table
 from runtime.service.snapshot import profile_of

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from runtime.journal import read_run
+from runtime.journal.write import read_run
 from tests.runtime.service.conftest import Serving
 from tests.runtime.service.test_service import SLEEPER, over
 

@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from runtime.journal import JOURNAL
-from runtime.journal_reading import entries_after
+from runtime.journal.read import entries_after
+from runtime.journal.write import JOURNAL
 from tests.runtime.service.http.conftest import Served
 from tests.runtime.service.http.test_jobs import JOB
 from tests.runtime.service.http.test_strangers import parsed, request

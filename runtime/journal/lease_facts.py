@@ -1,4 +1,4 @@
-"""What happens between the service and jobs that run elsewhere, a fact each; they are among those of `runtime.facts`."""
+"""What happens between the service and jobs that run elsewhere, a fact each; they are among those of `runtime.journal.facts`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Granted:
 
     Attributes:
         phase, iteration: which. extra: a rollout that counts no iteration.
-        asked_s, start_s, switched: as of `runtime.facts.PhaseSlice`, which says later that it is over.
+        asked_s, start_s, switched: as of `runtime.journal.facts.PhaseSlice`, which says later that it is over.
     """
 
     at_s: float

@@ -24,8 +24,7 @@ from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.errors import InputError, InvariantError
 from rollmux_env.replay.checks import check_state
 from rollmux_env.validation_errors import one_line
-from runtime.execution.checks import check_run
-from runtime.facts import (
+from runtime.journal.facts import (
     LEASE,
     Assigned,
     Bound,
@@ -43,8 +42,9 @@ from runtime.facts import (
     SyncSlice,
     Undrained,
 )
-from runtime.journal import IMPOSSIBLE, JOURNAL, read_facts, record_of
-from runtime.record import RunRecord
+from runtime.journal.invariants import check_run
+from runtime.journal.record import RunRecord
+from runtime.journal.write import IMPOSSIBLE, JOURNAL, read_facts, record_of
 
 Outcome = Literal["done", "over_budget", "failed", "cancelled", "present"]
 

@@ -14,8 +14,8 @@ from collections import defaultdict
 from rollmux_env.cluster.events import Departed
 from rollmux_env.errors import InvariantError
 from rollmux_env.replay.checks import check_clock, check_sample
-from runtime.facts import Offloaded, PhaseSlice, Span
-from runtime.record import RunRecord
+from runtime.journal.facts import Offloaded, PhaseSlice, Span
+from runtime.journal.record import RunRecord
 
 
 def check_run(record: RunRecord) -> None:

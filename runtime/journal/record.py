@@ -12,10 +12,10 @@ from functools import cache
 from typing import get_args, get_origin, get_type_hints
 
 from rollmux_env.cluster.events import Event, OverBudget
-from rollmux_env.cluster_keys import Cluster, Pool
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.cluster import Cluster, Pool
+from rollmux_env.keys.job import Job
 from rollmux_env.replay.run import PhaseRun
-from runtime.facts import (
+from runtime.journal.facts import (
     LEASE,
     Absent,
     Assigned,

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Placement
-from rollmux_env.cluster_keys import Cluster, Pool
-from rollmux_env.job_keys import Job
-from rollmux_env.phase_keys import Phase, Training
-from runtime.audit import audit
-from runtime.facts import (
+from rollmux_env.keys.cluster import Cluster, Pool
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase, Training
+from runtime.jobs.spec import parse_jobs
+from runtime.journal.audit import audit
+from runtime.journal.facts import (
     Assigned,
     Cancelled,
     Checkpointed,
@@ -33,12 +34,11 @@ from runtime.facts import (
     Started,
     Submitted,
 )
-from runtime.jobs.spec import parse_jobs
-from runtime.journal import JOURNAL
+from runtime.journal.write import JOURNAL
 from runtime.machine import Node
 from tests.conftest import Command
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 POOL = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
 NODES = tuple(Node(f"{pool}-0", pool, "machine", (0,), (), 8.0, "1 core") for pool in ("rollout", "training"))

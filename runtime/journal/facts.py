@@ -11,21 +11,21 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rollmux_env.cluster.events import Event
-from rollmux_env.cluster_keys import Cluster
-from rollmux_env.job_keys import Job
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.nodes import LEASE as LEASE
 from rollmux_env.scheduler.nodes import Assigned as Assigned
 from rollmux_env.scheduler.nodes import Returned as Returned
 from rollmux_env.scheduler.shares import Span as Span
 from runtime.jobs.spec import JobSpec
-from runtime.lease_facts import Attached as Attached
-from runtime.lease_facts import Confined as Confined
-from runtime.lease_facts import Continued as Continued
-from runtime.lease_facts import Exceeded as Exceeded
-from runtime.lease_facts import Freed as Freed
-from runtime.lease_facts import Granted as Granted
-from runtime.lease_facts import LeaseEnded as LeaseEnded
-from runtime.lease_facts import Suspected as Suspected
+from runtime.journal.lease_facts import Attached as Attached
+from runtime.journal.lease_facts import Confined as Confined
+from runtime.journal.lease_facts import Continued as Continued
+from runtime.journal.lease_facts import Exceeded as Exceeded
+from runtime.journal.lease_facts import Freed as Freed
+from runtime.journal.lease_facts import Granted as Granted
+from runtime.journal.lease_facts import LeaseEnded as LeaseEnded
+from runtime.journal.lease_facts import Suspected as Suspected
 from runtime.machine import Node, Pool
 from runtime.residency.choice import Waits
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollmux_env.errors import InputError
-from rollmux_env.key_values import parse_pairs, parse_value
+from rollmux_env.keys.values import parse_pairs, parse_value
 
 
 def test_the_last_pair_of_a_key_counts() -> None:

@@ -22,11 +22,11 @@ from rollmux_env.scheduler import facts as core_facts
 from rollmux_env.scheduler.commands import Grant
 from rollmux_env.scheduler.core import Scheduler, Step
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Returned
-from runtime.facts import Fact, Relaunched
 from runtime.jobs.shapes import estimated_phases
-from runtime.journal import record_of, state_of
-from runtime.journal_timeline import Instant, Timeline, own_permits, permit_phase
-from runtime.record import RunRecord
+from runtime.journal.facts import Fact, Relaunched
+from runtime.journal.record import RunRecord
+from runtime.journal.timeline import Instant, Timeline, own_permits, permit_phase
+from runtime.journal.write import record_of, state_of
 
 _OF_SEATS = (
     *(core_facts.Ready, core_facts.Finished, core_facts.Sampled, core_facts.Synced, core_facts.Absent, core_facts.Continued),

@@ -8,8 +8,8 @@ from rollmux_env.errors import InputError
 from rollmux_env.fields import FileModel, Positive
 
 if TYPE_CHECKING:
-    from rollmux_env.cluster_keys import Cluster
-    from rollmux_env.job_keys import Job
+    from rollmux_env.keys.cluster import Cluster
+    from rollmux_env.keys.job import Job
 
 _ROUNDED = 1e-6  # relative: seconds and gigabytes of a model are rounded
 

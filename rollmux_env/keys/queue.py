@@ -12,7 +12,7 @@ from rollmux_env.fields import FileModel, Index, NonNegative, Positive
 from rollmux_env.validation_errors import field_error
 
 if TYPE_CHECKING:
-    from rollmux_env.cluster_keys import Cluster
+    from rollmux_env.keys.cluster import Cluster
 
 
 class Budget(FileModel):

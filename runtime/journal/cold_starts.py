@@ -3,10 +3,10 @@ those that are observed."""
 
 from __future__ import annotations
 
-from runtime.facts import PhaseSlice, Profiled
 from runtime.jobs.spec import JobSpec
+from runtime.journal.facts import PhaseSlice, Profiled
+from runtime.journal.record import RunRecord
 from runtime.machine import Pool
-from runtime.record import RunRecord
 
 
 class ColdStarts:

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Admitted, Departed
-from runtime.facts import LEASE, Assigned, Fact, PhaseSlice, SyncSlice
-from runtime.journal import JOURNAL, read_facts
-from runtime.journal_replay import replay_journal
+from runtime.journal.facts import LEASE, Assigned, Fact, PhaseSlice, SyncSlice
+from runtime.journal.replay import replay_journal
+from runtime.journal.write import JOURNAL, read_facts
 from tests.conftest import Command
 from tests.runtime.execution.pretend import NODES, carry_out, plan_of
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 RUNS = ("finished-run", "interrupted-run", "service")
 
 

@@ -21,11 +21,12 @@ from rollmux_env.cluster.events import (
     Ticked,
     Withdrawn,
 )
-from rollmux_env.cluster_keys import Cluster, Pool
 from rollmux_env.errors import InputError
-from rollmux_env.job_keys import Job
-from rollmux_env.phase_keys import Phase, Training
-from runtime.facts import (
+from rollmux_env.keys.cluster import Cluster, Pool
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase, Training
+from runtime.jobs.spec import parse_jobs
+from runtime.journal.facts import (
     Assigned,
     Bound,
     Cancelled,
@@ -42,8 +43,8 @@ from runtime.facts import (
     Submitted,
     SyncSlice,
 )
-from runtime.jobs.spec import parse_jobs
-from runtime.journal import (
+from runtime.journal.record import fields_of_kinds
+from runtime.journal.write import (
     JOURNAL,
     LOCK,
     SCHEMA,
@@ -57,7 +58,6 @@ from runtime.journal import (
     take_lock,
 )
 from runtime.machine import Node
-from runtime.record import fields_of_kinds
 
 POOL = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
 CLUSTER = Cluster(rollout=POOL, training=POOL, migration_s=1.0)

@@ -14,7 +14,7 @@ from rollmux_env.cluster.events import Event
 from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular
 from rollmux_env.validation_errors import describe, one_line
-from runtime.facts import Fact
+from runtime.journal.facts import Fact
 
 JOURNAL = "journal.sqlite"
 SCHEMA = 2

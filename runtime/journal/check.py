@@ -14,9 +14,9 @@ from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, copy_data
 from rollmux_env.validation_errors import one_line
-from runtime.facts import Fact, Started
-from runtime.journal import IMPOSSIBLE, LOCK
-from runtime.journal_reading import JOURNAL, DamagedJournal, facts_of, opened, structure_problem
+from runtime.journal.facts import Fact, Started
+from runtime.journal.read import JOURNAL, DamagedJournal, facts_of, opened, structure_problem
+from runtime.journal.write import IMPOSSIBLE, LOCK
 from runtime.own_folder import spare_folder
 
 

@@ -28,10 +28,10 @@ from rollmux_env.cluster.events import (
 from rollmux_env.scheduler import facts as core_facts
 from rollmux_env.scheduler.core import Entry
 from rollmux_env.scheduler.nodes import LEASE, Assigned, Returned
-from runtime.cold_starts import ColdStarts
-from runtime.execution.job_handle import busy_s
-from runtime.execution.profiling import nodes_asked
-from runtime.facts import (
+from runtime.jobs.shapes import estimated_phases
+from runtime.jobs.spec import JobSpec, nodes_asked
+from runtime.journal.cold_starts import ColdStarts
+from runtime.journal.facts import (
     Absent,
     Attached,
     Checkpointed,
@@ -52,10 +52,8 @@ from runtime.facts import (
     Suspected,
     Undrained,
 )
-from runtime.jobs.shapes import estimated_phases
-from runtime.jobs.spec import JobSpec
-from runtime.journal_guests import batches, visits
-from runtime.record import RunRecord
+from runtime.journal.guests import batches, busy_s, visits
+from runtime.journal.record import RunRecord
 
 _NOBODY = "nobody knows who"  # in place of a job's id
 _OF_LEASES = (Attached, Granted, LeaseEnded, Suspected, Freed, Continued)

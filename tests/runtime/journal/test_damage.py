@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import InputError
-from runtime.journal import JOURNAL, LOCK, Journal, is_begun, read_facts, take_lock
-from runtime.journal_check import check_journal
+from runtime.journal.check import check_journal
+from runtime.journal.write import JOURNAL, LOCK, Journal, is_begun, read_facts, take_lock
 from tests.conftest import Command
 from tests.fixtures import FIXTURES
-from tests.runtime.test_journal import FACTS
+from tests.runtime.journal.test_write import FACTS
 
 COMMANDS = ("run --resume", "serve", "status --at", "compare", "journal replay", "journal audit")
 JOBS = [{"id": name, "iterations": 3} for name in "ab"]

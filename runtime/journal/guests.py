@@ -11,9 +11,9 @@ from math import inf
 from typing import NamedTuple
 
 from rollmux_env.scheduler.nodes import LEASE
-from runtime.facts import Cancelled, Failed, LeaseEnded, PhaseSlice, Restarted
+from runtime.journal.facts import Cancelled, Failed, LeaseEnded, PhaseSlice, Restarted
+from runtime.journal.record import RunRecord
 from runtime.machine import lacked_core
-from runtime.record import RunRecord
 
 
 class Visit(NamedTuple):
@@ -96,3 +96,8 @@ def _cleared_s(record: RunRecord, job_id: str, failed_s: float) -> float:
     freed_s = max(freed, default=inf) if lost else failed_s
     cut = (part.end_s for part in record.phases if part.job_id == job_id and part.profile and not part.ok)
     return min((end_s for end_s in cut if end_s >= freed_s), default=freed_s)
+
+
+def busy_s(part: PhaseSlice) -> float:
+    """Node-seconds in which a phase ran."""
+    return sum(span.share * max(0.0, min(span.until_s, part.done_s) - max(span.from_s, part.run_s)) for span in part.node_spans())

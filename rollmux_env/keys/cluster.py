@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from rollmux_env.fields import Count, FileModel, NonNegative, PoolName, UserName
-from rollmux_env.network_keys import Network
-from rollmux_env.queue_keys import Quota
+from rollmux_env.keys.network import Network
+from rollmux_env.keys.queue import Quota
 from rollmux_env.validation_errors import field_error
 
 Side = Literal["rollout", "training"]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from rollmux_env.fields import Count, FileModel, NodeCount, NonNegative, PoolName, Positive, stated
-from rollmux_env.phase_keys import Actual, Phase, Switch, Training, node_keys
+from rollmux_env.keys.phases import Actual, Phase, Switch, Training, node_keys
 from rollmux_env.validation_errors import field_error
 
 if TYPE_CHECKING:
-    from rollmux_env.job_keys import Job
+    from rollmux_env.keys.job import Job
 
 MOST_SHAPES = 16
 

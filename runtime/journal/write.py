@@ -27,7 +27,8 @@ from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.files import private_opener
 from rollmux_env.validation_errors import one_line
-from runtime.facts import (
+from runtime.jobs.spec import JobSpec
+from runtime.journal.facts import (
     Ended,
     Fact,
     Granted,
@@ -38,13 +39,12 @@ from runtime.facts import (
     Started,
     SyncSlice,
 )
-from runtime.jobs.spec import JobSpec
-from runtime.journal_reading import JOURNAL as JOURNAL
-from runtime.journal_reading import SCHEMA as SCHEMA
-from runtime.journal_reading import TABLE, connect, upgrade
-from runtime.journal_reading import is_begun as is_begun
-from runtime.journal_reading import read_facts as read_facts
-from runtime.record import RunRecord, fields_of_kinds
+from runtime.journal.read import JOURNAL as JOURNAL
+from runtime.journal.read import SCHEMA as SCHEMA
+from runtime.journal.read import TABLE, connect, upgrade
+from runtime.journal.read import is_begun as is_begun
+from runtime.journal.read import read_facts as read_facts
+from runtime.journal.record import RunRecord, fields_of_kinds
 
 DRIVER_LOCK = "driver.lock"  # of the process that a run or a service was started by
 LOCK = "journal.lock"

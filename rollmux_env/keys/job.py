@@ -22,9 +22,9 @@ from rollmux_env.fields import (
     by_name,
 )
 from rollmux_env.kernel.alone import alone_s
-from rollmux_env.phase_keys import Phase, Training
-from rollmux_env.queue_keys import Budget
-from rollmux_env.shape_keys import MOST_SHAPES, Phases, PhaseShape, Shape, TrainingShape, check_shapes, reshaped
+from rollmux_env.keys.phases import Phase, Training
+from rollmux_env.keys.queue import Budget
+from rollmux_env.keys.shapes import MOST_SHAPES, Phases, PhaseShape, Shape, TrainingShape, check_shapes, reshaped
 from rollmux_env.timing.described import Lengths, Model, Timing
 from rollmux_env.validation_errors import field_error
 

@@ -1,0 +1,1 @@
+"""The keys of scenario and job files, with their checks."""
