@@ -40,7 +40,7 @@ def submit(
     """
     from runtime.jobs.spec import load_jobs
     from runtime.service.client import connected
-    from runtime.service.limits import check_limits
+    from runtime.service.plan import check_limits
 
     jobs = load_jobs(file)
     check_limits(jobs.jobs, 0)

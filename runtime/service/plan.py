@@ -1,8 +1,8 @@
-"""What a service is asked to be, and goes on being."""
+"""What a service is asked to be, and goes on being; and how much it takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +11,14 @@ from rollmux_env.keys.cluster import Cluster
 from runtime.execution.nodes import keep_names
 from runtime.execution.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
 from runtime.execution.run_plan import DISPATCH, LeaseRules, RunPlan, planning_switches
+from runtime.jobs.spec import JobSpec
 from runtime.journal.write import JOURNAL, is_begun, read_run
 from runtime.machine import Node, Pool
+from runtime.refusals import TooMany, Unprocessable
 from runtime.service.listening import Listen
+
+MOST_JOBS = 10_000  # that wait or run
+MOST_BYTES = 64 << 10  # of a job's description, which the journal keeps
 
 
 @dataclass(frozen=True)
@@ -73,3 +78,21 @@ def service_plan(folder: Path, wish: ServiceOptions, find: Callable[[dict[Pool, 
     return RunPlan(
         specs, start.cluster, nodes, start.policy, start.dispatch, start.seed, str(folder), resume=True, models=True, leases=rules
     )
+
+
+def check_limits(specs: Sequence[JobSpec], present: int) -> None:
+    """Make sure that a service can take jobs.
+
+    Args:
+        present: jobs that it has, those aside that have ended.
+
+    Raises:
+        TooMany: they are too many. Unprocessable: one is too long. One line.
+    """
+    for spec in specs:
+        size = len(spec.model_dump_json().encode())
+        if size > MOST_BYTES:
+            raise Unprocessable(f"job {spec.id}: its description has {size} bytes; a service takes {MOST_BYTES} at most")
+    if present + len(specs) > MOST_JOBS:
+        room = max(0, MOST_JOBS - present)
+        raise TooMany(f"{len(specs)} jobs are too many: {present} wait or run, and a service takes {room} more at most")

@@ -29,9 +29,9 @@ from runtime.service.command_tokens import CommandTokens
 from runtime.service.events import Entry, Events
 from runtime.service.figures import Figures
 from runtime.service.forecast import QueueForecast
-from runtime.service.limits import check_limits
 from runtime.service.listening import Listen
 from runtime.service.operations import OperationsLog
+from runtime.service.plan import check_limits
 from runtime.service.report import STATES, Reports
 from runtime.service.snapshot import state_of_job, take_overview
 from runtime.service.tokens import Tokens
@@ -188,7 +188,7 @@ class Service:
         Raises:
             InputError: one has a name that was used before, asks for more nodes than there are, for more memory than they
                 have, or for more room for checkpoints than the disk has beside those of the other jobs, or they are too many or
-                too long (`runtime.service.limits`), or the journal cannot be written: none is taken; one line.
+                too long (`runtime.service.plan`), or the journal cannot be written: none is taken; one line.
         """
         driver, run = self._running()
         for line in self._check(specs):

@@ -1,4 +1,4 @@
-"""The application: all that a service answers, behind its guard."""
+"""The application: all that a service answers, behind a guard that asks for a token before anything else is looked at."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rollmux_env.validation_errors import one_line
-from runtime.service.http import jobs, leases, nodes, overview
 from runtime.service.http.answers import JSON, answer, error
-from runtime.service.http.endpoint import Endpoints
-from runtime.service.http.guard import MOST_OPEN, Guard
+from runtime.service.http.endpoint import HOLDER, Endpoints
 from runtime.service.http.openapi import describe_api
+from runtime.service.http.operations import OPERATIONS
 from runtime.service.operations import OperationsLog
 from runtime.service.service import Service
 from runtime.service.tokens import Tokens
 
+MOST_OPEN = 10_000  # requests
+MOST_HEADERS = 16 << 10  # bytes
+OPEN_TO_ALL = ("/healthz", "/")
+_BEARER = b"bearer "
+_UNKNOWN = {"WWW-Authenticate": 'Bearer realm="rollmux"'}
 _PAGE = {  # it runs its own script, and asks nobody but the service
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-
-OPERATIONS = (*leases.OPERATIONS, *jobs.OPERATIONS, *overview.OPERATIONS, *nodes.OPERATIONS)  # what is asked most comes first
 
 
 def make_app(service: Service, tokens: Tokens, log: OperationsLog, most_open: int = MOST_OPEN) -> ASGIApp:
@@ -64,3 +66,45 @@ def make_app(service: Service, tokens: Tokens, log: OperationsLog, most_open: in
 async def _refused(request: Request, wrong: HTTPException) -> Response:
     problem = {404: "there is no such path", 405: "this path has no such method"}.get(wrong.status_code, wrong.detail)
     return error(wrong.status_code, problem, wrong.headers)
+
+
+class Guard:
+    """Lets requests through to an app; their scope has the holder of the token then.
+
+    Args:
+        app: behind it. tokens: of those who may come in. most_open: requests at a time.
+    """
+
+    def __init__(self, app: ASGIApp, tokens: Tokens, most_open: int = MOST_OPEN) -> None:
+        self._app = app
+        self._tokens = tokens
+        self._most_open = most_open
+        self._open = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # there are no web sockets
+            return
+        refused = None
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        if sum(len(name) + len(value) + 4 for name, value in headers) > MOST_HEADERS:
+            refused = error(431, f"the headers of a request have {MOST_HEADERS} bytes at most")
+        elif self._open >= self._most_open:
+            refused = error(429, f"{self._most_open} requests are open; there is room for no more", {"Retry-After": "1"})
+        elif scope["path"] not in OPEN_TO_ALL:
+            values = [value for name, value in headers if name == b"authorization"]
+            bearer = (
+                values[0][len(_BEARER) :].strip() if len(values) == 1 and values[0][: len(_BEARER)].lower() == _BEARER else None
+            )
+            holder = self._tokens.holder(bearer.decode("latin-1")) if bearer else None
+            if holder is None:
+                why = "needs the header `Authorization: Bearer TOKEN`" if bearer is None else "this token is none of the service's"
+                refused = error(401, why, _UNKNOWN)
+            scope[HOLDER] = holder
+        if refused is not None:
+            await refused(scope, receive, send)
+            return
+        self._open += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._open -= 1

@@ -1,30 +1,90 @@
-"""From a request to the work of its operation, and from what comes of it to an answer."""
+"""From a request to the work of its operation, and from what comes of it to an answer.
+
+What can be asked is an operation: a method, a path, the right that it takes, and what its body and its query look like. Routes and
+the description of the API are made of the same operations, so that neither has what the other has not.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import format_error, one_line, problems
 from runtime.refusals import NotAllowed, TooMany
-from runtime.service.http.answers import error, refusal
-from runtime.service.http.guard import HOLDER
-from runtime.service.http.operations import Body, Call, Operation
+from runtime.service.http.answers import JSON, answer, error, refusal
 from runtime.service.operations import OperationsLog
 from runtime.service.service import Service
 from runtime.service.tokens import Holder, Right
 
+HOLDER = "holder"  # of the token: key of the scope of a request
 MOST_BYTES = 1 << 20  # of a body
 MOST_OF_A_LEASE = 4  # open requests
 _BODY_S = 30.0  # that a body may take to arrive
+
+
+class Query(BaseModel):
+    """Parameters behind the question mark of a URL."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class Body(Query):
+    """A JSON object that is sent."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Call(NamedTuple):
+    """A request that may be made.
+
+    Attributes:
+        path: parts of its path by name. query, body: as the operation's models say; None where it has none.
+    """
+
+    service: Service
+    holder: Holder
+    path: Mapping[str, str]
+    query: Any = None
+    body: Any = None
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Something that can be asked.
+
+    Attributes:
+        path: with the names of its parts in braces. right: the least that a token must have.
+        work: finds the answer, a value of JSON or a whole response; InputErrors that it raises are answered by their kind.
+        summary: one line. query, body: what comes with it. A body whose model is no `Body` is handed over as the JSON that it is.
+        status: of an answer that is no error. media: its type. refuses: other statuses, beside those that every operation has.
+        waits: it may wait for something to happen: it ends when the client has gone.
+        logged: it is in the log of operations; else it changes nothing, or the journal says who did it.
+    """
+
+    name: str
+    method: str
+    path: str
+    right: Right
+    work: Callable[[Call], Awaitable[Any]]
+    summary: str
+    query: type[Query] | None = None
+    body: type[BaseModel] | None = None
+    status: int = 200
+    media: str = JSON
+    refuses: tuple[int, ...] = ()
+    waits: bool = False
+    logged: bool = False
 
 
 class Endpoints:
@@ -37,103 +97,86 @@ class Endpoints:
     def __init__(self, service: Service, log: OperationsLog) -> None:
         self._service = service
         self._log = log
-        self._background: set[asyncio.Task[None]] = set()
-        self._open_of: dict[str, int] = {}  # requests of leases
+        self._open_of: Counter[str | None] = Counter()  # requests of leases
 
     def make(self, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
         """The function for an operation."""
 
         async def endpoint(request: Request) -> Response:
-            holder: Holder = request.scope[HOLDER]
-            lease = request.path_params.get("lease")
-            call = None
+            call = Call(self._service, request.scope[HOLDER], request.path_params)
             try:
-                if holder.right < operation.right:
-                    raise NotAllowed(f"this token has the right to {_name(holder.right)}, not to {_name(operation.right)}")
-                if lease is not None:
-                    self._come(lease)
-                try:
-                    query = None if operation.query is None else _query_of(request, operation.query)
-                    body = None if operation.body is None else _parsed(await _body_of(request), operation.body)
-                    call = Call(self._service, holder, request.path_params, query, body, self._background)
+                _allow(call.holder, operation.right)
+                with self._counted(call.path.get("lease")):
+                    if operation.query is not None:
+                        call = call._replace(query=_query_of(request, operation.query))
+                    if operation.body is not None:
+                        call = call._replace(body=_parsed(await _body_of(request), operation.body))
                     work = operation.work(call)
-                    response = await (_while_connected(work, request) if operation.waits else work)
-                finally:
-                    if lease is not None:
-                        self._go(lease)
+                    value = await (_while_connected(work, request) if operation.waits else work)
+                response = value if isinstance(value, Response) else answer(value, operation.status)
             except InputError as refused:
                 response = refusal(refused)
             except asyncio.CancelledError:  # the server closes
                 response = error(503, "the service is stopping", {"Connection": "close", "Retry-After": "1"})
-            except _Unread as unread:
-                response = error(unread.status, str(unread))  # what still comes of the body is dropped for a while
-            if operation.logged and not getattr(call and call.query, "dry_run", False):
-                self._write(operation.logged, holder, request, call, response)
+            except HTTPException as unread:
+                response = error(unread.status_code, unread.detail)  # what still comes of the body is dropped for a while
+            if operation.logged and not getattr(call.query, "dry_run", False):
+                outcome = "done" if response.status_code < 300 else bytes(response.body).decode()
+                self._log.write(call.holder.user, operation.name, _subject(call), outcome)
             return response
 
         return endpoint
 
-    def _write(self, name: str, holder: Holder, request: Request, call: Call | None, response: Response) -> None:
-        subject = next(iter(request.path_params.values()), "")
-        if not subject and call is not None:
-            entries = call.body if isinstance(call.body, list) else [call.body]
-            subject = ", ".join(str(entry.get("id", "")) for entry in entries if isinstance(entry, dict))
-        outcome = "done" if response.status_code < 300 else bytes(response.body).decode()
-        self._log.write(holder.user, name, subject, outcome)
-
-    def _come(self, lease: str) -> None:
-        count = self._open_of.get(lease, 0)
-        if count >= MOST_OF_A_LEASE:
+    @contextmanager
+    def _counted(self, lease: str | None) -> Iterator[None]:
+        """Count a request of a lease as open; raises TooMany, one line, where there are as many as there may be."""
+        if lease is None:
+            yield
+            return
+        if self._open_of[lease] >= MOST_OF_A_LEASE:
             raise TooMany(f"a lease has {MOST_OF_A_LEASE} open requests at most")
-        self._open_of[lease] = count + 1
+        self._open_of[lease] += 1
+        try:
+            yield
+        finally:
+            self._open_of[lease] -= 1
+            if not self._open_of[lease]:
+                del self._open_of[lease]
 
-    def _go(self, lease: str) -> None:
-        self._open_of[lease] -= 1
-        if not self._open_of[lease]:
-            del self._open_of[lease]
+
+def _allow(holder: Holder, right: Right) -> None:
+    if holder.right < right:
+        raise NotAllowed(f"this token has the right to {holder.right.name.lower()}, not to {right.name.lower()}")
 
 
-class _Unread(Exception):
-    """A body that is not read to its end.
-
-    Args:
-        status: that goes with it. problem: one line.
-    """
-
-    def __init__(self, status: int, problem: str) -> None:
-        super().__init__(problem)
-        self.status = status
+def _subject(call: Call) -> str:
+    """What a request is about: the job, node or lease of its path, else the jobs of its body."""
+    entries = call.body if isinstance(call.body, list) else [call.body]
+    return next(iter(call.path.values()), "") or ", ".join(str(entry.get("id", "")) for entry in entries if isinstance(entry, dict))
 
 
 async def _body_of(request: Request) -> bytes:
-    """The body; raises `_Unread` where it is too long or does not come."""
-    too_long = _Unread(413, f"a body has {MOST_BYTES} bytes at most")
+    """The body; raises HTTPException where it is too long or does not come."""
     length = request.headers.get("content-length", "0")
-    if not length.isdigit() or len(length) > 10 or int(length) > MOST_BYTES:
-        raise too_long
     data = bytearray()
-    try:
-        async with asyncio.timeout(_BODY_S):
-            async for part in request.stream():
-                data += part
-                if len(data) > MOST_BYTES:
-                    raise too_long
-    except TimeoutError:
-        raise _Unread(408, f"the body has not come within {_BODY_S:.0f} s") from None
-    return bytes(data)
+    if length.isdigit() and len(length) <= 10 and int(length) <= MOST_BYTES:
+        try:
+            async with asyncio.timeout(_BODY_S):
+                async for part in request.stream():
+                    data += part
+                    if len(data) > MOST_BYTES:
+                        break
+                else:
+                    return bytes(data)
+        except TimeoutError:
+            raise HTTPException(408, f"the body has not come within {_BODY_S:.0f} s") from None
+    raise HTTPException(413, f"a body has {MOST_BYTES} bytes at most")
 
 
 def _parsed(data: bytes, model: type[BaseModel]) -> Any:
-    """What a body says.
-
-    Raises:
-        InputError: it is not as the model says; one line.
-    """
+    """What a body says; raises InputError, one line, where it is not as the model says."""
     if issubclass(model, Body):
-        try:
-            return model.model_validate_json(data or b"{}")
-        except ValidationError as wrong:
-            raise InputError(_problem_of(wrong, model)) from None
+        return _valid(lambda: model.model_validate_json(data or b"{}"), model)
     try:
         return from_json(data, allow_inf_nan=False)
     except ValueError as wrong:
@@ -145,35 +188,30 @@ def _query_of(request: Request, model: type[BaseModel]) -> BaseModel:
     parameters = dict(pairs)
     if len(parameters) < len(pairs):
         raise InputError("a parameter is given twice")
+    return _valid(lambda: model.model_validate(parameters), model)
+
+
+def _valid(validate: Callable[[], BaseModel], model: type[BaseModel]) -> BaseModel:
     try:
-        return model.model_validate(parameters)
+        return validate()
     except ValidationError as wrong:
-        raise InputError(_problem_of(wrong, model)) from None
+        problem = one_line(format_error(problems(wrong)[0], model))
+        raise InputError(problem.replace("this file format", "this request")) from None
 
 
-def _problem_of(wrong: ValidationError, model: type[BaseModel]) -> str:
-    return one_line(format_error(problems(wrong)[0], model)).replace("this file format", "this request")
-
-
-async def _while_connected(work: Awaitable[Response], request: Request) -> Response:
+async def _while_connected(work: Awaitable[Any], request: Request) -> Any:
     """What comes of work that may wait, as long as there is somebody to tell."""
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_gone(request.receive))
+    leaving = asyncio.ensure_future(_gone(request))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            return Response(status_code=499)  # which nobody reads
-        return working.result()
+        return working.result() if working.done() else Response(status_code=499)  # which nobody reads
     finally:
         leaving.cancel()
         working.cancel()
 
 
-async def _gone(receive: Receive) -> None:
+async def _gone(request: Request) -> None:
     """Wait until the client has gone; what it sends meanwhile nobody reads."""
-    while (await receive())["type"] != "http.disconnect":
+    while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _name(right: Right) -> str:
-    return right.name.lower()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 from runtime.service.http.answers import JSON
-from runtime.service.http.operations import Body, Operation
+from runtime.service.http.endpoint import Body, Operation
 
-_SCHEMAS = "#/components/schemas/{model}"
 _MEANINGS = {
     200: "The answer.",
     201: "It is in the journal.",
@@ -29,78 +28,70 @@ _MEANINGS = {
     431: "The headers are too large.",
     503: "The journal cannot be written now.",
 }
-_TYPES = {JSON: "object"}
 _ALWAYS = (400, 401, 403, 429, 431, 503)
 _WITH_BODY = (408, 413)
-_ERROR = {
-    "type": "object",
-    "properties": {"error": {"type": "string", "description": "One line."}},
-    "required": ["error"],
-    "additionalProperties": False,
-}
 
 
-def describe_api(operations: Iterable[Operation]) -> dict[str, Any]:
+class Error(Body):
+    """Why a request is refused."""
+
+    error: str
+    """One line."""
+
+
+def describe_api(operations: Sequence[Operation]) -> dict[str, Any]:
     """The description."""
-    schemas: dict[str, Any] = {"Error": _ERROR}
-    paths: dict[str, Any] = {"/healthz": {"get": _health()}}
+    models = [Error, *dict.fromkeys(operation.body for operation in operations if operation.body is not None)]
+    references, schemas = models_json_schema(
+        [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
+    )
+    refers = {model: reference for (model, _), reference in references.items()}
+    paths: dict[str, Any] = {"/healthz": {"get": {
+        "operationId": "healthz",
+        "summary": "Whether the service answers.",
+        "security": [],
+        "responses": {"200": _answer("It answers.", {"type": "object"})} | _refused((400, 429, 431), refers[Error]),
+    }}}  # fmt: skip
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation, schemas)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation, refers)
     return {
         "openapi": "3.1.0",
         "info": {"title": "RollMux service", "version": version("rollmux"), "license": {"name": "Apache-2.0"}},
         "security": [{"token": []}],
         "paths": paths,
-        "components": {"schemas": schemas, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "components": {"schemas": schemas["$defs"], "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
 
 
-def _health() -> dict[str, Any]:
-    answers = {"200": _answer("It answers.", {"type": "object"}), **{str(status): _refused(status) for status in (400, 429, 431)}}
-    return {"operationId": "healthz", "summary": "Whether the service answers.", "security": [], "responses": answers}
-
-
-def _described(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
-    statuses = {operation.status, *operation.refuses, *_ALWAYS, *(_WITH_BODY if operation.body is not None else ())}
-    answers = {str(status): _refused(status) for status in sorted(statuses) if status >= 400}
-    for status in sorted(statuses):
-        if status < 400:
-            answers[str(status)] = _answer(_MEANINGS[status], {"type": _TYPES.get(operation.media, "string")}, operation.media)
-    names = re.findall(r"{(\w+)}", operation.path)
+def _described(operation: Operation, refers: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    statuses = sorted({operation.status, *operation.refuses, *_ALWAYS, *(_WITH_BODY if operation.body is not None else ())})
+    answers = _refused([status for status in statuses if status >= 400], refers[Error])
+    shape = {"type": "object" if operation.media == JSON else "string"}
+    answers |= {str(status): _answer(_MEANINGS[status], shape, operation.media) for status in statuses if status < 400}
     parameters: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in names
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in re.findall(r"{(\w+)}", operation.path)
     ]
     if operation.query is not None:
-        parameters += _parameters(operation.query)
+        properties = operation.query.model_json_schema()["properties"]
+        parameters += ({"name": name, "in": "query", "required": False, "schema": schema} for name, schema in properties.items())
     described = {
-        "operationId": operation.work.__name__.strip("_"),
+        "operationId": operation.name,
         "summary": operation.summary,
         "description": f"Takes the right to {operation.right.name.lower()}.",
         "parameters": parameters,
         "responses": answers,
     }
     if operation.body is not None:
-        schema: dict[str, Any] = _schema_of(operation.body, schemas)
+        schema = refers[operation.body]
         if not issubclass(operation.body, Body):
             schema = {"anyOf": [schema, {"type": "array", "items": schema, "minItems": 1}]}
         described["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
     return described
 
 
-def _parameters(query: type[BaseModel]) -> list[dict[str, Any]]:
-    properties = query.model_json_schema()["properties"]
-    return [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in properties.items()]
-
-
-def _schema_of(model: type[BaseModel], schemas: dict[str, Any]) -> dict[str, str]:
-    schema = model.model_json_schema(ref_template=_SCHEMAS)
-    schemas.update(schema.pop("$defs", {}))
-    schemas[model.__name__] = schema
-    return {"$ref": _SCHEMAS.format(model=model.__name__)}
-
-
-def _refused(status: int) -> dict[str, Any]:
-    return _answer(_MEANINGS[status], {"$ref": _SCHEMAS.format(model="Error")})
+def _refused(statuses: Sequence[int], schema: dict[str, Any]) -> dict[str, Any]:
+    return {str(status): _answer(_MEANINGS[status], schema) for status in statuses}
 
 
 def _answer(meaning: str, schema: dict[str, Any], media: str = JSON) -> dict[str, Any]:

@@ -1,77 +1,298 @@
-"""What can be asked: an operation has a method, a path, the right that it takes, and what its body and its query look like.
-
-Routes and the description of the API are made of the same operations, so that neither has what the other has not.
-"""
+"""The table of what can be asked of a service, with what is sent and who may send it; docs/reference/service_api.md explains it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, ValidationError
 from starlette.responses import Response
 
-from runtime.service.http.answers import JSON
+from rollmux_env.errors import InputError
+from rollmux_env.suggestions import did_you_mean
+from rollmux_env.validation_errors import format_error, one_line, problems
+from runtime.jobs.checks import check_names
+from runtime.jobs.spec import JobSpec
+from runtime.output import LOGS, SERVICE_LOG
+from runtime.owners.http.leases import Leases
+from runtime.refusals import NotAllowed, NotFound, Unprocessable
+from runtime.service.http.answers import JSON, answer, answer_in_steps
+from runtime.service.http.endpoint import Body, Call, Operation, Query
+from runtime.service.prometheus import CONTENT_TYPE, to_text
 from runtime.service.service import Service
 from runtime.service.tokens import Holder, Right
 
-LONGEST_WAIT_S = 30.0
-WaitS = Annotated[float, Field(ge=0, le=LONGEST_WAIT_S)]
-"""For how long an answer may wait for what is asked, seconds."""
+_LONGEST_WAIT_S = 30.0
+_ENDS_S = 1.0  # for how long the end of a job is waited for: its processes may take longer
+_USUAL_LOGS = ("controller", SERVICE_LOG)
+_MOST_OF_A_LOG = 1 << 20  # bytes of an answer
+
+_WaitS = Annotated[float, Field(ge=0, le=_LONGEST_WAIT_S)]
+_Number = Annotated[int, Field(ge=0, le=2**31)]
+_Count = Annotated[int, Field(ge=0, le=2**53)]
+_Pids = Annotated[list[Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=4096)]
 
 
-class Query(BaseModel):
-    """Parameters behind the question mark of a URL."""
+class Dry(Query):
+    """How a job is submitted."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
-
-
-class Body(BaseModel):
-    """A JSON object that is sent."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    dry_run: bool = False
+    """Only say what would become of it."""
 
 
-class Call(NamedTuple):
-    """A request that may be made.
+class Log(Query):
+    """Which part of a log."""
 
-    Attributes:
-        path: parts of its path by name. query, body: as the operation's models say; None where it has none.
-        background: work that goes on when the request is answered.
+    process: Annotated[str | None, Field(min_length=1, max_length=200)] = None
+    """One of the job's processes; without it `controller`, or `service` of an attached job."""
+    offset: _Count = 0
+    """Bytes that are known."""
+
+
+class After(Query):
+    """Which entries of the journal."""
+
+    after: _Count = 0
+    """Number of the last entry that is known; 0: all of them."""
+    wait_s: _WaitS = 0.0
+    """For how long to wait for one, seconds."""
+
+
+class Attach(Body):
+    """A job wants its place."""
+
+    wait_s: _WaitS = _LONGEST_WAIT_S
+    """For how long to wait for one, seconds."""
+    host: Annotated[str, Field(max_length=255)] = ""
+    """The machine that the job's processes are on."""
+    pids: _Pids = Field(default=[])
+    """Ids of these processes."""
+
+
+class Acquire(Body):
+    """A phase is ready."""
+
+    phase: Literal["rollout", "training", "sync"]
+    iteration: _Number
+    """From 0."""
+    wait_s: _WaitS = _LONGEST_WAIT_S
+    """For how long to wait for the nodes, seconds."""
+    extra: bool = False
+    """A rollout that counts no iteration."""
+
+
+class Release(Body):
+    """A phase is over."""
+
+    phase: Literal["rollout", "training", "sync"]
+    iteration: _Number
+    metrics: Annotated[dict[str, float], Field(max_length=256)] = Field(default={})
+    """Figures of the iteration."""
+    device_gb: Annotated[float, Field(ge=0)] | None = None
+    """Device memory that the job keeps, GB."""
+
+
+class Synced(Body):
+    """A sync is over that needed no nodes to itself."""
+
+    iteration: _Number
+    seconds: Annotated[float, Field(ge=0)]
+
+
+class Progress(Body):
+    """How far a phase is."""
+
+    done: _Count
+    total: _Count
+    tokens: _Count = 0
+
+
+class Heartbeat(Body):
+    """The job is alive."""
+
+    pids: _Pids = Field(default=[])
+
+
+class End(Query):
+    """How a lease ends."""
+
+    done: bool = False
+    """The job is over."""
+
+
+def _check_own(holder: Holder, user: str, job_id: str) -> None:
+    """See that a job is the holder's own, or that any is; raises NotAllowed, one line."""
+    if holder.right < Right.OPERATE and user != holder.user:
+        raise NotAllowed(f"job {job_id}: is another user's")
+
+
+async def _submit(call: Call) -> Any:
+    entries = call.body if isinstance(call.body, list) else [call.body]
+    if not entries:
+        raise InputError("there is no job in the list")
+    specs = [await asyncio.to_thread(_spec_of, entry, call.holder, call.service.folder, call.query.dry_run) for entry in entries]
+    if call.query.dry_run:
+        previews = await call.service.preview(specs)
+        return answer(previews if isinstance(call.body, list) else previews[0])
+    await call.service.submit(specs)
+    jobs = [await call.service.job(spec.id) for spec in specs]
+    return jobs if isinstance(call.body, list) else jobs[0]
+
+
+def _spec_of(entry: Any, holder: Holder, folder: Path, dry: bool) -> JobSpec:
+    """A job as the holder may submit it: without a user it is the holder's.
+
+    Raises:
+        InputError: it is no JSON object. Unprocessable: it cannot be. NotAllowed: this holder may not submit it. One line.
     """
+    if not isinstance(entry, dict):
+        raise InputError("a job must be a JSON object, an entry of a job file")
+    try:
+        spec = JobSpec.model_validate({"user": holder.user, **entry})
+    except ValidationError as error:
+        raise Unprocessable(one_line(format_error(problems(error)[0], JobSpec))) from None
+    spec = spec.model_copy(update={"folder": os.path.abspath(folder / spec.folder)})
+    if holder.right < Right.OPERATE and not dry:
+        if not spec.attach:
+            raise NotAllowed(f"job {spec.id}: is started by the service, which takes the right to operate; this token may attach")
+        _check_own(holder, spec.user, spec.id)
+    try:
+        check_names(spec, f"job {spec.id}")
+    except InputError as error:
+        raise Unprocessable(str(error)) from None
+    return spec
 
-    service: Service
-    holder: Holder
-    path: Mapping[str, str]
-    query: Any
-    body: Any
-    background: set[asyncio.Task[None]]
+
+async def _job(call: Call) -> Any:
+    return await call.service.job(call.path["job"])
 
 
-@dataclass(frozen=True)
-class Operation:
-    """Something that can be asked.
+_endings: set[asyncio.Task[None]] = set()  # of jobs whose end takes longer than the answer waits for
 
-    Attributes:
-        path: with the names of its parts in braces. right: the least that a token must have.
-        work: answers it; InputErrors that it raises are answered by their kind.
-        summary: one line. query, body: what comes with it. A body whose model is no `Body` is handed over as the JSON that it is.
-        status: of an answer that is no error. media: its type. refuses: other statuses, beside those that every operation has.
-        waits: it may wait for something to happen: it ends when the client has gone.
-        logged: its name in the log of operations; "": it is not there, since it changes nothing, or the journal says who did it.
+
+async def _cancel(call: Call) -> Any:
+    job_id = call.path["job"]
+    _check_own(call.holder, call.service.spec_of(job_id).user, job_id)
+    ending = asyncio.ensure_future(call.service.cancel(job_id))
+    _endings.add(ending)
+    ending.add_done_callback(_endings.discard)
+    ending.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is looked at in any case
+    await asyncio.wait({ending}, timeout=_ENDS_S)
+    if ending.done():
+        await ending
+    return await call.service.job(job_id)
+
+
+async def _log(call: Call) -> Any:
+    spec = call.service.spec_of(call.path["job"])
+    data, offset, names = await asyncio.to_thread(_read_log, call.service.folder, spec.id, call.query.process, call.query.offset)
+    return Response(data, headers={"X-Next-Offset": str(offset), "X-Processes": json.dumps(names)}, media_type="text/plain")
+
+
+def _read_log(folder: Path, job_id: str, process: str | None, offset: int) -> tuple[bytes, int, list[str]]:
+    """Some of what a process of a job has printed, the offset of what follows, and all of its processes that have begun.
+
+    Args:
+        folder: of the service. job_id: of a job that there is. process: as its file is named; None: one that tells of iterations.
+        offset: bytes of what was read before; a file that has fewer was cut since, and is read from its beginning.
+
+    Raises:
+        NotFound: the job has no such process; one line.
     """
+    home = folder / LOGS / job_id
+    names = sorted(path.stem for path in home.glob("*.log"))
+    wanted = process or next((name for name in (*_USUAL_LOGS, *names) if name in names), _USUAL_LOGS[0])
+    if wanted not in names:
+        there = f"; there are {', '.join(names)}" if names else ""
+        raise NotFound(f"job {job_id}: no process {one_line(wanted, 80)} of it has begun{there}{did_you_mean(wanted, names)}")
+    with (home / f"{wanted}.log").open("rb") as file:
+        size = file.seek(0, 2)
+        begins = offset if offset <= size else 0
+        file.seek(begins)
+        data = file.read(_MOST_OF_A_LOG)
+    if len(data) == _MOST_OF_A_LOG and b"\n" in data:
+        data = data[: data.rindex(b"\n") + 1]
+    return data, begins + len(data), names
 
-    method: str
-    path: str
-    right: Right
-    work: Callable[[Call], Awaitable[Response]]
-    summary: str
-    query: type[Query] | None = None
-    body: type[BaseModel] | None = None
-    status: int = 200
-    media: str = JSON
-    refuses: tuple[int, ...] = field(default=())
-    waits: bool = False
-    logged: str = ""
+
+async def _status(call: Call) -> Any:
+    return await answer_in_steps(await call.service.report(), "jobs")
+
+
+async def _events(call: Call) -> Any:
+    entries = await call.service.events(call.query.after, call.query.wait_s)
+    parts = (f'{{"number":{number},"kind":"{kind}","body":{_checked(body)}}}' for number, kind, body in entries)
+    return Response(f'{{"events":[{",".join(parts)}]}}', media_type=JSON)
+
+
+def _checked(body: str) -> str:
+    """A fact as JSON: Python writes numbers that are not finite as JSON does not know them."""
+    return bytes(answer(json.loads(body)).body).decode() if "NaN" in body or "Infinity" in body else body
+
+
+async def _metrics(call: Call) -> Any:
+    return Response(to_text(await call.service.metrics()), headers={"Content-Type": CONTENT_TYPE})
+
+
+_JOB, _LEASE = "/v1/jobs/{job}", "/v1/leases/{lease}"
+
+
+def _owners(ask: Callable[..., Any], summary: str, sent: type[Query], at: str = "", waits: bool = False) -> Operation:
+    """What the owner of an attached job asks: a method of the leases is called with the keys of what is sent."""
+
+    async def work(call: Call) -> Any:
+        leases = call.service.leases
+        if (lease := call.path.get("lease")) is not None:
+            job_id = leases.job_of(lease)
+            leases.touch(lease)
+        else:
+            job_id = call.path["job"]
+        _check_own(call.holder, call.service.spec_of(job_id).user, job_id)
+        return await ask(leases, lease or job_id, **dict(call.body or call.query))
+
+    method, path = at.split() if at else ("POST", f"{_LEASE}/{ask.__name__}")
+    query, body = (None, sent) if issubclass(sent, Body) else (sent, None)
+    return Operation(ask.__name__, method, path, Right.ATTACH, work, summary, query, body, refuses=(404, 409, 422), waits=waits)
+
+
+def _nodes(ask: Callable[..., Any], summary: str) -> Operation:
+    """What is asked about a node: a method of the service is called with its name."""
+
+    async def work(call: Call) -> Any:
+        return await ask(call.service, call.path["node"])
+
+    name = ask.__name__
+    return Operation(name, "POST", f"/v1/nodes/{{node}}/{name}", Right.OPERATE, work, summary, refuses=(404, 409), logged=True)
+
+
+_SUBMIT = "Submit a job, an entry of a job file, or several, all or none; with dry_run only say what would become of them."
+_LOGS = "What a process of a job has printed, from an offset; X-Next-Offset has the next one, X-Processes all processes."
+_EVENTS = "Entries of the journal after a number, oldest first, 1,000 at most."
+
+OPERATIONS = (  # what is asked most comes first
+    _owners(Leases.acquire, "Wait for the nodes of a phase.", Acquire, waits=True),
+    _owners(Leases.release, "A phase is over.", Release),
+    _owners(Leases.heartbeat, "The job is alive.", Heartbeat),
+    _owners(Leases.progress, "How far a phase is.", Progress),
+    _owners(Leases.synced, "The sync of an iteration is over.", Synced),
+    _owners(Leases.end, "Give up the lease.", End, f"DELETE {_LEASE}"),
+    _owners(Leases.attach, "Wait for the job's place, and take a lease.", Attach, f"POST {_JOB}/attach", waits=True),
+    Operation("job", "GET", _JOB, Right.LOOK, _job, "A job.", refuses=(404,)),
+    Operation(
+        "submit", "POST", "/v1/jobs", Right.ATTACH, _submit, _SUBMIT, Dry, JobSpec, 201, refuses=(200, 409, 422, 429), logged=True
+    ),
+    Operation(
+        "cancel", "DELETE", _JOB, Right.ATTACH, _cancel, "End a job now, for good.", status=202, refuses=(404, 409), logged=True
+    ),
+    Operation("log", "GET", f"{_JOB}/logs", Right.LOOK, _log, _LOGS, Log, media="text/plain", refuses=(404,)),
+    Operation("status", "GET", "/v1/status", Right.LOOK, _status, "All jobs, groups and pools."),
+    Operation("events", "GET", "/v1/events", Right.LOOK, _events, _EVENTS, After, waits=True),
+    Operation("metrics", "GET", "/metrics", Right.LOOK, _metrics, "Figures for Prometheus.", media="text/plain"),
+    _nodes(Service.drain, "Let jobs leave a node."),
+    _nodes(Service.undrain, "Use it again."),
+    _nodes(Service.clear, "Nobody runs on a suspect node any more: it may be granted."),
+)

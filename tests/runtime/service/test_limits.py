@@ -12,7 +12,7 @@ import pytest
 from rollmux_env.errors import InputError
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.refusals import Unprocessable
-from runtime.service import limits
+from runtime.service import plan
 from runtime.service.service import Service
 from tests.runtime.execution.pretend import NODES, Pretended, plan_of
 
@@ -23,19 +23,19 @@ def specs(count: int, first: int = 0, **more: Any) -> tuple[JobSpec, ...]:
 
 
 def test_a_job_with_a_long_description_is_refused() -> None:
-    limits.check_limits(specs(1, options={"text": "x" * 60_000}), 0)
+    plan.check_limits(specs(1, options={"text": "x" * 60_000}), 0)
     with pytest.raises(InputError, match=r"^job j0: its description has \d+ bytes; a service takes 65536 at most$"):
-        limits.check_limits(specs(1, options={"text": "é" * 40_000}), 0)
+        plan.check_limits(specs(1, options={"text": "é" * 40_000}), 0)
 
 
 def test_the_jobs_of_a_request_count_beside_those_that_are_there() -> None:
-    limits.check_limits(specs(3), limits.MOST_JOBS - 3)
+    plan.check_limits(specs(3), plan.MOST_JOBS - 3)
     with pytest.raises(InputError, match=r"^4 jobs are too many: 9997 wait or run, and a service takes 3 more at most$"):
-        limits.check_limits(specs(4), limits.MOST_JOBS - 3)
+        plan.check_limits(specs(4), plan.MOST_JOBS - 3)
 
 
 def test_of_a_request_with_too_many_jobs_none_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MOST_JOBS", 5)
+    monkeypatch.setattr(plan, "MOST_JOBS", 5)
 
     async def main() -> set[str]:
         service, processes = Service(plan_of(tmp_path, [{"id": "first", "iterations": 1, "arrival_s": 1e6}])), Pretended()

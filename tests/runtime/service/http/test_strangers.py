@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.service.http import connection
+from runtime.service.http import server
 from runtime.service.tokens import Right
 from tests.runtime.service.http.conftest import Served
 
@@ -118,7 +118,7 @@ def test_headers_that_are_too_large_are_refused(served: Served) -> None:
 
 
 def test_connections_without_a_request_are_closed_and_hinder_nobody(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_HEADERS_S", 0.3)
+    monkeypatch.setattr(server, "_HEADERS_S", 0.3)
     halves = (b"", b"GET", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"POST /v1/jobs HTTP/1.1\r\n")
     clients = [served.raw() for _ in range(40)]
     try:
@@ -176,7 +176,7 @@ def test_more_open_requests_than_there_is_room_for_are_refused_until_some_end(sm
 
 
 def test_more_connections_than_there_is_room_for_are_closed(small: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 2)
     with small.raw() as one, small.raw() as two, small.raw() as three:
         assert three.recv(1) == b""
         for client in (one, two):
