@@ -70,6 +70,8 @@ ATTACHMENT: dict[str, dict[str, str]] = {
 }
 """The states of an owner as the service knows it, in the same way. What a lost one held is used by nobody until it is free."""
 
+ENDED = frozenset({"done", "failed", "cancelled", "over_budget"})
+"""States of a job that has ended."""
 _LOG = logging.getLogger("rollmux_client")
 _WAIT_S = 30.0  # that a request stays open at most
 _ANSWERS_S = 10.0  # beyond that the answer is lost
@@ -77,7 +79,6 @@ _TTL_S = 30.0  # of a lease, until the service has said it
 _SOON_S = 1.0  # an answer in less time has waited for nothing
 _OLD_LEASE_S = 45.0  # in which the lease of a process that has died runs out
 _AGAIN = frozenset({429, 500, 502, 503, 504})  # the same request may be granted later
-_ENDED = frozenset({"done", "failed", "cancelled", "over_budget"})
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while the machine sleeps
 _BACKOFF_S = 2.0  # longest pause between repetitions
 
@@ -566,7 +567,7 @@ class Job:
             state = self._service.ask("GET", path).get("state")
         except (OSError, Refused):
             state = None
-        return state not in _ENDED and _now() - since_s < _OLD_LEASE_S
+        return state not in ENDED and _now() - since_s < _OLD_LEASE_S
 
     def _take_over(self, environment: Any) -> None:
         """Use the lease that `rollmux exec` has, and goes on with when this process has ended."""

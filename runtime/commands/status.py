@@ -30,7 +30,7 @@ def status(
     from runtime.journal.audit import explained
     from runtime.service.address import folder_of
     from runtime.service.client import NoService, connected
-    from runtime.service.past import past_report
+    from runtime.service.report import past_report
 
     try:
         with ends_quietly(), connected(at) as service:

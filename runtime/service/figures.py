@@ -103,12 +103,8 @@ class Figures:
         self._run = run
         if record is None:
             return
-        self.on_entries((*record.cancelled, *record.failed, *record.leases_ended))
-        self.ends |= dict.fromkeys(record.over_budget, ("over_budget", ""))
-        for done in record.iterations:
-            self.reported[done.job_id] = done.metrics
-            if done.number + 1 == run.handles[done.job_id].spec.iterations:
-                self.ends.setdefault(done.job_id, ("done", ""))
+        self.ends = ends_of(record)
+        self.reported = {done.job_id: done.metrics for done in record.iterations}
 
     def on_entries(self, entries: tuple[Fact, ...]) -> None:
         """Facts are in the journal."""
@@ -170,6 +166,16 @@ class Figures:
         self.metrics.write("rollmux_at_risk", float(late), job_id=done.job_id)
         if late:
             self._late.add(done.job_id)
+
+
+def ends_of(record: RunRecord) -> dict[str, tuple[str, str]]:
+    """How jobs of a run have ended, as `Figures.ends`."""
+    iterations = {fact.spec.id: fact.spec.iterations for fact in record.submitted}
+    ends = {done.job_id: ("done", "") for done in record.iterations if done.number + 1 == iterations.get(done.job_id)}
+    ends |= {lease.job_id: ("done", "") for lease in record.leases_ended if lease.done}
+    ends |= dict.fromkeys(record.over_budget, ("over_budget", ""))
+    ends |= {fact.job_id: ("failed", f"{fact.where}: {fact.problem}") for fact in reversed(record.failed)}
+    return ends | {fact.job_id: ("cancelled", "") for fact in record.cancelled}
 
 
 def held_spans(run: RunState, handle: JobHandle, now_s: float) -> tuple[Span, ...]:

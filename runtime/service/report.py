@@ -1,32 +1,134 @@
-"""What a service says of itself: all of it, or one of its jobs."""
+"""What a service says of itself: its jobs, groups and pools, while it runs and as its journal has them when it does not.
+
+docs/reference/service_api.md explains the keys. Tables, JSON, the page and metrics are made of these reports.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, TypeVar, get_args
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from datetime import datetime
+from math import isfinite
+from pathlib import Path
+from typing import Any, TypeVar
 
+from rollmux_client import ENDED
+
+from rollmux_env.cluster.demand import demand_of, solo_usd_per_hour
+from rollmux_env.cluster.state import State
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.job import Job
+from rollmux_env.report.job_shapes import shape_in_use
+from rollmux_env.scheduler.pace import Pace
 from rollmux_env.scheduler.preview import Waiting
-from runtime.execution.job_handle import JobHandle
+from runtime.execution.job_handle import PROFILE, JobHandle
+from runtime.execution.nodes import POOLS
 from runtime.execution.run_state import RunState
-from runtime.service.figures import Figures
-from runtime.service.snapshot import (
-    GroupView,
-    JobState,
-    JobView,
-    state_of_job,
-    take_groups,
-    take_job_view,
-    take_overview,
-    throughput_gain,
-)
+from runtime.jobs.spec import JobSpec
+from runtime.journal.facts import Span
+from runtime.journal.write import read_run, state_of
+from runtime.machine import Pool
+from runtime.service.figures import Figures, ends_of, held_spans
+from runtime.service.listening import continuing
 
-STATES: tuple[str, ...] = get_args(JobState)
-ENDED = ("done", "failed", "cancelled", "over_budget")
+STATES = ("waiting", "profiling", "running", "moving", "stopped", "done", "over_budget", "failed", "cancelled")
 _TOGETHER = 25
 
 T = TypeVar("T")
+
+
+def _described(
+    spec: JobSpec, name: str, problem: str | None, job: Job | None, iteration: int, metrics: Mapping[str, float], cluster: Cluster
+) -> dict[str, Any]:
+    """A job; what is known only of one that is placed or waits is None, or empty.
+
+    Args:
+        name: of its state. job: as the policy knows it. iteration: how many are done. metrics: of the last one.
+    """
+    return {
+        "id": spec.id,
+        "user": spec.user,
+        "priority": spec.priority,
+        "state": name,
+        "reason": None,
+        "position": None,
+        "eta_s": None,
+        "group": None,
+        "nodes": [],
+        "phase": None,
+        "iteration": iteration,
+        "iterations": spec.iterations,
+        "iteration_s": None,
+        "alone_s": job.solo_s if job is not None else None,
+        "slowdown": None,
+        "slo": spec.slo,
+        "usd_per_hour": None,
+        "usd_per_hour_solo": solo_usd_per_hour(job, cluster) if job is not None else None,
+        "at_risk": False,
+        "usd": 0.0,
+        "metrics": {key: value if isfinite(value) else None for key, value in metrics.items()},
+        "profile": profile_of(job) if job is not None else None,
+        "problem": problem,
+    }
+
+
+def profile_of(job: Job, shape: int = 0, training_nodes: int | None = None) -> dict[str, float]:
+    """Seconds by which a job is planned: its worst case in a shape, in a group with so many training nodes, by default with those
+    that it asks for; and a whole iteration, as the job is written, on nodes of its own. Of a job with shapes also which it is in.
+    """
+    planned = shape_in_use(job, shape, training_nodes)
+    seconds = {f"{phase}_s": worst_case_s for phase, worst_case_s in planned.worst_case_s.items()}
+    return seconds | {"sync_s": job.sync_s, "solo_s": job.solo_s, **({"shape": shape} if job.shapes else {})}
+
+
+def _counts(jobs: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many jobs there are in each state."""
+    counts = Counter(job["state"] for job in jobs)
+    return {name: counts[name] for name in STATES}
+
+
+def past_report(folder: Path) -> dict[str, Any]:
+    """The report of a service that does not run: the keys of `Reports.all`, and three more.
+
+    `ended` is `stopped`, `done` (a run that was over), or `killed`: the journal does not say that it ended. `ended_at` is when, or
+    the last time that the journal knows; ISO 8601, local time. `continue` is the command that continues it.
+
+    Raises:
+        InputError: there is no journal, or it cannot be read; one line.
+    """
+    record = read_run(folder)
+    state, ends, known, jobs = state_of(record), ends_of(record), record.jobs, list[dict[str, Any]]()
+    for spec in (fact.spec for fact in record.submitted):
+        done = record.iterations_of(spec.id)
+        running = state.knows(spec.id) and state.is_running(spec.id)
+        name, problem = ends.get(spec.id, ("stopped" if running else "waiting", ""))
+        metrics = done[-1].metrics if done else {}
+        job = _described(spec, name, problem or None, known.get(spec.id), len(done), metrics, record.started.cluster)
+        jobs.append(job | {"usd": _charged_usd(state, spec.id)})
+    return {
+        "folder": str(folder.resolve()),
+        "policy": record.started.policy,
+        "dispatch": record.started.dispatch,
+        "now_s": record.last_s,
+        "stopping": False,
+        "paused": None,
+        "ended": record.ended.outcome if record.ended else "killed",
+        "ended_at": datetime.fromtimestamp(record.wall_s(record.last_s)).astimezone().isoformat(timespec="seconds"),
+        "continue": continuing(folder.resolve()),
+        "states": _counts(jobs),
+        "queue": [*state.waiting],
+        "jobs": jobs,
+        "groups": [],
+        "pools": {},
+        "usd_per_hour": 0.0,
+        "usd_per_hour_solo": 0.0,
+        "throughput_gain": None,
+    }
+
+
+def _charged_usd(state: State, job_id: str) -> float:
+    return state.charged_usd(job_id) if state.knows(job_id) else 0.0
 
 
 class Reports:
@@ -42,31 +144,36 @@ class Reports:
         self._ended: dict[str, dict[str, Any]] = {}
 
     async def all(self, queue: Mapping[str, Waiting]) -> dict[str, Any]:
-        """Everything, as `rollmux status --format json` prints it; docs/reference/service_api.md explains the keys.
+        """Everything, as `rollmux status --format json` prints it.
 
         Args:
             queue: what is known of jobs that wait.
         """
-        overview = take_overview(self._run, self._figures)
-        groups = [group async for group in _in_steps(take_groups(self._run))]
-        positions = {job_id: position for position, job_id in enumerate(overview.queue, 1)}
-        handles = (*self._run.handles.values(),)
-        views = (self._job(handle, positions.get(handle.id), queue.get(handle.id)) for handle in handles)
+        run, state = self._run, self._run.scheduler.state
+        plan, waiting = run.plan, [*state.waiting]
+        head = {
+            "folder": plan.folder,
+            "policy": plan.policy,
+            "dispatch": plan.dispatch,
+            "now_s": run.log.now(),
+            "stopping": run.stopping,
+            "paused": run.log.problem,
+            "queue": waiting,
+            "pools": self.pools(),
+            "usd_per_hour": state.usd_per_hour,
+        }
+        groups = [group async for group in _in_steps(groups_of(run))]
+        positions = {job_id: position for position, job_id in enumerate(waiting, 1)}
+        views = (self._job(handle, positions.get(handle.id), queue.get(handle.id)) for handle in (*run.handles.values(),))
         jobs = [job async for job in _in_steps(views)]
-        counts = Counter(job["state"] for job in jobs)
-        return vars(overview) | {
-            "queue": [*overview.queue],
-            "pools": {pool: vars(view) for pool, view in overview.pools.items()},
-            "usd_per_hour_solo": sum(group.usd_per_hour_solo for group in groups),
-            "throughput_gain": throughput_gain(self._run, (group for group in groups if self._is_there(group))),
-            "groups": [view_report(group) for group in groups],
-            "states": {state: counts.get(state, 0) for state in STATES},
+        present = (group for group in groups if all(map(state.is_running, group["jobs"])))  # with the members that it had
+        return head | {
+            "usd_per_hour_solo": sum(group["usd_per_hour_solo"] for group in groups),
+            "throughput_gain": throughput_gain(run, present),
+            "groups": groups,
+            "states": _counts(jobs),
             "jobs": jobs,
         }
-
-    def _is_there(self, group: GroupView) -> bool:
-        """Whether a group still has the members that it had."""
-        return all(self._run.scheduler.state.is_running(job_id) for job_id in group.jobs)
 
     def job(self, handle: JobHandle, known: Waiting | None) -> dict[str, Any]:
         """One job.
@@ -79,21 +186,137 @@ class Reports:
 
     def states(self) -> Counter[str]:
         """How many jobs there are in every state."""
-        handles = self._run.handles.values()
         ended = Counter(job["state"] for job in self._ended.values())
-        return ended + Counter(state_of_job(self._run, self._figures, one) for one in handles if one.id not in self._ended)
+        return ended + Counter(self.state_of(one) for one in self._run.handles.values() if one.id not in self._ended)
+
+    def state_of(self, handle: JobHandle) -> str:
+        """What a job does: one of `STATES`."""
+        state = self._run.scheduler.state
+        if handle.gone:
+            return self._figures.ends.get(handle.id, ("stopped", ""))[0]
+        if handle.place.group is not None and handle.iteration == PROFILE:
+            return "profiling"
+        if not state.is_running(handle.id):
+            return "waiting"
+        return "moving" if handle.place.moving or state.is_paused(handle.id) else "running"
 
     def _job(self, handle: JobHandle, position: int | None, known: Waiting | None) -> dict[str, Any]:
         if (ended := self._ended.get(handle.id)) is not None:
             return ended
-        place = None
+        run, job_id, state = self._run, handle.id, self._run.scheduler.state
+        job, name = state.job(job_id) if state.knows(job_id) else handle.job, self.state_of(handle)
+        metrics = self._figures.reported.get(job_id, {})
+        report = _described(handle.spec, name, self._problem(handle), job, max(handle.done, 0), metrics, run.plan.cluster)
+        report |= {"phase": handle.phase, "usd": _charged_usd(state, job_id)} | self._pace(job_id, job)
         if position is not None:
-            reason = known.reason if known is not None else "there is no place for it now"
-            place = Waiting(handle.id, position, known.eta_s if known is not None else None, reason)
-        report = view_report(take_job_view(self._run, self._figures, handle, place))
-        if handle.gone and report["state"] in ENDED:
-            self._ended[handle.id] = report
+            report |= {"position": position, "eta_s": known.eta_s if known is not None else None}
+        if name == "waiting":
+            report["reason"] = self._reason(handle, position, known)
+        if (number := handle.place.group) is not None:
+            names = {node.name for nodes in handle.place.nodes.values() for node in nodes}
+            report |= {"group": number if number >= 0 else None, "nodes": sorted(names)}
+        if job is not None and state.is_running(job_id):
+            group = state.group_of(job_id)
+            report["usd_per_hour"] = group.usd_per_hour / len(group.jobs)
+            report["profile"] = (
+                profile_of(job, state.shape(job_id), group.training_nodes) if group.training_nodes else profile_of(job)
+            )
+        if handle.gone and name in ENDED:
+            self._ended[job_id] = report
         return report
+
+    def _pace(self, job_id: str, job: Job | None) -> dict[str, Any]:
+        """How long a job's iterations take of late."""
+        pace, review = _pace(self._run, job_id), self._run.scheduler.review
+        iteration_s = pace.iteration_s if pace is not None else None
+        return {
+            "iteration_s": iteration_s,
+            "slowdown": iteration_s / job.solo_s if iteration_s is not None and job is not None else None,
+            "at_risk": review is not None and job_id in review.late,
+        }
+
+    def _reason(self, handle: JobHandle, position: int | None, known: Waiting | None) -> str:
+        """Why a job waits, in words."""
+        if position is not None:
+            return known.reason if known is not None else "there is no place for it now"
+        return "it has not arrived yet" if handle.spec.arrival_s > self._run.log.now() else "it waits to be profiled"
+
+    def _problem(self, handle: JobHandle) -> str | None:
+        if handle.gone:
+            return self._figures.ends.get(handle.id, ("", ""))[1] or None
+        if handle.saved.full is not None:
+            return f"its checkpoint cannot be written: {handle.saved.full}"
+        return handle.residency.exceeds or None
+
+    def pools(self) -> dict[Pool, dict[str, Any]]:
+        """Nodes of each pool: those that run a phase, those of groups that do not, those of no group, and those that are drained,
+        whatever they do until they are empty.
+        """
+        return {pool: self._pool(pool, self._run.log.now()) for pool in POOLS}
+
+    def _pool(self, pool: Pool, now_s: float) -> dict[str, Any]:
+        run = self._run
+        nodes, free, drained = run.nodes.nodes(pool), len(run.nodes.free(pool)), run.nodes.drained
+        holding: list[Span] = []
+        for handle in run.handles.values():
+            if handle.permits.holds:
+                names = {node.name for phase in handle.permits.holds for node in handle.nodes_of(phase) if node.pool == pool}
+                holding += (span for span in held_spans(run, handle, now_s) if span.node in names)
+        draining = sum(node.name in drained for node in nodes)
+        busy = len({span.node for span in holding if span.until_s == now_s} - drained)
+        return {
+            "nodes": len(nodes),
+            "busy": busy,
+            "idle": len(nodes) - free - busy - draining,
+            "free": free,
+            "draining": draining,
+            "utilization": self._figures.usage.share(pool, len(nodes), holding, now_s),
+        }
+
+
+def groups_of(run: RunState) -> Iterator[dict[str, Any]]:
+    """Co-execution groups, one after the other: names of nodes, seconds of the period, price, and that of the members each alone."""
+    state, names = run.scheduler.state, run.nodes.assigned_by_group()
+    for group in state.group_list():
+        yield {
+            "id": group.id,
+            "jobs": [*group.jobs],
+            "nodes": [*names.get(group.id, ())],
+            "period_s": group.period_s,
+            "usd_per_hour": group.usd_per_hour,
+            "usd_per_hour_solo": sum(solo_usd_per_hour(state.job(job_id), run.plan.cluster) for job_id in group.jobs),
+        }
+
+
+def throughput_gain(run: RunState, groups: Iterable[Mapping[str, Any]]) -> float | None:
+    """Work of late per node-hour against solo, where an iteration is worth the node-seconds that it takes alone: of its phases of
+    late, without what they wait for; by its profile, which is a worst case, only as long as these are not known. Of groups of which
+    every member's pace is known; None where there are none.
+    """
+    worth = nodes = 0.0
+    for group in groups:
+        jobs = [run.scheduler.state.job(job_id) for job_id in group["jobs"]]
+        speeds = [speed for job in jobs if (speed := _speed(run, job))]
+        if len(speeds) == len(jobs):
+            demands = (demand_of(job, run.plan.cluster) for job in jobs)
+            worth += sum(
+                (demand.rollout_nodes + demand.training_nodes) * speed for demand, speed in zip(demands, speeds, strict=True)
+            )
+            nodes += len(group["nodes"])
+    return worth / nodes if nodes else None
+
+
+def _speed(run: RunState, job: Job) -> float | None:
+    """How fast a job is of late, as a multiple of how fast it would be alone; None: not known yet."""
+    pace = _pace(run, job.id)
+    if pace is None or not pace.iteration_s:
+        return None
+    return (pace.alone_s(job, run.scheduler.state.shape(job.id)) or job.solo_s) / pace.iteration_s
+
+
+def _pace(run: RunState, job_id: str) -> Pace | None:
+    review = run.scheduler.review
+    return review.paces.get(job_id) if review is not None else None
 
 
 async def _in_steps(views: Iterable[T]) -> AsyncIterator[T]:
@@ -102,8 +325,3 @@ async def _in_steps(views: Iterable[T]) -> AsyncIterator[T]:
         yield look
         if count % _TOGETHER == 0:
             await asyncio.sleep(0)
-
-
-def view_report(view: JobView | GroupView) -> dict[str, Any]:
-    """A view as JSON has it."""
-    return {key: [*value] if isinstance(value, tuple) else value for key, value in vars(view).items()}

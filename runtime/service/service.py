@@ -33,7 +33,6 @@ from runtime.service.listening import Listen
 from runtime.service.operations import OperationsLog
 from runtime.service.plan import check_limits
 from runtime.service.report import STATES, Reports
-from runtime.service.snapshot import state_of_job, take_overview
 from runtime.service.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -274,7 +273,7 @@ class Service:
         Raises:
             InputError: there is no such job.
         """
-        return state_of_job(self._running()[1], self._figures, self._handle_of(job_id))
+        return self._reports.state_of(self._handle_of(job_id))
 
     async def metrics(self) -> list[Sample]:
         """The figures that are exported to Prometheus."""
@@ -322,16 +321,15 @@ class Service:
 
     def _gauge(self) -> None:
         run, metrics = self._running()[1], self._figures.metrics
-        overview = take_overview(run, self._figures)
-        for pool, view in overview.pools.items():
+        for pool, view in self._reports.pools().items():
             for state in ("busy", "idle", "free", "draining"):
-                metrics.write("rollmux_nodes", getattr(view, state), pool=pool, state=state)
-            metrics.write("rollmux_pool_utilization", view.utilization, pool=pool)
-        metrics.write("rollmux_queue_length", len(overview.queue))
-        metrics.write("rollmux_usd_per_hour", overview.usd_per_hour)
+                metrics.write("rollmux_nodes", view[state], pool=pool, state=state)
+            metrics.write("rollmux_pool_utilization", view["utilization"], pool=pool)
+        metrics.write("rollmux_queue_length", len(run.scheduler.state.waiting))
+        metrics.write("rollmux_usd_per_hour", run.scheduler.state.usd_per_hour)
         metrics.write("rollmux_suspect_nodes", len(self.leases.watch.suspects()))
-        metrics.write("rollmux_paused", float(overview.paused is not None))
-        metrics.write("rollmux_stopping", float(overview.stopping))
+        metrics.write("rollmux_paused", float(run.log.problem is not None))
+        metrics.write("rollmux_stopping", float(run.stopping))
         metrics.keep_jobs({handle.id for handle in run.handles.values() if not handle.gone})
         states = self._reports.states()
         for name in STATES:

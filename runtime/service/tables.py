@@ -13,7 +13,7 @@ from runtime.service.queue_tables import queue_table
 
 
 def status_tables(report: dict[str, Any]) -> list[RenderableType]:
-    """What `runtime.service.report.Reports.all` found; or `runtime.service.past.past_report`, jobs alone."""
+    """What `runtime.service.report.Reports.all` found; or `runtime.service.report.past_report`, jobs alone."""
     jobs = make_table("job", "state", "group", "nodes", "iteration", "at risk", "reward", left=2)
     for job in report["jobs"]:
         jobs.add_row(

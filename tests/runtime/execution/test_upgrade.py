@@ -12,7 +12,7 @@ from runtime.journal.audit import audit
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, record_of
 from runtime.run.driver import RunDriver
-from runtime.service.past import past_report
+from runtime.service.report import past_report
 from runtime.service.service import Service
 from tests.fixtures import copied
 from tests.runtime.execution.pretend import Pretended

@@ -11,7 +11,7 @@ from rollmux_env.scheduler.preview import Preview
 from runtime.journal.facts import Span
 from runtime.service.figures import Usage
 from runtime.service.queue_tables import preview_table
-from runtime.service.snapshot import profile_of
+from runtime.service.report import profile_of
 from runtime.service.tables import status_tables
 from tests.runtime.report.replayed import scenario_of
 

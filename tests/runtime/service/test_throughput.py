@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runtime.execution.run_plan import LeaseRules
-from runtime.service.snapshot import take_groups, throughput_gain
+from runtime.service.report import groups_of, throughput_gain
 from tests.runtime.owners.served import Served, job, plan_of, served
 
 _LONG = {"worst_case_s": 10_000.0, "host_memory_gb": 1.0}
@@ -17,7 +17,7 @@ _PHASE_S = 1000.0  # beside which what this process takes is nothing
 def test_jobs_that_are_far_below_their_worst_case_gain_no_more_than_they_share(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         def gain() -> float | None:
-            return throughput_gain(run.driver.run, take_groups(run.driver.run))
+            return throughput_gain(run.driver.run, groups_of(run.driver.run))
 
         a, b = await run.place("a"), await run.place("b")
         await run.leases.acquire(a, "rollout", 0, 5.0)
