@@ -218,9 +218,7 @@ class Reports:
         if job is not None and state.is_running(job_id):
             group = state.group_of(job_id)
             report["usd_per_hour"] = group.usd_per_hour / len(group.jobs)
-            report["profile"] = (
-                profile_of(job, state.shape(job_id), group.training_nodes) if group.training_nodes else profile_of(job)
-            )
+            report["profile"] = profile_of(job, state.shape(job_id), group.training_nodes or None)
         if handle.gone and name in ENDED:
             self._ended[job_id] = report
         return report
@@ -275,7 +273,7 @@ class Reports:
 
 
 def groups_of(run: RunState) -> Iterator[dict[str, Any]]:
-    """Co-execution groups, one after the other: names of nodes, seconds of the period, price, and that of the members each alone."""
+    """Groups, one after the other: names of nodes, seconds of the period, price, and that of the members each alone, in $/h."""
     state, names = run.scheduler.state, run.nodes.assigned_by_group()
     for group in state.group_list():
         yield {

@@ -63,9 +63,10 @@ def add_hosts(service: Service, plan: RunPlan, file: Path | None) -> None:
         hosts = load_hosts(file) if file is not None else None
         if hosts is None:
             raise InputError("SIGHUP: this `rollmux serve` was given no cluster file with hosts")
-        service.join(more_nodes(hosts, plan.cluster, service.known_nodes()))
+        changes = service.driver.lifecycle.node_changes
+        changes.join(more_nodes(hosts, plan.cluster, [*changes.known.values()]))
     except InputError as error:
-        service.say(str(error))
+        service.run.log.say(str(error))
 
 
 async def _serve(folder: Path, wish: ServiceOptions, plan: RunPlan, file: Path | None, say: Callable[[str], None]) -> None:

@@ -20,13 +20,11 @@ from runtime.execution.space import check_space, checkpoint_bytes
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Submitted
 from runtime.journal.write import Unwritable
-from runtime.machine import Node
 from runtime.metrics import Sample
-from runtime.owners.http.leases import Leases
 from runtime.refusals import Conflict, NotFound, Unprocessable
 from runtime.run.driver import RunDriver
 from runtime.service.command_tokens import CommandTokens
-from runtime.service.events import Entry, Events
+from runtime.service.events import Events
 from runtime.service.figures import Figures
 from runtime.service.forecast import QueueForecast
 from runtime.service.listening import Listen
@@ -51,14 +49,17 @@ class Service:
         plan: what is to be served; its jobs are those of a journal that is resumed.
 
     Attributes:
-        driver: of the run; None before it has begun.
+        driver: of the run, once it has begun. run: its state. events: entries of its journal.
     """
+
+    driver: RunDriver
+    run: RunState
+    events: Events
 
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
         self._figures = Figures()
         self._http: HttpServer | None = None
-        self.driver: RunDriver | None = None
 
     async def begin(self) -> None:
         """Set everything going.
@@ -75,17 +76,18 @@ class Service:
     async def serve(self, processes: Processes | None) -> None:
         """Set everything going with such processes; as `begin`."""
         driver = RunDriver(self._plan, processes, stays=True, observer=self._figures)
-        self._reports = Reports(driver.run, self._figures)
-        self._forecast = QueueForecast(driver.run)
-        self._events = Events(driver.run.log, self.folder)
-        self._figures.begin(driver.run, driver.record)
-        self.driver = driver
+        run = driver.run
+        self._reports = Reports(run, self._figures)
+        self._forecast = QueueForecast(run)
+        self.events = Events(run.log, self.folder)
+        self._figures.begin(run, driver.record)
+        self.driver, self.run = driver, run
         self._outcome: asyncio.Task[str] = asyncio.ensure_future(self._carry_out(driver))
         await asyncio.sleep(0)  # it goes as far as its first wait
         if self._outcome.done():
             await self._outcome
-        self._figures.usage.since_s = driver.run.log.now()
-        driver.run.spawn(self._keep())
+        self._figures.usage.since_s = run.log.now()
+        run.spawn(self._keep())
 
     async def _carry_out(self, driver: RunDriver) -> str:
         try:
@@ -128,7 +130,7 @@ class Service:
         def access(spec: JobSpec) -> dict[str, str]:
             return {"ROLLMUX_URL": url, "ROLLMUX_TOKEN": tokens.of(spec.user) if spec.user else token}
 
-        self._running()[0].commands.give_access(access)
+        self.driver.commands.give_access(access)
 
     async def ended(self) -> str:
         """Wait for the end; as `RunDriver.carry_out`."""
@@ -136,17 +138,15 @@ class Service:
 
     async def stop(self) -> None:
         """Give no more permits: every job ends at its next phase boundary, and then the service."""
-        if self.driver is not None:
-            self.driver.stop()
+        self.driver.stop()
 
     async def ask(self, method: str, *arguments: Any) -> Any:
         """A job calls a method of `runtime.owners.ray.calls.JobCalls`."""
-        assert self.driver is not None
         return await getattr(self.driver.calls, method)(*arguments)
 
     def _check(self, specs: Sequence[JobSpec]) -> list[str]:
         """See that jobs can be taken; raises as `submit`. Returns a line about each whose memory may not do."""
-        driver, run = self._running()
+        driver, run = self.driver, self.run
         if run.stopping or run.over.done():
             raise Conflict("the service is stopping; it takes no more jobs")
         if run.log.problem is not None:
@@ -159,14 +159,11 @@ class Service:
                 raise Unprocessable(f"job {spec.id}: {problem}")
         present = [handle.spec for handle in run.handles.values() if not handle.gone]
         check_limits(specs, len(present))
-        for count, spec in enumerate(specs, 1):
-            if checkpoint_bytes(spec):
-                try:
-                    check_space([*present, *specs[:count]], self.folder, f"job {spec.id}")
-                except InputError as error:
-                    raise Unprocessable(str(error)) from None
         lines: list[str] = []
         try:
+            for count, spec in enumerate(specs, 1):
+                if checkpoint_bytes(spec):
+                    check_space([*present, *specs[:count]], self.folder, f"job {spec.id}")
             check_memory(forecasts(specs, self._plan.nodes), limits(self._plan.nodes, None), lines.append)
         except InputError as error:
             raise Unprocessable(str(error)) from None
@@ -189,7 +186,7 @@ class Service:
                 have, or for more room for checkpoints than the disk has beside those of the other jobs, or they are too many or
                 too long (`runtime.service.plan`), or the journal cannot be written: none is taken; one line.
         """
-        driver, run = self._running()
+        run = self.run
         for line in self._check(specs):
             run.log.say(line)
         now_s = run.log.now()
@@ -199,7 +196,7 @@ class Service:
             run.handles[spec.id] = JobHandle(spec)
             run.log.say(f"{spec.id}: submitted")
         run.coming += len(dated)
-        run.spawn(driver.profiling.bring_all([run.handles[spec.id] for spec in dated]))
+        run.spawn(self.driver.profiling.bring_all([run.handles[spec.id] for spec in dated]))
 
     async def cancel(self, job_id: str) -> None:
         """End a job now, whatever it does.
@@ -207,39 +204,18 @@ class Service:
         Raises:
             InputError: there is no such job, or it has ended, or the journal cannot be written; one line.
         """
-        lives, handle = self._running()[0].lifecycle, self._handle_of(job_id)
-        if (problem := self._running()[1].log.problem) is not None:
+        lives, handle = self.driver.lifecycle, self.handle_of(job_id)
+        if (problem := self.run.log.problem) is not None:
             raise Unwritable(problem)
         if job_id in self._figures.ends:
             raise Conflict(f"job {job_id}: has ended already: {self._figures.ends[job_id][0]}")
         await lives.cancel(handle)
         lives.check_over()
 
-    async def drain(self, node: str) -> dict[str, Any]:
-        """Let jobs leave a node; see `runtime.execution.node_changes.NodeChanges.drain`."""
-        return self._running()[0].lifecycle.node_changes.drain(node)
-
-    async def undrain(self, node: str) -> dict[str, Any]:
-        """Let jobs come to a node again; see `runtime.execution.node_changes.NodeChanges.undrain`."""
-        return self._running()[0].lifecycle.node_changes.undrain(node)
-
-    def known_nodes(self) -> list[Node]:
-        """All nodes that the service ever had."""
-        return [*self._running()[0].lifecycle.node_changes.known.values()]
-
-    def join(self, nodes: Sequence[Node]) -> None:
-        """More nodes are there; see `runtime.execution.node_changes.NodeChanges.join`."""
-        self._running()[0].lifecycle.node_changes.join(nodes)
-
-    async def clear(self, node: str) -> dict[str, Any]:
-        """Somebody says that no lost lease uses a node; see `runtime.owners.http.watch.LeaseWatch.clear`."""
-        return {"node": node, "jobs": [*self.leases.watch.clear(node)]}
-
     async def report(self) -> dict[str, Any]:
         """What every job, group and pool does; see `runtime.service.report.Reports.all`. What it says is in the journal."""
-        _, run = self._running()
         waiting = await self._forecast.waiting()
-        run.log.flush()
+        self.run.log.flush()
         return await self._reports.all(waiting)
 
     async def job(self, job_id: str) -> dict[str, Any]:
@@ -248,32 +224,10 @@ class Service:
         Raises:
             NotFound: there is no such job.
         """
-        handle = self._handle_of(job_id)
-        _, run = self._running()
-        known = await self._forecast.waiting() if handle.id in run.scheduler.state.waiting else {}
-        run.log.flush()
-        return self._reports.job(self._handle_of(job_id), known.get(job_id))
-
-    def spec_of(self, job_id: str) -> JobSpec:
-        """A job as it was submitted.
-
-        Raises:
-            NotFound: there is no such job.
-        """
-        return self._handle_of(job_id).spec
-
-    async def events(self, after: int, wait_s: float) -> list[Entry]:
-        """Entries of the journal; see `runtime.service.events.Events.after`."""
-        self._running()
-        return await self._events.after(after, wait_s)
-
-    async def state_of(self, job_id: str) -> str:
-        """What a job does: one of `runtime.service.report.STATES`.
-
-        Raises:
-            InputError: there is no such job.
-        """
-        return self._reports.state_of(self._handle_of(job_id))
+        handle = self.handle_of(job_id)
+        known = await self._forecast.waiting() if handle.id in self.run.scheduler.state.waiting else {}
+        self.run.log.flush()
+        return self._reports.job(handle, known.get(job_id))
 
     async def metrics(self) -> list[Sample]:
         """The figures that are exported to Prometheus."""
@@ -282,33 +236,20 @@ class Service:
 
     async def news(self, behind: int) -> list[str]:
         """Lines about what has happened, those after the first `behind`, as far as they are still known."""
-        return self._running()[1].log.lines(behind)
+        return self.run.log.lines(behind)
 
     async def told(self) -> int:
         """How many lines there have been."""
-        return self._running()[1].log.line_count
-
-    @property
-    def leases(self) -> Leases:
-        """Of jobs that run elsewhere."""
-        return self._running()[0].leases
+        return self.run.log.line_count
 
     @property
     def folder(self) -> Path:
         """Its folder."""
         return Path(self._plan.folder)
 
-    def say(self, line: str) -> None:
-        """Let whoever has started the service know."""
-        self._running()[1].log.say(line)
-
-    def _running(self) -> tuple[RunDriver, RunState]:
-        if self.driver is None:
-            raise InputError("the service has not begun")
-        return self.driver, self.driver.run
-
-    def _handle_of(self, job_id: str) -> JobHandle:
-        handle = self._running()[1].handles.get(job_id)
+    def handle_of(self, job_id: str) -> JobHandle:
+        """A job of the run; raises NotFound, one line, where there is no such job."""
+        handle = self.run.handles.get(job_id)
         if handle is None:
             raise NotFound(f"job {one_line(job_id, 80)}: this service has no such job")
         return handle
@@ -320,14 +261,14 @@ class Service:
             self._gauge()
 
     def _gauge(self) -> None:
-        run, metrics = self._running()[1], self._figures.metrics
+        run, metrics = self.run, self._figures.metrics
         for pool, view in self._reports.pools().items():
             for state in ("busy", "idle", "free", "draining"):
                 metrics.write("rollmux_nodes", view[state], pool=pool, state=state)
             metrics.write("rollmux_pool_utilization", view["utilization"], pool=pool)
         metrics.write("rollmux_queue_length", len(run.scheduler.state.waiting))
         metrics.write("rollmux_usd_per_hour", run.scheduler.state.usd_per_hour)
-        metrics.write("rollmux_suspect_nodes", len(self.leases.watch.suspects()))
+        metrics.write("rollmux_suspect_nodes", len(self.driver.leases.watch.suspects()))
         metrics.write("rollmux_paused", float(run.log.problem is not None))
         metrics.write("rollmux_stopping", float(run.stopping))
         metrics.keep_jobs({handle.id for handle in run.handles.values() if not handle.gone})

@@ -53,7 +53,7 @@ def make_app(service: Service, tokens: Tokens, log: OperationsLog, most_open: in
         return HTMLResponse(page_html(), headers=_PAGE)
 
     async def broken(request: Request, wrong: Exception) -> Response:
-        service.say(f"{request.method} {one_line(request.url.path)}: {type(wrong).__name__}: {one_line(str(wrong))}")
+        service.run.log.say(f"{request.method} {one_line(request.url.path)}: {type(wrong).__name__}: {one_line(str(wrong))}")
         return error(500, f"{type(wrong).__name__}: a defect of RollMux; the service goes on")
 
     routes += [Route("/healthz", health), Route("/openapi.json", description), Route("/", page)]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from runtime.service.http.answers import JSON
@@ -41,7 +42,10 @@ class Error(Body):
 
 def describe_api(operations: Sequence[Operation]) -> dict[str, Any]:
     """The description."""
-    models = [Error, *dict.fromkeys(operation.body for operation in operations if operation.body is not None)]
+    models: list[type[BaseModel]] = [
+        Error,
+        *dict.fromkeys(operation.body for operation in operations if operation.body is not None),
+    ]
     references, schemas = models_json_schema(
         [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
     )

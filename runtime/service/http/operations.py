@@ -20,10 +20,10 @@ from runtime.jobs.spec import JobSpec
 from runtime.output import LOGS, SERVICE_LOG
 from runtime.owners.http.leases import Leases
 from runtime.refusals import NotAllowed, NotFound, Unprocessable
+from runtime.run.driver import RunDriver
 from runtime.service.http.answers import JSON, answer, answer_in_steps
 from runtime.service.http.endpoint import Body, Call, Operation, Query
 from runtime.service.prometheus import CONTENT_TYPE, to_text
-from runtime.service.service import Service
 from runtime.service.tokens import Holder, Right
 
 _LONGEST_WAIT_S = 30.0
@@ -176,7 +176,7 @@ _endings: set[asyncio.Task[None]] = set()  # of jobs whose end takes longer than
 
 async def _cancel(call: Call) -> Any:
     job_id = call.path["job"]
-    _check_own(call.holder, call.service.spec_of(job_id).user, job_id)
+    _check_own(call.holder, call.service.handle_of(job_id).spec.user, job_id)
     ending = asyncio.ensure_future(call.service.cancel(job_id))
     _endings.add(ending)
     ending.add_done_callback(_endings.discard)
@@ -188,8 +188,8 @@ async def _cancel(call: Call) -> Any:
 
 
 async def _log(call: Call) -> Any:
-    spec = call.service.spec_of(call.path["job"])
-    data, offset, names = await asyncio.to_thread(_read_log, call.service.folder, spec.id, call.query.process, call.query.offset)
+    job_id = call.service.handle_of(call.path["job"]).id
+    data, offset, names = await asyncio.to_thread(_read_log, call.service.folder, job_id, call.query.process, call.query.offset)
     return Response(data, headers={"X-Next-Offset": str(offset), "X-Processes": json.dumps(names)}, media_type="text/plain")
 
 
@@ -224,7 +224,7 @@ async def _status(call: Call) -> Any:
 
 
 async def _events(call: Call) -> Any:
-    entries = await call.service.events(call.query.after, call.query.wait_s)
+    entries = await call.service.events.after(call.query.after, call.query.wait_s)
     parts = (f'{{"number":{number},"kind":"{kind}","body":{_checked(body)}}}' for number, kind, body in entries)
     return Response(f'{{"events":[{",".join(parts)}]}}', media_type=JSON)
 
@@ -245,13 +245,13 @@ def _owners(ask: Callable[..., Any], summary: str, sent: type[Query], at: str = 
     """What the owner of an attached job asks: a method of the leases is called with the keys of what is sent."""
 
     async def work(call: Call) -> Any:
-        leases = call.service.leases
+        leases = call.service.driver.leases
         if (lease := call.path.get("lease")) is not None:
             job_id = leases.job_of(lease)
             leases.touch(lease)
         else:
             job_id = call.path["job"]
-        _check_own(call.holder, call.service.spec_of(job_id).user, job_id)
+        _check_own(call.holder, call.service.handle_of(job_id).spec.user, job_id)
         return await ask(leases, lease or job_id, **dict(call.body or call.query))
 
     method, path = at.split() if at else ("POST", f"{_LEASE}/{ask.__name__}")
@@ -259,14 +259,18 @@ def _owners(ask: Callable[..., Any], summary: str, sent: type[Query], at: str = 
     return Operation(ask.__name__, method, path, Right.ATTACH, work, summary, query, body, refuses=(404, 409, 422), waits=waits)
 
 
-def _nodes(ask: Callable[..., Any], summary: str) -> Operation:
-    """What is asked about a node: a method of the service is called with its name."""
+def _nodes(name: str, ask: Callable[[RunDriver, str], dict[str, Any]], summary: str) -> Operation:
+    """What is asked about a node, by its name."""
 
     async def work(call: Call) -> Any:
-        return await ask(call.service, call.path["node"])
+        return ask(call.service.driver, call.path["node"])
 
-    name = ask.__name__
-    return Operation(name, "POST", f"/v1/nodes/{{node}}/{name}", Right.OPERATE, work, summary, refuses=(404, 409), logged=True)
+    path = f"/v1/nodes/{{node}}/{name}"
+    return Operation(name, "POST", path, Right.OPERATE, work, summary, refuses=(404, 409), logged=True)
+
+
+def _clear(driver: RunDriver, node: str) -> dict[str, Any]:
+    return {"node": node, "jobs": [*driver.leases.watch.clear(node)]}
 
 
 _SUBMIT = "Submit a job, an entry of a job file, or several, all or none; with dry_run only say what would become of them."
@@ -292,7 +296,7 @@ OPERATIONS = (  # what is asked most comes first
     Operation("status", "GET", "/v1/status", Right.LOOK, _status, "All jobs, groups and pools."),
     Operation("events", "GET", "/v1/events", Right.LOOK, _events, _EVENTS, After, waits=True),
     Operation("metrics", "GET", "/metrics", Right.LOOK, _metrics, "Figures for Prometheus.", media="text/plain"),
-    _nodes(Service.drain, "Let jobs leave a node."),
-    _nodes(Service.undrain, "Use it again."),
-    _nodes(Service.clear, "Nobody runs on a suspect node any more: it may be granted."),
+    _nodes("drain", lambda driver, node: driver.lifecycle.node_changes.drain(node), "Let jobs leave a node."),
+    _nodes("undrain", lambda driver, node: driver.lifecycle.node_changes.undrain(node), "Use it again."),
+    _nodes("clear", _clear, "Nobody runs on a suspect node any more: it may be granted."),
 )

@@ -52,7 +52,7 @@ def test_a_command_is_started_pinned_to_its_nodes_and_again_after_a_death(tmp_pa
         await service.listen(Listen())
         await service.give_access(Tokens(tmp_path).make("", Right.OPERATE))
         await service.submit(specs_of(command("a", "-c", OWNER, str(once)), command("b", "-c", OWNER, str(tmp_path / "none"))))
-        while {await service.state_of("a"), await service.state_of("b")} != {"done"}:
+        while {(await service.job(name))["state"] for name in "ab"} != {"done"}:
             await asyncio.sleep(0.05)
         await service.stop()
         await service.ended()

@@ -162,7 +162,7 @@ def test_what_cannot_be_taken_is_refused_whole_and_who_can_never_be_placed_fails
         service.ask("cancel", "b")
     jobs = service.until(over)
     assert jobs["a"]["state"] == "failed" and jobs["a"]["problem"].startswith("placement: ") and [*jobs] == ["a"]
-    assert service.ask("state_of", "a") == "failed"
+    assert service.ask("job", "a")["state"] == "failed"
 
 
 def test_a_service_that_is_stopped_or_killed_goes_on_where_it_was(serve: Serving) -> None:

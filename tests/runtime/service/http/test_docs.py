@@ -9,11 +9,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from rollmux_client import ENDED
 
 import rollmux
 from runtime.service.address import ServiceAddress, announce
-from runtime.service.http.app import OPERATIONS
-from runtime.service.report import ENDED
+from runtime.service.http.operations import OPERATIONS
 from tests.runtime.service.http.conftest import Served
 from tests.runtime.service.http.test_jobs import KEYS
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runtime.service.http.app import OPERATIONS
+from runtime.service.http.operations import OPERATIONS
 from tests.runtime.service.http.conftest import Served
 from tests.runtime.service.http.test_jobs import JOB
 
