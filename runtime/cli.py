@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from runtime.commands.diagnostics import compare, doctor
-from runtime.commands.exec import execute
-from runtime.commands.export import export
-from runtime.commands.jobs import cancel, logs, submit
-from runtime.commands.journal import journal
-from runtime.commands.nodes import drain, undrain
-from runtime.commands.profile import profile
+from runtime.commands.folders import compare, export, journal, samples
+from runtime.commands.jobs import cancel, drain, execute, logs, status, submit, undrain
+from runtime.commands.machine import doctor, profile
 from runtime.commands.run import run
-from runtime.commands.samples import samples
 from runtime.commands.serve import serve
-from runtime.commands.status import status
 from runtime.commands.token import token
 
 

@@ -4,60 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import rollmux_client
 
 from rollmux_env.errors import InputError
-from rollmux_env.validation_errors import one_line
 from runtime.commands.process_group import ProcessGroup, Signalled
-from runtime.jobs.spec import load_jobs
-from runtime.service.client import ENDED
 
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0)  # between attempts to reach the service
 
 
-def entry_of(file: Path, job_id: str | None) -> dict[str, Any]:
-    """The entry of a job file that is to be attached.
-
-    Raises:
-        InputError: the file cannot be used, or has no such entry; one line.
-    """
-    jobs = {spec.id: spec for spec in load_jobs(file).jobs}
-    name = one_line(str(file), 4096)
-    if job_id is None and len(jobs) > 1:
-        raise InputError(f"{name}: has {len(jobs)} jobs; --job says which: {', '.join(jobs)}")
-    spec = next(iter(jobs.values())) if job_id is None else jobs.get(job_id)
-    if spec is None:
-        raise InputError(f"--job {job_id}: {name} has no such job; it has {', '.join(jobs)}")
-    if not spec.attach:
-        raise InputError(f"{name}: job {spec.id}: is no job to attach; its entry has to say `attach: true`")
-    return spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"folder"})
-
-
-def check_command(words: Sequence[str]) -> None:
-    """See that a command can be started here, before nodes are held for it.
-
-    Raises:
-        InputError: there is none of that name; one line.
-    """
-    if shutil.which(words[0]) is None:
-        where = "in that place" if os.path.dirname(words[0]) else "on the path"
-        raise InputError(f"{one_line(words[0], 4096)}: there is no command of that name {where}; nothing was submitted")
-
-
-def execute_command(
-    service: rollmux_client.Service, entry: dict[str, Any], words: Sequence[str], say: Callable[[str], None]
-) -> int:
+def execute_command(url: str, token: str, entry: dict[str, Any], words: Sequence[str], say: Callable[[str], None]) -> int:
     """Attach a job and run a command on its nodes, again where it has to move.
 
     Args:
-        say: takes lines about what is waited for.
+        url, token: of the service. entry: of a job file. say: takes lines about what is waited for.
 
     Returns:
         The command's exit status; 128 and the signal's number where one has ended it.
@@ -65,7 +29,7 @@ def execute_command(
     Raises:
         InputError: the service refuses the job, or the command cannot be started; one line.
     """
-    command = ProcessGroup(words)
+    service, command = rollmux_client.Service(url, token), ProcessGroup(words)
     job = rollmux_client.Job(service, entry["id"], socket.gethostname(), command.pids, lambda why: command.kill(why, say), say)
     with command.signals():
         try:
@@ -85,6 +49,7 @@ def execute_command(
             return 128 + pressed.number
         finally:
             job.end(done=False)  # where it has not ended
+            service.close()
 
 
 def _submit(service: rollmux_client.Service, entry: dict[str, Any]) -> None:
@@ -101,7 +66,7 @@ def _submit(service: rollmux_client.Service, entry: dict[str, Any]) -> None:
             if error.status != 409:
                 raise
             state = _state(service, entry["id"])
-            if state in ENDED:
+            if state in rollmux_client.ENDED:
                 raise InputError(f"job {entry['id']}: has ended already: {state}; names are used once") from None
             return
         except OSError as error:

@@ -1,23 +1,56 @@
-"""`rollmux submit`, `cancel` and `logs`: what is asked of a service about its jobs."""
+"""What is asked of a service about its jobs and nodes: `submit`, `status`, `cancel`, `logs`, `drain`, `undrain` and `exec`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import select
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from time import monotonic, strftime
+from typing import Annotated, Any
 
 import typer
 
-At = Annotated[
-    Path | None,
-    typer.Option(
-        "--at",
-        metavar="DIR",
-        help="The service's folder. (default: the service of $ROLLMUX_URL and $ROLLMUX_TOKEN; $ROLLMUX_SERVICE; rollmux-service)",
-        show_default=False,
-    ),
-]
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.", show_default=False)]
+from policies.commands.options import TableOrJson
+from runtime.commands.options import At, Format, JobName, print_as
+
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="As `rollmux status` names it.", show_default=False)]
+
+_STOPPED = 130
+_LOOKS_S = 0.2
+_EVERY_S = 1.0  # between looks at a status
+_AGAIN_S = 5.0  # between snapshots in which nothing has changed
+
+
+@contextmanager
+def _ends_quietly() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end what is inside, also where it waits for an answer, with status 130 and without a word."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(_STOPPED) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _pause(seconds: float) -> None:
+    """Wait; not longer than the reader of standard output is there.
+
+    Raises:
+        BrokenPipeError: nobody reads any more.
+    """
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)  # hang-ups and errors are always reported
+    until_s = monotonic() + seconds
+    while (left_s := until_s - monotonic()) > 0:
+        if output.poll(1000 * min(left_s, _LOOKS_S)):
+            raise BrokenPipeError
 
 
 def submit(
@@ -47,7 +80,7 @@ def submit(
     with connected(at) as service:
         if dry_run:
             from rollmux_env.report.tables import show
-            from runtime.service.queue_tables import preview_table
+            from runtime.service.tables import preview_table
 
             previews = service.preview(jobs.jobs)
             show(preview_table(dict(zip((job.id for job in jobs.jobs), previews, strict=True)), service.status()["now_s"]))
@@ -56,6 +89,59 @@ def submit(
     typer.echo(f"submitted: {', '.join(job.id for job in jobs.jobs)}")
     if jobs.cluster is not None:
         typer.echo("the file's `cluster` does not count here; the service has its own")
+
+
+def execute(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file with an entry of `attach: true`.", show_default=False)],
+    words: Annotated[list[str], typer.Argument(metavar="COMMAND", help="What to start, after `--`.", show_default=False)],
+    job: Annotated[
+        str | None, typer.Option("--job", metavar="ID", help="Job of the file. (default: the only one)", show_default=False)
+    ] = None,
+    at: At = None,
+) -> None:
+    """Start a command on the nodes that a service gives its job: it takes turns there with other jobs, by `rollmux_client`.
+
+    The job is submitted if the service does not have it, and attached. The command gets GPUs, cores and `ROLLMUX_*`. The job is
+    done when the command ends with status 0; else it can be started again and goes on. ROLLMUX_URL and ROLLMUX_TOKEN name a
+    service on another machine.
+
+    Example: `rollmux exec examples/attached.yaml --job first -- python examples/attached_job.py`
+    """
+    from rollmux_env.errors import InputError
+    from rollmux_env.validation_errors import one_line
+    from runtime.service.client import connected
+
+    entry = _entry_of(file, job)
+    if shutil.which(words[0]) is None:
+        where = "in that place" if os.path.dirname(words[0]) else "on the path"
+        raise InputError(f"{one_line(words[0], 4096)}: there is no command of that name {where}; nothing was submitted")
+    with connected(at) as client:
+        from runtime.commands.executing import execute_command  # it needs rollmux_client
+
+        status = execute_command(client.url, client.token, entry, words, lambda line: typer.echo(f"rollmux exec: {line}", err=True))
+    raise typer.Exit(status)
+
+
+def _entry_of(file: Path, job_id: str | None) -> dict[str, Any]:
+    """The entry of a job file that is to be attached.
+
+    Raises:
+        InputError: the file cannot be used, or has no such entry; one line.
+    """
+    from rollmux_env.errors import InputError
+    from rollmux_env.validation_errors import one_line
+    from runtime.jobs.spec import load_jobs
+
+    jobs = {spec.id: spec for spec in load_jobs(file).jobs}
+    name = one_line(str(file), 4096)
+    if job_id is None and len(jobs) > 1:
+        raise InputError(f"{name}: has {len(jobs)} jobs; --job says which: {', '.join(jobs)}")
+    spec = next(iter(jobs.values())) if job_id is None else jobs.get(job_id)
+    if spec is None:
+        raise InputError(f"--job {job_id}: {name} has no such job; it has {', '.join(jobs)}")
+    if not spec.attach:
+        raise InputError(f"{name}: job {spec.id}: is no job to attach; its entry has to say `attach: true`")
+    return spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"folder"})
 
 
 def cancel(job: JobName, at: At = None) -> None:
@@ -87,22 +173,20 @@ def logs(
 
     `rollmux logs echo --at run`
     """
-    from runtime.commands.streams import ends_quietly
     from runtime.execution.job_log import without_details
 
-    with ends_quietly():
-        for line in _lines(job, follow, at):
+    with _ends_quietly():
+        for line in _log_lines(job, follow, at):
             typer.echo(line if every else without_details(line))
 
 
-def _lines(job: str, follow: bool, at: Path | None) -> Iterator[str]:
+def _log_lines(job: str, follow: bool, at: Path | None) -> Iterator[str]:
     """What a job has printed, or prints until it or its service has ended: of the service of ROLLMUX_URL, or from files."""
     from rollmux_env.errors import InputError
     from rollmux_env.suggestions import did_you_mean
-    from runtime.commands.streams import pause
     from runtime.output import LOGS, follow_lines, lines
     from runtime.service.address import folder_of
-    from runtime.service.client import ENDED, NoService, connected, is_named
+    from runtime.service.client import NoService, connected, is_named
 
     named = is_named(at)
     home = folder_of(at) / LOGS / job
@@ -113,11 +197,11 @@ def _lines(job: str, follow: bool, at: Path | None) -> Iterator[str]:
 
                 def ended() -> bool:
                     try:
-                        return not follow or service.job(job)["state"] in (*ENDED, "stopped")
+                        return not follow or service.has_ended(job, "stopped")
                     except NoService:
                         return True
 
-                yield from service.log_lines(job, ended, pause) if named else follow_lines(home, ended, pause)
+                yield from service.log_lines(job, ended, _pause) if named else follow_lines(home, ended, _pause)
                 return
     except NoService as nobody:
         if not nobody.has_journal:
@@ -126,3 +210,104 @@ def _lines(job: str, follow: bool, at: Path | None) -> Iterator[str]:
         names = [path.name for path in home.parent.iterdir()] if home.parent.is_dir() else []
         raise InputError(f"job {job}: no process of such a job has begun at {folder_of(at)}{did_you_mean(job, names)}")
     yield from lines(home)
+
+
+def status(
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Update until Ctrl-C; in a pipe, print a snapshot after every change.")
+    ] = False,
+    format: Format = TableOrJson.table,
+    at: At = None,
+) -> None:
+    """Show the jobs, groups and pools of a service; for a stopped one, the state in its journal.
+
+    Examples: `rollmux status --watch`
+
+    `rollmux status --at rollmux-service --format json`
+    """
+    from runtime.journal.audit import explained
+    from runtime.service.address import folder_of
+    from runtime.service.client import NoService, connected
+    from runtime.service.tables import status_tables
+
+    try:
+        with _ends_quietly(), connected(at) as service:
+            if watch:
+                _watch(service.status, format)
+            report = service.status()
+            print_as(format, report, *status_tables(report))
+    except NoService as nobody:
+        if not nobody.has_journal:
+            raise
+        from runtime.service.report import past_report
+
+        with explained(folder_of(at)):
+            report = past_report(folder_of(at))
+            print_as(format, report, *status_tables(report))
+
+
+def _watch(status_of: Callable[[], dict[str, Any]], format: TableOrJson) -> None:
+    """Print reports for ever: a terminal's in place, others one after the other."""
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    from runtime.service.tables import status_tables
+
+    console = Console(markup=False)
+    if console.is_terminal and format is TableOrJson.table:
+        with Live(console=console, auto_refresh=False, screen=False) as live:
+            while True:
+                live.update(Group(*status_tables(status_of())), refresh=True)
+                _pause(_EVERY_S)
+    shown, shown_s = None, 0.0
+    while True:
+        report = status_of()
+        now = _without_clocks(report)
+        if now != shown or monotonic() - shown_s >= _AGAIN_S:
+            shown, shown_s = now, monotonic()
+            if format is TableOrJson.table:
+                typer.echo(strftime("%Y-%m-%d %H:%M:%S"))
+            print_as(format, report, *status_tables(report))
+        _pause(_EVERY_S)
+
+
+def _without_clocks(report: dict[str, Any]) -> dict[str, Any]:
+    """A report without what changes by itself."""
+    pools = {name: {key: value for key, value in pool.items() if key != "utilization"} for name, pool in report["pools"].items()}
+    return {key: value for key, value in report.items() if key != "now_s"} | {"pools": pools}
+
+
+def drain(node: NodeName, at: At = None) -> None:
+    """Let the jobs of a node leave it at the end of their iteration, and no others come.
+
+    They move to other nodes, or wait first in the queue until there are some. It lasts until `rollmux undrain`, over restarts too.
+
+    Example: `rollmux drain rollout-1`
+    """
+    answer = _ask_about(node, "drain", at)
+    typer.echo(f"{node} is drained" if answer["drained"] else f"{node} is being drained")
+    for key, what in (
+        ("moves", "moves to other nodes at the end of its iteration"),
+        ("queues", "will wait in the queue from the end of its iteration on: there is no other place for it now"),
+        ("waits_for", "cannot move: the node is used until it ends"),
+    ):
+        for job_id in answer[key]:
+            typer.echo(f"{job_id}: {what}")
+
+
+def undrain(node: NodeName, at: At = None) -> None:
+    """Let jobs come to a node again.
+
+    Example: `rollmux undrain rollout-1`
+    """
+    _ask_about(node, "undrain", at)
+    typer.echo(f"{node} is used again")
+
+
+def _ask_about(node: str, what: str, at: Path | None) -> Any:
+    from urllib.parse import quote
+
+    from runtime.service.client import connected
+
+    with connected(at) as service:
+        return service.ask("POST", f"/v1/nodes/{quote(node, safe='')}/{what}")

@@ -1,10 +1,13 @@
-"""Options shared by several commands."""
+"""Arguments and options shared by several commands, and how they print."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+
+from policies.commands.options import TableOrJson
 
 PolicyName = Annotated[
     str | None,
@@ -32,3 +35,30 @@ Address = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of random policies.")]
+At = Annotated[
+    Path | None,
+    typer.Option(
+        "--at",
+        metavar="DIR",
+        help="The service's folder. (default: the service of $ROLLMUX_URL and $ROLLMUX_TOKEN; $ROLLMUX_SERVICE; rollmux-service)",
+        show_default=False,
+    ),
+]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a service.", show_default=False)]
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.", show_default=False)]
+Format = Annotated[TableOrJson, typer.Option("--format", help="Output format.")]
+
+
+def print_as(format: TableOrJson, report: Any, *tables: Any) -> None:
+    """Print a report in the format that was asked for.
+
+    Args:
+        report: as JSON. tables: what else shows it.
+    """
+    from rollmux_env.report.results import to_json
+    from rollmux_env.report.tables import show
+
+    if format is TableOrJson.json:
+        typer.echo(to_json(report), nl=False)
+    else:
+        show(*tables)

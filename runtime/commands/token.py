@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from runtime.commands.jobs import At
+from runtime.commands.options import At
 
 token = typer.Typer(no_args_is_help=True, help="Make, list and revoke the tokens of a service's users.")
 

@@ -1,4 +1,4 @@
-"""A service from the outside: which one is meant, and what is asked of it over HTTP."""
+"""A service as commands ask it: which one is meant, and what is said where it refuses or does not answer."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from rollmux_env.errors import InputError
 from rollmux_env.extras import require
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import JobSpec
+from runtime.journal.write import JOURNAL, is_begun
 from runtime.service.address import VARIABLE, find, folder_of
 from runtime.service.listening import continuing
 
-if TYPE_CHECKING:
-    import rollmux_client
+try:
+    from rollmux_client import ENDED, Refused, Service
+except ModuleNotFoundError:
+    raise InputError("a service's command: needs rollmux-client; not installed here: pip install ./clients/python") from None
 
-ENDED = ("done", "failed", "cancelled", "over_budget")
 _URL, _TOKEN = "ROLLMUX_URL", "ROLLMUX_TOKEN"
 _ANSWERS_S = 60.0
 _MOST_BYTES = 1_000_000  # of the jobs in a request, which may have a little more
@@ -41,39 +42,44 @@ class NoService(InputError):
         self.has_journal = has_journal
 
 
-class LogPart(NamedTuple):
-    """A part of what a process of a job has printed.
-
-    Attributes:
-        offset: of what follows, bytes. processes: all of the job that have printed.
-    """
-
-    text: str
-    offset: int
-    processes: tuple[str, ...]
-
-
-class Client:
-    """Asks a service.
+class Client(Service):
+    """Asks a service. Each request raises InputError, one line, where it is refused, and NoService where nobody answers.
 
     Args:
-        service: that is asked. folder: where its token is from; None: from the environment.
+        url, token: of the service. folder: where they are from; None: from the environment.
     """
 
-    def __init__(self, service: rollmux_client.Service, folder: Path | None = None) -> None:
-        self.service = service
+    def __init__(self, url: str, token: str, folder: Path | None = None) -> None:
+        try:
+            super().__init__(url, token)
+        except ValueError as error:
+            raise InputError(str(error)) from None
         self._folder = folder
+        self._where = f"--at {one_line(str(folder), 4096)}" if folder else f"{_URL} {one_line(url, 4096)}"
+
+    def ask(self, method: str, path: str, body: Any = None, timeout_s: float = _ANSWERS_S) -> Any:
+        """What a request is answered by, as JSON."""
+        text, _ = self.request(method, path, body, timeout_s)
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise InputError(f"{self._where}: what answers there is no RollMux") from None
+
+    def request(self, method: str, path: str, body: Any = None, timeout_s: float = _ANSWERS_S) -> tuple[bytes, Any]:
+        """What a request is answered by, and the headers of the answer."""
+        try:
+            return super().request(method, path, body, timeout_s)
+        except Refused as error:
+            raise InputError(str(error)) from None
+        except OSError as error:
+            raise (_nobody(self._folder) if self._folder else NoService(f"{self._where}: {error}")) from None
 
     def submit(self, specs: Sequence[JobSpec]) -> None:
-        """Submit jobs: all of them or none; of more than fit into one request, those that do.
-
-        Raises:
-            InputError: it refuses them, or (NoService) is there no more; one line.
-        """
+        """Submit jobs: all of them or none; of more than fit into one request, those that do."""
         taken = 0
         for part in _parts(_entries(specs)):
             try:
-                self._ask("POST", "/v1/jobs", part)
+                self.ask("POST", "/v1/jobs", part)
             except InputError as error:
                 if not taken:
                     raise
@@ -81,43 +87,29 @@ class Client:
             taken += len(part)
 
     def preview(self, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
-        """What would become of each of some jobs if they were submitted in this order; nothing changes. Raises as `submit`."""
-        previews: list[dict[str, Any]] = self._ask("POST", "/v1/jobs?dry_run=true", _entries(specs))
+        """What would become of each of some jobs if they were submitted in this order; nothing changes."""
+        previews: list[dict[str, Any]] = self.ask("POST", "/v1/jobs?dry_run=true", _entries(specs))
         return previews
 
-    def cancel(self, job_id: str) -> None:
-        """End a job, and wait until it has ended; raises as `submit`."""
-        self._ask("DELETE", _path(job_id))
-        while self.job(job_id)["state"] not in ENDED:
-            sleep(_LOOKS_S)
-
-    def drain(self, node: str) -> dict[str, Any]:
-        """Let jobs leave a node; raises as `submit`."""
-        answer: dict[str, Any] = self._ask("POST", f"/v1/nodes/{quote(node, safe='')}/drain")
-        return answer
-
-    def undrain(self, node: str) -> None:
-        """Let jobs come to a node again; raises as `submit`."""
-        self._ask("POST", f"/v1/nodes/{quote(node, safe='')}/undrain")
-
-    def job(self, job_id: str) -> dict[str, Any]:
-        """What a job does; raises as `submit`."""
-        job: dict[str, Any] = self._ask("GET", _path(job_id))
-        return job
-
     def status(self) -> dict[str, Any]:
-        """What every job, group and pool does; raises as `submit`."""
-        status: dict[str, Any] = self._ask("GET", "/v1/status")
+        """What every job, group and pool does."""
+        status: dict[str, Any] = self.ask("GET", "/v1/status")
         return status
 
-    def log(self, job_id: str, process: str | None = None, offset: int = 0) -> LogPart:
-        """What a process of a job has printed from an offset on; without a name that of a process that tells of the job.
+    def job(self, job_id: str) -> dict[str, Any]:
+        """What a job does."""
+        job: dict[str, Any] = self.ask("GET", _path(job_id))
+        return job
 
-        Raises as `submit`.
-        """
-        query = {"offset": offset} | ({"process": process} if process is not None else {})
-        text, headers = self._request("GET", f"{_path(job_id)}/logs?{urlencode(query)}")
-        return LogPart(text.decode(errors="replace"), int(headers["X-Next-Offset"]), (*json.loads(headers["X-Processes"]),))
+    def cancel(self, job_id: str) -> None:
+        """End a job, and wait until it has ended."""
+        self.ask("DELETE", _path(job_id))
+        while not self.has_ended(job_id):
+            sleep(_LOOKS_S)
+
+    def has_ended(self, job_id: str, *states: str) -> bool:
+        """Whether a job has ended, or is in one of some other states."""
+        return self.job(job_id)["state"] in (*ENDED, *states)
 
     def log_lines(self, job_id: str, ended: Callable[[], bool], pause: Callable[[float], None] = sleep) -> Iterator[str]:
         """What a job's processes print, every line after the name of its process, until the job has ended.
@@ -126,16 +118,16 @@ class Client:
             pause: waits so many seconds between looks.
 
         Raises:
-            InputError: as `submit`; also while none of its processes has begun.
+            InputError: also while none of its processes has begun.
         """
-        offsets, rests = dict.fromkeys(self.log(job_id).processes, 0), dict[str, str]()
+        offsets, rests = dict.fromkeys(self._log(job_id)[2], 0), dict[str, str]()
         while True:
             last, more = ended(), False
             for process, offset in [*offsets.items()]:
-                part = self.log(job_id, process, offset)
-                offsets = dict.fromkeys(part.processes, 0) | offsets | {process: part.offset}
-                more |= bool(part.text) or len(offsets) > len(rests)
-                *whole, rests[process] = (rests.get(process, "") + part.text).split("\n")
+                text, next_offset, processes = self._log(job_id, process=process, offset=offset)
+                offsets = dict.fromkeys(processes, 0) | offsets | {process: next_offset}
+                more |= bool(text) or len(offsets) > len(rests)
+                *whole, rests[process] = (rests.get(process, "") + text).split("\n")
                 yield from (f"{process} | {line}" for line in whole)
             if last and not more:
                 yield from (f"{process} | {line}" for process, line in rests.items() if line)
@@ -143,25 +135,10 @@ class Client:
             if not more:
                 pause(_LOOKS_S)
 
-    def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        text, _ = self._request(method, path, body)
-        try:
-            return json.loads(text)
-        except ValueError:
-            raise InputError(f"{self._where()}: what answers there is no RollMux") from None
-
-    def _request(self, method: str, path: str, body: Any = None) -> tuple[bytes, Any]:
-        from rollmux_client import Refused
-
-        try:
-            return self.service.request(method, path, body, _ANSWERS_S)
-        except Refused as error:
-            raise InputError(str(error)) from None
-        except OSError as error:
-            raise (_nobody(self._folder) if self._folder else NoService(f"{self._where()}: {error}")) from None
-
-    def _where(self) -> str:
-        return f"--at {one_line(str(self._folder), 4096)}" if self._folder else f"{_URL} {one_line(self.service.url, 4096)}"
+    def _log(self, job_id: str, **query: Any) -> tuple[str, int, list[str]]:
+        """A part of what a process of a job has printed, the offset of what follows, and all processes that have printed."""
+        text, headers = self.request("GET", f"{_path(job_id)}/logs?{urlencode(query)}")
+        return text.decode(errors="replace"), int(headers["X-Next-Offset"]), json.loads(headers["X-Processes"])
 
 
 def is_named(at: Path | None) -> bool:
@@ -190,36 +167,20 @@ def connected(at: Path | None) -> Iterator[Client]:
         at: the folder; it is asked with its operator's token.
 
     Raises:
-        InputError: as `is_named`, the URL is none, rollmux-client is not installed, or (NoService) no service runs there; one line.
+        InputError: as `is_named`, the URL is none, or (NoService) no service runs there; one line.
     """
     if is_named(at):
-        client = Client(_service(os.environ[_URL], os.environ[_TOKEN]))
+        client = Client(os.environ[_URL], os.environ[_TOKEN])
     else:
         folder = folder_of(at)
         address = find(folder)
         if address is None or not address.answers():
             raise _nobody(folder)
-        client = Client(_service(address.url, address.token), folder)
+        client = Client(address.url, address.token, folder)
     try:
         yield client
     finally:
-        client.service.close()
-
-
-def require_client(what: str) -> None:
-    """See that rollmux-client is installed; raises InputError, one line, where it is not."""
-    if find_spec("rollmux_client") is None:
-        raise InputError(f"{what}: needs rollmux-client; not installed here: pip install ./clients/python")
-
-
-def _service(url: str, token: str) -> rollmux_client.Service:
-    require_client("a service's command")
-    from rollmux_client import Service
-
-    try:
-        return Service(url, token)
-    except ValueError as error:
-        raise InputError(str(error)) from None
+        client.close()
 
 
 def _nobody(folder: Path) -> NoService:
@@ -228,8 +189,6 @@ def _nobody(folder: Path) -> NoService:
     Raises:
         InputError: and none could be started, since the extra is not installed.
     """
-    from runtime.journal.write import JOURNAL, is_begun
-
     name, has_journal = Path(one_line(str(folder), 4096)), is_begun(folder / JOURNAL)
     if has_journal:
         return NoService(f"--at {name}: no service runs there; `{continuing(folder)}` goes on with what is stopped", True)

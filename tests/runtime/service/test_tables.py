@@ -10,9 +10,8 @@ from rollmux_env.report.tables import show
 from rollmux_env.scheduler.preview import Preview
 from runtime.journal.facts import Span
 from runtime.service.figures import Usage
-from runtime.service.queue_tables import preview_table
 from runtime.service.report import profile_of
-from runtime.service.tables import status_tables
+from runtime.service.tables import preview_table, status_tables
 from tests.runtime.report.replayed import scenario_of
 
 JOB = {

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rollmux_client import Service
-
 from runtime.jobs.spec import JobSpec
 from runtime.journal.write import read_run
 from runtime.service.client import Client
@@ -104,8 +102,8 @@ def test_a_dry_run_says_what_would_become_of_a_job_and_changes_nothing(served: S
     unknown = served.ask("POST", "/v1/jobs?dry_run=true", {"id": "dry", **JOB, "class": "json:JSONEncoder"}).value
     assert (unknown["fits"], unknown["reason"]) == (False, "nobody knows yet how long its phases take: it is profiled first")
     assert served.ask("POST", "/v1/jobs?dry_run=true", {"id": "one", **JOB}).status == 409
-    service = Service(served.server.url, served.token)
-    (same,) = Client(service).preview([JobSpec.model_validate({"id": "dry", **ATTACHED})])
+    service = Client(served.server.url, served.token)
+    (same,) = service.preview([JobSpec.model_validate({"id": "dry", **ATTACHED})])
     service.close()
     assert {**same, "eta_s": None} == {**answer.value, "eta_s": None}
     assert served.ask("GET", "/v1/events").value == before and served.ask("GET", "/v1/jobs/dry").status == 404

@@ -1,4 +1,4 @@
-"""`rollmux profile`."""
+"""Commands about this machine: `doctor` and `profile`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from policies.commands.options import TableOrJson
+from runtime.commands.options import Format, print_as
 
 
 class Engines(StrEnum):
@@ -39,7 +40,7 @@ def profile(
             show_default=False,
         ),
     ] = None,
-    format: Annotated[TableOrJson, typer.Option("--format", help="Output format.")] = TableOrJson.table,
+    format: Format = TableOrJson.table,
 ) -> None:
     """Measure an engine on this machine, fit the phase-time model to it, and compare its prediction with rollouts.
 
@@ -50,8 +51,6 @@ def profile(
     from rollmux_env.errors import InputError
     from rollmux_env.extras import require
     from rollmux_env.files import write_whole
-    from rollmux_env.report.results import to_json
-    from rollmux_env.report.tables import show
 
     require("run", "profile")
     from runtime.profile import profile as measured
@@ -64,7 +63,15 @@ def profile(
     engine_profile = measured(with_engine(subject(target, job), None if engine is None else engine.value), rounds)
     if out is not None:
         write_whole(out, engine_profile.hardware.to_json())
-    if format is TableOrJson.json:
-        typer.echo(to_json(engine_profile.as_report()), nl=False)
-    else:
-        show(profile_tables(engine_profile))
+    print_as(format, engine_profile.as_report(), profile_tables(engine_profile))
+
+
+def doctor(format: Format = TableOrJson.table) -> None:
+    """Show what this machine has, what a run would use, and what to install.
+
+    Example: `rollmux doctor`
+    """
+    from runtime.doctor import as_report, examine, findings_table
+
+    findings = examine()
+    print_as(format, as_report(findings), findings_table(findings))

@@ -1,0 +1,142 @@
+"""Commands that read the folder of a run or a service: `compare`, `samples`, `export`, and `journal` with its checks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from policies.commands.options import TableOrJson
+from runtime.commands.options import At, Folder, Format, JobName, print_as
+
+journal = typer.Typer(no_args_is_help=True, help="Check the journal of a run.")
+
+
+def compare(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder given to `rollmux run --out DIR`.", show_default=False)],
+    format: Format = TableOrJson.table,
+) -> None:
+    """Compare a real run with the prediction of the simulator from its first iterations.
+
+    Example: `rollmux compare run`
+    """
+    from runtime.compare import compare as compare_run
+    from runtime.compare import comparison_table
+    from runtime.journal.audit import explained
+    from runtime.journal.write import read_run
+
+    with explained(folder):
+        comparison = compare_run(read_run(folder))
+    print_as(format, comparison, comparison_table(comparison))
+
+
+def samples(
+    job: JobName,
+    iteration: Annotated[
+        int | None, typer.Option("--iteration", min=1, help="Of this one. (default: the last one)", show_default=False)
+    ] = None,
+    at: At = None,
+) -> None:
+    """Print some prompts of an iteration, with the responses to them and their rewards.
+
+    With `--at DIR`, DIR may also be that of `rollmux run --out DIR`.
+
+    Examples: `rollmux samples math`
+
+    `rollmux samples math --iteration 1 --at run`
+    """
+    from rollmux_env.errors import InputError
+    from runtime.samples import read_samples
+    from runtime.service.address import folder_of
+
+    by_iteration = read_samples(folder_of(at), job)
+    first, last = min(by_iteration), max(by_iteration)
+    wanted = last if iteration is None else iteration - 1
+    if wanted not in by_iteration:
+        raise InputError(f"--iteration {iteration}: there are no samples of it; there are some of {first + 1} to {last + 1}")
+    typer.echo(f"iteration {wanted + 1}")
+    for group in by_iteration[wanted]:
+        typer.echo(f"\nprompt: {group.prompt}")
+        for response, reward in zip(group.responses, group.rewards, strict=True):
+            typer.echo(f"{reward:10.4g} | {response}")
+
+
+def export(
+    folder: Folder,
+    job: Annotated[str, typer.Argument(help="A built-in job of it.", show_default=False)],
+    to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="A new folder for the model.", show_default=False)],
+) -> None:
+    """Write the model that a job has trained: a Hugging Face folder, which transformers and vLLM load.
+
+    It is that of the job's last checkpoint, also while the run goes on.
+
+    Example: `rollmux export run math --to math-model`
+    """
+    from rollmux_env.extras import require
+    from runtime.export import export_model
+
+    require("run", "export")
+    iterations = export_model(folder, job, to)
+    typer.echo(f"{to}: the model of job {job} after {iterations} iterations")
+
+
+@journal.command()
+def replay(folder: Folder) -> None:
+    """Feed a recorded run through the scheduler once more and print what it decides differently.
+
+    Exit status 1 where there is a difference.
+
+    Example: `rollmux journal replay run`
+    """
+    from runtime.journal.audit import explained
+    from runtime.journal.replay import replay_journal
+    from runtime.journal.write import JOURNAL, read_facts
+
+    with explained(folder):
+        differences = replay_journal(read_facts(folder / JOURNAL))
+    for line in differences.lines:
+        typer.echo(line)
+    counts = f"{differences.placements} placements, {differences.nodes} changes of nodes and {differences.permits} permits"
+    typer.echo(f"{counts} compared: {len(differences.lines)} differences")
+    if differences.lines:
+        raise typer.Exit(1)
+
+
+@journal.command()
+def check(folder: Folder) -> None:
+    """Say how much of a journal is whole, and up to which fact. Nothing in DIR changes.
+
+    Exit status 1 where it is damaged.
+
+    Example: `rollmux journal check run`
+    """
+    from runtime.journal.check import check_journal
+
+    outcome = check_journal(folder)
+    typer.echo(f"{len(outcome.facts)} facts are whole; the last is {outcome.last}")
+    if outcome.problem is not None:
+        typer.echo(f"behind them: {outcome.problem}")
+        raise typer.Exit(1)
+
+
+@journal.command()
+def audit(folder: Folder) -> None:
+    """Check that a run lost and doubled nothing: jobs, iterations, nodes, placements and times, over kills and resumes.
+
+    Prints a line for every problem, with the number of the property (docs/reference/chaos.md). Exit status 1 where there is one.
+
+    Example: `rollmux journal audit run`
+    """
+    from runtime.journal.audit import audit as audit_facts
+    from runtime.journal.write import JOURNAL, read_facts
+
+    report = audit_facts(read_facts(folder / JOURNAL))
+    for problem in report.problems:
+        typer.echo(problem)
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in Counter(report.jobs.values()).items())
+    repeated = f"{report.iterations} iterations, {report.repeated} repeated after {report.restarts} restarts of jobs"
+    typer.echo(f"{len(report.jobs)} jobs ({outcomes}), {repeated}, {report.relaunches} resumes: {len(report.problems)} problems")
+    if report.problems:
+        raise typer.Exit(1)
