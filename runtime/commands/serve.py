@@ -68,8 +68,8 @@ def serve(
     from runtime.execution.hosts import load_hosts
     from runtime.jobs.spec import load_cluster
     from runtime.journal.write import DRIVER_LOCK, JOURNAL, is_begun, read_run, take_lock
+    from runtime.service.address import parse_listen
     from runtime.service.head import head
-    from runtime.service.listening import parse_listen
     from runtime.service.plan import ServiceOptions
     from runtime.signals import listening
 

@@ -1,4 +1,7 @@
-"""Where a service is: the file in its folder by which clients find it.
+"""Where a service listens, and how clients find it: two files in its folder, each for its owner alone.
+
+`service.json` says where a service is that runs. `http.json` stays when it stops: a service that is replaced, or goes on, listens
+with the same again. Beyond loopback nothing listens unless the user says so.
 
 Nothing here imports Ray: what it finds in the environment when it is imported decides how it listens and what it lets in.
 """
@@ -8,23 +11,29 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import socket
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, write_whole
-from rollmux_env.validation_errors import format_error, one_line, problems
+from rollmux_env.validation_errors import describe, format_error, one_line, problems
 from runtime.execution.own_ray import ask_for_token, stay_on_loopback
 from runtime.execution.ray_address import answers
 from runtime.own_folder import OwnFolder
+from runtime.service.tokens import Holder, Right, Tokens
 
 SERVICE = "service.json"
+HTTP = "http.json"
 VARIABLE = "ROLLMUX_SERVICE"
 DEFAULT = "rollmux-service"
 NAMESPACE = "rollmux"
+LOOPBACK = "127.0.0.1"
 _TOKEN = "token"
 _LISTENS = "0A"
 
@@ -86,7 +95,70 @@ class ServiceAddress:
         return not _is_loopback(host) or _listeners(port) == {os.geteuid()}
 
 
-_FILE = TypeAdapter(ServiceAddress)
+@dataclass(frozen=True)
+class Listen:
+    """A place to listen.
+
+    Attributes:
+        host: a name or an address of this machine. port: 0 is any that is free. beyond_loopback: others than this machine may come.
+    """
+
+    host: str = LOOPBACK
+    port: int = 0
+    beyond_loopback: bool = False
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def resolve(self) -> tuple[int, Any]:
+        """Family and address of the socket.
+
+        Raises:
+            InputError: there is no such host, or it is beyond loopback and nobody has said that it may be; one line.
+        """
+        try:
+            family, _, _, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
+        except (OSError, UnicodeError) as error:
+            raise InputError(f"--http {one_line(str(self), 300)}: {getattr(error, 'strerror', None) or error}") from None
+        if not self.beyond_loopback and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
+            raise InputError(
+                f"--http {self}: others than this machine could come; --listen-beyond-loopback allows it, "
+                "behind a proxy with TLS (docs/guides/security.md)"
+            )
+        return int(family), address
+
+
+def parse_listen(text: str | None, beyond_loopback: bool) -> Listen | None:
+    """What `--http` says; None where nothing is said.
+
+    Raises:
+        InputError: it is not HOST:PORT, or as `Listen.resolve`; one line.
+    """
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    if not host or not port.isascii() or not port.isdigit() or int(port[:6]) > 65535:
+        raise InputError(f"--http {describe(text)}: must be HOST:PORT, as 127.0.0.1:8800")
+    where = Listen(host, int(port), beyond_loopback)
+    where.resolve()
+    return where
+
+
+@dataclass(frozen=True)
+class Listening:
+    """What a service listens with.
+
+    Attributes:
+        token: its own, which may do everything.
+    """
+
+    where: Listen
+    token: str
+
+
+_SERVICE: TypeAdapter[ServiceAddress] = TypeAdapter(ServiceAddress)
+_HTTP: TypeAdapter[Listening] = TypeAdapter(Listening)
 
 
 def folder_of(at: Path | None) -> Path:
@@ -104,14 +176,16 @@ def find(folder: Path) -> ServiceAddress | None:
     """
     path = folder / SERVICE
     try:
-        data = json.loads(read_file(path))
-        older = isinstance(data, dict) and "address" in data
-        service = _FILE.validate_python({"url": "", "token": "", "ray": data} if older else data)
-    except (ValidationError, ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            if not os.path.lexists(path):
-                return None
-            raise
+        data = read_file(path)
+    except InputError:
+        if not os.path.lexists(path):
+            return None
+        raise
+    try:
+        value = from_json(data)
+        older = isinstance(value, dict) and "address" in value
+        service = _SERVICE.validate_python({"url": "", "token": "", "ray": value} if older else value)
+    except ValueError as error:
         problem = format_error(problems(error)[0], None) if isinstance(error, ValidationError) else "is not JSON"
         raise InputError(f"{one_line(str(path), 4096)}: cannot be read: {problem}") from None
     if service.ray is None or service.ray.token is None:
@@ -125,15 +199,55 @@ def token_of(folder: Path) -> Path:
 
 
 def announce(folder: Path, address: ServiceAddress) -> None:
-    """Let clients find a service; only its owner may read how."""
-    path = folder / SERVICE
-    write_whole(path, json.dumps(asdict(address)), private=True)
-    path.chmod(0o600)
+    """Let clients find a service."""
+    _write(folder / SERVICE, address)
 
 
 def withdraw(folder: Path) -> None:
     """Let clients find nothing any more."""
     (folder / SERVICE).unlink(missing_ok=True)
+
+
+def remember(folder: Path, listening: Listening) -> None:
+    """Write down what a service listens with."""
+    _write(folder / HTTP, listening)
+
+
+def let_in(folder: Path, listening: Listening, url: str, port: int, ray: RayAddress | None) -> None:
+    """Let clients find a service that listens now at a port, and let the next one listen there."""
+    remember(folder, replace(listening, where=replace(listening.where, port=port)))
+    announce(folder, ServiceAddress(url, listening.token, ray))
+
+
+def _write(path: Path, content: ServiceAddress | Listening) -> None:
+    """Write a file for its owner alone; raises InputError, one line, where it cannot be written."""
+    write_whole(path, json.dumps(asdict(content)), private=True)
+    path.chmod(0o600)
+
+
+def listening_of(folder: Path, wish: Listen | None, beyond_loopback: bool) -> Listening:
+    """What a service in a folder is to listen with: as it did before, where nothing else is wished.
+
+    Args:
+        wish: where, if the user has said so. beyond_loopback: a port that others than this machine can reach may be used again.
+
+    Raises:
+        InputError: its tokens cannot be written; one line.
+    """
+    try:
+        before = _HTTP.validate_json(read_file(folder / HTTP))
+    except (InputError, ValidationError):
+        before = None
+    tokens = Tokens(folder)
+    known = before is not None and tokens.holder(before.token) == Holder("", Right.OPERATE)
+    token = before.token if before is not None and known else tokens.make("", Right.OPERATE)
+    where = wish or (replace(before.where, beyond_loopback=beyond_loopback) if before is not None else Listen())
+    return Listening(where, token)
+
+
+def continuing(folder: Path) -> str:
+    """The command that continues what has ended in a folder with a journal: a service, which has listened, or else a run."""
+    return f"rollmux serve {folder}" if (folder / HTTP).exists() else f"rollmux run --resume {folder}"
 
 
 def prepare_environment(address: RayAddress) -> None:

@@ -16,8 +16,7 @@ from rollmux_env.extras import require
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import JobSpec
 from runtime.journal.write import JOURNAL, is_begun
-from runtime.service.address import VARIABLE, find, folder_of
-from runtime.service.listening import continuing
+from runtime.service.address import VARIABLE, continuing, find, folder_of
 
 try:
     from rollmux_client import ENDED, Refused, Service

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
@@ -41,8 +42,7 @@ def find_running(folder: Path, say: Callable[[str], None]) -> RayAddress | None:
     if address.answers() and (home is None or not address.inode or started_processes(home)):  # 0: an older RollMux's, alive
         prepare_environment(address)
         return address
-    stop_head(address, say)
-    withdraw(folder)
+    _clean_up(folder, address, say)
     return None
 
 
@@ -69,27 +69,21 @@ def start_head(folder: Path, say: Callable[[str], None]) -> RayAddress:
     command += [f"--object-store-memory={OBJECTS}", f"--metrics-export-port={metrics}", f"--dashboard-agent-listen-port={agent}"]
     command += [f"--ray-client-server-port={clients}", "--min-worker-port=0", "--max-worker-port=0", "--log-style=record"]
     with tempfile.TemporaryFile() as output:  # not a pipe, which Ray's own processes would keep open
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
         try:
             check_signals()
-            with subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-            ) as starts:
+            with subprocess.Popen(command, start_new_session=True, **streams) as starts:
                 try:
-                    failed = _status(starts) != 0 or not address.answers()
+                    has_started = _status(starts) == 0 and address.answers()
                 finally:
                     starts.kill()
+            if not has_started:
+                output.seek(0)
+                last = " ".join(output.read().decode(errors="replace").split())[-400:]
+                raise InputError(f"Ray does not start: {one_line(last, 500)}")
         except BaseException:
-            with shielded():
-                stop_head(address, say)
-                withdraw(folder)
+            _clean_up(folder, address, say)
             raise
-        if failed:
-            output.seek(0)
-            stop_head(address, say)
-            withdraw(folder)
-            raise InputError(
-                f"Ray does not start: {one_line(' '.join(output.read().decode(errors='replace').split())[-400:], 500)}"
-            )
     return address
 
 
@@ -123,9 +117,14 @@ def head(folder: Path, address: str | None, say: Callable[[str], None]) -> Itera
         check_signals()
         yield service
     finally:
-        with shielded():
-            stop_head(service, say)
-            withdraw(folder)
+        _clean_up(folder, service, say)
+
+
+def _clean_up(folder: Path, address: RayAddress, say: Callable[[str], None]) -> None:
+    """Leave nothing of a service's Ray but the folder."""
+    with shielded():
+        stop_head(address, say)
+        withdraw(folder)
 
 
 def stop_head(address: RayAddress, say: Callable[[str], None]) -> None:

@@ -15,7 +15,7 @@ from runtime.jobs.spec import JobSpec
 from runtime.journal.write import JOURNAL, is_begun, read_run
 from runtime.machine import Node, Pool
 from runtime.refusals import TooMany, Unprocessable
-from runtime.service.listening import Listen
+from runtime.service.address import Listen
 
 MOST_JOBS = 10_000  # that wait or run
 MOST_BYTES = 64 << 10  # of a job's description, which the journal keeps
@@ -53,17 +53,8 @@ def service_plan(folder: Path, wish: ServiceOptions, find: Callable[[dict[Pool, 
         nodes = find(nodes_wanted(wish.cluster, ()))
         one_machine = len({node.machine for node in nodes}) == 1
         cluster = cluster_of(wish.cluster, (), nodes, gpu_gb=gpu_memory_gb(nodes, one_machine))
-        return RunPlan(
-            (),
-            cluster,
-            nodes,
-            planning_switches(wish.policy),
-            wish.dispatch or DISPATCH,
-            wish.seed,
-            str(folder),
-            models=True,
-            leases=rules,
-        )
+        names = planning_switches(wish.policy), wish.dispatch or DISPATCH
+        return RunPlan((), cluster, nodes, *names, wish.seed, str(folder), models=True, leases=rules)
     record = read_run(folder)
     start = record.started
     for option in ("policy", "dispatch"):
@@ -74,10 +65,8 @@ def service_plan(folder: Path, wish: ServiceOptions, find: Callable[[dict[Pool, 
         raise InputError(f"--cluster: the service in {folder} was begun with a cluster of its own and goes on with it")
     nodes = keep_names(find(nodes_wanted(start.cluster, ())), record.nodes.values())
     check_pools(start.cluster, nodes)
-    specs = tuple(fact.spec for fact in record.submitted)
-    return RunPlan(
-        specs, start.cluster, nodes, start.policy, start.dispatch, start.seed, str(folder), resume=True, models=True, leases=rules
-    )
+    specs, names = tuple(fact.spec for fact in record.submitted), (start.policy, start.dispatch)
+    return RunPlan(specs, start.cluster, nodes, *names, start.seed, str(folder), resume=True, models=True, leases=rules)
 
 
 def check_limits(specs: Sequence[JobSpec], present: int) -> None:

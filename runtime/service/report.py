@@ -29,8 +29,8 @@ from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Span
 from runtime.journal.write import read_run, state_of
 from runtime.machine import Pool
+from runtime.service.address import continuing
 from runtime.service.figures import Figures, ends_of, held_spans
-from runtime.service.listening import continuing
 
 STATES = ("waiting", "profiling", "running", "moving", "stopped", "done", "over_budget", "failed", "cancelled")
 _TOGETHER = 25

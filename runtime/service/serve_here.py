@@ -12,8 +12,7 @@ from runtime.execution.hosts import Hosts, load_hosts, more_nodes, nodes_here, n
 from runtime.execution.run_plan import RunPlan
 from runtime.journal.write import JOURNAL, is_begun, read_run
 from runtime.machine import Node, Pool
-from runtime.service.address import SERVICE, ServiceAddress, announce, withdraw
-from runtime.service.listening import Listening, listening_of, remember
+from runtime.service.address import SERVICE, let_in, listening_of, withdraw
 from runtime.service.plan import ServiceOptions, service_plan
 from runtime.service.service import Service
 from runtime.signals import allowing, check_signals, hangups
@@ -78,8 +77,7 @@ async def _serve(folder: Path, wish: ServiceOptions, plan: RunPlan, file: Path |
             await service.serve(None)
             listening = listening_of(folder, wish.listen, wish.beyond_loopback)
             url, port = await service.listen(listening.where)
-            remember(folder, Listening(replace(listening.where, port=port), listening.token))
-            announce(folder, ServiceAddress(url, listening.token, None))
+            let_in(folder, listening, url, port, None)
             await service.give_access(listening.token)
             say(f"listening at {url}; the token is in {folder / SERVICE}")
             say(f"serving from {folder}, without Ray: rollmux submit FILE --at {folder}")

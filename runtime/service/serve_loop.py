@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,18 +13,20 @@ from typing import Any
 import ray
 
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import one_line
 from runtime.answers import result_of
 from runtime.execution.nodes import find_nodes
-from runtime.execution.ray_health import RayDied, shut_down
+from runtime.execution.own_ray import ENVIRONMENT
+from runtime.execution.ray_address import check_address
+from runtime.execution.ray_health import RayDied, quieten_ray, shut_down
 from runtime.machine import Node, Pool
 from runtime.run.ray_session import coordinator_options, watch
-from runtime.service.address import SERVICE, RayAddress, ServiceAddress, announce
-from runtime.service.joining import join
-from runtime.service.listening import Listening, listening_of, remember
+from runtime.service.address import SERVICE, RayAddress, let_in, listening_of
 from runtime.service.plan import ServiceOptions, service_plan
 from runtime.service.service import Service
-from runtime.signals import check_signals, shielded
+from runtime.signals import check_signals, masked, shielded
 
+_SOCKET = Path("session_latest") / "sockets" / "raylet"
 _SETTLED_S = 30.0  # a coordinator that dies sooner would die again
 
 
@@ -39,7 +43,7 @@ def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Cal
     """
     service = None
     try:
-        join(address)
+        _join(address)
         check_signals()
         address = replace(address, address=ray.get_runtime_context().gcs_address)
         service = _find(address)
@@ -73,6 +77,28 @@ def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Cal
             shut_down()
 
 
+def _join(address: RayAddress) -> None:
+    """Join the Ray of a service.
+
+    Raises:
+        InputError: it lets nobody in; one line.
+    """
+    check_address(address.address)
+    if address.home is not None and not (Path(address.home.inside) / _SOCKET).exists():  # Ray would wait for it, and then crash
+        raise InputError(
+            f"the sockets of its Ray in {one_line(address.home.path, 300)} have gone; stop `rollmux serve` and start it again"
+        )
+    quieten_ray()
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        with masked():
+            ray.init(address=address.address, namespace=address.namespace, log_to_driver=False, logging_level=logging.CRITICAL)
+    except Exception as error:  # which is what Ray raises
+        problem = one_line(" ".join(str(error).split()), 500)
+        raise InputError(f"--address {address.address}: {problem}") from error
+
+
 def _listen(service: Any, folder: Path, address: RayAddress, wish: ServiceOptions) -> str:
     """Let clients find a service; its URL."""
     listening = listening_of(folder, wish.listen, wish.beyond_loopback)
@@ -80,8 +106,7 @@ def _listen(service: Any, folder: Path, address: RayAddress, wish: ServiceOption
         url, port = result_of(service.listen.remote(listening.where))
     except AttributeError:
         raise InputError(f"the service in {folder} was started by an older RollMux; stop it with that one") from None
-    remember(folder, Listening(replace(listening.where, port=port), listening.token))
-    announce(folder, ServiceAddress(url, listening.token, address))
+    let_in(folder, listening, url, port, address)
     result_of(service.give_access.remote(listening.token))
     return str(url)
 

@@ -18,7 +18,7 @@ from runtime.journal.audit import audit
 from runtime.journal.facts import Fact
 from runtime.journal.write import JOURNAL, read_facts
 from runtime.machine import Node
-from runtime.service.listening import Listen
+from runtime.service.address import Listen
 from runtime.service.service import Service
 from runtime.service.tokens import Right, Tokens
 from tests.runtime.owners.served import PAIR, job, plan_of

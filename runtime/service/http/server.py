@@ -22,8 +22,8 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rollmux_env.errors import InputError
+from runtime.service.address import Listen
 from runtime.service.http.app import MOST_HEADERS
-from runtime.service.listening import Listen
 
 MOST_CONNECTIONS = 12_000
 _HEADERS_S = 15.0  # that the headers of a request, or what is left of a body that nobody reads, may take to arrive

@@ -10,7 +10,7 @@ import pytest
 
 from runtime.journal.write import JOURNAL, read_run
 from runtime.output import LOGS
-from runtime.service.listening import HTTP
+from runtime.service.address import HTTP
 from tests.conftest import Command
 from tests.runtime.execution.pretend import carry_out, plan_of
 

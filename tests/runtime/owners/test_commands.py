@@ -12,7 +12,7 @@ from runtime.journal.audit import audit
 from runtime.journal.facts import Failed, Iteration, LeaseEnded
 from runtime.journal.write import JOURNAL, read_facts
 from runtime.output import LOGS, lines
-from runtime.service.listening import Listen
+from runtime.service.address import Listen
 from runtime.service.service import Service
 from runtime.service.tokens import Right, Tokens
 from tests.runtime.owners.served import Served, job, plan_of, served, specs_of

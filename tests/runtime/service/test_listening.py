@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import InputError
+from runtime.service.address import HTTP, Listen, Listening, listening_of, parse_listen, remember
 from runtime.service.http.server import bind
-from runtime.service.listening import HTTP, Listen, Listening, listening_of, parse_listen, remember
 from runtime.service.tokens import Holder, Right, Tokens
 
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from runtime.service.address import Listen
 from runtime.service.http.app import make_app
 from runtime.service.http.server import HttpServer, bind
-from runtime.service.listening import Listen
 from runtime.service.operations import OperationsLog
 from runtime.service.service import Service
 from runtime.service.tokens import Right, Tokens
