@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from runtime.commands.options import Address, DispatchName, PolicyName, Seed
 from runtime.execution.run_plan import DISPATCH, planning_switches
+
+
+class RunOptions(NamedTuple):
+    """What a run is asked for.
+
+    Attributes:
+        policy, dispatch: by name. seed: of policies that take one. cached: profiles that were measured before may be used.
+        dry_run: only profile the jobs and plan. compare: measure each job alone, behind its last iteration.
+        out: the folder, which stays; None: there is none that does. address: of a Ray cluster; None: one of its own is started.
+    """
+
+    policy: str
+    dispatch: str
+    seed: int
+    cached: bool
+    dry_run: bool
+    compare: bool
+    out: Path | None
+    address: str | None
 
 
 class Against(StrEnum):
@@ -69,30 +87,34 @@ def run(
 
     require("run", "run")
     if resume is not None:
-        for name in ("file", "policy", "dispatch", "dry_run", "out", "seed", "no_cache"):
-            source = context.get_parameter_source(name)
-            if source is not None and source.name != "DEFAULT":
-                what = "FILE" if name == "file" else f"--{name.replace('_', '-')}"
-                raise InputError(f"--resume: does not go with {what}; the run has its own")
-        work = partial(_go_on, resume, address, compare is not None)
+        _check_alone(context)
     elif file is None:
         raise InputError("FILE: is missing; a job file to run, or --resume DIR")
-    else:
-        planning = planning_switches(policy), dispatch or DISPATCH, seed, not no_cache
-        work = partial(_begin, file, planning, dry_run, compare is not None, out, address)
+    names = planning_switches(policy), dispatch or DISPATCH
+    options = RunOptions(*names, seed, not no_cache, dry_run, compare is not None, out, address)
     if address is None:
         stay_on_loopback()
     try:
         with listening():
-            outcome = work()
+            outcome = _go_on(resume, options) if resume is not None else _begin(file, options)  # type: ignore[arg-type]
     except KeyboardInterrupt:
-        _say_stopped("stopped at once", resume or (None if dry_run else out), address, compare)
-        raise
-    if outcome == "stopped":
-        _say_stopped("stopped", resume or (None if dry_run else out), address, compare)
+        outcome = "stopped at once"
+    if outcome.startswith("stopped"):
+        _say_stopped(outcome, resume or (None if dry_run else out), address, compare)
         raise KeyboardInterrupt
     if outcome == "failed":
         raise typer.Exit(1)
+
+
+def _check_alone(context: typer.Context) -> None:
+    """See that nothing is asked of a run that goes on but what it has not; raises InputError, one line."""
+    from rollmux_env.errors import InputError
+
+    for name in ("file", "policy", "dispatch", "dry_run", "out", "seed", "no_cache"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            what = "FILE" if name == "file" else f"--{name.replace('_', '-')}"
+            raise InputError(f"--resume: does not go with {what}; the run has its own")
 
 
 def _say_stopped(how: str, folder: Path | None, address: str | None, compare: Against | None) -> None:
@@ -105,14 +127,8 @@ def _say_stopped(how: str, folder: Path | None, address: str | None, compare: Ag
     typer.echo(how)
 
 
-def _begin(
-    file: Path, planning: tuple[str, str, int, bool], dry_run: bool, compare: bool, out: Path | None, address: str | None
-) -> str:
-    """A new run; how it ended.
-
-    Args:
-        planning: what makes a `runtime.commands.running.Planning`, which is imported late.
-    """
+def _begin(file: Path, options: RunOptions) -> str:
+    """A new run; how it ended."""
     from contextlib import nullcontext
 
     from policies.dispatch import make_dispatch
@@ -122,18 +138,17 @@ def _begin(
     from rollmux_env.report.folder import make_folder
     from runtime.jobs.spec import load_jobs
 
-    policy, dispatch, seed, _ = planning
-    jobs = load_jobs(file)
+    jobs, out = load_jobs(file), options.out
     if elsewhere := next((job.id for job in jobs.jobs if job.is_attached), None):
         raise InputError(f"{file}: job {elsewhere}: `rollmux serve` and `rollmux submit` are for attached jobs and commands")
-    in_turn = isinstance(make_runnable(policy, seed), Colocated)
+    in_turn = isinstance(make_runnable(options.policy, options.seed), Colocated)
     if in_turn and (stale := next((number for number, job in enumerate(jobs.jobs) if job.staleness), None)) is not None:
         where = f"{file}: jobs[{stale}].staleness"
         raise InputError(f"{where}: does not go with --policy colocated, where phases take turns on one pool")
-    make_dispatch(dispatch)
-    if dry_run and compare:
+    make_dispatch(options.dispatch)
+    if options.dry_run and options.compare:
         raise InputError("--compare: does not go with --dry-run, which runs nothing")
-    from runtime.commands.running import Planning, run_all, run_dry
+    from runtime.commands import running
     from runtime.journal.write import JOURNAL, is_begun
     from runtime.own_folder import spare_folder
 
@@ -142,14 +157,14 @@ def _begin(
         if is_begun(out / JOURNAL):
             raise InputError(f"--out {out}: holds a run already; choose another folder, or go on with it by --resume {out}")
     with nullcontext(out.resolve()) if out is not None else spare_folder() as folder:
-        if dry_run:
-            run_dry(jobs, Planning(*planning), folder, address)
+        if options.dry_run:
+            running.run_dry(jobs, options, folder)
             return "done"
-        return run_all(jobs, Planning(*planning), folder, address, compare, keep=out is not None)
+        return running.run_all(jobs, options, folder)
 
 
-def _go_on(folder: Path, address: str | None, compare: bool) -> str:
+def _go_on(folder: Path, options: RunOptions) -> str:
     """Go on with a run; how it ended."""
     from runtime.commands.running import resume_all
 
-    return resume_all(folder.resolve(), address, compare)
+    return resume_all(folder.resolve(), options)
