@@ -24,12 +24,14 @@ before and after every phase.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import itertools
 import json
 import logging
 import math
 import os
+import queue
 import random
 import signal
 import socket
@@ -38,7 +40,7 @@ import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 __all__ = ["Interrupted", "Job", "Phase", "Refused", "Service", "attach"]
 
@@ -72,6 +74,8 @@ ATTACHMENT: dict[str, dict[str, str]] = {
 
 ENDED = frozenset({"done", "failed", "cancelled", "over_budget"})
 """States of a job that has ended."""
+_T = TypeVar("_T")
+
 _LOG = logging.getLogger("rollmux_client")
 _WAIT_S = 30.0  # that a request stays open at most
 _ANSWERS_S = 10.0  # beyond that the answer is lost
@@ -286,20 +290,22 @@ class Turns:
                 raise OutOfOrder(f"has asked for the {other.phase} of iteration {other.iteration}; release it first")
         if self.is_over(turn) and not turn.extra:
             raise OutOfOrder(f"the {turn.phase} of iteration {turn.iteration} is over")
-        between = self.rollouts == self.trainings  # no rollout waits for its training
         due = {"rollout": self.rollouts, "training": self.trainings, "sync": self.trainings - 1}[turn.phase]
         fits = f"ask {_name(turn)}" in ITERATION[self._state(turn)] and (turn.extra or due == turn.iteration < self._last)
-        if fits and (self._staleness or between or turn.phase == "training"):
+        if fits and (self._staleness or self.rollouts == self.trainings or turn.phase == "training"):
             return
         what = f"{'extra ' if turn.extra else ''}{turn.phase} of iteration {turn.iteration}"
-        next_one = f"rollout of iteration {self.rollouts}" if between else f"training of iteration {self.trainings}"
+        raise OutOfOrder(f"cannot begin the {what}; {self._next_one(due)}")
+
+    def _next_one(self, due: int) -> str:
+        """What comes in place of a phase that cannot, which is due in this iteration."""
         if self._staleness:
-            reason = f"the next one is that of iteration {due}"
-        elif between and self.rollouts >= self._last:
-            reason = f"it has done its {self._last} iterations"
-        else:
-            reason = f"the next one is the {next_one}"
-        raise OutOfOrder(f"cannot begin the {what}; {reason}")
+            return f"the next one is that of iteration {due}"
+        if self.rollouts != self.trainings:
+            return f"the next one is the training of iteration {self.trainings}"
+        if self.rollouts >= self._last:
+            return f"it has done its {self._last} iterations"
+        return f"the next one is the rollout of iteration {self.rollouts}"
 
     @property
     def is_between(self) -> bool:
@@ -538,7 +544,7 @@ class Job:
             Refused: the service knows no such job, it is over, or somebody else has its lease and keeps it.
         """
         assert self._service is not None
-        path, since_s, reason, pause_s = f"/v1/jobs/{urllib.parse.quote(self.name, safe='')}", _now(), "", 0.0
+        path, since_s, reason, pause_s = _path_of(self.name), _now(), "", 0.0
         while True:
             body = {"wait_s": _WAIT_S, "host": self._host or socket.gethostname(), "pids": self._pids()}
             try:
@@ -603,18 +609,12 @@ class Job:
         self._service.close()
 
     def _give_back(self, lease: str, how: str) -> None:
-        assert self._service is not None
-        pause_s = 0.0
-        while _now() - self._answered_s < self.ttl_s:  # longer there is none to end
-            try:
+        def once() -> None:
+            if self._service is not None and _now() - self._answered_s < self.ttl_s:  # longer there is none to end
                 self._service.ask("DELETE", f"/v1/leases/{lease}{how}")
-            except (OSError, Refused) as error:  # noqa: PERF203 (it is asked again)
-                if isinstance(error, Refused) and error.status not in _AGAIN:
-                    return  # it has ended already
-                pause_s = _longer(pause_s)
-                time.sleep(pause_s)
-            else:
-                return
+
+        with contextlib.suppress(Refused):  # it has ended already
+            _until_answered(once)
 
     # what a script does with it
 
@@ -637,17 +637,13 @@ class Job:
 
     def _total(self) -> int:
         """The iterations of the job, as its file says them."""
-        assert self._service is not None
-        pause_s = 0.0
-        while True:
+
+        def once() -> int:
+            assert self._service is not None
             self._check_fence()
-            try:
-                return int(self._service.ask("GET", f"/v1/jobs/{urllib.parse.quote(self.name, safe='')}")["iterations"])
-            except (OSError, Refused) as error:
-                if isinstance(error, Refused) and error.status not in _AGAIN:
-                    raise
-                pause_s = _longer(pause_s)
-                time.sleep(pause_s)
+            return int(self._service.ask("GET", _path_of(self.name))["iterations"])
+
+        return _until_answered(once)
 
     def side_by_side(
         self,
@@ -669,37 +665,29 @@ class Job:
             Interrupted: between two trainings, or two rollouts, the service wants the job to stop or to move.
             Exception: of either side; the other one has ended its phase then.
         """
-        last = self._total() if total is None else total
-        changed, samples, errors = threading.Condition(), list[Any](), list[BaseException]()
-        first, turns = self.iteration, Turns(last, staleness, self.iteration)
+        first, last = self.iteration, self._total() if total is None else total
+        room, over = threading.Semaphore(staleness + 1), threading.Event()  # for rollouts that are not trained on yet
+        samples: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
         def rollouts() -> None:
             try:
                 for k in range(first, last):
-                    with changed:
-                        changed.wait_for(lambda: not turns.must_wait(Turn("rollout", k)) or errors)  # noqa: B023 (it waits here)
-                    if errors:
+                    room.acquire()
+                    if over.is_set():
                         return
                     with self.phase("rollout", k):
                         result = sample(k)
-                    with changed:
-                        samples.append(result)
-                        turns.rollouts = k + 1
-                        changed.notify_all()
+                    samples.put((result, None))
             except BaseException as error:
-                with changed:
-                    errors.append(error)
-                    changed.notify_all()
+                samples.put((None, error))
 
         sampler = threading.Thread(target=rollouts, name="rollmux-rollouts", daemon=True)
         sampler.start()
         try:
             for k in range(first, last):
-                with changed:
-                    changed.wait_for(lambda: samples or errors)
-                    if not samples:
-                        raise errors[0]
-                    result = samples.pop(0)
+                result, error = samples.get()
+                if error is not None:
+                    raise error
                 self._check_stop()
                 with self.phase("training", k):
                     train(k, result)
@@ -707,13 +695,11 @@ class Job:
                     began_s = _now()
                     sync(k)
                     self.synced(_now() - began_s, k)
-                with changed:
-                    self.iteration = turns.done = k + 1
-                    changed.notify_all()
-        except BaseException as error:
-            with changed:
-                errors.append(error)
-                changed.notify_all()
+                self.iteration = k + 1
+                room.release()
+        except BaseException:
+            over.set()
+            room.release()
             sampler.join(2 * _WAIT_S)  # its phase ends, or its request
             raise
         sampler.join()
@@ -803,19 +789,9 @@ class Job:
         """Ask until there is an answer: the same iteration and phase has the same one. Does nothing without a lease."""
         if self.lease is None or self._service is None:
             return {}
-        pause_s = 0.0
-        while True:
-            self._check_fence()
-            try:
-                answer = self._once(request, body, wait_s + _ANSWERS_S)
-            except (OSError, Refused) as error:
-                if isinstance(error, Refused) and error.status not in _AGAIN:
-                    raise
-                pause_s = _longer(pause_s)
-            else:
-                self._check_fence()  # the process may have been stopped with the answer on its way
-                return answer
-            time.sleep(pause_s)
+        answer = _until_answered(lambda: self._once(request, body, wait_s + _ANSWERS_S))
+        self._check_fence()  # the process may have been stopped with the answer on its way
+        return answer
 
     def _once(self, request: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         assert self._service is not None
@@ -862,6 +838,23 @@ class Job:
             if self._progress is not None:
                 time.sleep(0.05)  # several words of progress are one
             self._wake.clear()
+
+
+def _path_of(job: str) -> str:
+    return f"/v1/jobs/{urllib.parse.quote(job, safe='')}"
+
+
+def _until_answered(once: Callable[[], _T]) -> _T:
+    """Ask again and again, until there is an answer or a refusal that stays one."""
+    pause_s = 0.0
+    while True:
+        try:
+            return once()
+        except (OSError, Refused) as error:
+            if isinstance(error, Refused) and error.status not in _AGAIN:
+                raise
+        pause_s = _longer(pause_s)
+        time.sleep(pause_s)
 
 
 def _longer(pause_s: float) -> float:
