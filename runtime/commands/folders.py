@@ -15,7 +15,7 @@ journal = typer.Typer(no_args_is_help=True, help="Check the journal of a run.")
 
 
 def compare(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder given to `rollmux run --out DIR`.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder given to `rollmux run --out DIR`.")],
     format: Format = TableOrJson.table,
 ) -> None:
     """Compare a real run with the prediction of the simulator from its first iterations.
@@ -34,9 +34,7 @@ def compare(
 
 def samples(
     job: JobName,
-    iteration: Annotated[
-        int | None, typer.Option("--iteration", min=1, help="Of this one. (default: the last one)", show_default=False)
-    ] = None,
+    iteration: Annotated[int | None, typer.Option("--iteration", min=1, help="Of this one. (default: the last one)")] = None,
     at: At = None,
 ) -> None:
     """Print some prompts of an iteration, with the responses to them and their rewards.
@@ -65,8 +63,8 @@ def samples(
 
 def export(
     folder: Folder,
-    job: Annotated[str, typer.Argument(help="A built-in job of it.", show_default=False)],
-    to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="A new folder for the model.", show_default=False)],
+    job: Annotated[str, typer.Argument(help="A built-in job of it.")],
+    to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="A new folder for the model.")],
 ) -> None:
     """Write the model that a job has trained: a Hugging Face folder, which transformers and vLLM load.
 

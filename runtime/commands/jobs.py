@@ -18,7 +18,7 @@ import typer
 from policies.commands.options import TableOrJson
 from runtime.commands.options import At, Format, JobName, print_as
 
-NodeName = Annotated[str, typer.Argument(metavar="NODE", help="As `rollmux status` names it.", show_default=False)]
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="As `rollmux status` names it.")]
 
 _STOPPED = 130
 _LOOKS_S = 0.2
@@ -54,7 +54,7 @@ def _pause(seconds: float) -> None:
 
 
 def submit(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file (docs/reference/jobs.md).", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file (docs/reference/jobs.md).")],
     at: At = None,
     dry_run: Annotated[
         bool,
@@ -92,11 +92,9 @@ def submit(
 
 
 def execute(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file with an entry of `attach: true`.", show_default=False)],
-    words: Annotated[list[str], typer.Argument(metavar="COMMAND", help="What to start, after `--`.", show_default=False)],
-    job: Annotated[
-        str | None, typer.Option("--job", metavar="ID", help="Job of the file. (default: the only one)", show_default=False)
-    ] = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file with an entry of `attach: true`.")],
+    words: Annotated[list[str], typer.Argument(metavar="COMMAND", help="What to start, after `--`.")],
+    job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Job of the file. (default: the only one)")] = None,
     at: At = None,
 ) -> None:
     """Start a command on the nodes that a service gives its job: it takes turns there with other jobs, by `rollmux_client`.

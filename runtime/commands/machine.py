@@ -20,25 +20,15 @@ class Engines(StrEnum):
 
 
 def profile(
-    target: Annotated[
-        str, typer.Argument(metavar="FILE|MODEL", help="A job file, `tiny`, or the folder of a model.", show_default=False)
-    ],
+    target: Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A job file, `tiny`, or the folder of a model.")],
     job: Annotated[
-        str | None,
-        typer.Option("--job", metavar="ID", help="Job of the file. (default: the first one with a task)", show_default=False),
+        str | None, typer.Option("--job", metavar="ID", help="Job of the file. (default: the first one with a task)")
     ] = None,
-    engine: Annotated[
-        Engines | None, typer.Option("--engine", help="Engine to measure instead of the job's own.", show_default=False)
-    ] = None,
+    engine: Annotated[Engines | None, typer.Option("--engine", help="Engine to measure instead of the job's own.")] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Number of measurements.")] = 5,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            metavar="FILE.json",
-            help="Write the measured rates to a file, for `gpu` of a scenario's pool.",
-            show_default=False,
-        ),
+        typer.Option("--out", metavar="FILE.json", help="Write the measured rates to a file, for `gpu` of a scenario's pool."),
     ] = None,
     format: Format = TableOrJson.table,
 ) -> None:

@@ -16,16 +16,12 @@ PolicyName = Annotated[
         "-p",
         metavar="NAME",
         help="Placement policy: rollmux, consolidate, ... (docs/reference/policies.md) or `module:Class`. (default: rollmux)",
-        show_default=False,
     ),
 ]
 DispatchName = Annotated[
     str | None,
     typer.Option(
-        "--dispatch",
-        metavar="NAME",
-        help="Dispatch policy: fifo, ... (docs/reference/dispatch.md). (default: round-robin)",
-        show_default=False,
+        "--dispatch", metavar="NAME", help="Dispatch policy: fifo, ... (docs/reference/dispatch.md). (default: round-robin)"
     ),
 ]
 Address = Annotated[
@@ -41,11 +37,10 @@ At = Annotated[
         "--at",
         metavar="DIR",
         help="The service's folder. (default: the service of $ROLLMUX_URL and $ROLLMUX_TOKEN; $ROLLMUX_SERVICE; rollmux-service)",
-        show_default=False,
     ),
 ]
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a service.", show_default=False)]
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.", show_default=False)]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a service.")]
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.")]
 Format = Annotated[TableOrJson, typer.Option("--format", help="Output format.")]
 
 

@@ -39,30 +39,21 @@ class Against(StrEnum):
 
 def run(
     context: typer.Context,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A job file (docs/reference/jobs.md).", show_default=False)
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A job file (docs/reference/jobs.md).")] = None,
     policy: PolicyName = None,
     dispatch: DispatchName = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Profile the jobs and print their placements and periods without running them.")
     ] = False,
     compare: Annotated[
-        Against | None,
-        typer.Option("--compare", help="Also measure each job alone, at the end, on the nodes it had.", show_default=False),
+        Against | None, typer.Option("--compare", help="Also measure each job alone, at the end, on the nodes it had.")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            help="Folder for journal, checkpoints, logs and report. (default: keep nothing)",
-            show_default=False,
-        ),
+        typer.Option("--out", metavar="DIR", help="Folder for journal, checkpoints, logs and report. (default: keep nothing)"),
     ] = None,
     resume: Annotated[
-        Path | None,
-        typer.Option("--resume", metavar="DIR", help="Resume the run in this folder, instead of FILE.", show_default=False),
+        Path | None, typer.Option("--resume", metavar="DIR", help="Resume the run in this folder, instead of FILE.")
     ] = None,
     address: Address = None,
     seed: Seed = 0,

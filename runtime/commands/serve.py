@@ -12,9 +12,7 @@ from runtime.execution.run_plan import DISPATCH, planning_switches
 
 
 def serve(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The service's folder: journal, checkpoints, logs.", show_default=False)
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The service's folder: journal, checkpoints, logs.")],
     policy: PolicyName = None,
     dispatch: DispatchName = None,
     cluster: Annotated[
@@ -23,7 +21,6 @@ def serve(
             "--cluster",
             metavar="FILE",
             help="File with a `cluster` section, and `hosts` for --no-ray. (default: one node of each pool)",
-            show_default=False,
         ),
     ] = None,
     address: Address = None,
@@ -33,7 +30,6 @@ def serve(
             "--http",
             metavar="HOST:PORT",
             help="Where the service listens. (default: as before in this folder, else 127.0.0.1 and a free port)",
-            show_default=False,
         ),
     ] = None,
     beyond_loopback: Annotated[
@@ -49,7 +45,6 @@ def serve(
             metavar="SECONDS",
             min=0,
             help="Free what lost leases held after so long. (default: only when their owners are known to have ended)",
-            show_default=False,
         ),
     ] = None,
     seed: Seed = 0,

@@ -23,7 +23,7 @@ class RightName(StrEnum):
 
 @token.command()
 def make(
-    user: Annotated[str, typer.Argument(metavar="USER", help="Whose it is.", show_default=False)],
+    user: Annotated[str, typer.Argument(metavar="USER", help="Whose it is.")],
     right: Annotated[
         RightName,
         typer.Option("--right", help="look; attach and submit own jobs; or run code and operate (docs/guides/security.md)."),
@@ -62,10 +62,7 @@ def list_tokens(at: At = None) -> None:
 
 
 @token.command()
-def revoke(
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `rollmux token list` shows it.", show_default=False)],
-    at: At = None,
-) -> None:
+def revoke(token_id: Annotated[str, typer.Argument(metavar="ID", help="As `rollmux token list` shows it.")], at: At = None) -> None:
     """Let a token count for nothing from now on. A running service knows it at once.
 
     Example: `rollmux token revoke 3f6c0a1b9d2e`
