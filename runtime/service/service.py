@@ -24,14 +24,13 @@ from runtime.metrics import Sample
 from runtime.refusals import Conflict, NotFound, Unprocessable
 from runtime.run.driver import RunDriver
 from runtime.service.address import Listen
-from runtime.service.command_tokens import CommandTokens
 from runtime.service.events import Events
 from runtime.service.figures import Figures
 from runtime.service.forecast import QueueForecast
 from runtime.service.operations import OperationsLog
 from runtime.service.plan import check_limits
 from runtime.service.report import STATES, Reports
-from runtime.service.tokens import Tokens
+from runtime.service.tokens import CommandTokens, Tokens
 
 if TYPE_CHECKING:
     from runtime.service.http.server import HttpServer

@@ -11,37 +11,12 @@ from rich.text import Text
 from rollmux_env.report.sharing import sharing_table
 from rollmux_env.report.tables import heading, make_table
 
+_STYLES = {"failed": "red", "cancelled": "dim", "done": "dim", "over_budget": "dim"}
+
 
 def status_tables(report: dict[str, Any]) -> list[RenderableType]:
     """What `runtime.service.report.Reports.all` found; or `runtime.service.report.past_report`, jobs alone."""
-    jobs = make_table("job", "state", "group", "nodes", "iteration", "at risk", "reward", left=2)
-    for job in report["jobs"]:
-        jobs.add_row(
-            job["id"],
-            job["state"] + (f" ({job['phase']})" if job["phase"] else ""),
-            "" if job["group"] is None else str(job["group"]),
-            " ".join(job["nodes"]),
-            f"{job['iteration']} of {job['iterations']}",
-            "yes" if job["at_risk"] else "",
-            _number(job["metrics"].get("reward")),
-            style={"failed": "red", "cancelled": "dim", "done": "dim", "over_budget": "dim"}.get(job["state"], ""),
-        )
-    groups = make_table("group", "period s", "$/h", "alone $/h", "nodes", "jobs", left=0)
-    for column in groups.columns[-2:]:
-        column.justify = "left"
-    for group in report["groups"]:
-        groups.add_row(
-            str(group["id"]),
-            f"{group['period_s']:.2f}",
-            f"{group['usd_per_hour']:.2f}",
-            f"{group['usd_per_hour_solo']:.2f}",
-            " ".join(group["nodes"]),
-            ", ".join(group["jobs"]),
-        )
-    pools = make_table("pool", "nodes", "busy", "idle", "free", "draining", "utilization")
-    for name, pool in report["pools"].items():
-        counts = (str(pool[key]) for key in ("nodes", "busy", "idle", "free", "draining"))
-        pools.add_row(name, *counts, f"{100 * pool['utilization']:.0f}%")
+    jobs = _jobs_table(report["jobs"])
     problems = [Text(f"{job['id']}: {job['problem']}") for job in report["jobs"] if job["problem"]]
     if report["paused"]:
         problems.insert(0, Text(f"paused: {report['paused']}", style="red"))
@@ -51,17 +26,42 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
         goes_on = "" if ended == "done" else f"; `{report['continue']}` goes on"
         return [heading(f"{title}, {when}"), jobs, *problems, Text(f"as the journal has it{goes_on}", style="dim")]
     title += f", {report['usd_per_hour']:.2f} $/h, {report['usd_per_hour_solo']:.2f} $/h if every job were alone"
-    placed = [job for job in report["jobs"] if job["usd_per_hour"] is not None]
-    sharing: list[RenderableType] = [heading("Shared against alone, by profiles"), sharing_table(placed)] if placed else []
+    parts: list[RenderableType] = [heading(title + (", stopping" if report["stopping"] else "")), jobs]
+    if waiting := [job for job in report["jobs"] if job["position"] is not None]:
+        parts.append(queue_table(waiting, report["now_s"]))
+    if placed := [job for job in report["jobs"] if job["usd_per_hour"] is not None]:
+        parts += heading("Shared against alone, by profiles"), sharing_table(placed)
     if report["throughput_gain"] is not None:
-        sharing.append(Text(f"throughput per node-hour of late: {report['throughput_gain']:.2f}x that of the jobs alone"))
-    waiting = [job for job in report["jobs"] if job["position"] is not None]
-    queue = [queue_table(waiting, report["now_s"])] if waiting else []
-    return [heading(title + (", stopping" if report["stopping"] else "")), jobs, *queue, *sharing, groups, pools, *problems]
+        parts.append(Text(f"throughput per node-hour of late: {report['throughput_gain']:.2f}x that of the jobs alone"))
+    return [*parts, _groups_table(report["groups"]), _pools_table(report["pools"]), *problems]
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
+def _jobs_table(jobs: Sequence[Mapping[str, Any]]) -> RenderableType:
+    table = make_table("job", "state", "group", "nodes", "iteration", "at risk", "reward", left=2)
+    for job in jobs:
+        state = job["state"] + (f" ({job['phase']})" if job["phase"] else "")
+        group = "" if job["group"] is None else str(job["group"])
+        reward = "" if (value := job["metrics"].get("reward")) is None else f"{value:.3f}"
+        row = (group, " ".join(job["nodes"]), f"{job['iteration']} of {job['iterations']}", "yes" if job["at_risk"] else "", reward)
+        table.add_row(job["id"], state, *row, style=_STYLES.get(job["state"], ""))
+    return table
+
+
+def _groups_table(groups: Sequence[Mapping[str, Any]]) -> RenderableType:
+    table = make_table("group", "period s", "$/h", "alone $/h", "nodes", "jobs", left=0)
+    table.columns[-2].justify = table.columns[-1].justify = "left"
+    for group in groups:
+        figures = (f"{group[key]:.2f}" for key in ("period_s", "usd_per_hour", "usd_per_hour_solo"))
+        table.add_row(str(group["id"]), *figures, " ".join(group["nodes"]), ", ".join(group["jobs"]))
+    return table
+
+
+def _pools_table(pools: Mapping[str, Mapping[str, Any]]) -> RenderableType:
+    table = make_table("pool", "nodes", "busy", "idle", "free", "draining", "utilization")
+    for name, pool in pools.items():
+        counts = (str(pool[key]) for key in ("nodes", "busy", "idle", "free", "draining"))
+        table.add_row(name, *counts, f"{100 * pool['utilization']:.0f}%")
+    return table
 
 
 def queue_table(jobs: Sequence[Mapping[str, Any]], now_s: float) -> RenderableType:
@@ -84,10 +84,9 @@ def preview_table(previews: Mapping[str, Mapping[str, Any]], now_s: float) -> Re
     table.columns[-1].justify = "left"
     for job_id, preview in previews.items():
         if preview["fits"]:
-            strategy = preview["strategy"].replace("_", " ")
-            place = f"group {preview['group']}, {strategy}"
-            slowdown = f"{preview['slowdown'][job_id]:.2f}x"
-            table.add_row(job_id, place, f"{preview['delta_usd_per_hour']:.2f}", f"{preview['period_s']:.1f}", slowdown, "now", "")
+            place = f"group {preview['group']}, {preview['strategy'].replace('_', ' ')}"
+            figures = (f"{preview['delta_usd_per_hour']:.2f}", f"{preview['period_s']:.1f}", f"{preview['slowdown'][job_id]:.2f}x")
+            table.add_row(job_id, place, *figures, "now", "")
         else:
             expected = _expected(preview["eta_s"], now_s)
             table.add_row(job_id, f"place {preview['position']} of the queue", "", "", "", expected, preview["reason"])
@@ -99,10 +98,6 @@ def _expected(eta_s: float | None, now_s: float) -> str:
     if eta_s is None:
         return "unknown"
     seconds = max(0.0, eta_s - now_s)
-    return (
-        f"in {seconds / 3600:.1f} h"
-        if seconds >= 3600
-        else f"in {seconds / 60:.0f} min"
-        if seconds >= 60
-        else f"in {seconds:.0f} s"
-    )
+    if seconds >= 3600:
+        return f"in {seconds / 3600:.1f} h"
+    return f"in {seconds / 60:.0f} min" if seconds >= 60 else f"in {seconds:.0f} s"

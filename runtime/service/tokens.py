@@ -2,6 +2,10 @@
 
 Only hashes are kept. A token is 256 random bits, so that nobody finds it by guessing at its hash however fast that is: what makes
 slow hashes necessary is that people choose passwords which can be guessed.
+
+Commands that a service has started ask it with tokens of their own: one of each user, which may do what that user may by attaching.
+They are kept in a file for the service's owner alone, so that a service that goes on makes none anew, and a command that has
+outlived the one before has the same as those that are started now.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from rollmux_env.files import private_opener, read_file, write_whole
 from rollmux_env.validation_errors import describe, format_error, one_line, problems
 
 TOKENS = "tokens.json"
+COMMAND_TOKENS = "command_tokens.json"
 _LOCK = "tokens.lock"
 _BEGINS = "rollmux_"  # so that scanners for leaked secrets, and people, know one
 _ID_DIGITS = 12  # of its hash in hexadecimal
@@ -66,6 +71,7 @@ class Token:
 
 
 _FILE = TypeAdapter(tuple[Token, ...])
+_COMMANDS = TypeAdapter(dict[str, str])
 
 
 class Tokens:
@@ -141,6 +147,40 @@ class Tokens:
                 (self._folder / TOKENS).chmod(0o600)
         except OSError as error:
             raise InputError(f"{one_line(str(self._folder), 4096)}: cannot be written: {error.strerror or error}") from None
+
+
+class CommandTokens:
+    """The tokens of commands.
+
+    Args:
+        folder: of the service, which alone writes the file in it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / COMMAND_TOKENS
+        self._tokens = Tokens(folder)
+        self._by_user = self._read()
+
+    def of(self, user: str) -> str:
+        """The token of a user's commands: that of before, unless it has been revoked.
+
+        Raises:
+            InputError: it has to be made, and the files cannot be written; one line.
+        """
+        token = self._by_user.get(user)
+        if token is not None and self._tokens.holder(token) == Holder(user, Right.ATTACH):
+            return token
+        token = self._by_user[user] = self._tokens.make(user, Right.ATTACH)
+        write_whole(self._path, _COMMANDS.dump_json(self._by_user), private=True)
+        self._path.chmod(0o600)
+        return token
+
+    def _read(self) -> dict[str, str]:
+        """What the file says; where it is damaged, tokens are made anew."""
+        try:
+            return _COMMANDS.validate_json(read_file(self._path))
+        except (InputError, ValidationError):
+            return {}
 
 
 def _hash(bearer: str) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runtime.service.command_tokens import COMMAND_TOKENS, CommandTokens
-from runtime.service.tokens import Holder, Right, Tokens
+from runtime.service.tokens import COMMAND_TOKENS, CommandTokens, Holder, Right, Tokens
 
 
 def test_a_user_has_one_token_for_commands_however_often_a_service_starts(tmp_path: Path) -> None:
