@@ -10,8 +10,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rollmux_env.validation_errors import one_line
-from runtime.service.http.answers import JSON, answer, error
-from runtime.service.http.endpoint import HOLDER, Endpoints
+from runtime.service.http.endpoint import HOLDER, JSON, Endpoints, answer, error
 from runtime.service.http.openapi import describe_api
 from runtime.service.http.operations import OPERATIONS
 from runtime.service.operations import OperationsLog

@@ -7,10 +7,12 @@ the description of the API are made of the same operations, so that neither has 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -21,12 +23,23 @@ from starlette.responses import Response
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import format_error, one_line, problems
-from runtime.refusals import NotAllowed, TooMany
-from runtime.service.http.answers import JSON, answer, error, refusal
+from runtime.journal.write import Unwritable
+from runtime.refusals import Conflict, NotAllowed, NotFound, TooMany, Unprocessable
 from runtime.service.operations import OperationsLog
 from runtime.service.service import Service
 from runtime.service.tokens import Holder, Right
 
+JSON = "application/json"
+_TOGETHER = 100  # parts of a list
+_LONGEST = 1000  # characters of an error
+_STATUS: dict[type[InputError], int] = {
+    NotAllowed: 403,
+    NotFound: 404,
+    Conflict: 409,
+    Unprocessable: 422,
+    TooMany: 429,
+    Unwritable: 503,
+}
 HOLDER = "holder"  # of the token: key of the scope of a request
 MOST_BYTES = 1 << 20  # of a body
 MOST_OF_A_LEASE = 4  # open requests
@@ -215,3 +228,44 @@ async def _gone(request: Request) -> None:
     """Wait until the client has gone; what it sends meanwhile nobody reads."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def answer(value: Any, status: int = 200) -> Response:
+    """A value as JSON; what is no finite number is null."""
+    return Response(_text(value), status, media_type=JSON)
+
+
+async def answer_in_steps(value: dict[str, Any], name: str) -> Response:
+    """A mapping as JSON, of which one list is long: others have their turn meanwhile."""
+    rest, parts = {key: part for key, part in value.items() if key != name}, []
+    for first in range(0, len(value[name]), _TOGETHER):
+        parts.append(_text(value[name][first : first + _TOGETHER])[1:-1])
+        await asyncio.sleep(0)
+    return Response(f'{_text(rest)[:-1]},"{name}":[{",".join(parts)}]}}', media_type=JSON)
+
+
+def _text(value: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        return json.dumps(finite(value), allow_nan=False, separators=(",", ":"))
+
+
+def error(status: int, problem: str, headers: Mapping[str, str] | None = None) -> Response:
+    """`{"error": "one line"}`."""
+    return Response(json.dumps({"error": one_line(problem, _LONGEST)}), status, headers, JSON)
+
+
+def refusal(refused: InputError) -> Response:
+    """What a service has refused, by the kind of refusal; what has none is malformed."""
+    status = next((status for kind, status in _STATUS.items() if isinstance(refused, kind)), 400)
+    return error(status, str(refused), {"Retry-After": "1"} if status in (429, 503) else None)
+
+
+def finite(value: Any) -> Any:
+    """A value of JSON without numbers that JSON has not."""
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    return [finite(part) for part in value] if isinstance(value, list | tuple) else value

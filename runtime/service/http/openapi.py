@@ -10,8 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from runtime.service.http.answers import JSON
-from runtime.service.http.endpoint import Body, Operation
+from runtime.service.http.endpoint import JSON, Body, Operation
 
 _MEANINGS = {
     200: "The answer.",

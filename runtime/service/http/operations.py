@@ -21,8 +21,7 @@ from runtime.output import LOGS, SERVICE_LOG
 from runtime.owners.http.leases import Leases
 from runtime.refusals import NotAllowed, NotFound, Unprocessable
 from runtime.run.driver import RunDriver
-from runtime.service.http.answers import JSON, answer, answer_in_steps
-from runtime.service.http.endpoint import Body, Call, Operation, Query
+from runtime.service.http.endpoint import JSON, Body, Call, Operation, Query, answer, answer_in_steps
 from runtime.service.prometheus import CONTENT_TYPE, to_text
 from runtime.service.tokens import Holder, Right
 
