@@ -83,7 +83,7 @@ def command() -> typer.Typer:
 
     import policies.cli
     import rollmux_env.cli
-    import runtime.cli
+    import runtime.commands
     import trainers.cli
 
     app = typer.Typer(
@@ -97,7 +97,7 @@ def command() -> typer.Typer:
     rollmux_env.cli.mount(app)
     policies.cli.mount(app)
     trainers.cli.mount(app)
-    runtime.cli.mount(app)
+    runtime.commands.mount(app)
     return app
 
 

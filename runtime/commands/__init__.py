@@ -1,1 +1,21 @@
-"""The commands of this floor."""
+"""The commands of this floor: runs, services and what asks about them. Heavy imports are inside them: `rollmux --help` is fast."""
+
+from __future__ import annotations
+
+import typer
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the commands of this floor."""
+    from runtime.commands.folders import compare, export, journal, samples
+    from runtime.commands.jobs import cancel, drain, execute, logs, status, submit, undrain
+    from runtime.commands.machine import doctor, profile
+    from runtime.commands.run import run
+    from runtime.commands.serve import serve
+    from runtime.commands.token import token
+
+    for command in (run, compare, serve, submit, status, cancel, logs, drain, undrain, samples, export, profile, doctor):
+        app.command(rich_help_panel="Run")(command)
+    app.command("exec", rich_help_panel="Run")(execute)
+    app.add_typer(journal, name="journal", rich_help_panel="Run")
+    app.add_typer(token, name="token", rich_help_panel="Run")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -42,6 +42,25 @@ At = Annotated[
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a service.")]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.")]
 Format = Annotated[TableOrJson, typer.Option("--format", help="Output format.")]
+
+
+class RunOptions(NamedTuple):
+    """What a run is asked for.
+
+    Attributes:
+        policy, dispatch: by name. seed: of policies that take one. cached: profiles that were measured before may be used.
+        dry_run: only profile the jobs and plan. compare: measure each job alone, behind its last iteration.
+        out: the folder, which stays; None: there is none that does. address: of a Ray cluster; None: one of its own is started.
+    """
+
+    policy: str
+    dispatch: str
+    seed: int
+    cached: bool
+    dry_run: bool
+    compare: bool
+    out: Path | None
+    address: str | None
 
 
 def print_as(format: TableOrJson, report: Any, *tables: Any) -> None:

@@ -4,31 +4,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
-from runtime.commands.options import Address, DispatchName, PolicyName, Seed
+from runtime.commands.options import Address, DispatchName, PolicyName, RunOptions, Seed
 from runtime.execution.run_plan import DISPATCH, planning_switches
-
-
-class RunOptions(NamedTuple):
-    """What a run is asked for.
-
-    Attributes:
-        policy, dispatch: by name. seed: of policies that take one. cached: profiles that were measured before may be used.
-        dry_run: only profile the jobs and plan. compare: measure each job alone, behind its last iteration.
-        out: the folder, which stays; None: there is none that does. address: of a Ray cluster; None: one of its own is started.
-    """
-
-    policy: str
-    dispatch: str
-    seed: int
-    cached: bool
-    dry_run: bool
-    compare: bool
-    out: Path | None
-    address: str | None
 
 
 class Against(StrEnum):

@@ -15,7 +15,7 @@ from rollmux_env.report.job_shapes import placed_shapes
 from rollmux_env.report.tables import plan_tables, show
 from rollmux_env.scenario import Scenario
 from runtime.commands.memory import foresee
-from runtime.commands.run import RunOptions
+from runtime.commands.options import RunOptions
 from runtime.execution.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.space import check_space
