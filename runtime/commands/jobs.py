@@ -233,7 +233,6 @@ def status(
             if watch:
                 _watch(service.status, format)
             report = service.status()
-            print_as(format, report, *status_tables(report))
     except NoService as nobody:
         if not nobody.has_journal:
             raise
@@ -241,7 +240,7 @@ def status(
 
         with explained(folder_of(at)):
             report = past_report(folder_of(at))
-            print_as(format, report, *status_tables(report))
+    print_as(format, report, *status_tables(report))
 
 
 def _watch(status_of: Callable[[], dict[str, Any]], format: TableOrJson) -> None:

@@ -35,7 +35,7 @@ def make(
     Example: `rollmux token make ann --right attach`
     """
     from rollmux_env.errors import InputError
-    from runtime.service.operations import OperationsLog
+    from runtime.service.operations_log import OperationsLog
     from runtime.service.tokens import Right, Tokens
 
     if not user:
@@ -67,7 +67,7 @@ def revoke(token_id: Annotated[str, typer.Argument(metavar="ID", help="As `rollm
 
     Example: `rollmux token revoke 3f6c0a1b9d2e`
     """
-    from runtime.service.operations import OperationsLog
+    from runtime.service.operations_log import OperationsLog
     from runtime.service.tokens import Tokens
 
     folder = _folder(at)

@@ -27,7 +27,7 @@ from runtime.service.address import Listen
 from runtime.service.events import Events
 from runtime.service.figures import Figures
 from runtime.service.forecast import QueueForecast
-from runtime.service.operations import OperationsLog
+from runtime.service.operations_log import OperationsLog
 from runtime.service.plan import check_limits
 from runtime.service.report import STATES, Reports
 from runtime.service.tokens import CommandTokens, Tokens

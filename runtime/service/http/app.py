@@ -13,7 +13,7 @@ from rollmux_env.validation_errors import one_line
 from runtime.service.http.endpoint import HOLDER, JSON, Endpoints, answer, error
 from runtime.service.http.openapi import describe_api
 from runtime.service.http.operations import OPERATIONS
-from runtime.service.operations import OperationsLog
+from runtime.service.operations_log import OperationsLog
 from runtime.service.service import Service
 from runtime.service.tokens import Tokens
 

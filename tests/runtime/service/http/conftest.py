@@ -18,7 +18,7 @@ import pytest
 from runtime.service.address import Listen
 from runtime.service.http.app import make_app
 from runtime.service.http.server import HttpServer, bind
-from runtime.service.operations import OperationsLog
+from runtime.service.operations_log import OperationsLog
 from runtime.service.service import Service
 from runtime.service.tokens import Right, Tokens
 from tests.runtime.execution.pretend import Pretended, plan_of

@@ -8,7 +8,7 @@ from typing import Any
 from runtime.jobs.spec import JobSpec
 from runtime.journal.write import read_run
 from runtime.service.client import Client
-from runtime.service.operations import OPERATIONS
+from runtime.service.operations_log import OPERATIONS
 from runtime.service.tokens import Right
 from tests.runtime.service.http.conftest import Served
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from runtime.service.address import ServiceAddress, announce
-from runtime.service.operations import OPERATIONS
+from runtime.service.operations_log import OPERATIONS
 from runtime.service.tokens import Right
 from tests.conftest import Command
 from tests.runtime.service.http.conftest import Served

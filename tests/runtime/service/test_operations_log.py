@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runtime.service.operations import OPERATIONS, OperationsLog
+from runtime.service.operations_log import OPERATIONS, OperationsLog
 from tests.conftest import Command
 
 
@@ -56,7 +56,7 @@ def test_a_line_is_not_lost_while_there_is_no_file(tmp_path: Path, monkeypatch: 
         monkeypatch.undo()
         path.rename(path.with_name(OPERATIONS + ".1"))
 
-    monkeypatch.setattr("runtime.service.operations.fcntl.flock", others_turn)
+    monkeypatch.setattr("runtime.service.operations_log.fcntl.flock", others_turn)
     log.write("ann", "cancel", "b", "done")
     assert json.loads(path.read_text())["subject"] == "b"
 
