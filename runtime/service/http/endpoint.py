@@ -46,13 +46,17 @@ MOST_OF_A_LEASE = 4  # open requests
 _BODY_S = 30.0  # that a body may take to arrive
 
 
-class Query(BaseModel):
-    """Parameters behind the question mark of a URL."""
+class Sent(BaseModel):
+    """What comes with a request."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-class Body(Query):
+class Query(Sent):
+    """Parameters behind the question mark of a URL."""
+
+
+class Body(Sent):
     """A JSON object that is sent."""
 
     model_config = ConfigDict(strict=True)
@@ -91,7 +95,7 @@ class Operation:
     right: Right
     work: Callable[[Call], Awaitable[Any]]
     summary: str
-    query: type[Query] | None = None
+    query: type[Sent] | None = None
     body: type[BaseModel] | None = None
     status: int = 200
     media: str = JSON

@@ -21,7 +21,7 @@ from runtime.output import LOGS, SERVICE_LOG
 from runtime.owners.http.leases import Leases
 from runtime.refusals import NotAllowed, NotFound, Unprocessable
 from runtime.run.driver import RunDriver
-from runtime.service.http.endpoint import JSON, Body, Call, Operation, Query, answer, answer_in_steps
+from runtime.service.http.endpoint import JSON, Body, Call, Operation, Query, Sent, answer, answer_in_steps
 from runtime.service.prometheus import CONTENT_TYPE, to_text
 from runtime.service.tokens import Holder, Right
 
@@ -240,7 +240,7 @@ async def _metrics(call: Call) -> Any:
 _JOB, _LEASE = "/v1/jobs/{job}", "/v1/leases/{lease}"
 
 
-def _owners(ask: Callable[..., Any], summary: str, sent: type[Query], at: str = "", waits: bool = False) -> Operation:
+def _owners(ask: Callable[..., Any], summary: str, sent: type[Sent], at: str = "", waits: bool = False) -> Operation:
     """What the owner of an attached job asks: a method of the leases is called with the keys of what is sent."""
 
     async def work(call: Call) -> Any:
