@@ -49,12 +49,12 @@ class FreelyArranged(ABC, Generic[Arrangement]):
 
     def leave(self, now_s: float, until_s: float) -> list[str]:
         """Take out the jobs whose stay ends by `until_s`; returns their ids."""
-        leaving = [job for job in self.running if self._departure_s(job, now_s) <= until_s]
-        for job in leaving:
-            self.running.remove(job)
+        leaving = {job.id: job for job in self.running if self._departure_s(job, now_s) <= until_s}
+        self.running = [job for job in self.running if job.id not in leaving]
+        for job_id, job in leaving.items():
             if job.iterations is not None:
-                self.state.jobs.done[self.state.row(job.id)] = job.iterations
-        return [job.id for job in leaving]
+                self.state.jobs.done[self.state.row(job_id)] = job.iterations
+        return [*leaving]
 
     def serve(self, now_s: float) -> list[str]:
         """Arrange the jobs anew, and admit from the head of the queue whoever fits; returns the ids of the admitted."""

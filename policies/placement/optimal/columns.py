@@ -58,10 +58,11 @@ class ColumnPool:
 
     def hold(self, rows: Sequence[int]) -> None:
         """Make these jobs the active ones."""
-        for row in [row for row in self.active if row not in rows]:
+        before = set(self.active)
+        for row in sorted(before - set(rows)):
             self.drop(row)
         for row in rows:
-            if row not in self.active:
+            if row not in before:
                 self.add(row)
 
     def add(self, row: int) -> None:
