@@ -1,12 +1,16 @@
 """The names needed to write a policy, in one place."""
 
+from abc import ABC, abstractmethod
+
 from rollmux_env.cluster.candidates import CandidateTable, candidates, cheapest
 from rollmux_env.cluster.events import Arrived, Departed, Event, Placement, Ticked, isolated
 from rollmux_env.cluster.group import Group
 from rollmux_env.cluster.plan import Move, Place, Plan, Policy, Wait, may_move
 from rollmux_env.cluster.state import State
+from rollmux_env.keys.job import Job
 
 __all__ = [
+    "ArrivalPolicy",
     "Arrived",
     "CandidateTable",
     "Departed",
@@ -25,3 +29,18 @@ __all__ = [
     "isolated",
     "may_move",
 ]
+
+
+class ArrivalPolicy(ABC):
+    """A policy that never moves a job: a subclass says where one that arrives is placed."""
+
+    @abstractmethod
+    def place(self, state: State, job: Job) -> Placement | None:
+        """The placement of a job that has arrived; None lets it wait."""
+
+    def decide(self, state: State, event: Event) -> Plan:
+        """Answer an arrival with a placement, or let the job wait where there is none."""
+        if not isinstance(event, Arrived):
+            return ()
+        placement = self.place(state, event.job)
+        return (Wait(event.job.id),) if placement is None else (Place(event.job.id, placement),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from rollmux_env.errors import InputError
@@ -15,20 +16,28 @@ Made = TypeVar("Made")
 SWITCHES = "switches="  # an option of all placement policies: plan warm starts and what joining a group costs
 
 
-def make_named(kind: str, table: Mapping[str, Callable[..., Made]], spec: str, others: Iterable[str] = ()) -> Made:
+LEARNED = "learned:"  # and the path of a policy file, or `default`
+
+
+def make_named(
+    kind: str, table: Mapping[str, Callable[..., Made]], spec: str, learned: Callable[[], Callable[..., Made]] | None = None
+) -> Made:
     """Create the policy that a spec names.
 
     Args:
         kind: the kind of policy for error messages, such as `dispatch policy`.
         table: factories by name, which take keyword options.
-        spec: a name of `table`, then options as key=value.
-        others: more names for error messages.
+        spec: a name of `table`, or `learned:` and the path of a policy file, or `learned:default`; then options as key=value.
+        learned: imports what makes the policy of a file, given its path; None where there is none of the kind.
 
     Raises:
-        InputError: unknown name or options; one line.
+        InputError: unknown name or options, or an invalid policy file; one line.
     """
     name, *pairs = spec.split(",")
+    if learned is not None and name.startswith(LEARNED):
+        return make_with(f"{kind} '{spec}'", LEARNED, partial(learned(), name.removeprefix(LEARNED)), pairs)
     if name not in table:
+        others = () if learned is None else (f"{LEARNED}default", f"{LEARNED}PATH")
         raise InputError(f"{kind}: {not_one_of(name, (*table, *others))}")
     return make_with(f"{kind} '{spec}'", name, table[name], pairs)
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from policies.named import SWITCHES, make_with, plans_switches
+from policies.named import LEARNED, SWITCHES, make_with, plans_switches
 from rollmux_env.bench.harness import Contender, OwnReplay
 from rollmux_env.cluster import plan
 from rollmux_env.cluster.plan import Policy
@@ -21,18 +21,17 @@ from rollmux_env.validation_errors import not_one_of
 
 PLACEMENT = {
     "rollmux": "policies.placement.algorithm1:Algorithm1",
-    "random": "policies.placement.blind:Random",
-    "most-idle": "policies.placement.blind:MostIdle",
-    "solo": "policies.placement.alone:Solo",
-    "colocated": "policies.placement.alone:Colocated",
+    "random": "policies.placement.baselines:Random",
+    "most-idle": "policies.placement.baselines:MostIdle",
+    "solo": "policies.placement.baselines:Solo",
+    "colocated": "policies.placement.baselines:Colocated",
     "consolidate": "policies.placement.consolidate:Consolidate",
     "gavel": "policies.placement.gavel:Gavel",
     "regroup": "policies.placement.regroup:Regroup",
     "optimal": "policies.placement.optimal:Optimal",
     "optimal-work": "policies.placement.optimal:Optimal,objective=work",
-    "naive": "policies.placement.naive:Naive",
+    "naive": "policies.placement.baselines:Naive",
 }
-LEARNED = "learned:"  # and the path of a policy file, or `default`, or `random`
 
 
 def make_policy(spec: str, seed: int = 0) -> Contender:

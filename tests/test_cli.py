@@ -354,7 +354,7 @@ def test_a_policy_that_breaks_an_invariant_is_named(command: Command, tmp_path: 
 def test_a_users_policies_folder_does_not_hide_ours(tmp_path: Path) -> None:
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies" / "__init__.py").write_text("")
-    (tmp_path / "mine.py").write_text("from policies.placement.alone import Solo\n\n\nclass Mine(Solo):\n    pass\n")
+    (tmp_path / "mine.py").write_text("from policies.placement.baselines import Solo\n\n\nclass Mine(Solo):\n    pass\n")
     as_command = python("-c", "import sys; sys.path.remove(''); import rollmux; rollmux.main()", "plan", QUICKSTART, cwd=tmp_path)
     assert as_command.returncode == 0, as_command.stderr
     mine = ("-c", "import sys; sys.path.remove(''); import rollmux; rollmux.main()", "plan", QUICKSTART, "--policy", "mine:Mine")

@@ -15,7 +15,8 @@ import typer
 
 import rollmux
 from policies.dispatch import DISPATCH
-from policies.registry import LEARNED, PLACEMENT
+from policies.named import LEARNED
+from policies.registry import PLACEMENT
 from policies.rollout import ROLLOUT
 from rollmux_env.bench.suites import SUITES
 from rollmux_env.workloads import WORKLOADS, WorkloadOptions

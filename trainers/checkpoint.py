@@ -1,15 +1,20 @@
 """Checkpoints: the complete state of a training run between two rollouts, in one file without pickle.
 
 The file is safetensors: weights, Adam's moments, the states of torch's and NumPy's random generators, the arrays of the
-environment, the last observation, and the memory of the algorithm. Plain values stand as JSON in the header, with a
+environment, and the last observation. Plain values stand as JSON in the header, with a
 hash of everything. It is written whole or not at all, so a kill at any moment leaves the previous one. A run resumes
 exactly: bit for bit on the same machine.
+
+The state of an environment: it keeps its streams in arrays, in records or tables of arrays, its sources of seeds in NumPy
+generators, and a few plain numbers. Its state is every array, generator and number among its attributes, by name.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +23,112 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
-from stable_baselines3 import DQN
-from stable_baselines3.common.base_class import BaseAlgorithm
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import MB, read_file, write_whole
 from rollmux_env.validation_errors import one_line
-from trainers.env_state import Arrays, load_state, state_of
-from trainers.vec_env import NativeVecEnv
 
-_LARGEST_BYTES = 2048 * MB  # of a checkpoint; that of DQN holds its replay buffer
+Arrays = dict[str, NDArray[Any]]
+
+# Attributes that are no state: scratch, and settings, which whoever makes the environment gives.
+_NO_STATE = ("_workspace", "_scratch", "_rules", "_limits")
+
+
+def state_of(environment: object) -> tuple[Arrays, dict[str, Any]]:
+    """Return the state of an environment: copies of its arrays by name, and other values as JSON.
+
+    Records become bytes, with an axis of one record's bytes at the end.
+    """
+    arrays: Arrays = {}
+    plain: dict[str, Any] = {}
+    for name, value in _leaves(environment):
+        if isinstance(value, np.ndarray):
+            arrays[name] = _as_bytes(value) if value.dtype.fields else np.ascontiguousarray(value).copy()
+        else:
+            plain[name] = _plain(value)
+    return arrays, plain
+
+
+def load_state(environment: object, arrays: Arrays, plain: dict[str, Any]) -> None:
+    """Restore the state of another environment into one created, seeded and reset in the same way.
+
+    Raises:
+        InputError: the state is of an environment with other arrays; one line that names the first.
+    """
+    leaves = dict(_leaves(environment))
+    if different := sorted(set(leaves) ^ (set(arrays) | set(plain))):
+        raise InputError(f"environment.{different[0]}: is in only one of the saved environment and this one")
+    for name, value in leaves.items():
+        if isinstance(value, np.ndarray):
+            saved = arrays.get(name)
+            like = _as_bytes(value) if value.dtype.fields else value
+            if saved is None or saved.shape != like.shape or saved.dtype != like.dtype:
+                raise InputError(f"environment.{name}: the saved one has another shape than this environment's")
+            value[...] = np.ascontiguousarray(saved).view(value.dtype)[..., 0] if value.dtype.fields else saved
+        elif isinstance(value, np.random.Generator):
+            try:
+                value.bit_generator.state = plain[name]
+            except (TypeError, ValueError, KeyError) as error:
+                raise InputError(f"environment.{name}: is no state of a random generator: {error}") from None
+        elif plain.get(name) != _plain(value):
+            if "." in name:  # numbers below an attribute are settings, which do not change
+                raise InputError(f"environment.{name}: is another than in the saved environment")
+            setattr(environment, name, plain[name])
+
+
+def _as_bytes(records: NDArray[Any]) -> NDArray[np.uint8]:
+    """(..., B) the bytes of records (...,)."""
+    whole = np.ascontiguousarray(records)
+    return np.frombuffer(whole.tobytes(), dtype=np.uint8).reshape(*records.shape, records.dtype.itemsize)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _leaves(environment: object) -> Iterator[tuple[str, Any]]:
+    """(name, value) of every array, generator and number of an environment, in a fixed order."""
+    for name, value in sorted(vars(environment).items()):
+        if name not in _NO_STATE:
+            yield from _inside(value, name)
+
+
+def _inside(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, np.ndarray):
+        if value.dtype != object:
+            yield name, value
+    elif isinstance(value, np.random.Generator | bool | int | float | np.generic):
+        yield name, value
+    else:
+        for key, entry in _entries(value):
+            yield from _inside(entry, f"{name}.{key}")
+
+
+def _entries(value: Any) -> list[tuple[str, Any]]:
+    """What a record or a list holds, by name; of anything else, nothing."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return [*value._asdict().items()]
+    if isinstance(value, list | tuple):
+        return [(str(k), entry) for k, entry in enumerate(value)]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [(field.name, getattr(value, field.name)) for field in fields(value)]
+    return []
+
+
+_LARGEST_BYTES = 2048 * MB  # of a checkpoint
 
 _COUNTERS = ("num_timesteps", "_n_updates", "_episode_num")
-_DQN_COUNTERS = ("_n_calls", "exploration_rate", "_current_progress_remaining")
 
 
-def save_checkpoint(path: Path, model: BaseAlgorithm, progress: dict[str, Any]) -> None:
+def save_checkpoint(path: Path, model: Any, progress: dict[str, Any]) -> None:
     """Write a checkpoint.
 
     Args:
-        model: the model, between two rollouts. progress: JSON values of the caller.
+        model: of Stable-Baselines3, on a `NativeVecEnv`, between two rollouts. progress: JSON values of the caller.
     """
-    env = _env_of(model)
+    env = model.env
     arrays: Arrays = {f"policy.{name}": value.detach().numpy() for name, value in model.policy.state_dict().items()}
     for index, moments in model.policy.optimizer.state_dict()["state"].items():
         arrays |= {f"adam.{index}.{name}": value.detach().numpy() for name, value in moments.items()}
@@ -49,7 +138,7 @@ def save_checkpoint(path: Path, model: BaseAlgorithm, progress: dict[str, Any]) 
     arrays["random.numpy"] = np.asarray(drawn[1])
     of_env, plain = state_of(env.env)
     arrays |= {f"environment.{name}": value for name, value in of_env.items()}
-    arrays |= {f"last.{name}": np.asarray(value) for name, value in _last_observation(model).items()}
+    arrays |= {f"last.{name}": np.asarray(value) for name, value in model._last_obs.items()}
     arrays["episode.starts"] = np.asarray(model._last_episode_starts)
     arrays["episode.returns"], arrays["episode.lengths"] = env.returns, env.lengths
     values: dict[str, Any] = {
@@ -58,9 +147,6 @@ def save_checkpoint(path: Path, model: BaseAlgorithm, progress: dict[str, Any]) 
         "numpy": [int(drawn[2]), int(drawn[3]), float(drawn[4])],
         "environment": plain,
     }
-    if isinstance(model, DQN):
-        memories, values["dqn"] = _memories(model)
-        arrays |= memories
     arrays = {name: np.asarray(value, order="C") for name, value in sorted(arrays.items())}
     text = json.dumps(values)
     write_whole(path, save(arrays, metadata={"rollmux": text, "sha256": _digest(arrays, text)}))
@@ -88,7 +174,7 @@ def read_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
     return arrays, values
 
 
-def load_checkpoint(path: Path, model: BaseAlgorithm) -> dict[str, Any]:
+def load_checkpoint(path: Path, model: Any) -> dict[str, Any]:
     """Restore a model made from the same configuration; return the caller's values.
 
     Raises:
@@ -103,8 +189,8 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> dict[str, Any]:
     return progress
 
 
-def _load(model: BaseAlgorithm, arrays: Arrays, values: dict[str, Any]) -> None:
-    env = _env_of(model)
+def _load(model: Any, arrays: Arrays, values: dict[str, Any]) -> None:
+    env = model.env
     env.reset()  # so that the environment has all its arrays; what they hold comes next
     load_state(env.env, _below(arrays, "environment."), values["environment"])
     env.returns[:], env.lengths[:] = arrays["episode.returns"], arrays["episode.lengths"]
@@ -119,54 +205,9 @@ def _load(model: BaseAlgorithm, arrays: Arrays, values: dict[str, Any]) -> None:
     optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
     for name, counter in values["counters"].items():
         setattr(model, name, counter)
-    if isinstance(model, DQN):
-        _remember(model, _below(arrays, "memory."), values["dqn"])
     position, has_gauss, gauss = values["numpy"]
     np.random.set_state(("MT19937", arrays["random.numpy"], position, has_gauss, gauss))  # noqa: NPY002
     torch.set_rng_state(torch.from_numpy(arrays["random.torch"]))
-
-
-def _memories(model: DQN) -> tuple[Arrays, dict[str, Any]]:
-    """The replay buffer and counters of DQN."""
-    memory = model.replay_buffer
-    assert memory is not None
-    rows = memory.buffer_size if memory.full else memory.pos
-    arrays = {f"memory.{name}": array[:rows] for name, array in _columns(memory).items()}
-    counters = {name: getattr(model, name) for name in _DQN_COUNTERS}
-    return arrays, {"counters": counters, "at": memory.pos, "full": memory.full, "actions": _state_of_space(model)}
-
-
-def _remember(model: DQN, arrays: Arrays, values: dict[str, Any]) -> None:
-    memory = model.replay_buffer
-    assert memory is not None
-    for name, column in _columns(memory).items():
-        column[: len(arrays[name])] = arrays[name]
-    memory.pos, memory.full = values["at"], values["full"]
-    for name, counter in values["counters"].items():
-        setattr(model, name, counter)
-    model.action_space.np_random.bit_generator.state = values["actions"]
-
-
-def _columns(memory: Any) -> Arrays:
-    columns: Arrays = {"actions": memory.actions, "rewards": memory.rewards, "dones": memory.dones, "timeouts": memory.timeouts}
-    for name in memory.observations:
-        columns[f"seen.{name}"], columns[f"next.{name}"] = memory.observations[name], memory.next_observations[name]
-    return columns
-
-
-def _state_of_space(model: DQN) -> dict[str, Any]:
-    state: dict[str, Any] = dict(model.action_space.np_random.bit_generator.state)
-    return state
-
-
-def _env_of(model: BaseAlgorithm) -> NativeVecEnv:
-    assert isinstance(model.env, NativeVecEnv)
-    return model.env
-
-
-def _last_observation(model: BaseAlgorithm) -> dict[str, NDArray[Any]]:
-    assert isinstance(model._last_obs, dict)
-    return model._last_obs
 
 
 def _below(arrays: Arrays, prefix: str) -> Arrays:

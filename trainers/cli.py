@@ -35,7 +35,7 @@ def train(
 
     Examples: `rollmux train toy`
 
-    `rollmux train production --set algorithm=ppo --set steps=500000 --seeds 3 --out runs/unmasked`
+    `rollmux train production --set ppo.n_steps=256 --set steps=500000 --seeds 3 --out runs/longer`
 
     `tensorboard --logdir runs`
     """

@@ -17,7 +17,6 @@ from rollmux_env.reading import read_mapping
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import field_error, field_of, format_error, problems
 
-Algorithm = Literal["maskable-ppo", "ppo", "dqn"]
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -32,7 +31,7 @@ class Settings(BaseModel):
 
 
 class PPO(Settings):
-    """Settings of `maskable-ppo` and `ppo`, with the names of Stable-Baselines3."""
+    """Settings of PPO, with the names of Stable-Baselines3."""
 
     learning_rate: Positive = 3e-4
     """Learning rate of Adam."""
@@ -58,31 +57,6 @@ class PPO(Settings):
     """Maximum norm of a gradient; longer ones are clipped."""
     target_kl: Positive | None = None
     """Stop an update early at this KL divergence; null: never."""
-
-
-class DQN(Settings):
-    """Settings of `dqn`, with the names of Stable-Baselines3."""
-
-    learning_rate: Positive = 3e-4
-    """Learning rate of Adam."""
-    buffer_size: Count = 20_000
-    """Size of the replay buffer, in decisions; checkpoints include it."""
-    learning_starts: Count = 1_000
-    """Decisions before the first gradient step."""
-    batch_size: Count = 256
-    """Transitions per gradient step."""
-    train_freq: Count = 4
-    """Decisions per stream between updates."""
-    gradient_steps: Count = 4
-    """Gradient steps per update."""
-    gamma: Share = 1.0
-    """Like `ppo.gamma`."""
-    target_update_interval: Count = 2_000
-    """Decisions between updates of the target network."""
-    exploration_fraction: Share = 0.3
-    """Share of the run over which the random choices decrease to `exploration_final_eps`."""
-    exploration_final_eps: Share = 0.02
-    """Share of random choices afterwards."""
 
 
 class Evaluation(Settings):
@@ -119,7 +93,7 @@ class Config(Settings):
     `environment` is a mapping whose `name` says which environment (`placement`, `dispatch`, `rollout`); its other keys are its own.
     """
 
-    algorithm: Algorithm = "maskable-ppo"
+    algorithm: Literal["maskable-ppo"] = "maskable-ppo"
     """The learning algorithm."""
     steps: Count
     """Total number of decisions over all streams."""
@@ -136,9 +110,7 @@ class Config(Settings):
     environment: dict[str, Any]
     """The environment: its `name`, `placement`, `dispatch` or `rollout`, and its keys below."""
     ppo: PPO = PPO()
-    """Settings of `maskable-ppo` and `ppo`."""
-    dqn: DQN = DQN()
-    """Settings of `dqn`."""
+    """Settings of PPO."""
     evaluation: Evaluation = Evaluation()
     """Evaluation on held-out streams."""
     checkpoint_every: Count = 100_000
@@ -146,7 +118,7 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _whole_batches(self) -> Config:
-        if self.algorithm != "dqn" and self.ppo.n_steps * self.streams % self.ppo.batch_size:
+        if self.ppo.n_steps * self.streams % self.ppo.batch_size:
             raise field_error("must divide streams times n_steps", "ppo", "batch_size")
         return self
 

@@ -15,6 +15,7 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from policies.placement.policy_file import PolicyConfig, write_policy
+from policies.placement.policy_file import PolicyConfig, Provenance, write_policy
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.generator import Workload
 from rollmux_env.envs.placement.observation import candidate_names
@@ -72,6 +73,19 @@ def widened(labels: Labels, columns: int) -> Labels:
     return labels._replace(candidates=np.pad(labels.candidates, ((0, 0), (0, 0), (0, missing))))
 
 
+Example = tuple[Array, Array, Array, NDArray[Any]]  # job, rows, cluster, and a value for each row
+
+
+def padded(examples: Sequence[Example]) -> Labels:
+    """Decisions of up to `ROWS_MOST` rows each as labels."""
+    jobs, rows, clusters, values = zip(*examples, strict=True)
+    mask = np.arange(ROWS_MOST) < np.array([len(own) for own in rows])[:, None]
+    wide = np.zeros((len(rows), ROWS_MOST, len(rows[0][0])), dtype=np.float32)
+    known = np.full((len(rows), ROWS_MOST), np.nan, dtype=np.float32)
+    wide[mask], known[mask] = np.concatenate(rows), np.concatenate(values)
+    return Labels(np.array(jobs), wide, np.array(clusters), mask.astype(np.int8), known)
+
+
 LOOKAHEAD, WORTH = "lookahead", "worth"
 ROWS_MOST = 32  # of a decision, as in the environment
 
@@ -109,7 +123,7 @@ class Recipe:
 
 
 _FIXED, _TIGHT, _LOOSE, _SHAPES = {"stays": "fixed"}, {"slo": (1.0, 1.5)}, {"slo": (1.5, 3.0)}, {"shapes": True}
-_EVERY = {**_SHAPES, "asynchronous": 0.5, "third_pool": True}  # shapes, staleness and three pools
+_EVERY = {**_SHAPES, "asynchronous": 0.5, "third_pool": True}  # asynchronous jobs and three pools too
 _WORTH: dict[str, Any] = {
     "teacher": WORTH,
     "rounds": 2,
@@ -212,18 +226,12 @@ def _environment(streams: int, source: Source, recipe: Recipe) -> PlacementVecto
 def _imitated(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:
     """Places of a teacher: the value of its row is 1, that of the others 0."""
     generator, width = source.generator(), len(candidate_names(recipe.moves))
-    examples = []
+    examples: list[Example] = []
     for seed in rng.integers(FIRST_DRAWN_SEED, 2**31, source.streams).tolist():
-        examples += collect_examples(generator.scenario(seed), TEACHERS[recipe.teacher](), weights, ROWS_MOST)
-    rows = np.zeros((len(examples), ROWS_MOST, width), dtype=np.float32)
-    mask = np.zeros((len(examples), ROWS_MOST), dtype=np.int8)
-    values = np.full((len(examples), ROWS_MOST), np.nan, dtype=np.float32)
-    for k, (inputs, choice) in enumerate(examples):
-        count = len(inputs.candidates)
-        rows[k, :count], mask[k, :count], values[k, :count] = inputs.candidates[:, :width], 1, 0
-        values[k, choice] = 1
-    job, cluster = (np.array([getattr(inputs, name) for inputs, _ in examples]) for name in ("job", "cluster"))
-    return widened(Labels(job, rows, cluster, mask, values), len(candidate_names(recipe.moves, shapes=True)))
+        for inputs, choice in collect_examples(generator.scenario(seed), TEACHERS[recipe.teacher](), weights, ROWS_MOST):
+            rows = inputs.candidates[:, :width]
+            examples.append((inputs.job, rows, inputs.cluster, np.arange(len(rows)) == choice))
+    return widened(padded(examples), len(candidate_names(recipe.moves, shapes=True)))
 
 
 def fit(
@@ -292,7 +300,7 @@ def train(name: str, recipe: Recipe, out: Path, seed: int, seeds: Sequence[int],
     began = perf_counter()
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
-    names = tuple(JOB_FEATURES), tuple(candidate_names(recipe.moves, shapes=True)), tuple(CLUSTER_FEATURES)
+    names = JOB_FEATURES, candidate_names(recipe.moves, shapes=True), CLUSTER_FEATURES
     network = Scorer(len(names[0]), len(names[1]), len(names[2]), WIDTHS)
     weights: dict[str, Array] | None = None
     rounds: list[Labels] = []
@@ -301,25 +309,14 @@ def train(name: str, recipe: Recipe, out: Path, seed: int, seeds: Sequence[int],
         rounds.append(joined([collect(source, recipe, weights, rng) for source in recipe.sources]))
         labels = joined(rounds[-2:])
         loss = fit(network, labels, recipe.epochs, recipe.learning_rate, number, choose=recipe.teacher in TEACHERS)
-        weights = {key: tensor.numpy().copy() for key, tensor in network.state_dict().items()}
+        weights = network.weights()
         for kind in ("is_move", "is_exchange", "is_merger") if recipe.moves else ():
             weights["skip.weight"][0, names[1].index(kind)] -= recipe.reluctance
         savings = [f"{saving(source, recipe, weights, seeds):.4f}" for source in recipe.sources]
         curve.append([str(number), str(len(labels.values)), f"{loss:.4f}", f"{perf_counter() - began:.0f}", *savings])
-        provenance: dict[str, str | int | float] = {
-            "command": f"python -m trainers.imitation {name} --seed {seed}",
-            "rounds": number + 1,
-            "labels": len(labels.values),
-        }
-        config = PolicyConfig(
-            job_features=names[0],
-            candidate_features=names[1],
-            cluster_features=names[2],
-            widths=WIDTHS,
-            moves=recipe.moves,
-            known_stays=recipe.known_stays,
-            provenance=provenance,
-        )
+        command = f"python -m trainers.imitation {name} --seed {seed}"
+        provenance: Provenance = {"command": command, "rounds": number + 1, "labels": len(labels.values)}
+        config = PolicyConfig.of(names, WIDTHS, provenance, moves=recipe.moves, known_stays=recipe.known_stays)
         write_policy(out / f"{name}.safetensors", config, weights)
         text = io.StringIO()
         csv.writer(text).writerows(curve)
@@ -335,14 +332,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    train(
-        arguments.name,
-        RECIPES[arguments.name],
-        arguments.out,
-        arguments.seed,
-        range(1000, 1008),
-        lambda line: print(line, flush=True),
-    )
+    tell = partial(print, flush=True)
+    train(arguments.name, RECIPES[arguments.name], arguments.out, arguments.seed, range(1000, 1008), tell)
 
 
 if __name__ == "__main__":

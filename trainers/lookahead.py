@@ -23,44 +23,43 @@ from rollmux_env.kernel.feature_tables import Observations, Workspace, make_work
 from rollmux_env.kernel.neighbourhood.table import Scratch, make_scratch
 from rollmux_env.kernel.pools import own_usd
 from rollmux_env.kernel.tables import Floats, Limits, Records
+from rollmux_env.kernel.valuation import iterations_done
 
 Array = NDArray[np.float32]
 
 
 class Net(NamedTuple):
-    """Weights of a two-layer `Scorer`, transposed for row vectors: what the compiled base policy scores with."""
+    """The base policy: weights of a `Scorer`, transposed for row vectors, layer by layer; not `learned`: Algorithm 1."""
 
+    learned: bool
     enter: Array
     enter_bias: Array
-    row_1: Array
-    bias_1: Array
-    context_1: Array
-    pool_1: Array
-    pool_bias_1: Array
-    row_2: Array
-    bias_2: Array
-    context_2: Array
+    rows: tuple[Array, ...]
+    biases: tuple[Array, ...]
+    contexts: tuple[Array, ...]
+    pools: tuple[Array, ...]
+    pool_biases: tuple[Array, ...]
     score: Array
     skip: Array
 
 
-def net_of(weights: dict[str, Array], columns: int) -> Net:
+def net_of(weights: dict[str, Array], columns: int, learned: bool) -> Net:
     """The weights of a policy file, for rows of which only the first columns are shown: the others, those of shapes, are 0."""
 
-    def turned(name: str) -> Array:
-        return np.ascontiguousarray(weights[name].T)
+    def of_layers(name: str) -> tuple[Array, ...]:
+        layers = sum(key.startswith("context.") for key in weights)
+        return tuple(np.ascontiguousarray(weights[name.format(k)].T) for k in range(layers))
 
+    first, *rows = of_layers("row.{}.weight")
     return Net(
-        turned("enter.weight"),
+        learned,
+        np.ascontiguousarray(weights["enter.weight"].T),
         weights["enter.bias"],
-        turned("row.0.weight")[:columns],
-        weights["row.0.bias"],
-        turned("context.0.weight"),
-        turned("pool.0.weight"),
-        weights["pool.0.bias"],
-        turned("row.1.weight"),
-        weights["row.1.bias"],
-        turned("context.1.weight"),
+        (first[:columns], *rows),
+        of_layers("row.{}.bias"),
+        of_layers("context.{}.weight"),
+        of_layers("pool.{}.weight"),
+        of_layers("pool.{}.bias"),
         np.ascontiguousarray(weights["score.weight"][0]),
         np.ascontiguousarray(weights["skip.weight"][0, :columns]),
     )
@@ -73,40 +72,36 @@ def best_row(net: Net, job: Array, candidates: Array, cluster: Array, mask: NDAr
     Args:
         job: (Fj,), candidates: (A, Fc), cluster: (Fk,), mask: (A,) as in an observation. rows: (A, Fc) scratch.
     """
-    n = 0
-    at = np.empty(mask.shape[0], np.int64)
-    for k in range(mask.shape[0]):
-        if mask[k] == 1:
-            rows[n] = candidates[k]
-            at[n] = k
-            n += 1
+    at = np.flatnonzero(mask)
+    n = len(at)
     if n == 1:
         return int(at[0])
-    known = np.concatenate((job, cluster))
-    context = np.maximum(np.dot(known, net.enter) + net.enter_bias, np.float32(0))
-    layer = np.dot(rows[:n], net.row_1)
-    shift = np.dot(context, net.context_1) + net.bias_1
-    width = shift.shape[0]
-    pooled = np.zeros(context.shape[0] + 2 * width, np.float32)
-    c = context.shape[0]
-    pooled[:c] = context
-    for i in range(n):
+    for k in range(n):
+        rows[k] = candidates[at[k]]
+    context = np.maximum(np.dot(np.concatenate((job, cluster)), net.enter) + net.enter_bias, np.float32(0))
+    layer = rows[:n]
+    for k in range(len(net.rows)):
+        layer = np.dot(layer, net.rows[k])
+        shift = np.dot(context, net.contexts[k]) + net.biases[k]
+        c, width = len(context), len(shift)
+        pooled = np.zeros(c + 2 * width, np.float32)
+        pooled[:c] = context
+        for i in range(n):
+            for j in range(width):
+                x = max(layer[i, j] + shift[j], np.float32(0))
+                layer[i, j] = x
+                pooled[c + j] += x
+                pooled[c + width + j] = max(pooled[c + width + j], x)
         for j in range(width):
-            x = max(layer[i, j] + shift[j], np.float32(0))
-            layer[i, j] = x
-            pooled[c + j] += x
-            pooled[c + width + j] = max(pooled[c + width + j], x)
-    for j in range(width):
-        pooled[c + j] /= np.float32(n)
-    context = np.maximum(np.dot(pooled, net.pool_1) + net.pool_bias_1, np.float32(0))
-    layer = np.dot(layer, net.row_2)
-    shift = np.dot(context, net.context_2) + net.bias_2
+            pooled[c + j] /= np.float32(n)
+        if k < len(net.rows) - 1:
+            context = np.maximum(np.dot(pooled, net.pools[k]) + net.pool_biases[k], np.float32(0))
     best = 0
     highest = -np.inf
     for i in range(n):
         total = np.dot(rows[i], net.skip)
-        for j in range(shift.shape[0]):
-            total += max(layer[i, j] + shift[j], np.float32(0)) * net.score[j]
+        for j in range(len(net.score)):
+            total += layer[i, j] * net.score[j]
         if total > highest:
             highest = total
             best = i
@@ -136,11 +131,7 @@ def work_so_far(streams: Streams, s: int, limits: Limits, out: Floats) -> None:
     jobs, groups = streams.jobs[s], streams.groups[s]
     out[0] = out[1] = 0.0
     for job in range(c.admitted):
-        done = jobs[job].done
-        group = jobs[job].group
-        if group >= 0:
-            ran_s = max(0.0, c.now_s - max(groups[group].since_s, jobs[job].paused_until_s))
-            done += ran_s / groups[group].period_s
+        done = iterations_done(jobs, groups, job, c.now_s) if jobs[job].group >= 0 else jobs[job].done
         hours = done * jobs[job].solo_s / 3600.0
         out[0] += hours
         written = jobs[job] if jobs[job].more_shapes == 0 else jobs[jobs[job].first_shape]  # whichever shape it runs in
@@ -155,7 +146,7 @@ def copy_stream(streams: Streams, s: int, to: Streams, t: int) -> None:
     to.nodes[t] = streams.nodes[s]
     for job in range(c.n_jobs):
         to.jobs[t, job] = streams.jobs[s, job]
-    for k in range(streams.order.shape[1]):
+    for k in range(len(streams.order[s])):
         to.order[t, k] = streams.order[s, k]
         to.spare[t, k] = streams.spare[s, k]
     for k in range(c.n_groups):
@@ -165,30 +156,16 @@ def copy_stream(streams: Streams, s: int, to: Streams, t: int) -> None:
 
 
 @compiled
-def choose(net: Net, learned: bool, streams: Streams, s: int, choices: Records, observations: Observations, rows: Array) -> int:
+def choose(net: Net, streams: Streams, s: int, choices: Records, observations: Observations, rows: Array) -> int:
     """The base policy's choice in stream s: the network's, or Algorithm 1's without pruning, which moves nothing."""
     c = streams.clock[s]
-    if learned:
+    if net.learned:
         return best_row(net, observations.job[s], observations.candidates[s], observations.cluster[s], observations.mask[s], rows)
     return 0 if c.asks == CONSOLIDATE else cheapest_row(choices[s], c.choices)
 
 
-class Base(NamedTuple):
-    """The base policy, and how far it plays.
-
-    Attributes:
-        net, learned: as in `choose`.
-        horizons_h: (H,) dollars and work count exp(-t / horizon). last_h: play no further than so many hours.
-    """
-
-    net: Net
-    learned: bool
-    horizons_h: Floats
-    last_h: float
-
-
 class Copy(NamedTuple):
-    """Scratch of one stream, and streams of none."""
+    """Scratch of one stream, `streams` and what belongs to it; `nothing` has no stream."""
 
     streams: Streams
     choices: Records
@@ -200,25 +177,25 @@ class Copy(NamedTuple):
 
 @compiled
 def look_ahead(
-    streams: Streams, s: int, rules: Rules, choices: Records, wanted: NDArray[np.bool_], base: Base, copy: Copy, out: Floats
+    streams: Streams, s: int, rules: Rules, choices: Records, net: Net, horizon_h: float, copy: Copy, out: Floats
 ) -> None:
-    """Play choices of stream s.
+    """Play every choice of stream s, and go on as the base policy does for 2.5 horizons.
 
     Args:
-        wanted: (A,) which, if they are allowed.
-        out: (A, H, 3) dollars, work in hours of T_solo, and work in dollars of the jobs' own nodes; NaN of choices not played.
+        net: the base policy. horizon_h: dollars and work count exp(-t / horizon).
+        out: (A, 3) dollars, work in hours of T_solo, and work in dollars of the jobs' own nodes; NaN of choices not allowed.
     """
     actions = np.zeros(1, np.int64)
-    rows = np.empty(copy.observations.candidates.shape[1:], np.float32)
+    rows = np.empty_like(copy.observations.candidates[0])
     before, after = np.zeros(2), np.zeros(2)
     from_s = streams.clock[s].now_s
-    for k in range(choices.shape[1]):
-        if k >= streams.clock[s].choices or not wanted[k] or choices[s, k].allowed == 0:
+    for k in range(len(out)):
+        if k >= streams.clock[s].choices or choices[s, k].allowed == 0:
             out[k] = np.nan
             continue
         out[k] = 0.0
         copy_stream(streams, s, copy.streams, 0)
-        for j in range(choices.shape[1]):
+        for j in range(len(out)):
             copy.choices[0, j] = choices[s, j]
         work_so_far(copy.streams, 0, rules.limits, before)
         actions[0] = k
@@ -228,15 +205,14 @@ def look_ahead(
             step_all(copy.streams, actions, rules, copy.choices, copy.workspace, copy.scratch, copy.observations, copy.nothing)
             hours = c.hours
             work_so_far(copy.streams, 0, rules.limits, after)
-            for h in range(base.horizons_h.shape[0]):
-                weight = np.exp(-(began_h + hours / 2.0) / base.horizons_h[h])
-                out[k, h, 0] += weight * c.spent_usd
-                out[k, h, 1] += weight * (after[0] - before[0])
-                out[k, h, 2] += weight * (after[1] - before[1])
+            weight = np.exp(-(began_h + hours / 2.0) / horizon_h)
+            out[k, 0] += weight * c.spent_usd
+            out[k, 1] += weight * (after[0] - before[0])
+            out[k, 2] += weight * (after[1] - before[1])
             before[:] = after
-            if c.asks == OVER or began_h + hours > base.last_h:
+            if c.asks == OVER or began_h + hours > 2.5 * horizon_h:
                 break
-            actions[0] = choose(base.net, base.learned, copy.streams, 0, copy.choices, copy.observations, rows)
+            actions[0] = choose(net, copy.streams, 0, copy.choices, copy.observations, rows)
 
 
 class Player:
@@ -244,43 +220,40 @@ class Player:
 
     Args:
         env: an environment without autoreset.
-        weights: of a policy file with two layers; None for Algorithm 1 without pruning.
+        weights: of a policy file; None for Algorithm 1 without pruning.
     """
 
     def __init__(self, env: PlacementVectorEnv, weights: dict[str, Array] | None) -> None:
         space = env.single_observation_space
         job, row, cluster = (space[name].shape[-1] for name in ("job", "candidates", "cluster"))  # type: ignore[index]
         self._env = env
-        self._net = net_of(weights or random_weights(job, row, cluster, (8, 8), 0), row)
-        self._learned = weights is not None
+        self._net = net_of(weights or random_weights(job, row, cluster, (8, 8), 0), row, weights is not None)
         made = env.generator
         sizes = len(made.cluster.pools), made.jobs, made.cluster.max_group_size, made.nodes, made.steps, made.shapes
-        rows, moves = space["candidates"].shape[0], env._rules.moves  # type: ignore[index]
-        streams, nothing = stream_table(1, *sizes), stream_table(0, *sizes)
+        self._rows = np.zeros(space["candidates"].shape, dtype=np.float32)  # type: ignore[index]
+        rows, moves = len(self._rows), env._rules.moves
+        streams = stream_table(1, *sizes)
         jobs, groups = streams.jobs[0], streams.groups[0]
-        workspace, scratch = make_workspace(jobs, groups), make_scratch(jobs, groups, rows - 1) if moves else None
         self._copy = Copy(
             streams,
             choice_table(streams, rows),
-            workspace,
-            scratch,
+            make_workspace(jobs, groups),
+            make_scratch(jobs, groups, rows - 1) if moves else None,
             observation_table(1, rows, candidate_names(moves, made.shapes > 0)),
-            nothing,
+            nothing=stream_table(0, *sizes),
         )
-        self._rows = np.zeros(space["candidates"].shape, dtype=np.float32)  # type: ignore[index]
 
     def choose(self, s: int) -> int:
         """The base policy's choice in stream s."""
         env = self._env
-        return choose(self._net, self._learned, env._streams, s, env._choices, env._observations, self._rows)
+        return choose(self._net, env._streams, s, env._choices, env._observations, self._rows)
 
     def look_ahead(self, horizon_h: float) -> Floats:
         """(A, 3) of the choices in the first stream: dollars, and work in hours and in dollars, as in `look_ahead`."""
         env = self._env
-        out = np.zeros((len(self._rows), 1, 3))
-        wanted = np.ones(len(self._rows), dtype=np.bool_)
-        jobs = env._streams.order.shape[1]
-        self._copy.streams.jobs[0, jobs:] = env._streams.jobs[0, jobs:]  # shapes: they never change
-        base = Base(self._net, self._learned, np.array([horizon_h]), 2.5 * horizon_h)
-        look_ahead(env._streams, 0, env._rules._replace(prune=False), env._choices, wanted, base, self._copy, out)
-        return out[:, 0]
+        out = np.zeros((len(self._rows), 3))
+        jobs = len(env._streams.order[0])
+        self._copy.streams.jobs[0, jobs:] = env._streams.jobs[0, jobs:]  # those of the jobs' shapes, which never change
+        rules = env._rules._replace(prune=False)
+        look_ahead(env._streams, 0, rules, env._choices, self._net, horizon_h, self._copy, out)
+        return out

@@ -10,12 +10,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import torch
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.utils import LinearSchedule
 
-from trainers.config import Config
+from policies.placement.policy_file import PolicyConfig, read_policy
+from rollmux_env.errors import InputError
+from trainers.config import Config, Start
+from trainers.network import Scorer
 from trainers.pointer import PointerPolicy
 from trainers.vec_env import NativeVecEnv
+
+_SCORES = ("score.weight", "score.bias", "skip.weight")  # a row's logit is linear in these
 
 
 def maskable_ppo(config: Config, env: NativeVecEnv, seed: int) -> MaskablePPO:
@@ -29,3 +36,21 @@ def ppo_settings(config: Config) -> dict[str, Any]:
     ppo = config.ppo.model_dump()
     linear, rate = ppo.pop("linear"), ppo.pop("learning_rate")
     return {**ppo, "learning_rate": LinearSchedule(rate, 0.0, 1.0) if linear else rate}
+
+
+def begin_with(network: Scorer, start: Start, wanted: PolicyConfig) -> None:
+    """Give a new learner the weights of a policy file. Its critic stays as it is: files of imitation hold none that is trained.
+
+    Args:
+        wanted: what a file of this run would say.
+
+    Raises:
+        InputError: no such file, or one of a network that reads other numbers or has other layers.
+    """
+    config, weights = read_policy(start.file, wanted.decides)
+    for name in ("job_features", "candidate_features", "cluster_features", "widths", "moves"):
+        if getattr(config, name) != getattr(wanted, name):
+            raise InputError(f"start.file: {start.file}: its {name} are not this run's")
+    scaled = {name: array * np.float32(start.sharpness if name in _SCORES else 1) for name, array in weights.items()}
+    known = {name: torch.from_numpy(array) for name, array in scaled.items() if not name.startswith("value.")}
+    network.load_state_dict(network.state_dict() | known)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 MASKED = -1e8  # logit of a row that may not be chosen; finite, so that no arithmetic with it gives NaN
@@ -56,3 +58,7 @@ class Scorer(nn.Module):
             context = torch.relu(of_pool(pooled))
         logits = (self.score(rows) + self.skip(candidates)).squeeze(-1).masked_fill(~mask, MASKED)
         return logits, self.value(context).squeeze(-1)
+
+    def weights(self) -> dict[str, NDArray[np.float32]]:
+        """Copies of the weights, by their names in a policy file."""
+        return {name: tensor.numpy().copy() for name, tensor in self.state_dict().items()}

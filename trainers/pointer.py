@@ -1,4 +1,4 @@
-"""The candidate-scoring network as policy classes for Stable-Baselines3 and sb3-contrib."""
+"""The candidate-scoring network as a policy class for sb3-contrib."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from numpy.typing import NDArray
 from sb3_contrib.common.maskable.distributions import MaskableDistribution
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3.common.type_aliases import Schedule
-from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import Tensor
 
 from trainers.network import Scorer
-from trainers.vec_env import shapes
 
 Masks = NDArray[np.bool_] | Tensor | None
-Observed = dict[str, Tensor]
 
 
 class PointerPolicy(MaskableActorCriticPolicy):
@@ -29,8 +26,6 @@ class PointerPolicy(MaskableActorCriticPolicy):
         observation_space: with `job`, `candidates`, `cluster` and `mask`. action_space: a row of the candidates.
         lr_schedule: of Adam.
         widths: of the network's layers.
-        sees_mask: whether the network knows which rows may be chosen. An unmasked learner does not.
-        use_sde: must be False; SB3's PPO passes it.
     """
 
     def __init__(
@@ -39,21 +34,18 @@ class PointerPolicy(MaskableActorCriticPolicy):
         action_space: spaces.Discrete,
         lr_schedule: Schedule,
         widths: Sequence[int] = (64, 64),
-        sees_mask: bool = True,
-        use_sde: bool = False,
     ) -> None:
         self.widths = tuple(widths)
-        self.sees_mask = sees_mask
         super().__init__(observation_space, action_space, lr_schedule)
 
     def _build(self, lr_schedule: Schedule) -> None:
-        self.scorer = Scorer(*shapes(self.observation_space), self.widths)
+        self.scorer = scorer_for(self.observation_space, self.widths)
         for layer in (self.scorer.score, self.scorer.skip):  # at first every choice is about as likely, as in SB3's own policies
             torch.nn.init.orthogonal_(layer.weight, gain=0.01)
         self.optimizer = torch.optim.Adam(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
     def _score(self, obs: Any) -> tuple[Tensor, Tensor]:
-        return _score(self.scorer, obs, self.sees_mask)
+        return score(self.scorer, obs, obs["mask"] > 0)
 
     def _distribution(self, logits: Tensor, action_masks: Masks) -> MaskableDistribution:
         distribution = self.action_dist.proba_distribution(action_logits=logits)
@@ -83,46 +75,14 @@ class PointerPolicy(MaskableActorCriticPolicy):
         return self._score(obs)[1].unsqueeze(-1)
 
 
-class PointerQ(QNetwork):
-    """Action values of the same network: the value of the decision, and a row's logit as what that choice adds to it."""
-
-    def __init__(
-        self, observation_space: spaces.Dict, action_space: spaces.Discrete, widths: Sequence[int], **network: Any
-    ) -> None:
-        super().__init__(observation_space, action_space, **network)
-        self.q_net = torch.nn.Sequential()
-        self.scorer = Scorer(*shapes(observation_space), widths)
-
-    def forward(self, obs: Any) -> Tensor:
-        """(B, A) action values; no row is masked."""
-        logits, values = _score(self.scorer, obs, sees_mask=False)
-        return logits + values.unsqueeze(-1)
+def scorer_for(space: spaces.Space[Any], widths: Sequence[int]) -> Scorer:
+    """A network, untrained, that reads what an observation of this space says of the job, the candidates and the cluster."""
+    assert isinstance(space, spaces.Dict)
+    job, candidate, cluster = (cast(Any, space[name]).shape[-1] for name in ("job", "candidates", "cluster"))
+    return Scorer(job, candidate, cluster, widths)
 
 
-class PointerDQNPolicy(DQNPolicy):
-    """The policy class of DQN for `PointerQ`.
-
-    Args:
-        as in `PointerPolicy`.
-    """
-
-    def __init__(
-        self, observation_space: spaces.Dict, action_space: spaces.Discrete, lr_schedule: Schedule, widths: Sequence[int] = (64, 64)
-    ) -> None:
-        self.widths = tuple(widths)
-        super().__init__(observation_space, action_space, lr_schedule)
-
-    def make_q_net(self) -> PointerQ:
-        """A network of action values."""
-        extractor = self.make_features_extractor()
-        network = {"features_extractor": extractor, "features_dim": extractor.features_dim, "net_arch": []}
-        space, actions = cast(spaces.Dict, self.observation_space), cast(spaces.Discrete, self.action_space)
-        return PointerQ(space, actions, self.widths, **network).to(self.device)
-
-
-def _score(scorer: Scorer, obs: Observed, sees_mask: bool) -> tuple[Tensor, Tensor]:
-    mask = obs["mask"] > 0
-    if not sees_mask:
-        mask = torch.ones_like(mask)
+def score(scorer: Scorer, obs: Any, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits (B, A) and values (B,) of observed decisions."""
     logits, values = scorer(obs["job"].float(), obs["candidates"].float(), obs["cluster"].float(), mask)
     return cast(Tensor, logits), cast(Tensor, values)

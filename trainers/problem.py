@@ -1,44 +1,60 @@
-"""The interface of a learning problem: environments, reference policies, figures, and a file for the result."""
+"""The learning problems, placement, dispatch and rollouts: environments, reference policies, figures, and a file for the result."""
 
 from __future__ import annotations
 
-import importlib
+import hashlib
 from collections.abc import Mapping
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
-from policies.placement.policy_file import PolicyConfig
+from policies.dispatch import make_dispatch
+from policies.placement.policy_file import PolicyConfig, Provenance
+from policies.registry import make_policy
+from policies.rollout.environment import PolicyAgent
+from rollmux_env.bench.harness import Task, run_task
+from rollmux_env.envs.dispatch.env import DispatchVectorEnv
+from rollmux_env.envs.dispatch.generator import RandomGroups
+from rollmux_env.envs.dispatch.observation import ON_POLICY, STALE
+from rollmux_env.envs.dispatch.replay import figures, replay_group
+from rollmux_env.envs.dispatch.reward import Reference as DispatchReference
+from rollmux_env.envs.dispatch.reward import Work
+from rollmux_env.envs.placement.env import PlacementVectorEnv
+from rollmux_env.envs.placement.generator import Toy, Workload
+from rollmux_env.envs.placement.observation import candidate_names
+from rollmux_env.envs.placement.reward import Dollars, Reference
+from rollmux_env.envs.placement.stream import Generator
+from rollmux_env.envs.rollout.env import RolloutVectorEnv
+from rollmux_env.envs.rollout.generator import RandomJobs
+from rollmux_env.envs.rollout.observation import feature_names
+from rollmux_env.envs.rollout.reward import Cost
 from rollmux_env.errors import InputError
-from rollmux_env.extras import lacks
+from rollmux_env.kernel.features import CLUSTER_FEATURES, JOB_FEATURES
 from rollmux_env.validation_errors import format_error, not_one_of, problems
-
-PROBLEMS = {
-    "placement": "trainers.placement:PlacementProblem",
-    "dispatch": "trainers.dispatch:DispatchProblem",
-    "rollout": "trainers.rollout:RolloutProblem",
-}
+from trainers.config import Settings
+from trainers.vec_env import play
 
 Figures = Mapping[str, NDArray[Any]]
 
 
-class Problem(Protocol):
-    """A learning problem: a pydantic model of a configuration's `environment`."""
+class Problem(Settings):
+    """A learning problem: the keys of a configuration's `environment`, and what a subclass makes of them."""
 
-    def training(self, streams: int) -> VectorEnv[Any, Any, Any]:
-        """Parallel streams with autoreset in the same step."""
-        ...
+    def environment(self, streams: int, autoreset: bool = True) -> VectorEnv[Any, Any, Any]:
+        """Parallel streams.
 
-    def held_out(self, streams: int) -> VectorEnv[Any, Any, Any]:
-        """The same with `autoreset=False`, for `trainers.vec_env.play`."""
-        ...
+        Args:
+            autoreset: in the same step, for training; without it, for `trainers.vec_env.play`.
+        """
+        raise NotImplementedError
 
     def reference_key(self, seed: int) -> str:
         """A hash that identifies the stream of a seed across runs."""
-        ...
+        raise NotImplementedError
 
     def reference_usd(self, policy: str, seed: int) -> float:
         """Dollars of a policy on the stream of a seed, from the bench.
@@ -46,24 +62,208 @@ class Problem(Protocol):
         Raises:
             InputError: no such policy.
         """
-        ...
+        raise NotImplementedError
 
-    def figures(
-        self, env: VectorEnv[Any, Any, Any], played: Figures, references: Mapping[str, NDArray[np.float64]]
-    ) -> dict[str, float]:
-        """Means over the episodes of `play` in `env`.
+    def columns(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> Figures:
+        """Figures (E,) of the episodes of `play` in `env`, by name, but for `return`. A ratio is taken episode by episode.
 
         Args:
             references: (E,) dollars of each reference on the same streams.
-
-        Returns:
-            Figures by name, as TensorBoard shows them; among them `return`, by which the best network is chosen.
         """
-        ...
+        raise NotImplementedError
 
-    def policy_config(self, widths: tuple[int, ...], provenance: dict[str, str | int | float]) -> PolicyConfig:
+    def figures(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> dict[str, float]:
+        """Means of `columns`, as TensorBoard shows them, and of `return`, by which the best network is chosen."""
+        columns = {"return": played["return"], **self.columns(env, played, references)}
+        return {name: float(column.mean()) for name, column in columns.items()}
+
+    def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
         """The configuration in a policy file for a network with these layers."""
-        ...
+        raise NotImplementedError
+
+
+class PlacementProblem(Problem):
+    """`RollMux/Placement-v0`: arguments of the environment, its generator and its reward."""
+
+    name: Literal["placement"] = "placement"
+    """The environment `RollMux/Placement-v0`."""
+    workload: str = "production"
+    """A workload by name, or `toy`."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the workload: `jobs`, `stays`, `slo`, `max_group_size`, `shapes`, `asynchronous`, `third_pool`, `semantics`;
+    `rounds` for `toy`."""
+    moves: bool = False
+    """Also move running jobs."""
+    known_stays: bool = True
+    """Observe when jobs will leave."""
+    shield: bool = True
+    """Mask choices that would break an SLO."""
+    candidates: Annotated[int, Field(ge=2)] = 32
+    """Rows of the candidate table. If there are more choices, the cheapest are kept."""
+    reference: Reference | None = None
+    """Reward the saving over this policy on the same stream instead of the dollars."""
+    invalid_penalty: Annotated[float, Field(ge=0)] = 1.0
+    """Penalty of a masked action, in Solo-D dollars of a mean job."""
+    slo_penalty: Annotated[float, Field(ge=0)] = 1.0
+    """Penalty of a job that leaves with its SLO broken, in Solo-D dollars of a mean job."""
+
+    def model_post_init(self, context: Any) -> None:
+        """Create the generator now, so that errors in the options are reported at once."""
+        _ = self.generator
+
+    @cached_property
+    def generator(self) -> Generator:
+        """The generator of streams."""
+        options = {key: tuple(value) if isinstance(value, list) else value for key, value in self.options.items()}
+        if self.workload != "toy":
+            return Workload(self.workload, **options)
+        rounds = options.pop("rounds", 4)
+        if options or not isinstance(rounds, int) or rounds < 1:
+            raise InputError("options: the toy has one, rounds, a number of at least 1")
+        return Toy(rounds)
+
+    @property
+    def reward(self) -> Dollars:
+        """Undiscounted dollars, because SB3's learners do not support a discount per hour."""
+        return Dollars(self.reference, invalid_penalty=self.invalid_penalty, slo_penalty=self.slo_penalty)
+
+    def environment(self, streams: int, autoreset: bool = True) -> PlacementVectorEnv:
+        """Streams of the workload."""
+        names = ("moves", "known_stays", "shield", "candidates")
+        options = {name: getattr(self, name) for name in names}
+        return PlacementVectorEnv(streams, generator=self.generator, reward=self.reward, autoreset=autoreset, **options)
+
+    def reference_key(self, seed: int) -> str:
+        """The hash of the scenario."""
+        return self.generator.scenario(seed).sha256
+
+    def reference_usd(self, policy: str, seed: int) -> float:
+        """Dollars of the stream."""
+        return run_task(make_policy, Task(policy, seed, self.generator.scenario(seed))).outcome.metrics.cost_usd
+
+    def columns(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> Figures:
+        """Dollars over those of others, dollars of a work-hour, SLOs, and moves."""
+        assert isinstance(env, PlacementVectorEnv)
+        hours = (env.streams.clock["now_s"] - env.streams.jobs["arrival_s"][:, 0]) / 3600
+        return {
+            "dollars_over_solo": played["cost_over_solo"],
+            **{f"dollars_over_{name}": played["cost_usd"] / usd for name, usd in references.items()},
+            "usd_per_work_hour": played["cost_usd"] / played["work_h"],
+            "slo_attainment": played["slo_attainment"],
+            "moves_per_hour": played["migrations"] / hours,
+        }
+
+    def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
+        """Of a network that reads what this environment shows."""
+        features = JOB_FEATURES, candidate_names(self.moves, self.generator.shapes > 0), CLUSTER_FEATURES
+        return PolicyConfig.of(features, widths, provenance, moves=self.moves, known_stays=self.known_stays)
+
+
+class DispatchProblem(Problem):
+    """`RollMux/Dispatch-v0`: arguments of its generator and its reward. A reference's dollars are those of a work-hour."""
+
+    name: Literal["dispatch"] = "dispatch"
+    """The environment `RollMux/Dispatch-v0`."""
+    shape: str | None = None
+    """Shape of the groups: `temporal`, `shared`, `rollout-heavy`, `spatial` or `multi-node`; null: all of them."""
+    skew: float | None = None
+    """Coefficient of variation of the phases, from 0 to 3; null: 0, 0.25, 0.5 and 1."""
+    rounds: Annotated[int, Field(ge=1, le=40)] = 25
+    """Length of an episode, in planned periods."""
+    stale: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the groups that have stale members."""
+    reference: DispatchReference | None = None
+    """Reward the work gained over this rule on the same group instead of the work."""
+    slo_penalty: Annotated[float, Field(ge=0)] = 1.0
+    """Penalty of a second behind an SLO, in seconds of work."""
+    invalid_penalty: Annotated[float, Field(ge=0)] = 0.01
+    """Penalty of a masked action, as a share of the horizon."""
+
+    def model_post_init(self, context: Any) -> None:
+        """Create the generator now, so that errors in the options are reported at once."""
+        _ = self.generator
+
+    @cached_property
+    def generator(self) -> RandomGroups:
+        """The generator of groups."""
+        return RandomGroups(self.shape, self.skew, self.rounds, self.stale)
+
+    def environment(self, streams: int, autoreset: bool = True) -> DispatchVectorEnv:
+        """Drawn groups."""
+        reward = Work(self.reference, self.slo_penalty, self.invalid_penalty)
+        return DispatchVectorEnv(streams, self.generator, reward, autoreset=autoreset)
+
+    def reference_key(self, seed: int) -> str:
+        """The hash of the group."""
+        return hashlib.sha256(repr(self.generator.group(seed)).encode()).hexdigest()
+
+    def reference_usd(self, policy: str, seed: int) -> float:
+        """Dollars of a work-hour."""
+        group = self.generator.group(seed)
+        return figures(group, replay_group(group, make_dispatch(policy)))["usd_per_work_hour"]
+
+    def columns(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> Figures:
+        """Dollars of a work-hour, those over others', SLOs, and tails."""
+        usd = played["usd_per_work_hour"]
+        return {
+            "usd_per_work_hour": usd,
+            **{f"dollars_over_{name}": usd / other for name, other in references.items()},
+            "slo_attainment": played["slo_attainment"],
+            "worst_over_slo": np.minimum(played["worst_over_slo"], 10.0),
+            "tails_migrated": played["tails_migrated"],
+        }
+
+    def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
+        """Of a network that reads what this environment shows."""
+        return PolicyConfig.of(STALE if self.generator.stale else ON_POLICY, widths, provenance, decides="dispatch")
+
+
+class RolloutProblem(Problem):
+    """`RollMux/Rollout-v0`: arguments of its generator and its reward. A reference's dollars are its cost over that of `plain`."""
+
+    name: Literal["rollout"] = "rollout"
+    """The environment `RollMux/Rollout-v0`."""
+    sigma: Annotated[float, Field(ge=0, le=3)] | None = None
+    """Sigma of the lengths; null: drawn, 0.3 to 1.8."""
+    rollouts: Annotated[int, Field(ge=1, le=50)] = 5
+    """Rollouts of an episode."""
+    rewards: bool = False
+    """Rewards of responses take time, on nodes of their own, and the network reads what waits."""
+    held_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Weight of held GPU-seconds beside the job's own seconds."""
+    invalid_penalty: Annotated[float, Field(ge=0)] = 0.01
+    """Penalty of a masked action."""
+
+    @cached_property
+    def generator(self) -> RandomJobs:
+        """The generator of jobs."""
+        return RandomJobs(self.sigma, self.rollouts, self.rewards)
+
+    def environment(self, streams: int, autoreset: bool = True) -> RolloutVectorEnv:
+        """Drawn jobs."""
+        return RolloutVectorEnv(streams, self.generator, Cost(self.held_weight, self.invalid_penalty), autoreset=autoreset)
+
+    def reference_key(self, seed: int) -> str:
+        """The hash of the job, and of what its cost is made of."""
+        return hashlib.sha256(repr((self.generator.case(seed), self.held_weight)).encode()).hexdigest()
+
+    def reference_usd(self, policy: str, seed: int) -> float:
+        """The cost of an episode over that of `plain`."""
+        env = self.environment(1, autoreset=False)
+        return -float(play(env, [seed], PolicyAgent(policy, env).actions)["return"][0])
+
+    def columns(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> Figures:
+        """Cost over that of others, seconds, and what was done."""
+        names = ("seconds_over_plain", "held_over_plain", "switches", "migrated")
+        over = {f"cost_over_{name}": -played["return"] / other for name, other in references.items()}
+        return over | {name: played[name] for name in names}
+
+    def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
+        """Of a network that reads what this environment shows."""
+        return PolicyConfig.of(feature_names(self.rewards), widths, provenance, decides="rollout")
+
+
+PROBLEMS: dict[str, type[Problem]] = {"placement": PlacementProblem, "dispatch": DispatchProblem, "rollout": RolloutProblem}
 
 
 def make_problem(environment: dict[str, Any], source: str) -> Problem:
@@ -76,14 +276,9 @@ def make_problem(environment: dict[str, Any], source: str) -> Problem:
     if not isinstance(name, str) or name not in PROBLEMS:
         missing = f"is missing; it says which environment: {' or '.join(PROBLEMS)}"
         raise InputError(f"{source}: environment.name: {not_one_of(name, PROBLEMS) if 'name' in environment else missing}")
-    module, _, kind = PROBLEMS[name].partition(":")
+    model = PROBLEMS[name]
     try:
-        model = getattr(importlib.import_module(module), kind)
-    except ModuleNotFoundError as error:
-        raise InputError(f"{source}: environment.name: {name} {lacks(error.name or module)}") from None
-    try:
-        problem: Problem = model.model_validate(environment)
-        return problem
+        return model.model_validate(environment)
     except ValidationError as error:
         raise InputError(f"{source}: {format_error(problems(error)[0], model, 'environment')}") from None
     except InputError as error:

@@ -23,7 +23,7 @@ from rollmux_env.envs.rollout.observation import JOB_FEATURES, ROW_FEATURES, STA
 from rollmux_env.held_out import FIRST_DRAWN_SEED
 from trainers.imitation import Labels, fit, joined
 from trainers.network import Scorer
-from trainers.rollout import RolloutProblem
+from trainers.problem import RolloutProblem
 
 JOBS, EXPLORATION, EPOCHS, LEARNING_RATE, WIDTHS = 300, 0.1, 10, 2e-3, (48, 48)
 
@@ -42,7 +42,7 @@ def collect(teacher: str, jobs: int, seed: int) -> Labels:
         known = np.flatnonzero(~over & (mask.sum(1) > 1))
         job, rows, cluster = (observation[name][known] for name in ("job", "candidates", "cluster"))
         parts.append(Labels(job, rows, cluster, mask[known], values[known]))
-        explored = (rng.random(mask.shape) * mask).argmax(1)
+        explored = (rng.random((jobs, len(mask[0]))) * mask).argmax(1)
         observation, _, ended, _, _ = env.step(np.where(rng.random(jobs) < EXPLORATION, explored, actions))
         over |= ended
     return joined(parts)
@@ -60,12 +60,9 @@ def main() -> None:
     labels = collect(arguments.teacher, JOBS, arguments.seed)
     network = Scorer(len(JOB_FEATURES), len(ROW_FEATURES), len(STATE_FEATURES), WIDTHS)
     loss = fit(network, labels, EPOCHS, LEARNING_RATE, arguments.seed, choose=True)
-    provenance: dict[str, str | int | float] = {
-        "command": f"python -m trainers.rollout_imitation {arguments.teacher} --seed {arguments.seed}",
-        "labels": len(labels.values),
-    }
-    weights = {name: tensor.numpy().copy() for name, tensor in network.state_dict().items()}
-    write_policy(arguments.out, RolloutProblem().policy_config(WIDTHS, provenance), weights)
+    command = f"python -m trainers.rollout_imitation {arguments.teacher} --seed {arguments.seed}"
+    config = RolloutProblem().policy_config(WIDTHS, {"command": command, "labels": len(labels.values)})
+    write_policy(arguments.out, config, network.weights())
     print(f"{len(labels.values)} labels, cross-entropy {loss:.3f}")
 
 

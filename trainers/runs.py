@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -16,18 +18,18 @@ from rollmux_env.files import read_json, write_whole
 from rollmux_env.report.folder import make_folder
 from rollmux_env.report.tables import heading, make_table
 from rollmux_env.validation_errors import describe
-from trainers.config import LAST_SEED, Config
-from trainers.evaluation import find_references
-from trainers.problem import make_problem
+from trainers.config import LAST_SEED, Config, Evaluation
+from trainers.maskable_ppo import maskable_ppo
+from trainers.problem import Figures, Problem, make_problem
 from trainers.progress import ProgressPrinter, training_bar
-from trainers.train import CHECKPOINT, Run, train
+from trainers.train import CHECKPOINT, Learner, Run, train
 
 Curve = list[dict[str, float]]
 
 _CONFIG, _REFERENCES = "config.json", "references.json"
 
 
-def run_all(config: Config, name: str, seeds: int, folder: Path, resume: bool) -> dict[int, Curve]:
+def run_all(config: Config, name: str, seeds: int, folder: Path, resume: bool, learner: Learner = maskable_ppo) -> dict[int, Curve]:
     """Train with seeds `config.seed` and so on, one after the other, each in `folder/seed-N`; their evaluations by seed.
 
     Args:
@@ -51,8 +53,33 @@ def run_all(config: Config, name: str, seeds: int, folder: Path, resume: bool) -
             progress.reset(bar, total=config.steps)
             make_folder(folder / f"seed-{seed}")
             tell = ProgressPrinter(progress, bar, seed, config.steps)
-            curves[seed] = train(Run(config, problem, references, seed, folder / f"seed-{seed}", tell), resume)
+            curves[seed] = train(Run(config, problem, references, seed, folder / f"seed-{seed}", tell, learner), resume)
     return curves
+
+
+def find_references(problem: Problem, settings: Evaluation, file: Path, tell: Callable[[str], None]) -> Figures:
+    """Return (E,) dollars by policy on the held-out streams; missing ones are computed and added to the file.
+
+    Args:
+        tell: called with a description of each computation.
+
+    Raises:
+        InputError: no such policy, or a file that is not what this function wrote.
+    """
+    seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
+    known = _read_references(file)
+    references: dict[str, NDArray[np.float64]] = {}
+    for policy in settings.references:
+        usd = []
+        for seed in seeds:
+            key = f"{policy} on {problem.reference_key(seed)}"
+            if key not in known:
+                tell(f"{policy}, seed {seed}")
+                known[key] = problem.reference_usd(policy, seed)
+                write_whole(file, json.dumps(known, indent=1) + "\n")
+            usd.append(known[key])
+        references[policy] = np.array(usd)
+    return references
 
 
 def best_table(name: str, folder: Path, curves: Mapping[int, Curve]) -> RenderableType:
@@ -95,3 +122,13 @@ def _difference(saved: Any, present: Any, path: Sequence[str] = ()) -> str | Non
                 return difference
         return None
     return None if saved == present else f"{'.'.join(path)} is {describe(saved)} there, and {describe(present)} here"
+
+
+def _read_references(file: Path) -> dict[str, float]:
+    if not file.exists():
+        return {}
+    try:
+        known = read_json(file)
+        return {str(key): float(usd) for key, usd in known.items()}
+    except (ValueError, AttributeError, TypeError):
+        raise InputError(f"{file}: is no file of reference dollars, or damaged; delete it to have them computed again") from None

@@ -23,16 +23,17 @@ import torch
 from numpy.typing import NDArray
 
 from policies.placement.learned import Learned
-from policies.placement.policy_file import PolicyConfig, read_policy, write_policy
+from policies.placement.policy_file import PolicyConfig, Provenance, read_policy, write_policy
 from policies.placement.scorer import score
 from rollmux_env.bench.streams import workload
 from rollmux_env.errors import InputError
 from rollmux_env.held_out import FIRST_DRAWN_SEED
 from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES, SHAPE_FEATURES
+from rollmux_env.kernel.tables import Floats
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.scenario import Scenario
-from trainers.imitation import ROWS_MOST, WIDTHS, Labels, fit
+from trainers.imitation import ROWS_MOST, WIDTHS, Example, fit, padded
 from trainers.network import Scorer
 
 Array = NDArray[np.float32]
@@ -86,7 +87,7 @@ class Worth(Learned):
 
     def __init__(self, rng: np.random.Generator, known_stays: bool) -> None:
         super().__init__(moves=False, known_stays=known_stays)
-        self.examples: list[tuple[NDArray[np.generic], ...]] = []
+        self.examples: list[Example] = []
         self._rng = rng
 
     def _scores(self, job: Array, rows: Array, cluster: Array) -> Array:
@@ -96,26 +97,21 @@ class Worth(Learned):
             if len(rows) > ROWS_MOST:
                 best, half = np.argsort(-values), ROWS_MOST // 2
                 chosen = np.sort(np.concatenate([best[:half], self._rng.choice(best[half:], half, replace=False)]))
-            columns = np.zeros((ROWS_MOST, len(_COLUMNS)), dtype=np.float32)
-            columns[: chosen.size] = rows[chosen][:, _COLUMNS]
-            wanted = np.full(ROWS_MOST, np.nan, dtype=np.float32)
-            wanted[: chosen.size] = np.clip(values[chosen], -6, 6) * SHARPNESS
-            mask = (np.arange(ROWS_MOST) < chosen.size).astype(np.int8)
-            self.examples.append((job.copy(), columns, cluster.copy(), mask, wanted))
+            wanted = np.clip(values[chosen], -6, 6) * SHARPNESS
+            self.examples.append((job.copy(), rows[chosen][:, _COLUMNS], cluster.copy(), wanted))
         return self._rng.random(len(rows)).astype(np.float32) if self._rng.random() < EXPLORATION else values
 
 
 def fitted(rng: np.random.Generator, streams: int, known_stays: bool) -> Weights:
     """Weights of a network that places jobs where they are worth most at the longest horizon."""
-    examples = []
+    examples: list[Example] = []
     for k, seed in enumerate(rng.integers(FIRST_DRAWN_SEED, 2**31, streams).tolist()):
         policy = Worth(rng, known_stays)
         replay(stream(seed, fixed=k % 4 == 3, every=k % 2 == 0), policy)
         examples += policy.examples
-    labels = Labels(*(np.array(column) for column in zip(*examples, strict=True)))
     network = Scorer(len(_NAMES[0]), len(_COLUMNS), len(_NAMES[2]), WIDTHS)
-    fit(network, labels, EPOCHS, LEARNING_RATE, 0)
-    return {name: tensor.numpy().copy() for name, tensor in network.state_dict().items()}
+    fit(network, padded(examples), EPOCHS, LEARNING_RATE, 0)
+    return network.weights()
 
 
 def train(
@@ -139,6 +135,7 @@ def train(
     torch.manual_seed(seed)
     options = ["" if start is None else f" --start {start.name}", "" if known_stays else " --unknown-stays"]
     command = f"python -m trainers.shaped_places{''.join(options)}"
+    file = out / f"admission-{'' if known_stays else 'unknown-'}shapes.safetensors"
     weights = fitted(rng, STREAMS, known_stays) if start is None else _read(start)
     tried = [stream(number, fixed=False, every=every) for number in seeds for every in (False, True)]
     last = np.concatenate([weights[name].ravel() for name in _LAST]).astype(np.float64)
@@ -152,21 +149,28 @@ def train(
             tell(f"step {step}, $/work-h {usd[::2].mean():.3f}, with all {usd[1::2].mean():.3f}")
             if (mean := float((usd / first).mean())) < least:
                 least = mean
-                _write(out, _with(weights, last), known_stays, {"command": command, "seed": seed, "steps": step})
-        scenarios = [
-            stream(number, fixed=k == 3, every=k % 2 == 1)
-            for k, number in enumerate(rng.integers(FIRST_DRAWN_SEED, 2**31, SEARCHED).tolist())
-        ]
-        gradient = np.zeros(last.size)
-        for _ in range(PAIRS):
-            noise = rng.standard_normal(last.size)
-            there, back = (_with(weights, last + sign * scale * noise) for sign in (1, -1))
-            gradient += np.mean([np.log(price(back, one)) - np.log(price(there, one)) for one in scenarios]) * noise
+                provenance: Provenance = {"command": command, "seed": seed, "steps": step}
+                write_policy(file, PolicyConfig.of(_NAMES, WIDTHS, provenance, known_stays=known_stays), _with(weights, last))
+        gradient = _ascent(price, weights, last, scale, rng)
         direction = MOMENTUM * direction + (1 - MOMENTUM) * gradient / (np.linalg.norm(gradient) + 1e-9)
         last += STEP * scale * direction * np.sqrt(last.size)
 
 
-def _with(weights: Weights, last: NDArray[np.float64]) -> Weights:
+def _ascent(
+    price: Callable[[Weights, Scenario], float], weights: Weights, last: Floats, scale: Floats, rng: np.random.Generator
+) -> Floats:
+    """Where the reward rises, by pairs of opposite perturbations that play the same streams."""
+    numbers = rng.integers(FIRST_DRAWN_SEED, 2**31, SEARCHED).tolist()
+    scenarios = [stream(number, fixed=k == 3, every=k % 2 == 1) for k, number in enumerate(numbers)]
+    gradient = np.zeros(last.size)
+    for _ in range(PAIRS):
+        noise = rng.standard_normal(last.size)
+        there, back = (_with(weights, last + sign * scale * noise) for sign in (1, -1))
+        gradient += np.mean([np.log(price(back, one)) - np.log(price(there, one)) for one in scenarios]) * noise
+    return gradient
+
+
+def _with(weights: Weights, last: Floats) -> Weights:
     """The same network with other numbers in its last layer."""
     changed, at = dict(weights), 0
     for name in _LAST:
@@ -178,21 +182,9 @@ def _with(weights: Weights, last: NDArray[np.float64]) -> Weights:
 
 def _read(start: Path) -> Weights:
     config, weights = read_policy(start)
-    if (config.job_features, config.candidate_features, config.cluster_features) != _NAMES:
+    if config.features != _NAMES:
         raise InputError(f"{start}: reads other features than a network for places of several shapes")
     return weights
-
-
-def _write(out: Path, weights: Weights, known_stays: bool, provenance: dict[str, str | int | float]) -> None:
-    config = PolicyConfig(
-        job_features=_NAMES[0],
-        candidate_features=_NAMES[1],
-        cluster_features=_NAMES[2],
-        widths=WIDTHS,
-        known_stays=known_stays,
-        provenance=provenance,
-    )
-    write_policy(out / f"admission-{'' if known_stays else 'unknown-'}shapes.safetensors", config, weights)
 
 
 def main() -> None:

@@ -47,11 +47,7 @@ def optimum_teacher() -> Teacher:
         pool = pools.setdefault(0, ColumnPool(state, all_periods=True))
         pool.state = state
         newcomer = state.row(event.job.id)
-        now = {*running_rows(state), newcomer}
-        for row in set(pool.active) - now:
-            pool.drop(row)
-        for row in sorted(now - set(pool.active)):
-            pool.add(row)
+        pool.hold(sorted([*running_rows(state), newcomer]))
         best = best_grouping(pool, "work", None, before)
         if best is None:
             return None
@@ -115,7 +111,7 @@ class _Student:
             self.examples.append((inputs, int(np.flatnonzero(rows == answer)[0])))
         chosen = answer
         if self._weights is not None:
-            wide = self._weights["skip.weight"].shape[1]
+            wide = self._weights["skip.weight"].size
             chosen = int(rows[np.argmax(score(self._weights, inputs.job, inputs.candidates[:, :wide], inputs.cluster))])
         if chosen is None:
             chosen = int(rows[np.argmin(table.usd_per_hour[rows])])

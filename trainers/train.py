@@ -12,35 +12,28 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger, TensorBoardOutputFormat
 from torch.utils.tensorboard import SummaryWriter
 
-from policies.placement.policy_file import write_policy
+from policies.placement.policy_file import Provenance, write_policy
 from rollmux_env.files import write_whole
 from trainers.checkpoint import load_checkpoint, save_checkpoint
 from trainers.config import Config
-from trainers.dqn import dqn
-from trainers.evaluation import References, evaluate
-from trainers.maskable_ppo import maskable_ppo
-from trainers.ppo import ppo
-from trainers.problem import Problem
-from trainers.vec_env import NativeVecEnv
-from trainers.warm_start import begin_with, scorer_of
+from trainers.maskable_ppo import begin_with, maskable_ppo
+from trainers.network import Scorer
+from trainers.problem import Figures, Problem
+from trainers.vec_env import NativeVecEnv, Observation, play
 
 CHECKPOINT, LAST, BEST, CURVE = "checkpoint.safetensors", "last.safetensors", "best.safetensors", "curve.csv"
 
-ALGORITHMS: dict[str, Callable[[Config, NativeVecEnv, int], BaseAlgorithm]] = {
-    "maskable-ppo": maskable_ppo,
-    "ppo": ppo,
-    "dqn": dqn,
-}
 _NO_FIGURES = {"stream_seed", "terminal_observation", "TimeLimit.truncated", "episode"}  # of an ended episode's info
 _LOG_EVERY = 4096  # decisions, at least, between figures on TensorBoard
 
 Tell = Callable[[int, Sequence[dict[str, float]]], None]
+Learner = Callable[[Config, NativeVecEnv, int], Any]  # an untrained model of Stable-Baselines3, for a configuration and a seed
 
 
 @dataclass(frozen=True)
@@ -48,18 +41,20 @@ class Run:
     """The parts of the run of one seed.
 
     Attributes:
-        references: as `trainers.evaluation.find_references` gives them.
+        references: as `trainers.runs.find_references` gives them.
         folder: where it writes: `checkpoint.safetensors`, the policy files `last.safetensors` and `best.safetensors`, `curve.csv`
             (every evaluation), and TensorBoard's events.
         tell: is told the decisions so far, and the figures of every evaluation so far.
+        learner: what learns; its name is in the policy files.
     """
 
     config: Config
     problem: Problem
-    references: References
+    references: Figures
     seed: int
     folder: Path
     tell: Tell
+    learner: Learner = maskable_ppo
 
 
 def train(run: Run, resume: bool = False) -> list[dict[str, float]]:
@@ -75,30 +70,39 @@ def train(run: Run, resume: bool = False) -> list[dict[str, float]]:
         InputError: a damaged checkpoint, a start that does not fit, or a folder that cannot be written.
     """
     torch.set_num_threads(run.config.threads)
-    env = NativeVecEnv(run.problem.training(run.config.streams))
-    model = ALGORITHMS[run.config.algorithm](run.config, env, run.seed)
+    env = NativeVecEnv(run.problem.environment(run.config.streams))
+    model = run.learner(run.config, env, run.seed)
     callback = _RunCallback(run)
     file = run.folder / CHECKPOINT
     resumed = resume and file.exists()
     if resumed:
         callback.load(load_checkpoint(file, model))
     elif run.config.start:
-        begin_with(model, run.config.start, run.problem.policy_config(run.config.widths, {}))
+        begin_with(model.policy.scorer, run.config.start, run.problem.policy_config(run.config.widths, {}))
     writer = TensorBoard(run.folder, model.num_timesteps)
     model.set_logger(Logger(None, [writer]))
     left = run.config.steps - model.num_timesteps
     try:
         if left > 0:
-            model.learn(left, callback=callback, log_interval=None, reset_num_timesteps=not resumed)  # type: ignore[arg-type]
+            model.learn(left, callback=callback, log_interval=None, reset_num_timesteps=not resumed)
     finally:
         writer.close()
         env.close()
     return callback.curve
 
 
-def weights_of(model: BaseAlgorithm) -> dict[str, NDArray[np.float32]]:
-    """The network's weights by their names in a policy file."""
-    return {name: value.numpy() for name, value in scorer_of(model).state_dict().items()}
+def evaluate(problem: Problem, env: VectorEnv[Any, Any, Any], model: Any, first_seed: int, references: Figures) -> dict[str, float]:
+    """Figures of one greedy episode on every held-out stream. Draws nothing at random.
+
+    Args:
+        env: of `problem.held_out`, a stream a seed. first_seed: of the first stream.
+    """
+
+    def choose(observation: Observation) -> NDArray[np.int64]:
+        return np.asarray(model.predict(observation, deterministic=True, action_masks=observation["mask"] > 0)[0])
+
+    played = play(env, range(first_seed, first_seed + env.num_envs), choose)
+    return problem.figures(env, played, references)
 
 
 class TensorBoard(TensorBoardOutputFormat):
@@ -120,7 +124,7 @@ class _RunCallback(BaseCallback):
     def __init__(self, run: Run) -> None:
         super().__init__()
         self.run = run
-        self.held_out = run.problem.held_out(run.config.evaluation.seeds)
+        self.held_out = run.problem.environment(run.config.evaluation.seeds, autoreset=False)
         self.curve: list[dict[str, float]] = []
         self.best = -np.inf
         self.evaluated = self.saved = -1
@@ -184,10 +188,11 @@ class _RunCallback(BaseCallback):
 
     def _write(self, name: str, steps: int, figures: dict[str, float]) -> None:
         run = self.run
-        config = run.problem.policy_config(
-            run.config.widths, {"algorithm": run.config.algorithm, "seed": run.seed, "steps": steps, **figures}
-        )
-        write_policy(run.folder / name, config, weights_of(self.model))
+        algorithm = run.learner.__name__.replace("_", "-")
+        provenance: Provenance = {"algorithm": algorithm, "seed": run.seed, "steps": steps, **figures}
+        scorer = self.model.policy.scorer
+        assert isinstance(scorer, Scorer)
+        write_policy(run.folder / name, run.problem.policy_config(run.config.widths, provenance), scorer.weights())
 
     def _record_training(self, steps: int) -> dict[str, float]:
         """Means of the episodes since the last time, decisions a second, and the environment's share of that time."""

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
@@ -137,10 +136,3 @@ def play(env: VectorEnv[Any, Any, Any], seeds: Iterable[int], choose: Callable[[
         over |= terminated | truncated
     figures = {name: column for name, column in info.items() if name[0] != "_" and len(column) == env.num_envs}
     return {**figures, "return": returns, "decisions": decisions}
-
-
-def shapes(space: spaces.Space[Any]) -> tuple[int, int, int]:
-    """Numbers that describe the job, a candidate and the cluster in an observation of this space."""
-    assert isinstance(space, spaces.Dict)
-    job, candidates, cluster = (cast(Any, space[name]).shape for name in ("job", "candidates", "cluster"))
-    return int(job[0]), int(candidates[1]), int(cluster[0])

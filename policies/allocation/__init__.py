@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from policies.allocation.exhaustive import exhaustive
 from policies.allocation.hex import hex_search
-from policies.allocation.uniform import uniform
+from policies.allocation.yardsticks import exhaustive, uniform
 from rollmux_env.errors import InputError
 from rollmux_env.timing.allocation import Allocation, Budget
 from rollmux_env.timing.work import Work

@@ -7,8 +7,7 @@ from functools import cached_property
 from itertools import product
 from math import inf
 
-from policies.allocation.rollout import Kind, RolloutPlan, replica_kinds, rollout_plan
-from policies.allocation.training import Timed, training_plans
+from policies.allocation.plans import Kind, RolloutPlan, Timed, replica_kinds, rollout_plan, training_plans
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.alone import alone_s
 from rollmux_env.timing.allocation import Allocation, Budget, Counts

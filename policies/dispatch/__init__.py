@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from policies.dispatch.round_robin import RoundRobin
-from policies.dispatch.work_conserving import WorkConserving, least_recent, longest, shortest
+from policies.dispatch.rules import RoundRobin, WorkConserving, least_recent, longest, shortest
 from policies.named import make_named
 from rollmux_env.scheduler.view import DispatchPolicy
 
@@ -17,7 +16,6 @@ DISPATCH: dict[str, Callable[..., DispatchPolicy]] = {
     "longest-first": partial(WorkConserving, longest),
     "least-recently-served": partial(WorkConserving, least_recent),
 }
-LEARNED = "learned:"  # then `default`, or the path of a policy file
 
 
 def make_dispatch(spec: str) -> DispatchPolicy:
@@ -29,8 +27,10 @@ def make_dispatch(spec: str) -> DispatchPolicy:
     Raises:
         InputError: unknown name or options, or an invalid policy file; one line.
     """
-    if spec.startswith(LEARNED):
-        from policies.dispatch.learned import Learned
+    return make_named("dispatch policy", DISPATCH, spec, _learned)
 
-        return Learned(spec.removeprefix(LEARNED))
-    return make_named("dispatch policy", DISPATCH, spec, (f"{LEARNED}default", f"{LEARNED}PATH"))
+
+def _learned() -> Callable[..., DispatchPolicy]:
+    from policies.dispatch.learned import Learned
+
+    return Learned

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
-from importlib.resources import files
 from operator import or_
-from pathlib import Path
 
 import numpy as np
 
-from policies.placement.policy_file import read_policy
+from policies.placement.policy_file import read_default
 from policies.placement.scorer import score
 from rollmux_env.envs.dispatch.actions import choice_of
 from rollmux_env.envs.dispatch.features import write_observation
@@ -38,12 +36,8 @@ class Learned:
     migration = MIGRATION
 
     def __init__(self, path: str = "default") -> None:
-        file = Path(str(files("policies.dispatch") / "weights" / "default.safetensors")) if path == "default" else Path(path)
-        config, self._weights = read_policy(file, "dispatch")
-        features = config.job_features, config.candidate_features, config.cluster_features
-        if features not in (ON_POLICY, STALE):
-            raise InputError(f"{file}: rollmux: reads other features than this version of RollMux gives")
-        self._file, self._stale = file, features == STALE
+        self._file, config, self._weights = read_default(path, "dispatch", (ON_POLICY, STALE))
+        self._stale = config.features == STALE
 
     def choose(self, group: GroupView) -> WaitingPhase | MemberView | None:
         """The best of what may be chosen now."""

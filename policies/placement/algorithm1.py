@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from policies.placement.quantile import QuantileView
-from rollmux_env.cluster.candidates import cheapest
-from rollmux_env.cluster.events import Arrived, Event
-from rollmux_env.cluster.plan import Place, Plan, Wait
-from rollmux_env.cluster.state import State
+from policies.api import ArrivalPolicy, Placement, State, cheapest
+from policies.placement.planned import QuantileView
 from rollmux_env.errors import InputError
+from rollmux_env.keys.job import Job
 
 
-class Algorithm1:
+class Algorithm1(ArrivalPolicy):
     """Place an arriving job where its marginal cost is least, and never move it (paper, Algorithm 1).
 
     Args:
         prune: skip saturated groups (T_load >= T_cycle), as printed; without it the search is wider and never breaks an SLO either.
-        quantile: plan on this quantile of the phase durations (see `policies.placement.quantile`); 1 is the worst case.
+        quantile: plan on this quantile of the phase durations (see `policies.placement.planned`); 1 is the worst case.
 
     Attributes:
         keeps_slo: False below quantile 1: the plans then keep the SLOs of the quantile's durations, not those of the worst case.
@@ -31,10 +29,6 @@ class Algorithm1:
         self.keeps_slo = quantile == 1
         self._view = None if self.keeps_slo else QuantileView(quantile)
 
-    def decide(self, state: State, event: Event) -> Plan:
-        """Answer an arrival with the cheapest feasible candidate, or let the job wait."""
-        if not isinstance(event, Arrived):
-            return ()
-        job_id = event.job.id
-        placement = cheapest(self._view(state, job_id) if self._view else state, job_id, self.prune)
-        return (Wait(job_id) if placement is None else Place(job_id, placement),)
+    def place(self, state: State, job: Job) -> Placement | None:
+        """The cheapest feasible candidate, if there is one."""
+        return cheapest(self._view(state, job.id) if self._view else state, job.id, self.prune)

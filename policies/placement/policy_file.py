@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from policies.placement.scorer import shapes
+from policies.placement.scorer import weight_sizes
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, write_whole
 from rollmux_env.validation_errors import format_error, one_line, problems
@@ -25,6 +26,8 @@ LARGEST_BYTES = 64 * 2**20
 _KEY = "rollmux"
 _Name = Annotated[str, Field(min_length=1, max_length=64)]
 _Names = Annotated[tuple[_Name, ...], Field(max_length=512)]
+Features = tuple[Sequence[str], Sequence[str], Sequence[str]]  # names of the numbers of the job, of a row, of the cluster
+Provenance = dict[str, str | int | float]
 
 
 class PolicyConfig(BaseModel):
@@ -50,12 +53,30 @@ class PolicyConfig(BaseModel):
     widths: Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(min_length=1, max_length=16)]
     moves: bool = False
     known_stays: bool = True
-    provenance: dict[str, str | int | float] = {}
+    provenance: Provenance = {}
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of every weight by name."""
-        dims = (len(self.job_features), len(self.candidate_features), len(self.cluster_features))
-        return shapes(*dims, self.widths)
+    @classmethod
+    def of(cls, features: Features, widths: Sequence[int], provenance: Provenance, **more: Any) -> PolicyConfig:
+        """The configuration of a network that reads these features; `more` are other fields."""
+        job, candidate, cluster = map(tuple, features)
+        return cls(
+            job_features=job,
+            candidate_features=candidate,
+            cluster_features=cluster,
+            widths=tuple(widths),
+            provenance=provenance,
+            **more,
+        )
+
+    @property
+    def features(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """Names of the numbers that it reads of the job, of a row and of the cluster, in order."""
+        return self.job_features, self.candidate_features, self.cluster_features
+
+    def weight_sizes(self) -> dict[str, tuple[int, ...]]:
+        """Dimensions of every weight by name."""
+        job, candidate, cluster = map(len, self.features)
+        return weight_sizes(job, candidate, cluster, self.widths)
 
 
 def write_policy(path: str | Path, config: PolicyConfig, weights: Mapping[str, NDArray[np.float32]]) -> None:
@@ -109,6 +130,24 @@ def read_policy(
     return config, weights
 
 
+def read_default(
+    path: str, decides: Literal["dispatch", "rollout"], known: Sequence[Features]
+) -> tuple[Path, PolicyConfig, dict[str, NDArray[np.float32]]]:
+    """Read the policy file of a path, or for `default` the one that comes with RollMux.
+
+    Args:
+        known: features that this version gives.
+
+    Raises:
+        InputError: as `read_policy`, or the network reads other features; one line.
+    """
+    file = Path(str(files(f"policies.{decides}") / "weights" / "default.safetensors")) if path == "default" else Path(path)
+    config, weights = read_policy(file, decides)
+    if config.features not in known:
+        raise InputError(f"{file}: rollmux: reads other features than this version of RollMux gives")
+    return file, config, weights
+
+
 def _header(name: str, data: bytes) -> dict[str, object]:
     """The JSON at the head of a safetensors file: 8 bytes with its length, then the text."""
     size = int.from_bytes(data[:8], "little")
@@ -132,9 +171,9 @@ def _config(name: str, metadata: object) -> PolicyConfig:
 
 
 def _check(name: str, config: PolicyConfig, layout: Mapping[str, tuple[object, object]]) -> None:
-    """Compare dtypes and shapes with what the config asks for."""
-    wanted = config.shapes()
-    if 4 * sum(math.prod(shape) for shape in wanted.values()) > LARGEST_BYTES:
+    """Compare types and dimensions with what the config asks for."""
+    wanted = config.weight_sizes()
+    if 4 * sum(math.prod(size) for size in wanted.values()) > LARGEST_BYTES:
         raise InputError(f"{name}: rollmux.widths: asks for more than {LARGEST_BYTES // 2**20} MB of weights")
     for key in sorted(wanted.keys() | layout.keys()):
         if key not in layout:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float32]
 
 
-def shapes(job_dim: int, candidate_dim: int, cluster_dim: int, widths: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Shape of every weight by name."""
+def weight_sizes(job_dim: int, candidate_dim: int, cluster_dim: int, widths: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Dimensions of every weight by name."""
     by_name: dict[str, tuple[int, ...]] = {
         "enter.weight": (widths[0], job_dim + cluster_dim),
         "enter.bias": (widths[0],),
@@ -39,9 +39,9 @@ def random_weights(job_dim: int, candidate_dim: int, cluster_dim: int, widths: S
     """Weights of a network that has learned nothing, uniform within 1 / sqrt(inputs) as torch begins."""
     rng = np.random.default_rng(seed)
     weights: dict[str, Array] = {}
-    for name, shape in shapes(job_dim, candidate_dim, cluster_dim, widths).items():
-        bound = shape[-1] ** -0.5
-        weights[name] = rng.uniform(-bound, bound, shape).astype(np.float32)
+    for name, size in weight_sizes(job_dim, candidate_dim, cluster_dim, widths).items():
+        bound = size[-1] ** -0.5
+        weights[name] = rng.uniform(-bound, bound, size).astype(np.float32)
     return weights
 
 
@@ -49,7 +49,7 @@ def score(weights: Mapping[str, Array], job: Array, rows: Array, cluster: Array)
     """Logits of one decision.
 
     Args:
-        weights: by name, of the shapes that `shapes` gives.
+        weights: by name, of the dimensions that `weight_sizes` gives.
         job: (Fj,). rows: (R, Fc), those that may be chosen, at least one. cluster: (Fk,).
 
     Returns:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
-from policies.named import make_named, make_with
+from policies.named import LEARNED, make_named
 from policies.rollout.adaptive_parallelism import AdaptiveParallelism
-from policies.rollout.parallelism_planner import ParallelismPlanner
-from policies.rollout.plain import Plain
-from policies.rollout.stream_trainer import StreamTrainer
-from policies.rollout.tail_batching import TailBatching
-from policies.rollout.tail_migration import TailMigration
+from policies.rollout.published import ParallelismPlanner, Plain, StreamTrainer, TailBatching, TailMigration
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.policy import JobPolicy, RolloutPolicy
 from rollmux_env.rollout.setting import Setting
@@ -26,7 +21,6 @@ CONTROL: dict[str, Callable[..., RolloutPolicy]] = {  # what is done with it
     "stream-trainer": StreamTrainer,
 }
 ROLLOUT: dict[str, Callable[..., RolloutPolicy]] = {"plain": Plain, **BATCHING, **CONTROL}
-LEARNED = "learned:"  # then `default`, or the path of a policy file
 
 
 @dataclass(frozen=True)
@@ -38,12 +32,12 @@ class Combined:
 
     @property
     def migration(self) -> Migration | None:
-        """See the second policy."""
+        """That of the second policy."""
         return migration_of(self.inside)
 
     @property
     def careful(self) -> bool:
-        """See the second policy."""
+        """That of the second policy."""
         return getattr(self.inside, "careful", False)
 
     def begin_job(self, setting: Setting) -> JobPolicy:
@@ -62,7 +56,7 @@ def make_rollout(spec: str) -> RolloutPolicy:
         InputError: unknown name or options, an invalid policy file, or two policies that cannot be combined; one line.
     """
     parts = spec.split("+")
-    made = [_make(part) for part in parts]
+    made = [make_named("rollout policy", ROLLOUT, part, _learned) for part in parts]
     if len(parts) == 1:
         return made[0]
     kinds = [part.partition(",")[0] for part in parts]
@@ -75,19 +69,16 @@ def make_rollout(spec: str) -> RolloutPolicy:
     raise InputError(f"rollout policy '{spec}': together go one of {', '.join(BATCHING)} and one of {', '.join(CONTROL)}, as a+b")
 
 
-def _make(part: str) -> RolloutPolicy:
-    if not part.startswith(LEARNED):
-        return make_named("rollout policy", ROLLOUT, part, (f"{LEARNED}default", f"{LEARNED}PATH"))
+def _learned() -> Callable[..., RolloutPolicy]:
     from policies.rollout.learned import Learned
 
-    path, *options = part.removeprefix(LEARNED).split(",")
-    return make_with(f"rollout policy '{part}'", LEARNED, partial(Learned, path), options)
+    return Learned
 
 
 def migrating(dispatch: str, policy: RolloutPolicy) -> str:
     """The dispatch policy that moves tails when this rollout policy would: with `migrate=`, unless it is given or none is moved."""
     migration = migration_of(policy)
-    if migration is None or "migrate=" in dispatch or dispatch.startswith("learned:"):
+    if migration is None or "migrate=" in dispatch or dispatch.startswith(LEARNED):
         return dispatch
     share = "" if migration.share == SHARE else f",share={migration.share}"
     return f"{dispatch},migrate={migration.at}{share}" + (",careful=true" if getattr(policy, "careful", False) else "")

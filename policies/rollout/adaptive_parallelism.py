@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.rollout.rounds import Rounds
+from policies.rollout.published import Plain
 from rollmux_env.kernel.rollout_trials import forecast, quantiles_of, spread
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.moves import Stay, deal
-from rollmux_env.rollout.policy import JobPolicy, Round, Wake
+from rollmux_env.rollout.policy import Control, Round, Wake
 from rollmux_env.rollout.setting import Setting
 
 _QUANTILES = 512  # of the lengths that are remembered
@@ -32,7 +32,7 @@ _NEW = 0.3  # weight of the last rollout
 
 
 @dataclass(frozen=True)
-class AdaptiveParallelism:
+class AdaptiveParallelism(Plain):
     """Choose the replicas' size as the batch shrinks.
 
     Args:
@@ -49,9 +49,9 @@ class AdaptiveParallelism:
         if not (isinstance(self.margin, int | float) and 0 <= self.margin < 1):
             raise ValueError(f"margin must be a number of at least 0 and below 1, not {self.margin}")
 
-    def begin_job(self, setting: Setting) -> JobPolicy:
+    def control(self, setting: Setting) -> Control:
         """Replicas change while a rollout runs."""
-        return JobPolicy(Rounds(setting.prompts, setting.responses, 1), Reshape(self, setting))
+        return Reshape(self, setting)
 
 
 class Reshape(Stay):
@@ -68,14 +68,13 @@ class Reshape(Stay):
         self._checkpoints: list[int] = []
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
-        """See `rollmux_env.rollout.policy.Control`."""
+        """Launch a round on replicas of the size that is best by forecast."""
         self._long, self._wanted = round.long, round.wanted * round.needed
         self._checkpoints = sorted({max(1, int(share * self._wanted)) for share in _CHECKPOINTS})
         before, self._live = self._parallel, np.arange(fleet.size)
         self._parallel = self._first(fleet)
         if self._parallel != self._setting.parallel or self._parallel != before:
-            replicas = [self._timings[self._parallel]] * (self._setting.gpus // self._parallel)
-            self._live = fleet.add(replicas, self._parallel, 0.0 if self._parallel == before else self._policy.switch_s)
+            self._replace(fleet, 0.0 if self._parallel == before else self._policy.switch_s)
         deal(fleet, self._live)
         return self._next(fleet)
 
@@ -101,7 +100,6 @@ class Reshape(Stay):
         for parallel in (self._parallel, *(size for size in self._timings if size != self._parallel)):
             where = np.arange(context.size) % (self._setting.gpus // parallel)
             makespan_s = self._makespan(parallel, context, ahead, where, where < 0, self._wanted)
-            makespan_s += 0.0 if parallel == self._parallel else self._policy.switch_s
             if makespan_s < best_s:
                 best, best_s = parallel, (makespan_s if parallel != self._parallel else (1 - self._policy.margin) * makespan_s)
         return best
@@ -123,23 +121,21 @@ class Reshape(Stay):
         best_s = (1 - self._policy.margin) * stay_s
         for parallel in self._timings:
             where = spread(ahead, self._setting.gpus // parallel)
-            same = parallel == self._parallel
-            makespan_s = self._makespan(parallel, context, ahead, where, (where == present) & same, counting)
-            makespan_s += 0.0 if same else self._policy.switch_s
+            stays = (where == present) & (parallel == self._parallel)
+            makespan_s = self._makespan(parallel, context, ahead, where, stays, counting)
             if makespan_s < best_s:
                 best_s, best = makespan_s, (parallel, where)
         if best is None:
             return
         parallel, where = best
         if parallel != self._parallel:
-            replicas = [self._timings[parallel]] * (self._setting.gpus // parallel)
-            self._live = fleet.add(replicas, parallel, from_s=fleet.now_s + self._policy.switch_s)
             self._parallel = parallel
+            self._replace(fleet, fleet.now_s + self._policy.switch_s)
         moving = fleet.replica[left] != self._live[where]
         fleet.migrate(left[moving], self._live[where[moving]])
 
     def _makespan(self, parallel: int, context: Ints, ahead: Ints, where: Ints, stays: NDArray[np.bool_], counting: int) -> float:
-        """Forecast seconds of the rest at replicas of a size, each response at one of them; what does not stay is prefilled.
+        """Forecast seconds of the rest at replicas of a size, with the switch to it; what does not stay is prefilled.
 
         Args:
             counting: so many of the responses count, and end the rollout.
@@ -151,4 +147,9 @@ class Reshape(Stay):
         trial = Fleet([timing] * count, context, ahead[:, None], np.arange(context.size), 1, self._setting.most, parallel)
         trial.launch(np.arange(context.size), where, np.where(stays, 0.0, -1.0))
         trial.run(responses=counting)
-        return trial.now_s
+        return trial.now_s + (0.0 if parallel == self._parallel else self._policy.switch_s)
+
+    def _replace(self, fleet: Fleet, from_s: float) -> None:
+        """Add replicas of the present size, and use these alone."""
+        replicas = [self._timings[self._parallel]] * (self._setting.gpus // self._parallel)
+        self._live = fleet.add(replicas, self._parallel, from_s)

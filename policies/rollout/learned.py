@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.placement.policy_file import read_policy
+from policies.placement.policy_file import read_default
 from policies.placement.scorer import score
 from policies.rollout.rounds import Round, Rounds
 from rollmux_env.envs.rollout.actions import dropped, places
@@ -74,8 +72,8 @@ class Learned:
 
     def begin_job(self, setting: Setting) -> JobPolicy:
         """Rounds and what happens in them have one memory."""
-        memory = Memory(self, setting)
-        return JobPolicy(NetworkRounds(memory), NetworkControl(memory))
+        network = Network(self, setting)
+        return JobPolicy(network, network)
 
     def best_row(self, shown: Observations, e: int) -> int:
         """The best row of decision `e` of what the environment shows."""
@@ -99,101 +97,77 @@ def _first(row: NDArray[np.float32], count: int) -> NDArray[np.float32]:
 @lru_cache(maxsize=8)
 def _weights(path: str) -> tuple[dict[str, NDArray[np.float32]], bool]:
     """A network, and whether it reads what is said of rewards."""
-    file = Path(str(files("policies.rollout") / "weights" / "default.safetensors")) if path == "default" else Path(path)
-    config, weights = read_policy(file, "rollout")
-    features = config.job_features, config.candidate_features, config.cluster_features
-    if features not in (feature_names(False), feature_names(True)):
-        raise InputError(f"{file}: rollmux: reads other features than this version of RollMux gives")
-    return weights, features == feature_names(True)
+    _, config, weights = read_default(path, "rollout", (feature_names(False), feature_names(True)))
+    return weights, config.features == feature_names(True)
 
 
-class Memory:
-    """What a job's rollouts have been like, as the network sees it.
+class Network(Rounds):
+    """A job's rounds, which launch what they need or more, and what the network does inside them.
 
     Attributes:
-        job: a record of `JOB`. quantiles: (2, QUANTILES). setting: the job's.
+        job: a record of `JOB`: what the job's rollouts have been like, as the network sees it. quantiles: (2, QUANTILES).
     """
 
     def __init__(self, policy: Learned, setting: Setting) -> None:
         if setting.turns != 1 or any(size not in SIZES for size, _ in setting.timings):
             raise InputError("rollout policy learned: was trained on responses of one turn, with replicas of 1, 2, 4 or 8 GPUs")
-        self.policy, self.setting = policy, setting
+        super().__init__(setting.prompts, setting.responses, 1)
+        self._policy, self._setting = policy, setting
+        self._due: Round | None = None
         self.job: Any = np.zeros(1, JOB)[0]
         self.quantiles = np.zeros((2, QUANTILES))
-        self.costs, self.kv = np.zeros((len(SIZES), 7)), np.zeros(len(SIZES), np.int64)
-        write_setting(self.job, self.costs, self.kv, setting, policy.switch_s)
+        self._costs, self._kv = np.zeros((len(SIZES), 7)), np.zeros(len(SIZES), np.int64)
+        write_setting(self.job, self._costs, self._kv, setting, policy.switch_s)
         self._out = observation_table(1, rewards=_weights(policy.path)[1])
 
-    def best_row(self, rollout: Rollout) -> int:
-        """The best row of a decision."""
-        write_observation(self.job, rollout, self.quantiles, self.costs, self.kv, self._out, 0)
-        return self.policy.best_row(self._out, 0)
-
-
-class NetworkRounds(Rounds):
-    """Rounds that launch what they need or more, as the network says."""
-
-    def __init__(self, memory: Memory) -> None:
-        super().__init__(memory.setting.prompts, memory.setting.responses, 1)
-        self._memory, self._due = memory, None
-
-    _due: Round | None
-
     def next(self) -> Round:
-        """See `Rounds`; the size of the replicas is decided too."""
+        """The next round; the size of the replicas is decided too."""
         if self._due is None:
-            job = self._memory.job
+            job = self.job
             job["launching"], job["resized"], job["moved"] = 1, 0, 0
             job["queue"], job["long"] = len(self.queue), len(self.queue) >= job["prompts"]
-            row = self._memory.best_row(empty_rollout())
+            row = self._best_row(empty_rollout())
             if row >= RESIZE:
                 job["size"], job["resized"] = row - RESIZE, 1
                 job["live"] = job["gpus"] // SIZES[row - RESIZE]
-                row = self._memory.best_row(empty_rollout())
+                row = self._best_row(empty_rollout())
             sizes = ("spare_prompts", "spare_responses") if row == SPARE else ("prompts", "responses")
             self._launched = int(job[sizes[0]]), int(job[sizes[1]])
             self._due = super().next()
         return self._due
 
     def done(self, complete: Sequence[int]) -> None:
-        """See `Rounds`."""
+        """Record that the current round is over; the network has a say in the next one."""
         super().done(complete)
         self._due = None
 
-
-class NetworkControl:
-    """What the network does inside rollouts."""
-
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-
     def begin(self, fleet: Fleet, round: AnyRound) -> Wake:
-        """See `rollmux_env.rollout.policy.Control`."""
-        job, memory = self._memory.job, self._memory
+        """Launch a round on replicas of the size that was decided."""
+        job = self.job
         live = np.arange(fleet.size)
         if job["size"] != job["configured"] or job["resized"]:
-            live = self._add(fleet, memory.policy.switch_s if job["resized"] else 0.0)
+            live = self._add(fleet, self._policy.switch_s if job["resized"] else 0.0)
         job["first"], job["live"] = live[0], live.size
         job["launched"], job["each"], job["long"] = len(round.prompts), round.responses, round.long
         job["launching"] = job["resized"] = job["moved"] = 0
         job["queue"] -= len(round.prompts) if round.long else 0  # these wait no more
         deal(fleet, live)
-        return self._next(fleet)
+        return self._next_wake(fleet)
 
     def act(self, fleet: Fleet) -> Wake:
         """Do what the best row says."""
-        job, memory = self._memory.job, self._memory
+        job = self.job
         fleet.sampled()
         job["now_s"] = fleet.now_s
-        row = memory.best_row(fleet.tables)
+        row = self._best_row(fleet.tables)
         which = fleet.open
         if row in (PUT_OFF, ABORT):
             fleet.abort(dropped(job, fleet.tables, row))
         elif row != KEEP:
-            where = places(job, fleet.tables, which, memory.quantiles, row)
+            where = places(job, fleet.tables, which, self.quantiles, row)
             if row >= RESIZE:
                 job["size"] = row - RESIZE
-                live = self._add(fleet, fleet.now_s + memory.policy.switch_s)
+                live = self._add(fleet, fleet.now_s + self._policy.switch_s)
                 job["first"], job["live"] = live[0], live.size
                 fleet.migrate(which, live[where])
             else:
@@ -205,17 +179,20 @@ class NetworkControl:
                     which, where = which[order], where[order]
                 fleet.migrate(which, where)
                 job["moved"] = row == TAIL
-        return self._next(fleet)
+        return self._next_wake(fleet)
 
     def end(self, fleet: Fleet) -> None:
         """Remember the lengths."""
-        job = self._memory.job
-        remember(job, self._memory.quantiles, fleet.sampled()[fleet.finished])
+        remember(self.job, self.quantiles, fleet.sampled()[fleet.finished])
+
+    def _best_row(self, rollout: Rollout) -> int:
+        write_observation(self.job, rollout, self.quantiles, self._costs, self._kv, self._out, 0)
+        return self._policy.best_row(self._out, 0)
 
     def _add(self, fleet: Fleet, from_s: float) -> NDArray[np.int64]:
-        size, setting = SIZES[self._memory.job["size"]], self._memory.setting
+        size, setting = SIZES[self.job["size"]], self._setting
         return fleet.add([dict(setting.timings)[size]] * (setting.gpus // size), size, from_s)
 
-    def _next(self, fleet: Fleet) -> Wake:
-        job = self._memory.job
+    def _next_wake(self, fleet: Fleet) -> Wake:
+        job = self.job
         return Wake(int(next_checkpoint(job["prompts"] * job["responses"], fleet.finished.size)))

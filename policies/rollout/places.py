@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Literal
 
-from policies.rollout import LEARNED, make_rollout
+from policies.named import LEARNED
+from policies.rollout import make_rollout
 from policies.rollout.learned import Learned
-from policies.rollout.tail_batching import TailBatching
-from policies.rollout.tail_migration import TailMigration
+from policies.rollout.published import TailBatching, TailMigration
 from rollmux_env.envs.rollout.types import CHECKPOINTS, ETA
 from rollmux_env.envs.rollout.types import SIZES as LEARNED_SIZES
 from rollmux_env.errors import InputError

@@ -104,7 +104,7 @@ def _begin(file: Path, options: RunOptions) -> str:
     from contextlib import nullcontext
 
     from policies.dispatch import make_dispatch
-    from policies.placement.alone import Colocated
+    from policies.placement.baselines import Colocated
     from policies.registry import make_runnable
     from rollmux_env.errors import InputError
     from rollmux_env.report.folder import make_folder

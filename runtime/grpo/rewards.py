@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import Lock
 
-from policies.rollout.rewards import RewardTimeout
+from policies.rollout.rounds import RewardTimeout
 from runtime.grpo.reward_runner import RewardProcess, RewardRunner
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import Example, is_cheap, make_rewarding, reward_of, score

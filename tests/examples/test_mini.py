@@ -23,7 +23,7 @@ from examples.mini.env import PlacementEnv, random_stream
 from examples.mini.group import TRAINING, Group
 from examples.mini.replay import replay
 from policies.placement.algorithm1 import Algorithm1
-from policies.placement.alone import Solo
+from policies.placement.baselines import Solo
 from rollmux_env.cluster import candidates as kernel
 from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.plan import Place, Plan, Wait

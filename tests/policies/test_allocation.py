@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.allocation import ALLOCATION, make_allocator
-from policies.allocation.bisection import bisections
+from policies.allocation.hex import bisections
 from policies.allocation.plan_table import PlanTable
-from policies.allocation.rollout import Kind, rollout_plan
+from policies.allocation.plans import Kind, rollout_plan
 from rollmux_env.errors import InputError
 from rollmux_env.timing.allocation import Budget
 from rollmux_env.timing.models import SHAPES

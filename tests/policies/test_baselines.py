@@ -7,8 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from policies.placement.alone import Colocated, Solo
-from policies.placement.blind import MostIdle, Random, idle_share
+from policies.placement.baselines import Colocated, MostIdle, Random, Solo, idle_share
 from rollmux_env.cluster.events import Arrived, Placement
 from rollmux_env.cluster.plan import Place, Wait, carry_out
 from rollmux_env.cluster.state import State, apply

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.placement.alone import Solo
+from policies.placement.baselines import Solo
 from policies.placement.gavel import Gavel
-from policies.placement.gavel.allocation import Allocation, allocate
-from policies.placement.gavel.resources import Shape, fastest_mode, nodes_of, shapes
+from policies.placement.gavel.worker_sets import Allocation, Kind, allocate, fastest_mode, kinds_for, nodes_of
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
@@ -77,7 +76,7 @@ def test_jobs_alternate_between_types() -> None:
     # one of the former is too few. A half of either makes 0.5 + 0.5/1.1 for each job, 1 + 1/1.1 for both.
     block = {"nodes": 1, "rollout_s": 70, "training_s": 40}
     found = solved(scenario(*[{"colocated": block, "slo": 1.05}] * 2))
-    assert sorted(shape[:2] for shape, _ in found.sets) == [(0, 1), (1, 1)]
+    assert sorted(one.kind[:2] for one in found.sets) == [(0, 1), (1, 1)]
     assert found.relaxed_usd_per_hour == pytest.approx(40 * 20 / 21 + 32 * 22 / 21)
     assert speed(found, "j0") + speed(found, "j1") == pytest.approx(1 + 1 / 1.1)
     assert min(speed(found, "j0"), speed(found, "j1")) >= 1 / 1.05 * (1 - 1e-7)
@@ -95,12 +94,12 @@ def test_rollout_nodes_that_can_train_are_a_third_type() -> None:
 def test_a_job_runs_on_any_set_that_holds_it_and_trains_on_all_of_it() -> None:
     job = scenario({"training": {"worst_case_s": 40, "by_nodes": {2: 25}}, "colocated": SLOW, "sync_s": 5}).jobs[0]
     cluster, sets = scenario({}).cluster, [(1, 1), (1, 2), (2, 3), (0, 1), (1, 0)]
-    times = {nodes: fastest_mode(job, Shape(*nodes, "rollout", "training"), cluster, None) for nodes in sets}
+    times = {nodes: fastest_mode(job, Kind(*nodes, "rollout", "training"), cluster, None) for nodes in sets}
     assert {shape[:2]: mode and mode.iteration_s for shape, mode in times.items()} == {
         (1, 1): 105, (1, 2): 90, (2, 3): 90, (0, 1): 1000, (1, 0): None,
     }  # fmt: skip
     assert times[1, 2] is not None and times[1, 2].training_busy_s == 50
-    assert [shape[:2] for shape in shapes([job], None)] == [(0, 1), (1, 1)]
+    assert [shape[:2] for shape in kinds_for([job], None)] == [(0, 1), (1, 1)]
 
 
 def test_without_slack_or_a_faster_way_it_is_solo() -> None:
@@ -179,7 +178,7 @@ def test_the_cost_is_never_below_the_sum_of_the_jobs_own_cheapest_speeds() -> No
     for seed in range(3):
         stream = production(seed, stays="fixed")
         pools = stream.cluster.pools
-        kinds = shapes(stream.jobs, None)
+        kinds = kinds_for(stream.jobs, None)
         least_usd = 0.0
         for job in stream.jobs:
             modes = {shape: fastest_mode(job, shape, stream.cluster, None) for shape in kinds}

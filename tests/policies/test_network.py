@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.network import make_network
-from policies.network.oracle import Oracle
-from policies.network.rfabric import RFabric
-from policies.network.static import Static
+from policies.network import Oracle, RFabric, Static, make_network
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Ints
 from rollmux_env.network.play import Forecast, Hour, draw_hour, play

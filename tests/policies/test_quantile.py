@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
-from policies.placement.planned import rescaled, running_rows
-from policies.placement.quantile import QuantileView, quantile_of
+from policies.placement.planned import QuantileView, quantile_of, rescaled, running_rows
 from policies.registry import make_policy, make_runnable
 from rollmux_env.bench.streams import sampled, with_actual, workload
 from rollmux_env.cluster.events import Admitted, Arrived, Event

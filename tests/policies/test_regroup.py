@@ -12,8 +12,7 @@ from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.optimal import Optimal
 from policies.placement.planned import Batch, Observer
-from policies.placement.regroup import Regroup
-from policies.placement.regroup.moves import create_group, join
+from policies.placement.regroup import Regroup, create_group, join
 from rollmux_env.bench.streams import drifting, with_actual, workload
 from rollmux_env.cluster.events import Admitted, Arrived, Event, Moved, Placement, Ticked, isolated
 from rollmux_env.cluster.plan import Move, Place, Plan, Policy, carry_out, may_move

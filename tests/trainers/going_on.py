@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trainers.env_state import load_state, state_of
+from trainers.checkpoint import load_state, state_of
 
 
 def check_going_on(make: Callable[[], Any], choose: Callable[[Any], Any], before: int, after: int) -> None:

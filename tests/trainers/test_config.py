@@ -11,10 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from trainers.config import Config, preset_names, read_config
-from trainers.dispatch import DispatchProblem
-from trainers.placement import PlacementProblem
-from trainers.problem import make_problem
-from trainers.rollout import RolloutProblem
+from trainers.problem import DispatchProblem, PlacementProblem, RolloutProblem, make_problem
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guides" / "training.md").read_text()

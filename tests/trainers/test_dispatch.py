@@ -12,10 +12,10 @@ from policies.dispatch import make_dispatch
 from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.errors import InputError
 from tests.trainers.going_on import check_going_on
+from trainers.checkpoint import load_state, state_of
 from trainers.config import check_config, read_config
-from trainers.env_state import load_state, state_of
-from trainers.evaluation import find_references
 from trainers.problem import make_problem
+from trainers.runs import find_references
 from trainers.train import BEST, Run, train
 
 SMALL = {
@@ -46,14 +46,14 @@ def test_a_short_run_beats_round_robin_and_its_file_does_so_in_the_event_replay(
 
 def test_an_environment_goes_on_exactly_from_its_saved_state() -> None:
     problem = make_problem({"name": "dispatch", "rounds": 3, "reference": "round-robin"}, "small")
-    check_going_on(lambda: problem.training(4), lambda mask: mask.argmax(1), 70, 150)
+    check_going_on(lambda: problem.environment(4), lambda mask: mask.argmax(1), 70, 150)
     stale = make_problem({"name": "dispatch", "rounds": 3, "reference": "round-robin", "stale": 0.5}, "small")
-    check_going_on(lambda: stale.training(4), lambda mask: mask.shape[1] - 1 - mask[:, ::-1].argmax(1), 70, 150)
+    check_going_on(lambda: stale.environment(4), lambda mask: mask.shape[1] - 1 - mask[:, ::-1].argmax(1), 70, 150)
 
 
 def test_a_state_of_a_version_with_other_tables_is_refused_in_a_line() -> None:
     """Before groups had one format of rows, what stale members were at had a table of its own."""
-    env: Any = make_problem({"name": "dispatch", "rounds": 3}, "small").training(4)
+    env: Any = make_problem({"name": "dispatch", "rounds": 3}, "small").environment(4)
     env.reset(seed=3)
     arrays, plain = state_of(env)
     with pytest.raises(InputError, match=r"^environment._groups.pipelines: is in only one of the saved environment and this one$"):
@@ -62,7 +62,7 @@ def test_a_state_of_a_version_with_other_tables_is_refused_in_a_line() -> None:
 
 def test_the_preset_can_be_read() -> None:
     config = read_config("dispatch")
-    assert make_problem(config.environment, "dispatch").training(2).num_envs == 2
+    assert make_problem(config.environment, "dispatch").environment(2).num_envs == 2
 
 
 def test_what_does_not_fit_is_said_in_a_line() -> None:

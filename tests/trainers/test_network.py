@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from policies.placement.scorer import random_weights, score, shapes
+from policies.placement.scorer import random_weights, score, weight_sizes
 from trainers.network import MASKED, Scorer
 
 
@@ -13,7 +13,7 @@ def test_numpy_twin(widths: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     network = Scorer(3, 5, 2, widths)
     weights = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
-    assert {name: array.shape for name, array in weights.items()} == shapes(3, 5, 2, widths)
+    assert {name: array.shape for name, array in weights.items()} == weight_sizes(3, 5, 2, widths)
     job, candidates, cluster = torch.randn(4, 3), torch.randn(4, 7, 5), torch.randn(4, 2)
     mask = torch.rand(4, 7) < 0.6
     mask[:, 0] = True

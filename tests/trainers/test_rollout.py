@@ -14,8 +14,8 @@ from rollmux_env.errors import InputError
 from rollmux_env.rollout.job import JobRollouts
 from tests.trainers.going_on import check_going_on
 from trainers.config import check_config
-from trainers.evaluation import find_references
 from trainers.problem import make_problem
+from trainers.runs import find_references
 from trainers.train import BEST, Run, train
 from trainers.vec_env import play
 
@@ -37,7 +37,7 @@ def test_a_short_run_leaves_a_policy_that_plays_as_it_was_evaluated(tmp_path: Pa
     assert references["plain"] == pytest.approx(1)
     curve = train(Run(config, problem, references, 0, tmp_path, lambda *_: None))
     best = max(curve, key=lambda found: found["return"])
-    env = problem.held_out(4)
+    env = problem.environment(4, autoreset=False)
     played = play(env, range(1000, 1004), PolicyAgent(f"learned:{tmp_path / BEST}", env).actions)
     assert played["return"].mean() == pytest.approx(best["return"], rel=1e-6)
     assert make_rollout(f"learned:{tmp_path / BEST},tails=false") == make_rollout(f"learned:{tmp_path / BEST},tails=false")
@@ -45,7 +45,7 @@ def test_a_short_run_leaves_a_policy_that_plays_as_it_was_evaluated(tmp_path: Pa
 
 def test_an_environment_goes_on_exactly_from_its_saved_state() -> None:
     problem = make_problem({"name": "rollout", "rollouts": 1}, "small")
-    check_going_on(lambda: problem.training(3), lambda mask: mask.shape[1] - 1 - mask[:, ::-1].argmax(1), 17, 40)
+    check_going_on(lambda: problem.environment(3), lambda mask: mask.shape[1] - 1 - mask[:, ::-1].argmax(1), 17, 40)
 
 
 def test_what_a_network_learns_of_rewards_it_reads_in_the_bench_too(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_what_a_network_learns_of_rewards_it_reads_in_the_bench_too(tmp_path: Pa
     problem: Any = make_problem(config.environment, "small")
     references = find_references(problem, config.evaluation, tmp_path / "references.json", lambda _: None)
     train(Run(config, problem, references, 0, tmp_path, lambda *_: None))
-    env = problem.held_out(2)
+    env = problem.environment(2, autoreset=False)
     play(env, range(1000, 1002), PolicyAgent(f"learned:{tmp_path / BEST}", env).actions)
     setting = problem.generator.case(1000).setting
     assert JobRollouts(setting, make_rollout(f"learned:{tmp_path / BEST}"), 0).next().rewarded_s > 0
@@ -68,4 +68,4 @@ def test_what_does_not_fit_is_said_in_a_line(tmp_path: Path) -> None:
         with pytest.raises(InputError) as error:
             make_rollout(spec)
         assert "\n" not in str(error.value)
-    assert np.isfinite(make_problem({"name": "rollout"}, "small").training(1).reset(seed=0)[0]["job"]).all()
+    assert np.isfinite(make_problem({"name": "rollout"}, "small").environment(1).reset(seed=0)[0]["job"]).all()

@@ -18,7 +18,7 @@ from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.generator import Toy, Workload
 from rollmux_env.envs.placement.reward import Dollars
 from rollmux_env.errors import InputError
-from trainers.env_state import load_state, state_of
+from trainers.checkpoint import load_state, state_of
 from trainers.vec_env import NativeVecEnv, play
 
 STREAMS = 6

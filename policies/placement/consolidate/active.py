@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +28,7 @@ class Active:
             jobs come the shapes of those that are free and have several.
         of_job: (J,) of each row of its jobs, and of their shapes, the row of the job.
         home: (n,) row in `groups` where each job runs, NOWHERE for the one that waits.
-        shape: (n,) number of the shape that each has now.
+        of_shape: (n,) number of the shape that each has now.
         rank: (n,) its place among the members there.
         free: (n,) 1 where it may be given another place: it may be moved, or waits.
     """
@@ -39,7 +40,7 @@ class Active:
     view: View
     of_job: Ints
     home: Ints
-    shape: Ints
+    of_shape: Ints
     rank: Ints
     free: Ints
 
@@ -116,31 +117,48 @@ def plan_of(now: Active) -> Plan:
     """
     n = now.rows.size
     state, jobs, groups = now.state, now.view.jobs[:n], now.view.groups
-    moved = (jobs["group"] != now.home) | (jobs["of_shape"] != now.shape)
+    moved = (jobs["group"] != now.home) | (jobs["of_shape"] != now.of_shape)
     actions: list[Place | Move] = []
     founded = 0
     for group in np.unique(jobs["group"][moved]).tolist():
         members = groups["members"][group, : groups["n_members"][group]].tolist()
         movers = [job for job in members if moved[job]]
-        residents = [job for job in members if not moved[job]]
-        known = {number: number for job in residents for number in jobs["pins"][job, : jobs["n_pins"][job]].tolist()}
-        if residents:
+        known = {node: node for job in members if not moved[job] for node in _pins(jobs, job)}
+        stays = len(movers) < len(members)
+        if stays:
             number = int(groups["id"][group])
             next_node = int(state.view.groups["next_number"][now.looked[group]])
         else:
-            number = state.next_group_id + founded
-            next_node = 0
+            number, next_node = state.next_group_id + founded, 0
             founded += 1
-        for job in movers:
-            pins = jobs["pins"][job, : jobs["n_pins"][job]].tolist()
-            there = tuple(sorted(known[node] for node in pins if node in known))
-            new = [node for node in pins if node not in known]
-            first = not residents and job == movers[0]
-            training_nodes = int(groups["training_nodes"][group]) if first else 0
-            shape = int(jobs["of_shape"][job])
-            placement = Placement(None if first else number, there, len(new), training_nodes, shape=shape)
-            known.update(zip(new, range(next_node, next_node + len(new)), strict=True))
-            next_node += len(new)
+        joining = [(int(jobs["of_shape"][job]), _pins(jobs, job)) for job in movers]
+        to = placements(number, joining, None if stays else int(groups["training_nodes"][group]), known, next_node)
+        for job, placement in zip(movers, to, strict=True):
             kind = Place if now.home[job] == NOWHERE else Move
             actions.append(kind(state.job_id(int(now.rows[job])), placement))
     return tuple(actions)
+
+
+def placements(
+    number: int, joining: Iterable[tuple[int, Sequence[int]]], founding: int | None, known: Mapping[int, int], next_node: int = 0
+) -> Iterator[Placement]:
+    """The placements of jobs that join a group one after the other.
+
+    Args:
+        number: of the group. joining: of each job, the number of its shape and its rollout nodes, in any numbering.
+        founding: training nodes of a group that the first of them opens; None of one that is there.
+        known: numbers in the group of the nodes of who is there. next_node: the number of its next node.
+    """
+    known = dict(known)
+    for shape, pins in joining:
+        there = tuple(sorted(known[node] for node in pins if node in known))
+        new = [node for node in pins if node not in known]
+        known.update(zip(new, range(next_node, next_node + len(new)), strict=True))
+        next_node += len(new)
+        yield Placement(number if founding is None else None, there, len(new), founding or 0, shape=shape)
+        founding = None
+
+
+def _pins(jobs: Records, job: int) -> list[int]:
+    pins: list[int] = jobs["pins"][job, : jobs["n_pins"][job]].tolist()
+    return pins

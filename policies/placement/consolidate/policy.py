@@ -17,7 +17,7 @@ from rollmux_env.kernel.lns_value import Regrouping, home_type
 from rollmux_env.kernel.pools import count_nodes
 from rollmux_env.kernel.tables import NOWHERE
 
-_OVERLOOKED = 0.5  # share of the shapes of a job that is put back: else it always gets the best beside those that are there first
+_OVERLOOKED = 0.5  # share of the rows of a job that is put back: else it always gets the best beside those that are there first
 
 
 class Consolidate:
@@ -69,7 +69,7 @@ class Consolidate:
         return (Wait(newcomer) if part.host is None else Place(newcomer, part.host),)
 
     def budget_of(self, now: Active) -> int:
-        """Groups and places that one search looks at: the shapes of a job share the count of one."""
+        """Groups and places that one search looks at: the rows of a job share the count of one."""
         if now.others.size:  # other decisions look at the other groups anyway
             return self.budget
         return self.budget * now.of_job.size // now.rows.size
@@ -84,8 +84,8 @@ class Consolidate:
         waiting = jobs.take(np.flatnonzero(~runs))
         alone = count_nodes(limits, waiting, waiting["rollout_nodes"])
         usd_per_hour = float(((state.nodes - state.held_nodes() + alone).sum(axis=1) * limits.pools["usd"]).sum())
-        homes = np.zeros(rows.size, dtype=home_type(now.view.jobs["pins"].shape[1]))
-        homes["group"], homes["of_shape"], homes["rank"], homes["free"] = now.home, now.shape, now.rank, now.free
+        homes = np.zeros(rows.size, dtype=home_type(now.view.jobs["pins"][0].size))
+        homes["group"], homes["of_shape"], homes["rank"], homes["free"] = now.home, now.of_shape, now.rank, now.free
         homes["pins"], homes["n_pins"] = now.view.jobs["pins"][: rows.size], now.view.jobs["n_pins"][: rows.size]
         homes["stay_h"], homes["iterations"] = stay_h, iterations
         homes["pause_h"] = np.maximum(0.0, jobs["paused_until_s"] - state.now_s) / 3600

@@ -47,72 +47,55 @@ class Problem:
     nodes_max: Sequence[float]
 
 
-@dataclass(frozen=True)
-class Fractions:
-    """A solution.
+def solve(problem: Problem) -> tuple[Floats, float] | None:
+    """Find the cheapest worker sets and, on them, the fractions with the most throughput; None where `max_nodes` allows none.
 
-    Attributes:
-        time: (J, K) fraction of time of each job on each type.
-        sets: (K,) worker sets of each type.
-        usd_per_hour: their price.
-        relaxed_usd_per_hour: least price if worker sets came in fractions: no whole numbers cost less.
+    Returns:
+        (J, K) fraction of time of each job on each type, and the least price if worker sets came in fractions, $/h: no whole
+        numbers cost less.
     """
-
-    time: Floats
-    sets: Ints
-    usd_per_hour: float
-    relaxed_usd_per_hour: float
-
-
-def solve(problem: Problem) -> Fractions | None:
-    """Find the cheapest worker sets and, on them, the fractions with the most throughput; None where `max_nodes` allows none."""
-    jobs, types = problem.speed.shape
+    types = len(problem.usd_per_hour)
     usd = np.concatenate([np.zeros(problem.speed.size), problem.usd_per_hour])
     relaxed = _optimum(problem, usd)
     whole = None if relaxed is None else _optimum(problem, usd, whole=True)
     if relaxed is None or whole is None:
         return None
-    sets = np.rint(whole[-types:]).astype(np.int64)
     work = np.concatenate([-problem.speed.ravel(), np.zeros(types)])
-    best = _optimum(problem, work, sets=sets)
+    best = _optimum(problem, work, sets=np.rint(whole[-types:]).astype(np.int64))
     if best is None:  # by a rounding error of the solver
         best = whole
-    time = np.clip(best[:-types], 0.0, 1.0).reshape(jobs, types)
-    return Fractions(time, sets, dot(problem.usd_per_hour, sets), dot(usd, relaxed))
+    return np.clip(best[:-types], 0.0, 1.0).reshape(-1, types), dot(usd, relaxed)
 
 
 def _optimum(problem: Problem, cost: Floats, whole: bool = False, sets: Ints | None = None) -> Floats | None:
     """Minimise a cost of the columns x, row by row, and N; `sets` fixes N. None where the rows allow nothing."""
-    jobs, types = problem.speed.shape
+    jobs, types, pools = len(problem.least), len(problem.usd_per_hour), len(problem.nodes_max)
     infinite = highspy.kHighsInf
-    job, kind = (axis.ravel() for axis in np.indices(problem.speed.shape))
+    job, kind = np.repeat(np.arange(jobs), types), np.tile(np.arange(types), jobs)
     n = job.size
-    # Rows: time of a job, its effective speed, sets of a type, nodes of a pool.
-    rows = np.concatenate(
-        [np.stack([job, jobs + job, 2 * jobs + kind], axis=1).ravel(), _set_rows(jobs, types, problem.nodes.shape[1])]
-    )
-    values = np.concatenate([np.stack([np.ones(n), problem.speed.ravel(), np.ones(n)], axis=1).ravel(), _set_values(problem)])
+    # Rows: time of a job, its effective speed, sets of a type, nodes of a pool. Columns: fractions of time, then sets of a type.
+    of_sets = [2 * jobs + np.arange(types), *(np.full(types, 2 * jobs + types + k) for k in range(pools))]
+    rows = np.concatenate([np.stack([job, jobs + job, 2 * jobs + kind], axis=1).ravel(), np.stack(of_sets, axis=1).ravel()])
+    speeds = np.stack([np.ones(n), problem.speed.ravel(), np.ones(n)], axis=1)
+    values = np.concatenate([speeds.ravel(), np.column_stack([-np.ones(types), problem.nodes]).ravel()])
     slack = 0.0 if sets is None else FEASIBILITY
-    low = np.concatenate(
-        [np.full(jobs, -infinite), problem.least * (1 - slack), np.full(types + problem.nodes.shape[1], -infinite)]
-    )
-    pools = np.minimum(np.asarray(problem.nodes_max, dtype=np.float64), infinite)
-    high = np.concatenate([np.ones(jobs), np.full(jobs, infinite), np.zeros(types), pools])
+    low = np.concatenate([np.full(jobs, -infinite), problem.least * (1 - slack), np.full(types + pools, -infinite)])
+    nodes_max = np.minimum(np.asarray(problem.nodes_max, dtype=np.float64), infinite)
+    high = np.concatenate([np.ones(jobs), np.full(jobs, infinite), np.zeros(types), nodes_max])
     column_low = np.concatenate([np.zeros(n), np.zeros(types) if sets is None else sets])
     column_high = np.concatenate([(problem.speed.ravel() > 0).astype(float), np.full(types, jobs) if sets is None else sets])
 
     highspy.Highs.resetGlobalScheduler(True)
     highs = highspy.Highs()  # type: ignore[no-untyped-call]
-    highs.setOptionValue("output_flag", False)
-    highs.setOptionValue("threads", 1)
-    highs.setOptionValue("random_seed", 0)
+    options = {"output_flag": False, "threads": 1, "random_seed": 0, "mip_rel_gap": 0.0}
     for name in ("primal_feasibility_tolerance", "mip_feasibility_tolerance"):
-        highs.setOptionValue(name, FEASIBILITY)
-    highs.setOptionValue("mip_rel_gap", 0.0)
+        options[name] = FEASIBILITY
+    for name, value in options.items():
+        highs.setOptionValue(name, value)
     nothing = np.zeros(0, np.int32)
     highs.addRows(low.size, low, high, 0, nothing, nothing, np.zeros(0))
-    of_sets = 3 * n + (1 + problem.nodes.shape[1]) * np.arange(types)
-    starts = np.concatenate([3 * np.arange(n), of_sets]).astype(np.int32)  # three entries a fraction, one and the pools a type
+    first = np.concatenate([3 * np.arange(n), 3 * n + (1 + pools) * np.arange(types)])  # three entries a fraction, 1 + pools a type
+    starts = first.astype(np.int32)
     highs.addCols(n + types, cost, column_low, column_high, rows.size, starts, rows.astype(np.int32), values)
     if whole:
         highs.changeColsIntegrality(types, np.arange(n, n + types, dtype=np.int32), np.ones(types, dtype=np.uint8))
@@ -120,12 +103,3 @@ def _optimum(problem: Problem, cost: Floats, whole: bool = False, sets: Ints | N
     if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
     return np.array(highs.getSolution().col_value)
-
-
-def _set_rows(jobs: int, types: int, pools: int) -> Ints:
-    first = 2 * jobs + types  # row of the first pool
-    return np.stack([np.arange(2 * jobs, first), *(np.full(types, first + k) for k in range(pools))], axis=1).ravel()
-
-
-def _set_values(problem: Problem) -> Floats:
-    return np.column_stack([-np.ones(len(problem.nodes)), problem.nodes]).ravel()

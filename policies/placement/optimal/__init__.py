@@ -1,6 +1,5 @@
 """`optimal` and `optimal-work`: the exact reference points, for `bench` and `plan`. They cannot run jobs."""
 
-from policies.placement.optimal.plan import OptimalGroup, OptimalPlan
-from policies.placement.optimal.policy import Optimal
+from policies.placement.optimal.policy import Optimal, OptimalGroup, OptimalPlan
 
 __all__ = ["Optimal", "OptimalGroup", "OptimalPlan"]

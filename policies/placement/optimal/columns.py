@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from rollmux_env.cluster.state import State
@@ -54,6 +56,15 @@ class ColumnPool:
         """Whether every feasible group of the active jobs is in the pool: else what is read off it is no bound."""
         return not self._truncated
 
+    def hold(self, rows: Sequence[int]) -> None:
+        """Make these jobs the active ones."""
+        before = set(self.active)
+        for row in sorted(before - set(rows)):
+            self.drop(row)
+        for row in rows:
+            if row not in before:
+                self.add(row)
+
     def add(self, row: int) -> None:
         """Make a job of the state's job table active."""
         largest = min(int(self.state.limits.group_size_max), len(self.active) + 1, _MOST_MEMBERS)
@@ -62,10 +73,9 @@ class ColumnPool:
             size -= 1
             self._truncated.add(row)
         shapes, nodes, period_s = columns
-        width = max(self.members.shape[1], shapes.shape[1])
         shapes = np.sort(shapes, axis=1)  # jobs come in this order too
-        self.members = np.concatenate([_widened(self.members, width), _widened(self._jobs_of(shapes), width)])
-        self.shapes = np.concatenate([_widened(self.shapes, width), _widened(shapes, width)])
+        self.members = np.concatenate(widened(self.members, self._jobs_of(shapes)))
+        self.shapes = np.concatenate(widened(self.shapes, shapes))
         self.nodes = np.concatenate([self.nodes, nodes])
         jobs = self.state.view.jobs
         pools = np.stack([jobs["rollout_pool"][shapes[:, -1]], jobs["training_pool"][shapes[:, -1]]], axis=1)
@@ -91,19 +101,18 @@ class ColumnPool:
         solo_s = np.append(self.state.jobs.solo_s, 0.0)  # the padding's -1 finds the 0
         return np.asarray(solo_s[self.members].sum(axis=1) / self.period_s)
 
-    def positions(self) -> Ints:
-        """(N, M) members as positions in `active`, padded with len(active)."""
-        position = np.full(self.state.jobs.solo_s.shape[0] + 1, len(self.active))
+    def positions(self, members: Ints) -> Ints:
+        """(N, M) rows of active jobs as positions in `active`; the padding is len(active)."""
+        position = np.full(len(self.state.jobs.solo_s) + 1, len(self.active))
         position[self.active] = np.arange(len(self.active))
-        return np.asarray(position[self.members])
+        return np.asarray(position[members])
 
     def find(self, rows: list[int]) -> Ints:
         """Indices of the columns of a set of jobs."""
-        if len(rows) > self.members.shape[1]:
+        padding = len(self.members.T) - len(rows)
+        if padding < 0:
             return np.zeros(0, np.int64)
-        wanted = np.full(self.members.shape[1], -1)
-        wanted[self.members.shape[1] - len(rows) :] = sorted(rows)
-        return np.flatnonzero((self.members == wanted).all(axis=1))
+        return np.flatnonzero((self.members == [-1] * padding + sorted(rows)).all(axis=1))
 
     def rows(self, column: int) -> list[int]:
         """Rows of a column's members, ascending."""
@@ -150,7 +159,7 @@ class ColumnPool:
         asked = np.sort([max(jobs["rollout_nodes"][shapes]) for shapes in of_jobs])[::-1]
         room = packing(size, int(asked[:size].sum()))
         wanted = self._wanted(of_jobs)
-        free = self.max_columns - self.period_s.shape[0]
+        free = self.max_columns - self.period_s.size
         while True:
             n = max(1, min(self._room, free)) if size > 1 else self._room
             columns = Columns(np.empty((n, size), np.int64), np.empty((n, 2), np.int64), np.empty(n))
@@ -185,6 +194,7 @@ class ColumnPool:
         return np.asarray(owner[shapes])
 
 
-def _widened(members: Ints, width: int) -> Ints:
-    """The same rows with more padding in front."""
-    return np.pad(members, ((0, 0), (width - members.shape[1], 0)), constant_values=-1)
+def widened(*tables: Ints) -> list[Ints]:
+    """Tables of members (N, M), with padding in front so that all are as wide as the widest."""
+    width = max(len(table.T) for table in tables)
+    return [np.pad(table, ((0, 0), (width - len(table.T), 0)), constant_values=-1) for table in tables]

@@ -35,6 +35,10 @@ class Grouping:
     bound_usd_per_hour: float
 
 
+NOTHING = Grouping(np.zeros(0, np.int64), 0.0, 0.0, 0.0, 0.0)
+"""The grouping of no jobs."""
+
+
 def best_grouping(
     pool: ColumnPool, objective: Objective, node_limit: int | None = None, before: list[Before] | None = None
 ) -> Grouping | None:
@@ -50,7 +54,7 @@ def best_grouping(
     """
     limits = pool.state.limits
     program = Program(
-        pool.positions(),
+        pool.positions(pool.members),
         len(pool.active),
         pool.nodes,
         pool.pools,
@@ -121,15 +125,15 @@ def _fallback(pool: ColumnPool, program: Program, cost: Floats, before: list[Bef
 
 
 def _least_usd(pool: ColumnPool) -> Floats:
-    """(A,) price of the node-seconds of an iteration of each active job, $ s / h, in its best shape on the best training pool."""
+    """(A,) price of the node-seconds of an iteration of each active job, $ s / h, at its cheapest on the best training pool."""
     of_jobs = [pool.choices(row) for row in pool.active]
-    jobs, rows = pool.state.jobs, [shape for shapes in of_jobs for shape in shapes]
+    jobs, rows = pool.state.jobs, [row for rows in of_jobs for row in rows]
     rollout = jobs.rollout_nodes[rows] * jobs.rollout_s[rows]
     steps = np.where(jobs.rescale_s[rows] > 0, jobs.rescale_nodes[rows] * jobs.rescale_s[rows], np.inf)
     training = np.minimum(jobs.training_nodes[rows] * jobs.training_s[rows], steps.min(axis=1, initial=np.inf))
     prices = pool.state.limits.pools["usd"]
     usd = rollout * prices[jobs.rollout_pool[rows]] + training * prices[jobs.training_pool[rows]]
-    return np.minimum.reduceat(usd, np.cumsum([0, *(len(shapes) for shapes in of_jobs)])[:-1])
+    return np.minimum.reduceat(usd, np.cumsum([0, *(len(own) for own in of_jobs)])[:-1])
 
 
 def _least_usd_per_hour(pool: ColumnPool) -> float:

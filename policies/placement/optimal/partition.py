@@ -68,9 +68,9 @@ def _blocks(program: Program) -> list[tuple[Ints, Program]]:
     """The independent parts of a program, each with the numbers of its columns."""
     n = program.jobs
     first = program.positions.min(axis=1)
-    links = (np.repeat(first, program.positions.shape[1]), program.positions.ravel())
+    links = (np.repeat(first, len(program.positions.T)), program.positions.ravel())
     real = links[1] < n
-    graph = coo_array((np.ones(int(real.sum())), (links[0][real], links[1][real])), shape=(n, n))
+    graph = coo_array((np.ones(int(real.sum())), (links[0][real], links[1][real])), (n, n))
     count, label = connected_components(graph, directed=False)
     if count == 1 or program.limited:
         return [(np.arange(first.size), program)]

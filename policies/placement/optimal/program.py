@@ -198,10 +198,10 @@ def _model(program: Program, cost: Floats, columns: Ints) -> highspy.Highs:
 
 
 def _add(highs: highspy.Highs, program: Program, cost: Floats, columns: Ints) -> None:
-    n, counted = columns.size, program.counts.shape[1]
+    n, counted = columns.size, len(program.counts.T)
     counts = np.broadcast_to(program.jobs + 1 + np.arange(counted), (n, counted))  # the padding is number `jobs`: one too many here
     numbers = np.concatenate([program.positions[columns], counts], axis=1)
-    values = np.concatenate([np.ones((n, numbers.shape[1] - counted)), program.counts[columns]], axis=1)
+    values = np.concatenate([np.ones((n, len(numbers.T) - counted)), program.counts[columns]], axis=1)
     nonzero = numbers != program.jobs
     rows = (numbers - (numbers > program.jobs))[nonzero].astype(np.int32)
     starts = np.concatenate([[0], np.cumsum(nonzero.sum(axis=1))[:-1]]).astype(np.int32)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from policies.rollout import make_rollout
-from policies.rollout.parallelism_planner import Size
-from policies.rollout.rewards import RewardTimeout
+from policies.rollout.published import Size
+from policies.rollout.rounds import RewardTimeout
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.lengths import Lognormal

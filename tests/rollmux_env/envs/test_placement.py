@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.placement.algorithm1 import Algorithm1
-from policies.placement.alone import Solo
+from policies.placement.baselines import Solo
 from rollmux_env.cluster.events import Admitted, Moved
 from rollmux_env.cluster.plan import Move
 from rollmux_env.cluster.regroupings import Regroupings

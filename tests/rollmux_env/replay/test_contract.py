@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from policies.placement.algorithm1 import Algorithm1
-from policies.placement.alone import Solo
+from policies.placement.baselines import Solo
 from rollmux_env.replay.admission import admit_all
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics

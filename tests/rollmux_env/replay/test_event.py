@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.dispatch import DISPATCH, make_dispatch
-from policies.dispatch.round_robin import RoundRobin
+from policies.dispatch.rules import RoundRobin
 from policies.placement.algorithm1 import Algorithm1
-from policies.placement.alone import Colocated, Solo
+from policies.placement.baselines import Colocated, Solo
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Progressed, isolated
 from rollmux_env.cluster.plan import Move, Place, Plan, Policy
 from rollmux_env.cluster.state import State, apply

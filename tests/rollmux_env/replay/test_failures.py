@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
-from policies.placement.alone import Solo
+from policies.placement.baselines import Solo
 from rollmux_env.cluster.events import Admitted, Arrived, Departed
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.replay.event import Watch, replay_events

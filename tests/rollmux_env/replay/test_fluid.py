@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.placement.algorithm1 import Algorithm1
-from policies.placement.alone import Colocated, Solo
+from policies.placement.baselines import Colocated, Solo
 from policies.placement.regroup import Regroup
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Resumed
 from rollmux_env.cluster.plan import Move, Policy

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
-from policies.placement.alone import Colocated, Solo
+from policies.placement.baselines import Colocated, Solo
 from policies.placement.gavel import Gavel
 from policies.registry import make_runnable
 from rollmux_env.cluster.events import Admitted

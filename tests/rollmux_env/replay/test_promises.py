@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.dispatch.round_robin import RoundRobin
+from policies.dispatch.rules import RoundRobin
 from policies.registry import make_policy
 from rollmux_env.cluster.candidates import REASONS, candidates
 from rollmux_env.cluster.events import Admitted, Arrived, Placement, isolated

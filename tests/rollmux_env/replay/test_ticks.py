@@ -10,7 +10,7 @@ import pytest
 
 from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
-from policies.placement.alone import Solo
+from policies.placement.baselines import Solo
 from rollmux_env.bench.streams import sampled, workload
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Resumed, Ticked
 from rollmux_env.cluster.plan import Move, Plan, Policy

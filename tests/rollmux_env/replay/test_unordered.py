@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policies.placement.algorithm1 import Algorithm1
-from policies.placement.alone import Solo
+from policies.placement.baselines import Solo
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import Metrics, metrics
 from rollmux_env.replay.unordered import replay_unordered

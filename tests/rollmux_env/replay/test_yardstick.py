@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from policies.placement.alone import Solo
+from policies.placement.baselines import Solo
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InvariantError, PlanError

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from policies.dispatch import DISPATCH, make_dispatch
-from policies.dispatch.round_robin import RoundRobin
+from policies.dispatch.rules import RoundRobin
 from rollmux_env.errors import PlanError
 from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.view import GroupView, MemberView, WaitingPhase

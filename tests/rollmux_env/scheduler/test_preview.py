@@ -10,8 +10,7 @@ import pytest
 from hypothesis import assume, given
 
 from policies.placement.algorithm1 import Algorithm1
-from policies.placement.alone import Solo
-from policies.placement.blind import Random
+from policies.placement.baselines import Random, Solo
 from rollmux_env.cluster.candidates import _fill, candidates
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.cluster.plan import Policy

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
-from policies.placement.alone import Solo
+from policies.placement.baselines import Solo
 from policies.placement.consolidate import Consolidate
 from policies.placement.gavel import Gavel
 from policies.placement.optimal import Optimal

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from policies.rollout.plain import Plain
+from policies.rollout.published import Plain
 from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Job
 from rollmux_env.rollout.job import JobRollouts

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from policies.dispatch import make_dispatch
-from policies.placement.alone import Solo
+from policies.placement.baselines import Solo
 from policies.rollout import make_rollout
 from rollmux_env.errors import InputError
 from rollmux_env.replay.event import Watch, replay_events

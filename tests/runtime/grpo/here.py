@@ -58,7 +58,7 @@ def always_resizes(path: Path) -> str:
         cluster_features=STATE_FEATURES,
         widths=(1,),
     )
-    weights = {name: np.zeros(shape, np.float32) for name, shape in config.shapes().items()}
+    weights = {name: np.zeros(shape, np.float32) for name, shape in config.weight_sizes().items()}
     weights["skip.weight"][0, ROW_FEATURES.index("resize")] = 1.0
     write_policy(path, config, weights)
     return f"learned:{path}"

@@ -1,11 +1,12 @@
-"""`uniform`: half of each type's GPUs trains, half samples, with the best plans on these halves."""
+"""The yardsticks of `hex`: `uniform` halves every type, `exhaustive` looks at every training plan of the family."""
 
 from __future__ import annotations
 
 from itertools import product
+from math import inf
 
 from policies.allocation.plan_table import PlanTable
-from policies.allocation.training import fastest
+from policies.allocation.plans import fastest
 from rollmux_env.errors import InputError
 from rollmux_env.timing.allocation import Allocation, Budget
 from rollmux_env.timing.work import Work
@@ -28,3 +29,22 @@ def uniform(work: Work, budget: Budget) -> Allocation:
         if allocation is not None:
             return allocation
     raise InputError("budget: holds no plan")
+
+
+MOST_GPUS = 96
+
+
+def exhaustive(work: Work, budget: Budget) -> Allocation:
+    """The allocation with the shortest iteration of all.
+
+    Raises:
+        InputError: the budget holds no plan, or more than `MOST_GPUS` GPUs; one line.
+    """
+    if (count := sum(budget.counts)) > MOST_GPUS:
+        raise InputError(f"exhaustive: is for budgets of at most {MOST_GPUS} GPUs, not {count}")
+    table = PlanTable(work, budget)
+    best: Allocation | None = None
+    for timed in table.plans:
+        best = table.complete(timed, inf if best is None else best.iteration_s) or best
+    assert best is not None  # the table holds a plan
+    return best

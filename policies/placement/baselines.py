@@ -1,0 +1,139 @@
+"""Baselines: `solo`, `colocated`, `random`, `most-idle`, and the yardstick `naive`.
+
+`solo` (standard disaggregation) and `colocated` (veRL's way) give every job nodes of its own. `random` and `most-idle` share nodes
+but ignore SLOs (paper, section 6.5). They respect physical limits: group size, training nodes, host memory and `max_nodes`. They
+add rollout nodes to a group only if too few existing nodes have room.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from policies.api import ArrivalPolicy, CandidateTable, Placement, State, candidates, isolated
+from policies.placement.algorithm1 import Algorithm1
+from rollmux_env.errors import InputError
+from rollmux_env.kernel.tables import Ints
+from rollmux_env.keys.job import Job
+from rollmux_env.replay.metrics import Outcome, outcome
+from rollmux_env.replay.unordered import replay_unordered
+from rollmux_env.scenario import Scenario
+
+
+class Solo(ArrivalPolicy):
+    """Every job on its own rollout and training nodes."""
+
+    keeps_slo = True
+
+    def place(self, state: State, job: Job) -> Placement | None:
+        """A new group, if there are nodes for it."""
+        return _with_room(state, job, isolated(job, state.cluster))
+
+
+class Colocated(ArrivalPolicy):
+    """Every job on its own training nodes, with both phases in turn.
+
+    The nodes and phases are those of the job's `colocated` block; without one, `training.nodes` and the phases' own lengths.
+    Rollouts on training nodes may be slower than on rollout nodes, so SLOs can be broken.
+    """
+
+    keeps_slo = False
+
+    def place(self, state: State, job: Job) -> Placement | None:
+        """Training nodes of the job's own, if there are enough.
+
+        Raises:
+            InputError: the job's `colocated.nodes` are more than the pool can ever have, or it is stale: on the same nodes its
+                phases take turns.
+        """
+        if job.staleness:
+            raise InputError(f"job {job.id}: staleness: does not go with --policy colocated, where phases take turns on one pool")
+        nodes = job.colocated.nodes if job.colocated else job.training.nodes
+        pool = state.cluster.pools[job.training.pool]
+        if pool.max_nodes is not None and nodes > pool.max_nodes:
+            raise InputError(f"job {job.id}: colocated.nodes: {nodes} nodes; the {job.training.pool} pool has {pool.max_nodes}")
+        return _with_room(state, job, Placement(None, training_nodes=nodes, colocated=True))
+
+
+def _with_room(state: State, job: Job, placement: Placement) -> Placement | None:
+    return placement if state.has_room({job.id: placement}) else None
+
+
+class Random(ArrivalPolicy):
+    """Uniform over the groups with room and a new group, then uniform over nodes.
+
+    Args:
+        seed: seed of the choices.
+    """
+
+    keeps_slo = False
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def place(self, state: State, job: Job) -> Placement | None:
+        """A random place, if there is any."""
+        table = candidates(state, job.id)
+        groups = np.unique(table.group[table.physical])
+        if not groups.size:
+            return None
+        rows = _fewest_new_nodes(table, int(self._random.choice(groups)))
+        return table.placement(int(self._random.choice(rows)))
+
+
+class MostIdle(ArrivalPolicy):
+    """The group with the largest idle share, then its least loaded nodes; a new group only where none has room."""
+
+    keeps_slo = False
+
+    def place(self, state: State, job: Job) -> Placement | None:
+        """The most idle place, if there is any."""
+        table = candidates(state, job.id)
+        open_groups = np.unique(table.group[table.physical])
+        if not open_groups.size:
+            return None
+        shared = [int(group) for group in open_groups if group >= 0]
+        group = max(shared, key=lambda g: (idle_share(state, g), -g), default=-1)
+        rows = _fewest_new_nodes(table, group)
+        row = min(rows.tolist(), key=lambda r: (_load_s(state, table, r), r))
+        return table.placement(row)
+
+
+def idle_share(state: State, group_id: int) -> float:
+    """Share of a group's node-seconds in a period in which no phase runs."""
+    row = state.group_row(group_id)
+    assert row is not None
+    groups = state.groups
+    rollout_nodes, training_nodes = int(groups.n_nodes[row]), int(groups.training_nodes[row])
+    busy_s = groups.node_load_s[row, :rollout_nodes].sum() + groups.training_load_s[row] * training_nodes
+    return 1.0 - float(busy_s / (groups.period_s[row] * (rollout_nodes + training_nodes)))
+
+
+def _fewest_new_nodes(table: CandidateTable, group: int) -> Ints:
+    """Rows of a group that are physical and add the fewest rollout nodes."""
+    rows = np.flatnonzero(table.physical & (table.group == group))
+    new_nodes = table.new_nodes[rows]
+    return np.asarray(rows[new_nodes == new_nodes.min()])
+
+
+def _load_s(state: State, table: CandidateTable, row: int) -> float:
+    """Summed rollout load of the existing nodes that a row pins the job to."""
+    group_row = state.group_row(int(table.group[row]))
+    if group_row is None:
+        return 0.0
+    numbers = state.groups.node_number[group_row, : state.groups.n_nodes[group_row]]
+    return float(state.groups.node_load_s[group_row, : numbers.size][np.isin(numbers, table.nodes[row])].sum())
+
+
+class Naive:
+    """Jobs share nodes as under `rollmux`, and run their phases whenever they are ready: see `rollmux_env.replay.unordered`.
+
+    Args:
+        prune: as of Algorithm 1.
+    """
+
+    def __init__(self, prune: bool = True) -> None:
+        self._planner = Algorithm1(prune=prune)
+
+    def replay(self, scenario: Scenario, check: bool = False) -> Outcome:
+        """Replay a scenario and measure it."""
+        return outcome(replay_unordered(scenario, self._planner, check))

@@ -1,0 +1,252 @@
+"""Worker sets: the resource types of the pools, the speed of a job on each, and the turns that jobs take.
+
+A resource type is a worker set of so many rollout and training nodes, of a pool each, held by one job at a time. The types are
+those that the present jobs ask for. A job runs on any set that has the nodes of one of its modes.
+
+A schedule of rounds with given shares of each job on each set exists exactly if the shares of every job and of every set sum to at
+most 1 (Birkhoff and von Neumann: such a matrix is a mixture of matchings, and a matching is a round). The program ensures this for
+the jobs, and the sets are filled first fit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from policies.placement.gavel.program import Problem, solve
+from rollmux_env.kernel.alone import alone_s
+from rollmux_env.kernel.tables import TOLERANCE, Floats
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.job import Job
+
+LEAST_SHARE = 1e-8  # of a set's time; less is the solver's rounding
+
+
+class Kind(NamedTuple):
+    """A resource type: rollout and training nodes of a worker set, and the names of their pools; "" where there are no nodes."""
+
+    rollout_nodes: int
+    training_nodes: int
+    rollout_pool: str
+    training_pool: str
+
+
+@dataclass(frozen=True)
+class RunMode:
+    """How a job runs on a worker set of its own.
+
+    Attributes:
+        iteration_s: seconds of an iteration.
+        rollout_gb, training_gb: host memory that keeps the job resident, GB on each node of either pool.
+        rollout_device_gb, training_device_gb: memory that it keeps on each of their GPUs, GB.
+        rollout_busy_s, training_busy_s: node-seconds of its phases in an iteration, by the pool whose nodes they run on.
+    """
+
+    iteration_s: float
+    rollout_gb: float
+    training_gb: float
+    rollout_device_gb: float
+    training_device_gb: float
+    rollout_busy_s: float
+    training_busy_s: float
+
+
+def nodes_of(kind: Kind) -> Counter[str]:
+    """Nodes of a worker set, by name of the pool."""
+    nodes: Counter[str] = Counter()
+    nodes[kind.rollout_pool] += kind.rollout_nodes
+    nodes[kind.training_pool] += kind.training_nodes
+    return +nodes
+
+
+def kinds_for(jobs: Sequence[Job], training_slowdown: float | None) -> list[Kind]:
+    """Worker sets for the jobs: disaggregated, training nodes alone and, with a slowdown, rollout nodes alone."""
+    types: set[Kind] = set()
+    for job in jobs:
+        rollout, training = job.rollout, job.training
+        types.add(Kind(rollout.nodes, training.nodes, rollout.pool, training.pool))
+        if job.staleness:
+            continue
+        types.add(Kind(0, job.colocated.nodes if job.colocated else training.nodes, "", training.pool))
+        if training_slowdown is not None:
+            types.add(Kind(rollout.nodes, 0, rollout.pool, ""))
+    return sorted(types)
+
+
+def fastest_mode(job: Job, kind: Kind, cluster: Cluster, training_slowdown: float | None) -> RunMode | None:
+    """The fastest mode of a job on a worker set; None where it has none or a node has too little memory."""
+    modes = [mode for mode in _modes(job, kind, training_slowdown) if fits([mode], kind, cluster)]
+    return min(modes, key=lambda mode: mode.iteration_s, default=None)
+
+
+def _modes(job: Job, kind: Kind, training_slowdown: float | None) -> list[RunMode]:
+    rollout_nodes = kind.rollout_nodes if kind.rollout_pool == job.rollout.pool else 0
+    training_nodes = kind.training_nodes if kind.training_pool == job.training.pool else 0
+    rollout, training = job.rollout, job.training
+    both_gb = rollout.host_memory_gb + training.host_memory_gb
+    own_gb, both_device_gb = (rollout.device_gb, training.device_gb), rollout.device_gb + training.device_gb
+    modes = []
+    if rollout_nodes >= rollout.nodes and training_nodes >= training.nodes:
+        training_s = job.training_s(training_nodes)
+        iteration_s = alone_s(rollout.worst_case_s, training_s, job.sync_s, job.staleness)
+        busy_s = (rollout.worst_case_s * rollout.nodes, training_s * training_nodes)
+        modes.append(RunMode(iteration_s, rollout.host_memory_gb, training.host_memory_gb, *own_gb, *busy_s))
+    if job.staleness:
+        return modes  # on the same nodes its phases would take turns
+    alone = job.colocated.nodes if job.colocated else training.nodes
+    if training_nodes >= alone:
+        block = job.colocated
+        iteration_s = block.rollout_s + block.training_s if block else rollout.worst_case_s + training.worst_case_s
+        modes.append(RunMode(iteration_s, 0.0, both_gb, 0.0, both_device_gb, 0.0, iteration_s * alone))
+    if training_slowdown is not None and rollout_nodes >= rollout.nodes:
+        training_s = training.worst_case_s * training_slowdown * training.nodes / rollout.nodes
+        iteration_s = rollout.worst_case_s + training_s
+        modes.append(RunMode(iteration_s, both_gb, 0.0, both_device_gb, 0.0, iteration_s * rollout.nodes, 0.0))
+    return modes
+
+
+def fits(modes: Sequence[RunMode], kind: Kind, cluster: Cluster) -> bool:
+    """Whether jobs can be resident on the same worker set."""
+    limits_gb: dict[str, float | None] = {}
+    for side, name in (("rollout", kind.rollout_pool), ("training", kind.training_pool)):
+        if name:
+            pool = cluster.pools[name]
+            limits_gb |= {f"{side}_gb": pool.node_memory_gb, f"{side}_device_gb": pool.device_memory_gb}
+    return all(
+        sum(getattr(mode, name) for mode in modes) <= limit_gb * (1 + TOLERANCE)
+        for name, limit_gb in limits_gb.items()
+        if limit_gb is not None
+    )
+
+
+@dataclass(frozen=True)
+class TimeShare:
+    """A job's part in a worker set.
+
+    Attributes:
+        job_id: whose.
+        share: fraction of the set's time.
+        mode: how it runs there.
+    """
+
+    job_id: str
+    share: float
+    mode: RunMode
+
+
+@dataclass(frozen=True)
+class WorkerSet:
+    """Nodes that one job at a time holds for a round.
+
+    Attributes:
+        kind: its type.
+        shares: of the jobs that are resident.
+    """
+
+    kind: Kind
+    shares: list[TimeShare] = field(default_factory=list)
+
+    @property
+    def free(self) -> float:
+        """Unassigned fraction of its time."""
+        return 1.0 - sum(one.share for one in self.shares)
+
+    def takes(self, mode: RunMode, cluster: Cluster) -> bool:
+        """Return whether another job can be resident."""
+        return fits([*(one.mode for one in self.shares), mode], self.kind, cluster)
+
+    def add(self, job_id: str, share: float, mode: RunMode) -> float:
+        """Keep a job resident for a share of the time, or for as much as is free; returns which."""
+        share = min(share, self.free)
+        self.shares.append(TimeShare(job_id, share, mode))
+        return share
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Worker sets, and the residents of each.
+
+    Attributes:
+        relaxed_usd_per_hour: the linear program's value without whole numbers: no whole sets cost less.
+    """
+
+    sets: tuple[WorkerSet, ...] = ()
+    relaxed_usd_per_hour: float = 0.0
+
+    @property
+    def nodes(self) -> Counter[str]:
+        """Nodes of all sets, by name of the pool."""
+        return sum((nodes_of(one.kind) for one in self.sets), Counter())
+
+    def time_shares(self) -> list[TimeShare]:
+        """All shares, set by set."""
+        return [share for one in self.sets for share in one.shares]
+
+    def without(self, job_ids: Collection[str]) -> Allocation:
+        """The allocation without some jobs; unused sets are released."""
+        sets = [WorkerSet(one.kind, [share for share in one.shares if share.job_id not in job_ids]) for one in self.sets]
+        return Allocation(tuple(one for one in sets if one.shares), self.relaxed_usd_per_hour)
+
+
+def allocate(jobs: Sequence[Job], cluster: Cluster, training_slowdown: float | None) -> Allocation | None:
+    """Solve the program for some jobs and fill the worker sets; None where `max_nodes` allows no allocation, or none was found.
+
+    Args:
+        training_slowdown: as `Gavel`.
+    """
+    if not jobs:
+        return Allocation()
+    kinds = kinds_for(jobs, training_slowdown)
+    modes = [[fastest_mode(job, kind, cluster, training_slowdown) for kind in kinds] for job in jobs]
+    solution = solve(_problem(jobs, kinds, modes, cluster))
+    if solution is None:
+        return None
+    fractions, relaxed_usd_per_hour = solution
+    columns = zip(kinds, zip(*modes, strict=True), fractions.T, strict=True)
+    sets = [one for kind, own, time in columns for one in _fill(kind, jobs, own, time, cluster)]
+    allocation = Allocation(tuple(sets), relaxed_usd_per_hour)
+    return None if too_many(allocation.nodes, cluster) else allocation
+
+
+def _problem(jobs: Sequence[Job], kinds: Sequence[Kind], modes: Sequence[Sequence[RunMode | None]], cluster: Cluster) -> Problem:
+    """The program for some jobs, with the pools that they use."""
+    asked = [nodes_of(kind) for kind in kinds]
+    pools = {name: pool for name, pool in cluster.pools.items() if any(name in nodes for nodes in asked)}
+    nodes = np.array([[one[name] for name in pools] for one in asked], dtype=np.int64)
+    iterations = [[job.solo_s / mode.iteration_s if mode else 0.0 for mode in row] for job, row in zip(jobs, modes, strict=True)]
+    return Problem(
+        speed=np.array(iterations),
+        least=np.array([1 / job.slo for job in jobs]),
+        nodes=nodes,
+        usd_per_hour=(nodes * [pool.usd_per_node_hour for pool in pools.values()]).sum(axis=1),
+        nodes_max=[inf if pool.max_nodes is None else pool.max_nodes for pool in pools.values()],
+    )
+
+
+def too_many(nodes: Counter[str], cluster: Cluster) -> list[str]:
+    """Names of the pools that do not have so many nodes."""
+    return [name for name, pool in cluster.pools.items() if pool.max_nodes is not None and nodes[name] > pool.max_nodes]
+
+
+def _fill(kind: Kind, jobs: Sequence[Job], modes: Sequence[RunMode | None], time: Floats, cluster: Cluster) -> list[WorkerSet]:
+    """Assign the jobs' fractions of time on a type, first fit. A job uses several sets if none has enough time.
+
+    Sets without host memory for a job are passed over, whatever their time; so there can be more sets than the program asks for.
+    Sets that no job needs are left out.
+    """
+    sets: list[WorkerSet] = []
+    for job, mode, left in zip(jobs, modes, time.tolist(), strict=True):
+        if mode is None:
+            continue
+        for one in sets:
+            if left > LEAST_SHARE and one.free > LEAST_SHARE and one.takes(mode, cluster):
+                left -= one.add(job.id, left, mode)
+        if left > LEAST_SHARE:
+            sets.append(WorkerSet(kind))
+            sets[-1].add(job.id, left, mode)
+    return sets
