@@ -14,13 +14,12 @@ import ray
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import CHECKPOINTS
-from runtime.execution.checkpointing import CheckpointWriter
+from runtime.execution.checkpointing import CheckpointWriter, restore_randomness
 from runtime.execution.job_log import iteration_line, note, start_line
 from runtime.execution.job_processes import mark_process
 from runtime.execution.job_session import JobSession
 from runtime.execution.memory_watch import watch_memory
 from runtime.execution.messages import Done, End, Order, OutOfOrder, Stopped
-from runtime.execution.randomness import restore_randomness
 from runtime.export import keep_model
 from runtime.jobs.named import load_named
 from runtime.jobs.spec import JobSpec

@@ -10,8 +10,7 @@ from rollmux_env.cluster.events import Progress
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.members import HoldName
-from runtime.execution.bell import Bell
-from runtime.execution.job_records import Actors, Ending, Permits, Place, ProfilePass, Residency, Saved, Tail
+from runtime.execution.job_records import Actors, Bell, Ending, Permits, Place, ProfilePass, Residency, Saved, Tail
 from runtime.execution.messages import Order, Report
 from runtime.jobs.shapes import nodes_in
 from runtime.jobs.spec import JobSpec
@@ -58,6 +57,16 @@ class JobHandle:
     def is_over(self) -> bool:
         """Whether it has done its last iteration; what it does since counts for none (`runtime.execution.solo`)."""
         return self.iteration >= self.spec.iterations and not self.spec.is_attached
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not come to its end, and is not about to."""
+        return not self.gone and self.ending.why is None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the nodes of its place."""
+        return frozenset(node.name for nodes in self.place.nodes.values() for node in nodes)
 
     @property
     def phase(self) -> HoldName | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import replace
+from numbers import Integral, Real
 from threading import RLock
 from time import monotonic
 from typing import Any
@@ -15,16 +17,18 @@ from rollmux_client import OutOfOrder as CannotBeNext
 from rollmux_client import Turn, Turns
 
 from runtime.execution.leaving import Used, measure, park, timed
-from runtime.execution.messages import Nodes, OutOfOrder, Report
+from runtime.execution.messages import Checkpoint, Done, Nodes, OutOfOrder, Report
 from runtime.execution.nodes import move_process, prepare_process
-from runtime.execution.plain import plain
 from runtime.execution.worker import ProgressReporter, Warner, Watch, Worker
 from runtime.execution.worker_calls import BESIDE, Handle, results
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node, Pool, boot_id, core_wait_s
 from runtime.memory import resident_gb
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, runtime_hook
+from runtime.residency.choice import Level, Waits
 from runtime.residency.footprint import Footprint
+
+_MOST = 10_000
 
 
 class JobSession:
@@ -325,3 +329,29 @@ class JobSession:
 
 _Usage = dict[Handle, tuple[float, float]]
 _OTHER: dict[Pool, Pool] = {"rollout": "training", "training": "rollout"}
+
+
+def plain(value: Any) -> Any:
+    """The same without anything of a user's classes: numbers that look like floats or integers become these.
+
+    Raises:
+        TypeError, ValueError: it is something else, or too much; one line.
+    """
+    kind = type(value)
+    if kind in (tuple, list, dict, str) and len(value) > _MOST:
+        raise ValueError(f"a job can tell the run {_MOST} values or characters at a time, not {len(value)}")
+    if value is None or kind in (bool, int, float, str) or isinstance(value, ray.actor.ActorHandle):
+        return value
+    if kind in (tuple, list):
+        return kind(plain(item) for item in value)
+    if kind is dict:
+        return {plain(key): plain(item) for key, item in value.items()}
+    if kind in (Checkpoint, Done, Report, Node, Level, Waits):
+        return kind(**{field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)})
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise TypeError(f"a job can tell the run numbers and text, not {kind.__name__}")

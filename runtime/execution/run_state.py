@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
@@ -41,7 +41,10 @@ from runtime.jobs.shapes import nodes_of_shapes
 from runtime.jobs.spec import JobSpec
 from runtime.journal.cold_starts import ColdStarts
 from runtime.journal.facts import Confined, Fact, Failed
-from runtime.machine import Pool
+from runtime.machine import Node, Pool
+
+if TYPE_CHECKING:
+    from runtime.execution.lifecycle import JobLifecycle
 
 _AGAIN_S = 1.0  # between attempts to write the journal
 
@@ -73,16 +76,6 @@ class Observer(Protocol):
         """A command of the scheduler's has been."""
 
 
-class Hands(Protocol):
-    """Who starts and ends the processes of jobs."""
-
-    def start(self, handle: JobHandle) -> None:
-        """A job has a place, and may have no processes."""
-
-    def evict(self, handle: JobHandle) -> None:
-        """The processes of a job are to end."""
-
-
 class RunState:
     """What a run is.
 
@@ -90,23 +83,19 @@ class RunState:
         plan: what is to be done. log: where it is written down. state, nodes: of the cluster, as they are when the run begins.
         watches: jobs are known anew when they take longer, and get a better place where they break their SLO; so it is too in a
             run that has jobs with shapes.
-        hands: makes who starts and ends the processes of the run's jobs. observer: watches it.
+        observer: watches it.
 
     Attributes:
+        lifecycle: starts and ends the processes of the run's jobs; it sets this itself.
         handles: jobs by id. cold_starts: which of theirs are provisional. residents: those whose state stays on its nodes.
         stopping: the run stops. over: the outcome, or the error that ends it.
         coming: jobs that have not arrived at the policy or been given up yet.
     """
 
+    lifecycle: JobLifecycle
+
     def __init__(
-        self,
-        plan: RunPlan,
-        log: RunLog,
-        state: State,
-        nodes: NodePool,
-        watches: bool,
-        hands: Callable[[RunState], Hands],
-        observer: Observer | None = None,
+        self, plan: RunPlan, log: RunLog, state: State, nodes: NodePool, watches: bool, observer: Observer | None = None
     ) -> None:
         def make_policy() -> Any:
             return make_runnable(plan.policy, plan.seed)
@@ -129,7 +118,6 @@ class RunState:
         self._observer = observer
         self._owed: list[Command] = []  # commands whose entries are not in the journal yet
         self._writable = asyncio.Event()
-        self._hands = hands(self)
 
     def tell(self, *news: facts.Fact, notes: tuple[Fact, ...] = ()) -> None:
         """Something has happened: decide, write down, carry out.
@@ -255,7 +243,7 @@ class RunState:
             case commands.Move():
                 handle.place.moving = True
             case commands.Evict():
-                self._hands.evict(handle)
+                self.lifecycle.evict(handle)
             case commands.Wait():
                 twin = self.scheduler.planner.shown.forecast()
                 why = reasons(twin, self._make_policy())[twin.waiting.index(handle.id)]
@@ -287,12 +275,16 @@ class RunState:
 
     def order(self, handle: JobHandle) -> None:
         """Let a job do its next iteration."""
-        self._hands.start(handle)
+        self.lifecycle.start(handle)
         handle.tell(handle.order(str(self.checkpoints(handle.id))), self.log.now())
 
     def checkpoints(self, job_id: str) -> Path:
         """Folder of a job's."""
         return Path(self.plan.folder) / CHECKPOINTS / job_id
+
+    def all_nodes(self) -> list[Node]:
+        """The nodes of the run; the scheduler knows only their names."""
+        return [cast("Node", node) for pool in POOLS for node in self.nodes.nodes(pool)]
 
     def present(self, handle: JobHandle) -> bool:
         """Whether a job has a seat: what it says is of its own processes, and not of those that it had before."""

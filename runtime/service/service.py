@@ -233,8 +233,8 @@ class Service:
         self._running()[0].lifecycle.node_changes.join(nodes)
 
     async def clear(self, node: str) -> dict[str, Any]:
-        """Somebody says that no lost lease uses a node; see `runtime.owners.http.watch.LeaseWatch.clear`."""
-        return {"node": node, "jobs": [*self.leases.watch.clear(node)]}
+        """Somebody says that no lost lease uses a node; see `runtime.owners.http.ledger.LeaseWatch.clear`."""
+        return {"node": node, "jobs": [*self.leases.ledger.clear(node)]}
 
     async def report(self) -> dict[str, Any]:
         """What every job, group and pool does; see `runtime.service.report.Reports.all`. What it says is in the journal."""
@@ -329,7 +329,7 @@ class Service:
             metrics.write("rollmux_pool_utilization", view.utilization, pool=pool)
         metrics.write("rollmux_queue_length", len(overview.queue))
         metrics.write("rollmux_usd_per_hour", overview.usd_per_hour)
-        metrics.write("rollmux_suspect_nodes", len(self.leases.watch.suspects()))
+        metrics.write("rollmux_suspect_nodes", len(self.leases.ledger.suspects()))
         metrics.write("rollmux_paused", float(overview.paused is not None))
         metrics.write("rollmux_stopping", float(overview.stopping))
         metrics.keep_jobs({handle.id for handle in run.handles.values() if not handle.gone})

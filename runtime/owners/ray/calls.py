@@ -1,4 +1,4 @@
-"""What the processes of jobs ask of the coordinator, and tell it."""
+"""What the processes of jobs ask of the coordinator, and tell it; how their orders end: the job goes on, leaves, or is done."""
 
 from __future__ import annotations
 
@@ -6,17 +6,28 @@ import asyncio
 from typing import Any
 
 from rollmux_env.scheduler import facts
-from runtime.execution.job_handle import PROFILE
+from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.job_records import how_far
-from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import MOST_WARNINGS, Checkpoint, Done, End, Order, Report, Stopped
 from runtime.execution.profiling import Profiling
-from runtime.execution.room import wait_for_room
-from runtime.execution.run_state import RunState
+from runtime.execution.run_state import Follows, RunState
+from runtime.execution.solo import SoloIterations
+from runtime.execution.space import wait_for_room
 from runtime.journal.facts import Absent, Offloaded
 from runtime.machine import Node, Pool, boot_id
-from runtime.owners.protocol import asked, continued, released, synced
-from runtime.owners.ray.iterations import Iterations
+from runtime.owners.protocol import (
+    Next,
+    asked,
+    checkpointed,
+    continued,
+    iterated,
+    left,
+    moved,
+    must_settle,
+    next_of,
+    released,
+    synced,
+)
 from runtime.phases import Paused
 
 
@@ -24,14 +35,13 @@ class JobCalls:
     """Answers jobs. Every method is called by a job's processes, with the job's id first.
 
     Args:
-        run: whose jobs they are. lifecycle, profiling, iterations: of it.
+        run: whose jobs they are. profiling, solo: of it.
     """
 
-    def __init__(self, run: RunState, lifecycle: JobLifecycle, profiling: Profiling, iterations: Iterations) -> None:
+    def __init__(self, run: RunState, profiling: Profiling, solo: SoloIterations) -> None:
         self._run = run
-        self._lifecycle = lifecycle
         self._profiling = profiling
-        self._iterations = iterations
+        self._solo = solo
 
     async def clock(self, job_id: str) -> tuple[str, float]:
         """Which machine's clock this is, and its reading at time 0."""
@@ -51,7 +61,7 @@ class JobCalls:
         handle.permits.since_s, handle.actors.has_come = None, True
         await self._run.written()
         if done is not None and self._run.present(handle):
-            self._iterations.completed(handle, done)
+            self._completed(handle, done)
         if self._run.stopping or handle.ending.resting:
             raise Stopped("stops with the run" if self._run.stopping else "waits for nodes")
         if handle.actors.order is None:
@@ -244,14 +254,20 @@ class JobCalls:
         handle = run.handles[job_id]
         if handle.gone or checkpoint.iterations > handle.iteration:
             return False  # of processes that the job had before
-        self._iterations.checkpointed(handle, checkpoint)
+        follows = checkpointed(handle, checkpoint, run.log.now())
+        if checkpoint.iterations == handle.iteration and self._leaves(handle):  # it has waited for that
+            self._leave(handle, follows)
+        else:
+            run.follow(follows)
         await run.written()
         return run.log.problem is None
 
     async def idle(self, job_id: str) -> None:
         """Nothing of a job that leaves its place is under way; it has no checkpoints."""
         await self._run.written()
-        self._iterations.idle(self._run.handles[job_id])
+        handle = self._run.handles[job_id]
+        if handle.ending.over_budget and self._leaves(handle):
+            self._leave(handle, Follows())
 
     async def full(self, job_id: str, problem: str) -> None:
         """There is no room for a job's checkpoint: wait until it may be tried again. Until then the job is in nobody's way.
@@ -283,4 +299,75 @@ class JobCalls:
         handle = self._run.handles[job_id]
         problem = f"{node} has {gb:.2f} GB of host memory; a node has {limit_gb:.2f} GB for jobs"
         where = handle.phase or "step"
-        await self._lifecycle.fail(handle, End("failed", where, problem), again=False)
+        await self._run.lifecycle.fail(handle, End("failed", where, problem), again=False)
+
+    def _completed(self, handle: JobHandle, done: Done) -> None:
+        """A job has carried out its order."""
+        if handle.iteration == PROFILE:
+            self._passed(handle, done)
+        elif handle.is_over:
+            self._solo.iterated(handle)
+        else:
+            self._iterated(handle, done)
+
+    def _leaves(self, handle: JobHandle) -> bool:
+        return handle.place.leaving and handle.lives and self._run.present(handle)
+
+    def _leave(self, handle: JobHandle, follows: Follows) -> None:
+        run = self._run
+        handle.place.leaving = False
+        match next_of(handle, handle.ending.over_budget, run.scheduler.is_to_go(handle.id)):
+            case Next.OVER_BUDGET:
+                self._end(handle, follows, over_budget=True)
+            case Next.MOVE:
+                handle.give_up()
+                run.follow(follows.then(moved(handle)))
+            case Next.MAKE_ROOM:
+                run.follow(follows)
+                self._run.lifecycle.make_room(handle)
+            case _:
+                run.follow(follows)
+                run.order(handle)
+
+    def _iterated(self, handle: JobHandle, done: Done) -> None:
+        run, now_s = self._run, self._run.log.now()
+        follows = iterated(handle, done, now_s, run.scheduler.state.job(handle.id).iterations)
+        what = next_of(handle, run.scheduler.state.is_over_budget(handle.id, now_s), False)
+        if what is Next.DONE:
+            self._end(handle, follows)
+        elif what is Next.OVER_BUDGET and not must_settle(handle, done):
+            self._end(handle, follows, over_budget=True)
+        elif what is Next.MOVE and done.movable and not done.keeps:
+            run.follow(follows.then(moved(handle)))
+        else:  # who leaves writes a checkpoint before that, and ends what is under way
+            run.follow(follows)
+            handle.ending.over_budget = what is Next.OVER_BUDGET
+            moves = what is Next.MOVE and handle.place.moving
+            goes = done.keeps and run.scheduler.is_to_go(handle.id)
+            handle.place.leaving = handle.ending.over_budget or (done.movable and (moves or goes))
+            if handle.ending.why is None:
+                run.order(handle)
+
+    def _end(self, handle: JobHandle, follows: Follows, over_budget: bool = False) -> None:
+        self._run.follow(follows.then(left(handle, over_budget)))
+        if over_budget or not self._solo.keeps(handle):
+            handle.gone = True
+            handle.tell(None, self._run.log.now())
+
+    def _passed(self, handle: JobHandle, done: Done) -> None:
+        """A pass of the profiler is over."""
+        handle.profile.movable, handle.actors.alive = done.movable, done.alive
+        handle.permits.began_s.clear()
+        handle.profile.passes -= 1
+        if handle.profile.passes or self._profiling.repeats(handle):
+            handle.profile.passes = max(1, handle.profile.passes)
+            self._run.order(handle)
+            return
+        profile_over = handle.profile.over
+        more = self._profiling.next_round()
+        handle.stand()
+        self._run.tell(facts.Profiled(handle.id), *more)
+        if profile_over is not None and not profile_over.done():
+            profile_over.set_result(None)
+        if self._profiling.is_crowded:
+            self._run.lifecycle.rest(handle)

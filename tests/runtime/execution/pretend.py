@@ -15,6 +15,7 @@ from runtime.checkpoints import begin_checkpoint, drop, place_of
 from runtime.execution import nodes
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import Checkpoint, Done, End, Report, Stopped
+from runtime.execution.processes import Processes
 from runtime.execution.run_plan import RunPlan
 from runtime.jobs.spec import parse_jobs
 from runtime.machine import Node, Pool
@@ -28,7 +29,7 @@ class Killed(BaseException):
     """The process of the coordinator is no more."""
 
 
-class Pretended:
+class Pretended(Processes):
     """The jobs of a run are tasks of this process.
 
     Args:
@@ -62,12 +63,6 @@ class Pretended:
     async def kill(self, handle: JobHandle) -> None:
         if handle in self.living:
             self.living[handle].cancel()
-
-    async def drop(self, handle: JobHandle) -> None:
-        return
-
-    async def close(self) -> None:
-        return
 
     async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
         return tuple(node for node in self.joining if node not in known)

@@ -14,7 +14,7 @@ import pytest
 
 from runtime.execution import lifecycle, memory_watch
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.plain import plain
+from runtime.execution.job_session import plain
 from runtime.execution.run_plan import Timeouts
 from runtime.journal.audit import audit
 from runtime.journal.write import JOURNAL, read_facts, record_of

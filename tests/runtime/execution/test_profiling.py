@@ -12,10 +12,9 @@ import pytest
 
 from rollmux_env.cluster.events import Admitted, Reprofiled, Warm
 from runtime.execution import nodes
-from runtime.execution.first_loads import has_loaded, note_loaded
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import Report
-from runtime.execution.profiles import job_as_stated, load_profile, profile_key
+from runtime.execution.profiles import has_loaded, job_as_stated, load_profile, note_loaded, profile_key
 from runtime.execution.run_plan import RunPlan
 from runtime.journal.cold_starts import ColdStarts, cold_starts_of
 from runtime.journal.facts import LEASE, PhaseSlice, Profiled

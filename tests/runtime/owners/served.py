@@ -83,7 +83,7 @@ class Served:
     def pass_time(self, seconds: float) -> None:
         """It is later, and the coordinator has looked."""
         self.driver.run.log.zero_s -= seconds
-        self.leases.watch.look()
+        self.leases.ledger.look()
 
     async def settle(self) -> None:
         """Let what has been decided be carried out."""

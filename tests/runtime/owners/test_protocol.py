@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +16,7 @@ from rollmux_client import ATTACHMENT, ITERATION, OutOfOrder, Turn, Turns
 from rollmux_env.scheduler import facts
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import Done, End, Report
-from runtime.machine import Node
+from runtime.execution.processes import Processes
 from runtime.refusals import Conflict
 from runtime.run.driver import RunDriver
 from tests.runtime.execution import pretend
@@ -97,7 +97,7 @@ def test_turns_are_as_a_plain_model_says(data: st.DataObject, staleness: int) ->
             model.open |= {phase} if may else set()
 
 
-class Waiting:
+class Waiting(Processes):
     """Processes of jobs that this test speaks for."""
 
     def start(self, handle: JobHandle) -> None:
@@ -108,16 +108,6 @@ class Waiting:
         raise AssertionError
 
     async def kill(self, handle: JobHandle) -> None: ...
-
-    async def drop(self, handle: JobHandle) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
-        return ()
-
-    async def dead_machines(self, machines: Collection[str]) -> set[str]:
-        return set()
 
 
 def listen(driver: RunDriver) -> list[Word]:
