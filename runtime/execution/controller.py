@@ -175,21 +175,22 @@ class Controller:
             note(f"its last checkpoint cannot be written: {one_line(' '.join(str(error).split()), 500)}")
 
     def _pause(self) -> None:
-        """Let no rollout of a stale job be under way."""
+        """Let no rollout of an asynchronous job be under way."""
         if hasattr(self._job, "pause"):
             self._job.pause()
 
     def _make(self, order: Order) -> None:
         """Make the job, under the permit of a rollout; from a checkpoint, where there is one.
 
-        The permit is kept for its first rollout. One of a stale job asks for its own, since it may have to wait for a training.
+        The permit is kept for its first rollout. That of an asynchronous job asks for its own,
+        since it may have to wait for a training.
         """
         session, spec, checkpoint = self._session, self._spec, order.checkpoint
-        asynchronous = spec.staleness > 0 and not order.profile
+        asynchronous = spec.is_asynchronous and not order.profile
         with session.initialise(keeps=not asynchronous):
             if spec.job_class is not None:
                 self._job = load_named(spec.job_class, spec.folder)(**spec.options)
-            elif spec.staleness:
+            elif spec.is_asynchronous:
                 from runtime.grpo.asynchronous import AsynchronousGrpo
 
                 self._job = AsynchronousGrpo(spec)

@@ -18,6 +18,7 @@ from runtime.journal.facts import PhaseSlice, Span
 from runtime.machine import Node, Pool
 from runtime.residency.choice import Waits
 
+_OF_REPORT = ("run_s", "done_s", "load_s", "offload_s", "cold", "stages", "host_gb", "device_gb", "stays", "core_wait_s")
 PROFILE = -1  # in place of an iteration's number
 
 
@@ -182,19 +183,10 @@ class JobHandle:
             asked_s=hold.asked_s,
             start_s=hold.start_s,
             end_s=now_s,
-            run_s=report.run_s,
-            done_s=report.done_s,
             permit_s=report.begun_s - hold.start_s,
-            load_s=report.load_s,
-            offload_s=report.offload_s,
-            cold=report.cold,
             switched=hold.switched,
-            stages=report.stages,
-            host_gb=report.host_gb,
-            device_gb=report.device_gb,
-            stays=report.stays,
-            core_wait_s=report.core_wait_s,
             ok=ok,
+            **{name: getattr(report, name) for name in _OF_REPORT},
             spans=spans if report.phase == "rollout" else (),
             extra=extra,
         )

@@ -94,7 +94,7 @@ class JobSession:
         return changed
 
     def beside(self) -> JobSession:
-        """For the rollouts of a stale job, in a thread of their own: they go by their own iterations."""
+        """For the rollouts of an asynchronous job, in a thread of their own: they go by their own iterations."""
         other = copy(self)
         other.in_step, other.where, other.turns = False, "", Turns()
         return other
@@ -226,7 +226,7 @@ class JobSession:
 
     def start_worker(self, node: Node, target: str, *arguments: Any, **options: Any) -> WorkerHandle:
         remote: Any = ray.remote
-        beside = self._spec.staleness or self._spec.rewards.workers
+        beside = self._spec.is_asynchronous or self._spec.rewards.workers
         made = remote(concurrency_groups={BESIDE: 1})(Worker) if beside else remote(Worker)
         actor = made.options(
             num_cpus=0,
@@ -314,7 +314,7 @@ class JobSession:
 
     def _check_order(self, phase: PhaseOfJob) -> None:
         turns = self.turns
-        if self._spec.staleness and not self.worst_case and phase != "sync":  # its rollouts are of iterations of their own
+        if self._spec.is_asynchronous and not self.worst_case and phase != "sync":  # its rollouts are of iterations of their own
             return
         number = {"rollout": turns.rollouts, "train": turns.trainings, "sync": turns.trainings - 1}[phase]
         try:

@@ -388,8 +388,8 @@ class JobLifecycle:
 
 
 def _busy_since(handle: JobHandle) -> list[tuple[float, HoldName | None]]:
-    """Since when a job has had no need to wait, and for which phase; of a stale job on either side."""
-    if handle.spec.staleness and handle.iteration != PROFILE and handle.actors.has_come:
+    """Since when a job has had no need to wait, and for which phase; of an asynchronous job on either side."""
+    if handle.spec.is_asynchronous and handle.iteration != PROFILE and handle.actors.has_come:
         running = [(hold.since_s, phase) for phase, hold in handle.permits.holds.items() if hold.since_s]
         if running or handle.waits_for_permit:
             return [*running]

@@ -13,10 +13,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from runtime.execution.controller import Controller
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.job_processes import end_job_processes
+from runtime.execution.job_processes import end_job_processes, is_alive
 from runtime.execution.messages import End
 from runtime.execution.nodes import dead_machines, new_nodes
-from runtime.execution.own_ray import is_alive
 from runtime.execution.processes import Processes
 from runtime.execution.ray_health import RayDied
 from runtime.machine import Node

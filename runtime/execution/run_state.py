@@ -8,19 +8,17 @@ whoever has something to tell waits (`written`).
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
-from rollmux_env.cluster.demand import demand_of
 from rollmux_env.cluster.events import Admitted, Moved, Reprofiled
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, InvariantError, PlanError
-from rollmux_env.keys.cluster import ONE_DEVICE
 from rollmux_env.keys.job import Job
-from rollmux_env.keys.queue import beyond_quota
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import Command
 from rollmux_env.scheduler.core import Entry, Scheduler
@@ -33,11 +31,11 @@ from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.job_records import Asked, Hold
 from runtime.execution.messages import End, Stopped
 from runtime.execution.nodes import POOLS
+from runtime.execution.pools import beyond, too_few_nodes, too_large
 from runtime.execution.residents import Residents
 from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.shape_estimates import shape_lines
-from runtime.jobs.shapes import nodes_of_shapes
 from runtime.jobs.spec import JobSpec
 from runtime.journal.cold_starts import ColdStarts
 from runtime.journal.facts import Confined, Fact, Failed
@@ -233,7 +231,7 @@ class RunState:
             case commands.Grant(_, phase, parts, switched, paired):
                 at_s, number = handle.permits.asks.pop(phase, Asked(now_s, handle.iteration))
                 handle.permits.holds[phase] = Hold(phase, at_s, now_s, switched, paired, number)
-                if phase == "rollout" or not handle.spec.staleness:
+                if phase == "rollout" or not handle.spec.is_asynchronous:
                     handle.tail.progress, handle.tail.past_threshold = {}, False
                     handle.tail.uses = handle.tail.knows = parts
                 self._admit(handle, phase)
@@ -292,39 +290,18 @@ class RunState:
 
     def beyond(self, spec: JobSpec) -> str | None:
         """Why there can be no place for a job, if there can be none."""
-        if spec.staleness and self.plan.cluster.one_device:
-            return f"staleness: does not go with one device: {ONE_DEVICE}"
-        if spec.staleness and self.plan.policy.partition(",")[0] == "colocated":
-            return "staleness: does not go with the policy colocated, where phases take turns on one pool"
-        if spec.shapes and self.plan.cluster.one_device:
-            return "shapes: do not go with one device, where a job has all nodes of its group"
-        for pool in self.plan.cluster.sides:
-            nodes_asked, there = getattr(spec, pool).nodes, self._nodes_left(pool)
-            if nodes_asked > there:
-                return f"{pool}.nodes: asks for {nodes_asked} nodes; there are {there} of this pool left"
-        return beyond_quota(spec.user, {pool: getattr(spec, pool).nodes for pool in self.plan.cluster.sides}, self.plan.cluster)
-
-    def _nodes_left(self, pool: Pool) -> int:
-        return sum(node.name not in self.scheduler.missing for node in self.nodes.nodes(pool))
+        return beyond(spec, self.plan.cluster, self.plan.policy, self._nodes_left())
 
     def shapes_beyond(self, spec: JobSpec) -> str | None:
         """Which shape of a new job there are too few nodes for, if there is one; later it is only never chosen."""
-        for where, pool, nodes_asked in nodes_of_shapes(spec):
-            if nodes_asked > self._nodes_left(pool):
-                return f"{where}: asks for {nodes_asked} nodes; there are {self._nodes_left(pool)} of this pool left"
-        return None
+        return too_few_nodes(spec, self._nodes_left(), " left")
 
     def too_large(self, job: Job) -> str | None:
         """Why no node can hold a job, if none can."""
-        demand = demand_of(job, self.plan.cluster)
-        for pool, limits in self.plan.cluster.pools.items():
-            need_gb, limit_gb = getattr(demand, f"{pool}_gb"), limits.node_memory_gb
-            if limit_gb is not None and need_gb > limit_gb:
-                return f"it keeps {need_gb:.2f} GB of host memory on a {pool} node, which has {limit_gb:.2f} GB for jobs"
-            need_gb, limit_gb = getattr(demand, f"{pool}_device_gb"), limits.device_memory_gb
-            if limit_gb is not None and need_gb > limit_gb:
-                return f"it keeps {need_gb:.2f} GB of each GPU of a {pool} node, where jobs may keep {limit_gb:.2f} GB"
-        return None
+        return too_large(job, self.plan.cluster)
+
+    def _nodes_left(self) -> Counter[str]:
+        return Counter(node.pool for node in self.all_nodes() if node.name not in self.scheduler.missing)
 
     def refuse(self, handle: JobHandle, problem: str, where: str = "placement") -> None:
         """A job cannot be placed at all. It ends as one that is done."""

@@ -36,7 +36,7 @@ class SoloIterations:
         run = self._run
         if not run.plan.compare or run.stopping:
             return False
-        if handle.spec.staleness:
+        if handle.spec.is_asynchronous:
             why = "its rollouts run ahead of its iterations, and end with the last one"
         elif len(self._measured) == _MOST:
             why = f"the processes of {_MOST} jobs wait for that already"
