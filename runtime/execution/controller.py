@@ -110,12 +110,7 @@ class Controller:
     def _carry_out(self, order: Order) -> Done | None:
         session = self._session
         if order.keep:
-            self._pause()
-            session.leave_devices()
-            if self._keeps(self._job):
-                self._writer.write_now(self._job)
-            else:
-                session.ask("idle")
+            self._settle()
             return None
         if self._job is not None and self._keeps(self._job):
             self._writer.write_if_due(self._job)
@@ -130,21 +125,26 @@ class Controller:
             self._make(order)
             self._writer.begin(Path(order.folder), max(0, order.iteration))
         job, session.in_step = self._job, True
-        if order.profile and hasattr(job, "profile"):
+        profiles_itself = hasattr(job, "profile")
+        if order.profile and profiles_itself:
             job.profile()
         else:
             _step(job)
-        keeps = self._keeps(job)
-        movable = keeps or not session.workers
-        if order.profile and not hasattr(job, "profile"):
+        movable = self._keeps(job) or not session.workers
+        if order.profile and not profiles_itself:
             self._close()
         session.iteration_done()
         seconds = monotonic() - began
         if order.profile or self._is_over:
             note(f"{'profiled' if order.profile else 'alone'} in {seconds:.2f} s")
             return Done({}, movable, alive=self._job is not None)
-        note(iteration_line(order.iteration + 1, self._spec.iterations, seconds, runtime_hook.metrics))
-        self._recent = [*self._recent[-PATIENCE:], dict(runtime_hook.metrics)]
+        return self._count(order, seconds, movable)
+
+    def _count(self, order: Order, seconds: float, movable: bool) -> Done:
+        """An iteration is done that counts."""
+        metrics, keeps = dict(runtime_hook.metrics), self._keeps(self._job)
+        note(iteration_line(order.iteration + 1, self._spec.iterations, seconds, metrics))
+        self._recent = [*self._recent[-PATIENCE:], metrics]
         lines = warnings(self._recent)
         for line in lines:
             note(f"WARNING: {line}")
@@ -152,10 +152,18 @@ class Controller:
             write_samples(self._samples, order.iteration, runtime_hook.samples)
         if runtime_hook.trajectories:
             write_trajectories(self._trajectories, runtime_hook.trajectories)
-        metrics = dict(runtime_hook.metrics)
         self._writer.iterated(seconds)
         self._is_over = order.iteration + 1 == self._spec.iterations
-        return Done(metrics, movable, keeps, self._writer.write(job) if keeps and self._is_over else None, tuple(lines))
+        return Done(metrics, movable, keeps, self._writer.write(self._job) if keeps and self._is_over else None, tuple(lines))
+
+    def _settle(self) -> None:
+        """The job leaves its place: nothing of it is under way, and what it is is on the disk."""
+        self._pause()
+        self._session.leave_devices()
+        if self._keeps(self._job):
+            self._writer.write_now(self._job)
+        else:
+            self._session.ask("idle")
 
     def _keeps(self, job: Any) -> bool:
         """Whether a job has checkpoints."""

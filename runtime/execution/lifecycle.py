@@ -316,22 +316,27 @@ class JobLifecycle:
         if run.over.done():
             return
         if run.stopping:
-            if not self._writes_models() and all(
-                handle.actors.controller is None and handle.ending.why is None for handle in present
-            ):
+            at_rest = all(handle.actors.controller is None and handle.ending.why is None for handle in present)
+            if at_rest and not self._writes_models():
                 run.over.set_result("stopped")
         elif run.coming:
             return
         elif run.scheduler.stuck:
-            if not self._stays:
-                run.fail(PlanError(waits_for_ever(run.scheduler.state)))
-                return
-            run.refuse(run.handles[run.scheduler.state.waiting[0]], waits_for_ever(run.scheduler.state))
-            self.check_over()
-        elif not present and not self._stays and not self._writes_models():
-            run.over.set_result("done")
-        elif present and self._watched == {*present} and all(handle.is_over for handle in present):
+            self._give_up_waiting()
+        elif not present:
+            if not self._stays and not self._writes_models():
+                run.over.set_result("done")
+        elif self._watched == {*present} and all(handle.is_over for handle in present):
             self.quiet.set()
+
+    def _give_up_waiting(self) -> None:
+        """Nobody runs, and the head of the queue fits nowhere: the run ends with that, or the job where more may come."""
+        run, problem = self._run, waits_for_ever(self._run.scheduler.state)
+        if not self._stays:
+            run.fail(PlanError(problem))
+            return
+        run.refuse(run.handles[run.scheduler.state.waiting[0]], problem)
+        self.check_over()
 
     def _writes_models(self) -> bool:
         """Whether the process of a job that is done may still write its model."""

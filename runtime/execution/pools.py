@@ -101,7 +101,7 @@ def beyond(spec: JobSpec, cluster: Cluster, policy: str, left: Mapping[str, int]
         return "staleness: does not go with the policy colocated, where phases take turns on one pool"
     if spec.shapes and cluster.one_device:
         return _NO_SHAPES
-    asked = {pool: getattr(spec, pool).nodes for pool in cluster.sides}
+    asked: dict[str, int] = {pool: getattr(spec, pool).nodes for pool in cluster.sides}
     for pool, asks in asked.items():
         if asks > left[pool]:
             return f"{pool}.nodes: asks for {asks} nodes; there are {left[pool]} of this pool left"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
@@ -190,51 +190,20 @@ class RunState:
         elif isinstance(entry, Reprofiled):
             handle, job = self.handles[entry.job.id], entry.job
             former, handle.job = handle.job, job
-            if former is not None and (replaced := _cold_starts(former, job)):
-                self.log.say(f"{job.id}: {replaced}")
-                return
-            if not job.movable:
-                return
-            if former is not None and former.shapes != job.shapes:
-                for line in shape_lines(former, job):
-                    self.log.say(f"{job.id}: {line}")
-                return
-            if former is not None and (former.rollout.device_gb, former.training.device_gb) != (
-                job.rollout.device_gb,
-                job.training.device_gb,
-            ):
-                self.log.say(
-                    f"{job.id}: keeps more of its GPUs than its profile says: {job.rollout.device_gb:.2f} and "
-                    f"{job.training.device_gb:.2f} GB of each from now on"
-                )
-                return
-            self.log.say(
-                f"{job.id}: takes longer than its profile says: rollout {job.rollout.worst_case_s:.2f} s, "
-                f"training {job.training.worst_case_s:.2f} s, sync {job.sync_s:.3f} s from now on"
-            )
+            for line in _known_anew(former, job):
+                self.log.say(f"{job.id}: {line}")
 
     def _carry_out(self, command: Command) -> None:
-        handle, now_s = self.handles[command.job_id], self.log.now()
+        handle = self.handles[command.job_id]
         match command:
             case commands.Place(_, seating):
-                handle.permits.follows_s = now_s
-                if handle.place.group is None:
-                    handle.iteration = handle.begins
-                if handle.place.nodes != {"rollout": seating.rollout_nodes, "training": seating.training_nodes}:
-                    self.went(handle)
-                handle.sit(seating, self.scheduler.state.shape(handle.id))
-                self.order(handle)
+                self._place(handle, seating)
             case commands.Lend(_, seating):
                 handle.sit(seating)
                 handle.iteration = handle.iteration if handle.spec.is_attached or handle.is_over else PROFILE
                 self.order(handle)
-            case commands.Grant(_, phase, parts, switched, paired):
-                at_s, number = handle.permits.asks.pop(phase, Asked(now_s, handle.iteration))
-                handle.permits.holds[phase] = Hold(phase, at_s, now_s, switched, paired, number)
-                if phase == "rollout" or not handle.spec.is_asynchronous:
-                    handle.tail.progress, handle.tail.past_threshold = {}, False
-                    handle.tail.uses = handle.tail.knows = parts
-                self._admit(handle, phase)
+            case commands.Grant():
+                self._grant(handle, command)
             case commands.Shrink(_, parts) | commands.Grow(_, parts):
                 handle.tail.uses = parts
                 handle.changed.ring()
@@ -250,6 +219,24 @@ class RunState:
                 job = self.scheduler.state.job(handle.id)
                 risk = f"{handle.id}: its SLO is at risk: {slowdown:.2f} times its solo time of late, {job.slo:g} at most"
                 self.log.say(risk if moved else f"{risk}; there is no better place for it now")
+
+    def _place(self, handle: JobHandle, seating: commands.Seating) -> None:
+        handle.permits.follows_s = self.log.now()
+        if handle.place.group is None:
+            handle.iteration = handle.begins
+        if handle.place.nodes != {"rollout": seating.rollout_nodes, "training": seating.training_nodes}:
+            self.went(handle)
+        handle.sit(seating, self.scheduler.state.shape(handle.id))
+        self.order(handle)
+
+    def _grant(self, handle: JobHandle, grant: commands.Grant) -> None:
+        now_s, phase = self.log.now(), grant.phase
+        at_s, number = handle.permits.asks.pop(phase, Asked(now_s, handle.iteration))
+        handle.permits.holds[phase] = Hold(phase, at_s, now_s, grant.switched, grant.paired, number)
+        if phase == "rollout" or not handle.spec.is_asynchronous:
+            handle.tail.progress, handle.tail.past_threshold = {}, False
+            handle.tail.uses = handle.tail.knows = grant.parts
+        self._admit(handle, phase)
 
     def _figures(self, job_id: str) -> str:
         """How far the figures of a reason may be trusted, and what gives better ones."""
@@ -355,6 +342,28 @@ class RunState:
         """The run ends with an error."""
         if not self.over.done():
             self.over.set_exception(error)
+
+
+def _known_anew(former: Job | None, job: Job) -> Iterator[str]:
+    """What is known of a job from now on, in place of what was: lines for the user."""
+    if former is not None and (replaced := _cold_starts(former, job)):
+        yield replaced
+    elif not job.movable:
+        return
+    elif former is not None and former.shapes != job.shapes:
+        yield from shape_lines(former, job)
+    elif former is not None and _kept_gb(former) != _kept_gb(job):
+        rollout_gb, training_gb = _kept_gb(job)
+        yield f"keeps more of its GPUs than its profile says: {rollout_gb:.2f} and {training_gb:.2f} GB of each from now on"
+    else:
+        yield (
+            f"takes longer than its profile says: rollout {job.rollout.worst_case_s:.2f} s, "
+            f"training {job.training.worst_case_s:.2f} s, sync {job.sync_s:.3f} s from now on"
+        )
+
+
+def _kept_gb(job: Job) -> tuple[float, float]:
+    return job.rollout.device_gb, job.training.device_gb
 
 
 def _cold_starts(former: Job, job: Job) -> str:

@@ -213,7 +213,7 @@ class Coordinator:
     async def ask(self, method: str, *arguments: Any) -> Any:
         """A job calls a method of `JobCalls`."""
         assert self._driver is not None
-        return await getattr(self._driver.calls, method)(*arguments)
+        return await self._driver.calls.ask(method, *arguments)
 
     async def stop(self) -> None:
         """Give no more permits: every job ends at its next phase boundary."""

@@ -143,7 +143,7 @@ class Service:
     async def ask(self, method: str, *arguments: Any) -> Any:
         """A job calls a method of `runtime.owners.ray.calls.JobCalls`."""
         assert self.driver is not None
-        return await getattr(self.driver.calls, method)(*arguments)
+        return await self.driver.calls.ask(method, *arguments)
 
     def _check(self, specs: Sequence[JobSpec]) -> list[str]:
         """See that jobs can be taken; raises as `submit`. Returns a line about each whose memory may not do."""

@@ -81,7 +81,7 @@ class Pretended(Processes):
         folder = Path()
         try:
             while True:
-                order = await calls.order(job_id, done)
+                order = await calls.order(handle, done)
                 if done is not None and done.checkpoint is not None:
                     drop(folder, handle.spec.checkpoint.keep)
                 if order is None:
@@ -102,13 +102,13 @@ class Pretended(Processes):
                     self.loses, self.died = "", True
                     return End("died", "step", "its process has died")
                 for pool in ("rollout", "training"):
-                    leaves = await calls.acquire(job_id, pool)
+                    leaves = await calls.acquire(handle, pool)
                     while leaves:
                         await self._leave(handle, leaves)
-                        leaves = await calls.permit(job_id, pool)
+                        leaves = await calls.permit(handle, pool)
                     begun_s = run.log.now()
                     await asyncio.sleep(handle.spec.options.get("phase_s", 0.0))
-                    stays = not order.profile and await calls.may_stay(job_id, pool)
+                    stays = not order.profile and await calls.may_stay(handle, pool)
                     waits = waits_of(handle)
                     host_gb = waits.levels[0 if stays else -1].host_gb if waits else 0.1
                     self.staying.setdefault(handle, set()).discard(pool)
@@ -121,8 +121,8 @@ class Pretended(Processes):
                     report = replace(report, device_gb=device_gb, cold=pool not in loaded)
                     report = self._timed(handle, report, order.profile)
                     loaded.add(pool)
-                    await self._leave(handle, await calls.release(job_id, report))
-                await self._leave(handle, await calls.synced(job_id, run.log.now(), run.log.now()))
+                    await self._leave(handle, await calls.release(handle, report))
+                await self._leave(handle, await calls.synced(handle, run.log.now(), run.log.now()))
                 if order.profile:
                     self.passes[job_id] = self.passes.get(job_id, 0) + 1
                     done = Done({}, movable=handle.spec.options.get("profiled", keeps), alive=True)
@@ -160,7 +160,7 @@ class Pretended(Processes):
         for pool in self.staying.get(handle, set()) & {*pools}:
             assert waits is not None
             self.staying[handle].discard(pool)
-            await self.driver.calls.offloaded(handle.id, pool, 0.0, waits.least.host_gb, 0.0)
+            await self.driver.calls.offloaded(handle, pool, 0.0, waits.least.host_gb, 0.0)
 
     def _iterated(self) -> None:
         """A job has done an iteration."""
@@ -171,7 +171,7 @@ class Pretended(Processes):
 
     async def _keep(self, handle: JobHandle, folder: Path, state: int) -> None:
         assert self.driver is not None
-        await self.driver.calls.checkpointed(handle.id, write(folder, state))
+        await self.driver.calls.checkpointed(handle, write(folder, state))
         drop(folder, handle.spec.checkpoint.keep)
 
 

@@ -35,15 +35,15 @@ class Hanging(Pretended):
     async def _keep(self, handle: JobHandle, folder: Path, state: int) -> None:
         if handle.id == "bad" and state == 2:
             assert self.driver is not None
-            await self.driver.calls.exceeded("bad", "its own process", 9.125, 8.0)
+            await self.driver.calls.exceeded(handle, "its own process", 9.125, 8.0)
             await asyncio.sleep(1000)
         await super()._keep(handle, folder, state)
 
     async def _live(self, handle: JobHandle) -> Any:
         assert self.driver is not None
         if handle.id == "bad" and self.hangs:
-            await self.driver.calls.order("bad", None)
-            await self.driver.calls.acquire("bad", "rollout")
+            await self.driver.calls.order(handle, None)
+            await self.driver.calls.acquire(handle, "rollout")
             await asyncio.sleep(1000)
         return await super()._live(handle)
 

@@ -174,7 +174,7 @@ class NoRoom(Pretended):
     async def _keep(self, handle: JobHandle, folder: Path, state: int) -> None:
         assert self.driver is not None
         while handle.id == "a" and state == 3 and not self.has_room:
-            await self.driver.calls.full("a", "No space left on device")
+            await self.driver.calls.full(handle, "No space left on device")
         await super()._keep(handle, folder, state)
 
 

@@ -140,15 +140,15 @@ async def by_ray(folder: Path, script: Sequence[bool]) -> list[Word]:
     driver = RunDriver(pretend.plan_of(folder, [{"id": "a", "iterations": len(script)}], cached=False), Waiting(), stays=True)
     outcome, calls, words = asyncio.ensure_future(driver.carry_out()), driver.calls, list[Word]()
     await asyncio.sleep(0)
-    done = None
-    while (order := await calls.order("a", done)) is not None:
+    handle, done = driver.run.handles["a"], None
+    while (order := await calls.order(handle, done)) is not None:
         words = words if order.profile or words else listen(driver)
         for pool in ("rollout", "training"):
-            await calls.acquire("a", pool)
+            await calls.acquire(handle, pool)
             now_s = driver.run.log.now()
-            await calls.release("a", Report(pool, False, now_s, now_s, driver.run.log.now()))
+            await calls.release(handle, Report(pool, False, now_s, now_s, driver.run.log.now()))
         if order.profile or script[order.iteration]:
-            await calls.synced("a", driver.run.log.now(), driver.run.log.now())
+            await calls.synced(handle, driver.run.log.now(), driver.run.log.now())
         done = Done({})
     driver.stop()
     outcome.cancel()
