@@ -76,8 +76,8 @@ class Worker:
 
 
 class Voice:
-    """How a process of a job speaks to the coordinator without waiting: it says how far it is and what the user is to know, and asks
-    whether the rollout in hand is to use other parts of its nodes.
+    """How a process of a job speaks to the coordinator without waiting: it says how far it is and what the user is to know, and
+    asks whether the rollout in hand is to use other parts of its nodes.
 
     Args:
         who: whose count of progress it is; those of a job's processes are added up.

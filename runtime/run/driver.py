@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from pathlib import Path
 from time import monotonic, time
-from typing import Any
 
 from policies.registry import make_runnable, observed_state
 from rollmux_env.cluster.plan import Policy
@@ -17,7 +16,6 @@ from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.nodes import NodePool
-from runtime.execution.job_records import how_far
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.processes import Processes, ProcessesByKind
 from runtime.execution.profiles import versions
@@ -158,20 +156,6 @@ class RunDriver:
         self.run.stop()
         self.leases.stop()
         self.lifecycle.check_over()
-
-    def status(self) -> dict[str, dict[str, Any]]:
-        """What every job does."""
-        return {
-            job_id: {
-                "group": handle.place.group,
-                "iteration": handle.iteration,
-                "holds": handle.phase,
-                "waits": handle.waits_for_permit,
-                "progress": how_far(handle.tail.progress),
-                "gone": handle.gone,
-            }
-            for job_id, handle in self.run.handles.items()
-        }
 
 
 def _rehearse(policy: Policy) -> None:

@@ -223,7 +223,3 @@ class Coordinator:
     async def news(self, behind: int) -> list[str]:
         """Lines about what has happened, those after the first `behind`."""
         return self._driver.run.log.lines(behind) if self._driver is not None else []
-
-    async def status(self) -> dict[str, dict[str, Any]]:
-        """What every job does."""
-        return self._driver.status() if self._driver is not None else {}

@@ -48,10 +48,7 @@ async def find_place(
             ledger.speak_for(suspected, pids)
         if handle.ending.why is None and not run.stopping:
             _bring_to(run, stay, host, handle)
-            if handle.spec.profile is not None:
-                iterations.ask_to_measure(handle)
-            if handle.place.parks and handle.ending.why is None:
-                run.lifecycle.unpark(handle)
+            iterations.come(handle)
             stay = ledger.stay(handle)  # it may have got its place just now
             if stay is not None and not stay.over.done() and handle.ending.why is None and run.present(handle):
                 return handle, stay

@@ -172,16 +172,17 @@ class Iterations:
                 stay.end(End("stopped"))
             handle.changed.ring()
 
-    def ask_to_measure(self, handle: JobHandle) -> None:
-        """The owner of a job that nobody knows has come: it wants nodes for its first iterations."""
+    def come(self, handle: JobHandle) -> None:
+        """The owner of a job has come: one that nobody knows wants nodes for its first iterations, one that is parked a place."""
         run = self._run
-        if handle.job is not None or handle.profile.asks:
-            return
-        if problem := run.beyond(handle.spec):
-            run.refuse(handle, problem)
-            return
-        handle.profile.asks = True
-        run.tell(facts.Unprofiled({handle.id: nodes_asked(handle.spec, run.plan.cluster.sides)}))
+        if handle.spec.profile is not None and handle.job is None and not handle.profile.asks:
+            if problem := run.beyond(handle.spec):
+                run.refuse(handle, problem)
+                return
+            handle.profile.asks = True
+            run.tell(facts.Unprofiled({handle.id: nodes_asked(handle.spec, run.plan.cluster.sides)}))
+        if handle.place.parks:
+            run.lifecycle.unpark(handle)
 
     def _measured(self, handle: JobHandle) -> bool:
         """A job has done an iteration as a guest: it stays one, or is known and arrives. Whether it has got another place."""
