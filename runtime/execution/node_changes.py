@@ -7,10 +7,10 @@ from typing import Any
 
 from rollmux_env.scheduler import facts
 from rollmux_env.validation_errors import one_line
+from runtime.answers import Conflict, NotFound
 from runtime.execution.run_state import RunState
 from runtime.journal.facts import Drained, Joined, Undrained
 from runtime.machine import Node
-from runtime.refusals import Conflict, NotFound
 
 
 class NodeChanges:

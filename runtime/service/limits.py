@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from runtime.answers import TooMany, Unprocessable
 from runtime.jobs.spec import JobSpec
-from runtime.refusals import TooMany, Unprocessable
 
 MOST_JOBS = 10_000
 MOST_BYTES = 64 << 10

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import one_line
+from runtime.answers import NotFound
 from runtime.output import LOGS, SERVICE_LOG
-from runtime.refusals import NotFound
 
 _USUAL = ("controller", SERVICE_LOG)
 _MOST = 1 << 20  # bytes of an answer

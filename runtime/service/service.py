@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
+from runtime.answers import Conflict, NotFound, Unprocessable
 from runtime.execution.forecast import check_memory, forecasts, limits
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.processes import Processes
@@ -23,7 +24,6 @@ from runtime.journal.write import Unwritable
 from runtime.machine import Node
 from runtime.metrics import Sample
 from runtime.owners.http.leases import Leases
-from runtime.refusals import Conflict, NotFound, Unprocessable
 from runtime.run.driver import RunDriver
 from runtime.service.command_tokens import CommandTokens
 from runtime.service.events import Entry, Events

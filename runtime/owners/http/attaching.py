@@ -9,6 +9,7 @@ from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import apply
 from rollmux_env.scheduler.confined import confined_problem
 from rollmux_env.validation_errors import one_line
+from runtime.answers import Conflict, NotFound, Unprocessable
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
 from runtime.execution.profiles import job_as_stated
@@ -16,7 +17,6 @@ from runtime.execution.run_state import RunState
 from runtime.jobs.spec import JobSpec
 from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.lease import Stay
-from runtime.refusals import Conflict, NotFound, Unprocessable
 
 
 async def find_place(

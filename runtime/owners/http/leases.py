@@ -21,6 +21,7 @@ from rollmux_client import Turn
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler.members import HoldName
 from rollmux_env.validation_errors import one_line
+from runtime.answers import Conflict
 from runtime.execution.job_log import tell_of
 from runtime.execution.messages import End
 from runtime.owners.http.attaching import find_place, reason
@@ -28,7 +29,6 @@ from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.lease import Lease, own_processes, owner_of
 from runtime.owners.http.ledger import described
 from runtime.owners.protocol import turns_of
-from runtime.refusals import Conflict
 
 
 class Leases:

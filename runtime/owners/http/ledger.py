@@ -13,13 +13,13 @@ from typing import Any
 from rollmux_client import OutOfOrder
 
 from rollmux_env.validation_errors import one_line
+from runtime.answers import Conflict, NotFound
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_log import tell_of
 from runtime.execution.messages import End, Stopped
 from runtime.execution.run_state import RunState
 from runtime.journal.facts import Attached, Freed, LeaseEnded, Suspected
 from runtime.owners.http.lease import Lease, Stay, living
-from runtime.refusals import Conflict, NotFound
 
 _REMEMBERED = 10_000  # leases that are over
 _LOOKS_S = 1.0

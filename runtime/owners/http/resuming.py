@@ -8,7 +8,7 @@ from rollmux_env.scheduler import facts
 from runtime.execution.job_records import Hold
 from runtime.execution.messages import End
 from runtime.execution.nodes import POOLS
-from runtime.journal.facts import Attached, Fact, Granted, LeaseEnded, PhaseSlice, Suspected
+from runtime.journal.facts import Attached, Fact, Granted, LeaseEnded, Suspected
 from runtime.journal.record import RunRecord
 from runtime.owners.http.lease import Lease, Owner, Stay
 from runtime.owners.http.ledger import Ledger
@@ -135,9 +135,6 @@ def _is_over(record: RunRecord, grant: Granted) -> bool:
     if grant.phase == "sync":
         mine = (sync for sync in reversed(record.syncs) if sync.job_id == grant.job_id and sync.asked_s is not None)
         return any(sync.iteration == grant.iteration and sync.end_s >= grant.at_s for sync in mine)
-    return any(_is_of(part, grant) for part in reversed(record.phases))
-
-
-def _is_of(part: PhaseSlice, grant: Granted) -> bool:
-    same = (part.job_id, part.phase, part.iteration, part.extra) == (grant.job_id, grant.phase, grant.iteration, grant.extra)
-    return same and part.end_s >= grant.at_s
+    asked = (grant.job_id, grant.phase, grant.iteration, grant.extra)
+    parts = (part for part in reversed(record.phases) if (part.job_id, part.phase, part.iteration, part.extra) == asked)
+    return any(part.end_s >= grant.at_s for part in parts)

@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
+from runtime.answers import Conflict, NotAllowed, NotFound, TooMany, Unprocessable
 from runtime.journal.write import Unwritable
-from runtime.refusals import Conflict, NotAllowed, NotFound, TooMany, Unprocessable
 
 JSON = "application/json"
 _TOGETHER = 100  # parts of a list

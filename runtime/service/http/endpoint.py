@@ -14,7 +14,7 @@ from starlette.types import Receive
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import format_error, one_line, problems
-from runtime.refusals import NotAllowed, TooMany
+from runtime.answers import NotAllowed, TooMany
 from runtime.service.http.answers import error, refusal
 from runtime.service.http.guard import HOLDER
 from runtime.service.http.operations import Body, Call, Operation

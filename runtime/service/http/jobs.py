@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import format_error, one_line, problems
+from runtime.answers import NotAllowed, Unprocessable
 from runtime.jobs.checks import check_names
 from runtime.jobs.spec import JobSpec
-from runtime.refusals import NotAllowed, Unprocessable
 from runtime.service.http.answers import answer
 from runtime.service.http.operations import Call, Operation, Query
 from runtime.service.logs import read_log

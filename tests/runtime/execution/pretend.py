@@ -221,17 +221,21 @@ class Dying:
         raise Killed
 
 
-def plan_of(folder: Path, jobs: list[dict[str, Any]], nodes: tuple[Node, ...] = NODES, **more: Any) -> RunPlan:
-    """A run of jobs given as in a job file; `more` is for `RunPlan`."""
+def cluster_with(nodes: tuple[Node, ...], memory_gb: float = 8.0) -> Cluster:
+    """The cluster of some nodes, at 1 $/h each, where moves take no time."""
     count = {pool: sum(node.pool == pool for node in nodes) for pool in ("rollout", "training")}
     pools = {
-        pool: PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0, max_nodes=most or None, node_memory_gb=8.0)
+        pool: PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0, max_nodes=most or None, node_memory_gb=memory_gb)
         for pool, most in count.items()
     }
+    return Cluster(rollout=pools["rollout"], training=pools["training"], migration_s=0.0, one_device=not count["rollout"])
+
+
+def plan_of(folder: Path, jobs: list[dict[str, Any]], nodes: tuple[Node, ...] = NODES, **more: Any) -> RunPlan:
+    """A run of jobs given as in a job file; `more` is for `RunPlan`."""
     specs = parse_jobs({"version": 1, "defaults": {"slo": 1000.0, "class": "a:B"}, "jobs": jobs}, "test", Path("/")).jobs
-    cluster = Cluster(rollout=pools["rollout"], training=pools["training"], migration_s=0.0, one_device=not count["rollout"])
     policy, dispatch = more.pop("policy", "rollmux"), more.pop("dispatch", "round-robin")
-    return RunPlan(specs, cluster, nodes, policy, dispatch, 0, str(folder), **more)
+    return RunPlan(specs, cluster_with(nodes), nodes, policy, dispatch, 0, str(folder), **more)
 
 
 def carry_out(plan: RunPlan, dies_at: int = -1, before: bool = False, states: list[State] | None = None, **more: Any) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.scheduler.members import HoldName
+from runtime.answers import Conflict
 from runtime.journal.facts import Iteration, PhaseSlice
-from runtime.refusals import Conflict
 from tests.runtime.owners.served import Served, job, plan_of, served
 from tests.runtime.owners.test_leases import of
 

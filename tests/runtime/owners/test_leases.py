@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from rollmux_env.scheduler.members import HoldName
+from runtime.answers import Conflict, NotFound
 from runtime.journal.facts import Attached, Freed, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
 from runtime.journal.record import RunRecord
 from runtime.output import LOGS, lines
-from runtime.refusals import Conflict, NotFound
 from tests.runtime.owners.served import ELSEWHERE, PAIRS, Served, job, plan_of, served
 
 

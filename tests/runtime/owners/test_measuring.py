@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Arrived
+from runtime.answers import Conflict
 from runtime.execution.job_handle import JobHandle
 from runtime.journal.facts import Iteration, Profiled
-from runtime.refusals import Conflict
 from tests.runtime.owners.served import ELSEWHERE, PAIR, PAIRS, Served, job, plan_of, served
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from runtime.answers import Conflict, NotFound
 from runtime.journal.facts import Iteration
 from runtime.owners.http import lease as owners
-from runtime.refusals import Conflict, NotFound
 from tests.runtime.owners.served import ELSEWHERE, HERE, PAIRS, Served, job, plan_of
 
 JOBS = ("a", "b", "c", "d")
