@@ -18,7 +18,6 @@ from runtime.execution.checkpointing import CheckpointWriter, restore_randomness
 from runtime.execution.job_log import iteration_line, note, start_line
 from runtime.execution.job_processes import mark_process
 from runtime.execution.job_session import JobSession
-from runtime.execution.memory_watch import watch_memory
 from runtime.execution.messages import Done, End, Order, OutOfOrder, Stopped
 from runtime.export import keep_model
 from runtime.jobs.named import load_named
@@ -56,7 +55,7 @@ class Controller:
         self._folder = Path(logs).parent.parent  # of the run
         self._samples = self._folder / SAMPLES / f"{spec.id}.jsonl"
         self._trajectories = self._folder / TRAJECTORIES / f"{spec.id}.jsonl"
-        watch_memory(coordinator, spec.id, "its own process", "")
+        self._session.watch_memory("its own process", "")
 
     def identity(self) -> int:
         """Process id."""
@@ -112,7 +111,7 @@ class Controller:
         if order.keep:
             self._settle()
             return None
-        if self._job is not None and self._keeps(self._job):
+        if self._keeps(self._job):
             self._writer.write_if_due(self._job)
         began = monotonic()
         session.iteration, session.worst_case = order.iteration, order.profile

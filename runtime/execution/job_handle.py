@@ -65,6 +65,11 @@ class JobHandle:
         return not self.gone and self.ending.why is None
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether it has no processes, and none that are being ended."""
+        return self.actors.controller is None and self.ending.why is None
+
+    @property
     def names(self) -> frozenset[str]:
         """Of the nodes of its place."""
         return frozenset(node.name for nodes in self.place.nodes.values() for node in nodes)

@@ -53,7 +53,7 @@ class JobLifecycle:
 
     def start(self, handle: JobHandle) -> None:
         """Start a job's processes, if it has none and is not about to end."""
-        if handle.actors.controller is None and handle.ending.why is None and not self._run.stopping:
+        if handle.is_at_rest and not self._run.stopping:
             handle.actors.has_come = handle.actors.alive = False
             self._watched.add(handle)
             self._processes.of(handle).start(handle)
@@ -316,8 +316,7 @@ class JobLifecycle:
         if run.over.done():
             return
         if run.stopping:
-            at_rest = all(handle.actors.controller is None and handle.ending.why is None for handle in present)
-            if at_rest and not self._writes_models():
+            if not self._writes_models() and all(handle.is_at_rest for handle in present):
                 run.over.set_result("stopped")
         elif run.coming:
             return

@@ -18,7 +18,7 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # actors of ours choose their GPUs themselves
     "RAY_DEDUP_LOGS": "0",
-    "RAY_memory_monitor_refresh_ms": "0",  # it ends whom it likes; a job's own processes watch their memory (`memory_watch`)
+    "RAY_memory_monitor_refresh_ms": "0",  # it ends whom it likes; a job's own processes watch their memory
     "OMP_NUM_THREADS": "1",
     "RAY_worker_niceness": "0",  # Ray's default, 15, lets whatever else runs on the machine slow phases down
 }

@@ -66,15 +66,19 @@ def cluster_of(
     pools: dict[str, PoolSpec] = {}
     for pool in cluster.sides:
         spec = cluster.pools[pool]
-        memory_gb = [_USABLE * node.memory_gb for node in nodes if node.pool == pool and node.memory_gb]  # else nobody may know it
-        memory_gb += [spec.node_memory_gb] if spec.node_memory_gb is not None else []
         limits = {
             "max_nodes": min(spec.max_nodes or there[pool], there[pool]),
-            "node_memory_gb": min(memory_gb, default=None),
+            "node_memory_gb": _node_memory_gb(pool, nodes, spec.node_memory_gb),
             "device_memory_gb": spec.device_memory_gb if spec.device_memory_gb is not None else room.get(pool),
         }
         pools[pool] = spec.model_copy(update=limits)
     return cluster.with_pools(pools)
+
+
+def _node_memory_gb(pool: Pool, nodes: Sequence[Node], stated_gb: float | None) -> float | None:
+    """What the smallest node of a pool has for jobs; None where nobody knows."""
+    known_gb = [_USABLE * node.memory_gb for node in nodes if node.pool == pool and node.memory_gb]
+    return min(known_gb if stated_gb is None else [*known_gb, stated_gb], default=None)
 
 
 def too_few_nodes(spec: JobSpec, there: Mapping[str, int], left: str = "") -> str | None:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from time import monotonic
+import signal
+import threading
+import time
 from typing import Any
 
 import ray
 
 from runtime.execution.job_log import note
 from runtime.execution.job_processes import mark_process
-from runtime.execution.memory_watch import watch_memory
 from runtime.execution.messages import MOST_WARNINGS, Nodes
 from runtime.execution.nodes import prepare_process
 from runtime.execution.worker_calls import results
 from runtime.jobs.named import load_named
 from runtime.machine import Node, Pool, core_wait_s
-from runtime.memory import resident_gb
+from runtime.memory import resident_gb, tree_gb
 from runtime.output import capture
 from runtime.phases import WorkerError, set_session
+
+_WATCHES_S = 0.5  # between looks at its memory
+_GRACE_S = 10.0  # for the coordinator, when it is too large
 
 
 class Worker:
@@ -46,7 +51,7 @@ class Worker:
         prepare_process((node,))
         self._session = _WorkerSession(coordinator, job_id, f"{node.name} {os.getpid()}", node)
         set_session(self._session)
-        watch_memory(coordinator, job_id, f"its process on {node.name} ({target})", node.pool)
+        self._session.watch_memory(f"its process on {node.name} ({target})", node.pool)
         self._object = load_named(target, folder)(*arguments, **options)
 
     def call(self, method: str, *arguments: Any) -> Any:
@@ -101,13 +106,13 @@ class Voice:
     def progress(self, done: int, total: int, tokens: int) -> None:
         """Report progress, if it is time to."""
         self._untold = (done, total, tokens)
-        if done >= total or monotonic() - self._told_s >= self.TELLS_S:
+        if done >= total or time.monotonic() - self._told_s >= self.TELLS_S:
             self.flush()
 
     def flush(self) -> None:
         """Report what was not reported yet."""
         if self._untold is not None:
-            self._told_s = monotonic()
+            self._told_s = time.monotonic()
             self.begin("progress", *self._untold, self._who)
             self._untold = None
 
@@ -126,11 +131,32 @@ class Voice:
         """Whether the parts have changed."""
         if self._answer is None and self._question is None:
             self._question = self.begin("changes")
-        elif self._answer is None and monotonic() - self._looked_s >= self.LOOKS_S:
-            self._looked_s = monotonic()
+        elif self._answer is None and time.monotonic() - self._looked_s >= self.LOOKS_S:
+            self._looked_s = time.monotonic()
             if ray.wait([self._question], timeout=0)[0]:
                 self._answer = bool(ray.get(self._question))
         return bool(self._answer)
+
+    def watch_memory(self, what: str, pool: str) -> None:
+        """Watch the host memory of this process, and of those that it has started, from a thread of its own until its end.
+
+        One that has more than its node has for jobs tells the coordinator, which ends the job and says why; if nothing comes of
+        that, the process ends itself.
+
+        Args:
+            what: it is, for the user. pool: whose nodes it is on; nothing for the job's own process, which may be on both.
+        """
+        threading.Thread(target=self._watch_memory, args=(what, pool), name="rollmux-memory", daemon=True).start()
+
+    def _watch_memory(self, what: str, pool: str) -> None:
+        with contextlib.suppress(ray.exceptions.RayError):  # the coordinator has gone, and this process soon after it
+            limit_gb = ray.get(self.begin("memory_limit", pool))
+            while limit_gb is not None and (own_gb := tree_gb(os.getpid())) <= limit_gb:
+                time.sleep(_WATCHES_S)
+            if limit_gb is not None:
+                self.begin("exceeded", what, own_gb, limit_gb)
+                time.sleep(_GRACE_S)
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 _NOT_OF_A_WORKER = {

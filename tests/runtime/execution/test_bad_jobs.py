@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from runtime.execution import lifecycle, memory_watch
+from runtime import memory
+from runtime.execution import lifecycle, worker
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_session import plain
 from runtime.execution.run_plan import Timeouts
@@ -86,9 +87,9 @@ def test_the_memory_of_a_process_is_that_of_those_that_it_has_started_too() -> N
     starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"
     with subprocess.Popen([sys.executable, "-c", starts], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None and child.stdin is not None and child.stdout.readline() == b"there\n"
-        assert 0.3 < memory_watch.tree_gb(child.pid) < 0.45
+        assert 0.3 < memory.tree_gb(child.pid) < 0.45
         child.stdin.close()
-    assert memory_watch.tree_gb(child.pid) == 0.0
+    assert memory.tree_gb(child.pid) == 0.0
 
 
 @pytest.mark.parametrize("limit_gb", [None, 2.0])
@@ -99,13 +100,11 @@ def test_a_process_that_has_too_much_tells_it_and_ends_itself(monkeypatch: pytes
         told.append((method, *arguments))
         return limit_gb
 
-    monkeypatch.setattr(
-        memory_watch, "ray", SimpleNamespace(get=lambda answer: answer, exceptions=SimpleNamespace(RayError=OSError))
-    )
-    monkeypatch.setattr(memory_watch, "tree_gb", lambda pid: next(sizes))
+    monkeypatch.setattr(worker, "ray", SimpleNamespace(get=lambda answer: answer, exceptions=SimpleNamespace(RayError=OSError)))
+    monkeypatch.setattr(worker, "tree_gb", lambda pid: next(sizes))
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr("os.kill", lambda pid, signal: told.append((pid,)))
-    memory_watch._watch(SimpleNamespace(ask=SimpleNamespace(remote=remote)), "a", "its process", "rollout")
+    worker.Voice(SimpleNamespace(ask=SimpleNamespace(remote=remote)), "a", "")._watch_memory("its process", "rollout")
     pid = os.getpid()
     more = [("exceeded", "a", "its process", 2.5, 2.0), (pid,)]
     assert told == [("memory_limit", "a", "rollout"), *(more if limit_gb is not None else [])]
