@@ -1,4 +1,7 @@
-"""Waiting for what an actor answers, so that the user may end it."""
+"""Answers of a coordinator: waiting for one, so that the user may end it, and the kinds of `InputError` with which it refuses.
+
+A service's face over HTTP answers each kind with a status of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from math import inf
 from time import monotonic
 from typing import Any
 
+from rollmux_env.errors import InputError
 from runtime.signals import check_signals
 
 _LOOKS_S = 0.2
@@ -25,3 +29,23 @@ def result_of(call: Any, timeout_s: float = inf) -> Any:
         if monotonic() > until_s:
             raise ray.exceptions.GetTimeoutError(f"no answer after {timeout_s:g} s")
     return ray.get(call)
+
+
+class NotFound(InputError):
+    """There is no such job, lease or node. One line."""
+
+
+class Conflict(InputError):
+    """It is not possible in the state that things are in now. One line."""
+
+
+class Unprocessable(InputError):
+    """A job that cannot be. One line."""
+
+
+class TooMany(InputError):
+    """Above a limit. One line."""
+
+
+class NotAllowed(InputError):
+    """The holder of this token may not. One line."""

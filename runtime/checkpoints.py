@@ -24,7 +24,6 @@ CHECKPOINTS = "checkpoints"  # folder of a run's, with one of each job
 MANIFEST = "checkpoint.json"
 _FORMAT = 1
 _UNFINISHED = ".unfinished"
-_PIECE = 1 << 20
 
 Rest = Callable[[], Mapping[str, tuple[int, str]] | None]
 """Writes what is left of a checkpoint; returns bytes and SHA-256 of the files that it has brought to the disk itself, by name."""
@@ -183,20 +182,14 @@ def damage(place: Path) -> str | None:
 
 def _settled(path: Path) -> tuple[int, str]:
     """Bring a file to the disk; its size and digest."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
     return path.stat().st_size, _digest(path)
 
 
 def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,12 +1,18 @@
-"""The memory that processes of this machine may use: what it has, or what a container is limited to (cgroups, version 1 or 2)."""
+"""The memory that processes of this machine may use, and what they have.
+
+It is what the machine has, or what a container is limited to (cgroups, version 1 or 2).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 _ROOT = Path("/")
+_SEGMENT = "/memfd:rollmux"
 
 
 class Memory(NamedTuple):
@@ -39,6 +45,31 @@ def resident_gb() -> float:
     except OSError:
         return 0.0
     return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:"))) * 1024 / 1e9
+
+
+def tree_gb(pid: int) -> float:
+    """Memory that a process and its descendants have for themselves, GB; the largest of what each shares counts once.
+
+    So does state that waits in segments, whose pages the process may have given up (`runtime.residency.segment`).
+    """
+    own, shared, pids, segments = 0, 0, [pid], dict[int, int]()
+    while pids:
+        entry = Path(f"/proc/{pids.pop()}")
+        with contextlib.suppress(OSError):  # it has ended
+            sizes = {
+                line.partition(":")[0]: line.split()[1] for line in (entry / "status").read_text().splitlines() if "kB" in line
+            }
+            own += int(sizes.get("RssAnon", 0))
+            shared = max(shared, int(sizes.get("RssShmem", 0)))
+            for descriptor in (entry / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if os.readlink(descriptor).startswith(_SEGMENT):
+                        status = descriptor.stat()
+                        segments[status.st_ino] = status.st_blocks // 2  # of 512 bytes, as kB
+            for thread in (entry / "task").iterdir():
+                with contextlib.suppress(OSError):
+                    pids += [int(child) for child in (thread / "children").read_text().split()]
+    return (own + max(shared, sum(segments.values()))) * 1024 / 1e9
 
 
 def _of_machine(root: Path, name: str) -> float:

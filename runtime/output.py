@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from rollmux_env.files import private_folder, private_opener
+from rollmux_env.errors import InputError
+from rollmux_env.files import private_folder, private_opener, write_whole
 
 LOGS = "logs"  # folder of a run's or a service's, with one of each job
 SERVICE_LOG = "service"  # name of the file in which a service tells of a job that it has not started
@@ -108,3 +109,20 @@ def follow_lines(folder: Path, ended: Callable[[], bool], pause: Callable[[float
         if last:
             return
         pause(_LOOKS_S)
+
+
+def append_bounded(path: Path, lines: str, largest: int) -> None:
+    """Append lines, if there is room on the disk: nothing here is worth a job.
+
+    Args:
+        lines: whole ones. largest: bytes of the file; a larger one loses its older half.
+    """
+    with contextlib.suppress(OSError, InputError):
+        private_folder(path.parent)
+        with open(path, "a", opener=private_opener) as file:
+            file.write(lines)
+        if path.stat().st_size > largest:
+            with path.open("rb") as whole:
+                whole.seek(-largest // 2, os.SEEK_END)
+                newer = whole.read().partition(b"\n")[2]
+            write_whole(path, newer, private=True)

@@ -49,7 +49,7 @@ class WorkerHandle(Protocol):
         ...
 
     def beside(self, method: str, *arguments: Any) -> Any:
-        """As `call`, of a job with a staleness or with reward workers: it does not wait for the call that is under way."""
+        """As `call`, of a job that is asynchronous or has reward workers: it does not wait for the call that is under way."""
         ...
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class Reported:
 
 
 class _Side(threading.local):
-    """A thread that runs the phases of one side of a stale job has a session of its own, and what it reports apart."""
+    """A thread that runs the phases of one side of an asynchronous job has a session of its own, and what it reports apart."""
 
     session: Session | None = None
     reported: Reported | None = None
@@ -110,7 +110,7 @@ def _here() -> Session | None:
 
 
 def set_side(session: Session) -> None:
-    """This thread runs the phases of one side of a stale job."""
+    """This thread runs the phases of one side of an asynchronous job."""
     _side.session, _side.reported = session, Reported()
 
 
@@ -315,11 +315,11 @@ class RuntimeHook:
         return session.nodes(pool) if session is not None else ()
 
     def beside(self) -> Session:
-        """A session for the other side of a stale job: for `set_side`, in a thread of its own."""
+        """A session for the other side of an asynchronous job: for `set_side`, in a thread of its own."""
         return self._run.beside()
 
     def pause(self, pauses: bool) -> None:
-        """Whether a stale job's rollouts are not to wait for permits: they raise instead; the one that has its permit goes on."""
+        """Whether an asynchronous job's rollouts are not to wait for permits: they raise; one that has its permit goes on."""
         self._run.pause(pauses)
 
     def start_worker(self, node: Node, target: str, *arguments: Any, **options: Any) -> WorkerHandle:
@@ -347,7 +347,7 @@ class RuntimeHook:
 
 
 class Paused(Exception):
-    """A rollout of a stale job is not to begin now, since the job is about to write down what it is."""
+    """A rollout of an asynchronous job is not to begin now, since the job is about to write down what it is."""
 
 
 class WorkerError(RuntimeError):

@@ -17,7 +17,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import read_text
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import one_line
-from runtime.bounded_file import append_bounded
+from runtime.output import append_bounded
 
 SAMPLES = "samples"
 LARGEST = 8 << 20  # bytes of a file; a larger one loses its older half

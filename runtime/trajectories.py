@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rollmux_env.timing.trajectories import Trajectory
-from runtime.bounded_file import append_bounded
+from runtime.output import append_bounded
 
 TRAJECTORIES = "trajectories"
 LARGEST = 64 << 20  # bytes of a file; a larger one loses its older half

@@ -179,9 +179,10 @@ def test_a_page_has_all_names_of_its_kind(page: str, names: list[str]) -> None:
     assert [name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)] == []
 
 
-def test_the_walkthrough_names_files_that_there_are_and_a_permit_over_http_passes_through_few() -> None:
+@pytest.mark.parametrize(("title", "most"), [("The short way", 20), ("The same permit over HTTP", 12)])
+def test_the_walkthrough_names_files_that_there_are_and_needs_few_for_a_permit(title: str, most: int) -> None:
     page = (ROOT / "docs" / "guides" / "walkthrough.md").read_text()
     names = re.findall(r"`((?:clients|policies|rollmux_env|runtime)/[\w/]+\.py)`", page)
     assert [name for name in names if not (ROOT / name).exists()] == []
-    section = page.partition("### The same permit over HTTP\n")[2].partition("\n### ")[0]
-    assert 0 < len({*re.findall(r"`([\w/]+\.py)`", section)}) <= 12
+    section = page.partition(f"### {title}\n")[2].partition("\n### ")[0]
+    assert 0 < len({*re.findall(r"`([\w/]+\.py)`", section)}) <= most

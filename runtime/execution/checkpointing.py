@@ -8,7 +8,10 @@ waits too before it leaves its place, when it stops, and when it has done its la
 from __future__ import annotations
 
 import errno
+import json
 import os
+import random
+import sys
 from collections import deque
 from collections.abc import Callable
 from math import ceil
@@ -18,17 +21,19 @@ from threading import Thread
 from time import monotonic
 from typing import Any
 
+import numpy as np
+
 from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import Rest, begin_checkpoint, drop, place_of
 from runtime.execution.job_log import note
 from runtime.execution.job_session import JobSession
 from runtime.execution.messages import Checkpoint
-from runtime.execution.randomness import keep_randomness, random_states
 from runtime.jobs.spec import JobSpec
 
 SHARE = 1 / 20  # of an iteration's time that checkpoints may take in the mean
 _LAST = 16  # iterations whose median is the time of one: the first is longer, and some wait
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+RANDOM = "random.json"
 
 
 def usual_interval(write_s: float, iteration_s: float) -> int:
@@ -182,3 +187,31 @@ class CheckpointWriter:
 def _is_full(error: BaseException) -> bool:
     """Whether there was no room on a disk, as far as an error tells."""
     return getattr(error, "errno", None) in _FULL or any(os.strerror(number) in str(error) for number in _FULL)
+
+
+def random_states() -> dict[str, Any]:
+    """Their states, as JSON has them."""
+    version, words, gauss = random.getstate()
+    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 (the global generator is the one that has to be kept)
+    states: dict[str, Any] = {"python": [version, words, gauss], "numpy": [kind, [int(key) for key in keys], *rest]}
+    if (torch := sys.modules.get("torch")) is not None:
+        states["torch"] = bytes(torch.get_rng_state().tolist()).hex()
+    return states
+
+
+def keep_randomness(folder: Path, states: dict[str, Any]) -> None:
+    """Write states."""
+    (folder / RANDOM).write_text(json.dumps(states))
+
+
+def restore_randomness(folder: Path) -> None:
+    """Go on from the states that were kept."""
+    states = json.loads((folder / RANDOM).read_bytes())
+    version, words, gauss = states["python"]
+    random.setstate((version, tuple(words), gauss))
+    kind, keys, *rest = states["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002
+    if "torch" in states:
+        import torch
+
+        torch.set_rng_state(torch.tensor(list(bytes.fromhex(states["torch"])), dtype=torch.uint8))

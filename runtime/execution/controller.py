@@ -14,13 +14,11 @@ import ray
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import CHECKPOINTS
-from runtime.execution.checkpointing import CheckpointWriter
+from runtime.execution.checkpointing import CheckpointWriter, restore_randomness
 from runtime.execution.job_log import iteration_line, note, start_line
 from runtime.execution.job_processes import mark_process
 from runtime.execution.job_session import JobSession
-from runtime.execution.memory_watch import watch_memory
 from runtime.execution.messages import Done, End, Order, OutOfOrder, Stopped
-from runtime.execution.randomness import restore_randomness
 from runtime.export import keep_model
 from runtime.jobs.named import load_named
 from runtime.jobs.spec import JobSpec
@@ -57,7 +55,7 @@ class Controller:
         self._folder = Path(logs).parent.parent  # of the run
         self._samples = self._folder / SAMPLES / f"{spec.id}.jsonl"
         self._trajectories = self._folder / TRAJECTORIES / f"{spec.id}.jsonl"
-        watch_memory(coordinator, spec.id, "its own process", "")
+        self._session.watch_memory("its own process", "")
 
     def identity(self) -> int:
         """Process id."""
@@ -111,14 +109,9 @@ class Controller:
     def _carry_out(self, order: Order) -> Done | None:
         session = self._session
         if order.keep:
-            self._pause()
-            session.leave_devices()
-            if self._keeps(self._job):
-                self._writer.write_now(self._job)
-            else:
-                session.ask("idle")
+            self._settle()
             return None
-        if self._job is not None and self._keeps(self._job):
+        if self._keeps(self._job):
             self._writer.write_if_due(self._job)
         began = monotonic()
         session.iteration, session.worst_case = order.iteration, order.profile
@@ -131,21 +124,26 @@ class Controller:
             self._make(order)
             self._writer.begin(Path(order.folder), max(0, order.iteration))
         job, session.in_step = self._job, True
-        if order.profile and hasattr(job, "profile"):
+        profiles_itself = hasattr(job, "profile")
+        if order.profile and profiles_itself:
             job.profile()
         else:
             _step(job)
-        keeps = self._keeps(job)
-        movable = keeps or not session.workers
-        if order.profile and not hasattr(job, "profile"):
+        movable = self._keeps(job) or not session.workers
+        if order.profile and not profiles_itself:
             self._close()
         session.iteration_done()
         seconds = monotonic() - began
         if order.profile or self._is_over:
             note(f"{'profiled' if order.profile else 'alone'} in {seconds:.2f} s")
             return Done({}, movable, alive=self._job is not None)
-        note(iteration_line(order.iteration + 1, self._spec.iterations, seconds, runtime_hook.metrics))
-        self._recent = [*self._recent[-PATIENCE:], dict(runtime_hook.metrics)]
+        return self._count(order, seconds, movable)
+
+    def _count(self, order: Order, seconds: float, movable: bool) -> Done:
+        """An iteration is done that counts."""
+        metrics, keeps = dict(runtime_hook.metrics), self._keeps(self._job)
+        note(iteration_line(order.iteration + 1, self._spec.iterations, seconds, metrics))
+        self._recent = [*self._recent[-PATIENCE:], metrics]
         lines = warnings(self._recent)
         for line in lines:
             note(f"WARNING: {line}")
@@ -153,10 +151,18 @@ class Controller:
             write_samples(self._samples, order.iteration, runtime_hook.samples)
         if runtime_hook.trajectories:
             write_trajectories(self._trajectories, runtime_hook.trajectories)
-        metrics = dict(runtime_hook.metrics)
         self._writer.iterated(seconds)
         self._is_over = order.iteration + 1 == self._spec.iterations
-        return Done(metrics, movable, keeps, self._writer.write(job) if keeps and self._is_over else None, tuple(lines))
+        return Done(metrics, movable, keeps, self._writer.write(self._job) if keeps and self._is_over else None, tuple(lines))
+
+    def _settle(self) -> None:
+        """The job leaves its place: nothing of it is under way, and what it is is on the disk."""
+        self._pause()
+        self._session.leave_devices()
+        if self._keeps(self._job):
+            self._writer.write_now(self._job)
+        else:
+            self._session.ask("idle")
 
     def _keeps(self, job: Any) -> bool:
         """Whether a job has checkpoints."""
@@ -176,21 +182,22 @@ class Controller:
             note(f"its last checkpoint cannot be written: {one_line(' '.join(str(error).split()), 500)}")
 
     def _pause(self) -> None:
-        """Let no rollout of a stale job be under way."""
+        """Let no rollout of an asynchronous job be under way."""
         if hasattr(self._job, "pause"):
             self._job.pause()
 
     def _make(self, order: Order) -> None:
         """Make the job, under the permit of a rollout; from a checkpoint, where there is one.
 
-        The permit is kept for its first rollout. One of a stale job asks for its own, since it may have to wait for a training.
+        The permit is kept for its first rollout. That of an asynchronous job asks for its own,
+        since it may have to wait for a training.
         """
         session, spec, checkpoint = self._session, self._spec, order.checkpoint
-        asynchronous = spec.staleness > 0 and not order.profile
+        asynchronous = spec.is_asynchronous and not order.profile
         with session.initialise(keeps=not asynchronous):
             if spec.job_class is not None:
                 self._job = load_named(spec.job_class, spec.folder)(**spec.options)
-            elif spec.staleness:
+            elif spec.is_asynchronous:
                 from runtime.grpo.asynchronous import AsynchronousGrpo
 
                 self._job = AsynchronousGrpo(spec)

@@ -10,8 +10,7 @@ from rollmux_env.cluster.events import Progress
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.members import HoldName
-from runtime.execution.bell import Bell
-from runtime.execution.job_records import Actors, Ending, Permits, Place, ProfilePass, Residency, Saved, Tail
+from runtime.execution.job_records import Actors, Bell, Ending, Permits, Place, ProfilePass, Residency, Saved, Tail
 from runtime.execution.messages import Order, Report
 from runtime.jobs.shapes import nodes_in
 from runtime.jobs.spec import JobSpec
@@ -19,6 +18,7 @@ from runtime.journal.facts import PhaseSlice, Span
 from runtime.machine import Node, Pool
 from runtime.residency.choice import Waits
 
+_OF_REPORT = ("run_s", "done_s", "load_s", "offload_s", "cold", "stages", "host_gb", "device_gb", "stays", "core_wait_s")
 PROFILE = -1  # in place of an iteration's number
 
 
@@ -58,6 +58,21 @@ class JobHandle:
     def is_over(self) -> bool:
         """Whether it has done its last iteration; what it does since counts for none (`runtime.execution.solo`)."""
         return self.iteration >= self.spec.iterations and not self.spec.is_attached
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not come to its end, and is not about to."""
+        return not self.gone and self.ending.why is None
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it has no processes, and none that are being ended."""
+        return self.actors.controller is None and self.ending.why is None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the nodes of its place."""
+        return frozenset(node.name for nodes in self.place.nodes.values() for node in nodes)
 
     @property
     def phase(self) -> HoldName | None:
@@ -173,19 +188,10 @@ class JobHandle:
             asked_s=hold.asked_s,
             start_s=hold.start_s,
             end_s=now_s,
-            run_s=report.run_s,
-            done_s=report.done_s,
             permit_s=report.begun_s - hold.start_s,
-            load_s=report.load_s,
-            offload_s=report.offload_s,
-            cold=report.cold,
             switched=hold.switched,
-            stages=report.stages,
-            host_gb=report.host_gb,
-            device_gb=report.device_gb,
-            stays=report.stays,
-            core_wait_s=report.core_wait_s,
             ok=ok,
+            **{name: getattr(report, name) for name in _OF_REPORT},
             spans=spans if report.phase == "rollout" else (),
             extra=extra,
         )

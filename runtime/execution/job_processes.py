@@ -6,11 +6,16 @@ print to a log of the job's. Whoever reads a log is left alone.
 
 from __future__ import annotations
 
+import contextlib
 import os
-
-from runtime.execution.own_ray import end_all, marked_processes
+import signal
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
 
 _MARK = "ROLLMUX_LOGS"  # in the environment: the folder of the job's logs, with a slash at its end
+_LOOKS = 4  # in a row that find nobody: a process that has just been forked has the environment of its parent until it begins
+_MOST_S = 60.0  # then a process is in nobody's reach
 _GRACE_S = 2.0  # for those that end by themselves
 
 
@@ -35,3 +40,52 @@ def mark_of(logs: str) -> dict[str, str]:
 def end_job_processes(logs: str) -> None:
     """End what is left of a job on this machine; or of all jobs of a run, whose logs are below one folder."""
     end_all(lambda: marked_processes(f"{_MARK}={logs}/", logs, (os.O_WRONLY,)), _GRACE_S)
+
+
+def marked_processes(mark: str, folder: str, modes: Collection[int]) -> list[int]:
+    """This user's living processes that were started with a mark in their environment, or keep a file open below a folder.
+
+    Args:
+        modes: in which they keep it open.
+    """
+    pids = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if not entry.name.isdigit() or entry.stat().st_uid != os.geteuid():
+                continue
+            if (mark.encode() in (entry / "environ").read_bytes() or _holds(entry, folder, modes)) and is_alive(int(entry.name)):
+                pids.append(int(entry.name))
+    return pids
+
+
+def end_all(find: Callable[[], list[int]], grace_s: float) -> None:
+    """Wait until no processes are found, this one aside, and end those that do not end in time; what cannot be ended is left."""
+    until_s = time.monotonic() + grace_s
+    quiet = 0
+    while quiet < _LOOKS and time.monotonic() < until_s + _MOST_S:
+        pids = [pid for pid in find() if pid != os.getpid()]
+        quiet = 0 if pids else quiet + 1
+        if time.monotonic() > until_s:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _holds(entry: Path, folder: str, modes: Collection[int]) -> bool:
+    """Whether a process has a file open below a folder."""
+    for descriptor in (entry / "fd").iterdir():
+        with contextlib.suppress(OSError):
+            if os.readlink(descriptor).startswith(f"{folder}/"):
+                flags = (entry / "fdinfo" / descriptor.name).read_text().partition("flags:")[2].split()[0]
+                if int(flags, 8) & os.O_ACCMODE in modes:
+                    return True
+    return False
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine lives."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -170,6 +171,11 @@ class Ending:
     deaths: int = 0
     restarted: str = ""
 
+    @property
+    def reason(self) -> str:
+        """Why they end, in words."""
+        return self.why.problem or self.why.outcome if self.why else "it is over"
+
 
 @dataclass
 class Actors:
@@ -211,3 +217,20 @@ def how_far(progress: Mapping[str, tuple[int, int, int]]) -> tuple[int, int, int
         max((total for _, total, _ in counts), default=0),
         sum(tokens for _, _, tokens in counts),
     )
+
+
+class Bell:
+    """Wakes all who wait. Who has been woken looks at what it waits for, and may wait again."""
+
+    def __init__(self) -> None:
+        self._rings = asyncio.Event()
+
+    async def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until it rings, or for so long, seconds; None: without end."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._rings.wait(), None if timeout_s is None else max(0.0, timeout_s))
+
+    def ring(self) -> None:
+        """Something has changed."""
+        self._rings.set()
+        self._rings = asyncio.Event()

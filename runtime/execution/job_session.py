@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import replace
+from numbers import Integral, Real
 from threading import RLock
 from time import monotonic
 from typing import Any
@@ -15,29 +16,31 @@ from rollmux_client import OutOfOrder as CannotBeNext
 from rollmux_client import Turn, Turns
 
 from runtime.execution.leaving import Used, measure, park, timed
-from runtime.execution.messages import Nodes, OutOfOrder, Report
+from runtime.execution.messages import Checkpoint, Done, Nodes, OutOfOrder, Report
 from runtime.execution.nodes import move_process, prepare_process
-from runtime.execution.plain import plain
-from runtime.execution.worker import ProgressReporter, Warner, Watch, Worker
+from runtime.execution.worker import Voice, Worker
 from runtime.execution.worker_calls import BESIDE, Handle, results
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node, Pool, boot_id, core_wait_s
 from runtime.memory import resident_gb
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, runtime_hook
+from runtime.residency.choice import Level, Waits
 from runtime.residency.footprint import Footprint
 
+_MOST = 10_000
 
-class JobSession:
+
+class JobSession(Voice):
     """The run, as the job sees it (see `runtime.phases.Session`)."""
 
     def __init__(self, spec: JobSpec, coordinator: Any, logs: str) -> None:
+        super().__init__(coordinator, spec.id, "job")
         self.iteration = 0
         self.worst_case = False
         self.in_step = False  # the iteration in hand has begun
         self.where = ""  # what is being done, for whoever asks where it failed
         self.workers: list[Handle] = []
         self._spec = spec
-        self._coordinator = coordinator
         self._logs = logs
         self._nodes: Nodes = {}
         self._offset_s = 0.0
@@ -52,15 +55,11 @@ class JobSession:
         self._devices: dict[Pool, Any] = {"rollout": RLock(), "training": RLock()}  # held while state goes onto them or off
         self._wakes: int | None = None  # finished responses at which the rollout in hand is to stop
         self._own_gb: dict[Pool, float] = {}  # of this process, by the pool that it counts for
-        self._reporter, self._watch = ProgressReporter(coordinator, spec.id, "job"), Watch(coordinator, spec.id)
-        self.progress, self.stops = self._reporter.tell, self._watch.stops
-        self.warn = Warner(coordinator, spec.id).warn
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Call a method of the coordinator, as this job, and wait for the answer."""
-        values = [plain(argument) for argument in arguments]
         try:
-            return ray.get(self._coordinator.ask.remote(method, self._spec.id, *values))
+            return ray.get(self.begin(method, *(plain(argument) for argument in arguments)))
         except ray.exceptions.RayTaskError as error:
             raise (error.cause or error) from None
 
@@ -90,7 +89,7 @@ class JobSession:
         return changed
 
     def beside(self) -> JobSession:
-        """For the rollouts of a stale job, in a thread of their own: they go by their own iterations."""
+        """For the rollouts of an asynchronous job, in a thread of their own: they go by their own iterations."""
         other = copy(self)
         other.in_step, other.where, other.turns = False, "", Turns()
         return other
@@ -147,17 +146,8 @@ class JobSession:
             self.where = ""
             return
         pool = POOL_OF[phase]
-        parts = tuple(job.parts()) if phase == "rollout" and hasattr(job, "parts") else ()
-        self.parts = tuple(range(len(parts)))
-        if self._has_permit or self.worst_case or len(parts) < 2:  # the first rollout, and a measured one, have all of their nodes
-            parts = ()
         own_s = monotonic() - self._left_s if phase == "train" and self.worst_case else 0.0
-        if not self._has_permit:
-            self._acquire(pool, parts)
-        if parts:
-            self.parts = self.ask("parts")
-            self._watch.renew()
-        self._has_permit = False
+        self._begin_phase(job, phase)
         begun_s = self.now()
         if not self.workers:
             move_process(self._nodes[pool])
@@ -170,9 +160,9 @@ class JobSession:
             run_s = self.now()
             yield
             done_s = self.now()
-            self._reporter.flush()
-            run_wait_s = self._waited(self._usage(pool)) if self.worst_case else 0.0  # what follows is no part of the phase
+            self.flush()
             if self.worst_case:
+                run_wait_s = self._waited(self._usage(pool))  # what follows is no part of the phase
                 parked = measure(job, phase, lambda footprint: self._used(pool, footprint), self._gpus(pool))
             else:
                 parked = park(job, phase, hasattr(job, "stay") and self.ask("may_stay", pool))
@@ -181,22 +171,42 @@ class JobSession:
             self._staying.pop(pool, None)
             if parked.stays:
                 self._staying[pool] = job
-        report = Report(pool, False, begun_s, run_s, done_s, load_s, parked.seconds, parked.warm_s, cold, dict(runtime_hook.stages))
-        self._release(
-            replace(
-                report,
-                host_gb=host_gb,
-                device_gb=device_gb,
-                core_wait_s=run_wait_s if self.worst_case else waited_s,
-                load_wait_s=load_wait_s,
-                stays=parked.stays,
-                waits=parked.waits,
-                own_s=own_s,
-            )
+        report = Report(
+            pool,
+            False,
+            begun_s,
+            run_s,
+            done_s,
+            load_s,
+            parked.seconds,
+            parked.warm_s,
+            cold,
+            dict(runtime_hook.stages),
+            host_gb,
+            device_gb,
+            core_wait_s=run_wait_s if self.worst_case else waited_s,
+            load_wait_s=load_wait_s,
+            stays=parked.stays,
+            waits=parked.waits,
+            own_s=own_s,
         )
+        self._release(report)
         self._left_s = monotonic()
         self.turns.restore(self.turns.trainings + 1, self.turns.trainings + (phase == "train"), self.turns.syncs)
         self.where = ""
+
+    def _begin_phase(self, job: Any, phase: PhaseOfJob) -> None:
+        """Have the permit of a phase, and know which parts of its nodes it may use; all of them, unless others were asked for."""
+        parts = tuple(job.parts()) if phase == "rollout" and hasattr(job, "parts") else ()
+        self.parts = tuple(range(len(parts)))
+        if self._has_permit or self.worst_case or len(parts) < 2:  # the first rollout, and a measured one, have all of their nodes
+            parts = ()
+        if not self._has_permit:
+            self._acquire(POOL_OF[phase], parts)
+        if parts:
+            self.parts = self.ask("parts")
+            self.renew()
+        self._has_permit = False
 
     def leave_devices(self) -> None:
         """Take off its devices what has stayed there: the job may wait for long."""
@@ -222,7 +232,7 @@ class JobSession:
 
     def start_worker(self, node: Node, target: str, *arguments: Any, **options: Any) -> WorkerHandle:
         remote: Any = ray.remote
-        beside = self._spec.staleness or self._spec.rewards.workers
+        beside = self._spec.is_asynchronous or self._spec.rewards.workers
         made = remote(concurrency_groups={BESIDE: 1})(Worker) if beside else remote(Worker)
         actor = made.options(
             num_cpus=0,
@@ -243,7 +253,7 @@ class JobSession:
 
     def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]:
         parts: tuple[int, ...] = self.ask("parts")
-        self._watch.renew()
+        self.renew()
         if not parts or parts == self.parts:  # it has all of its nodes, or these; it has stopped for a `wake`
             return self.parts
         leave(tuple(part for part in self.parts if part not in parts))
@@ -310,7 +320,7 @@ class JobSession:
 
     def _check_order(self, phase: PhaseOfJob) -> None:
         turns = self.turns
-        if self._spec.staleness and not self.worst_case and phase != "sync":  # its rollouts are of iterations of their own
+        if self._spec.is_asynchronous and not self.worst_case and phase != "sync":  # its rollouts are of iterations of their own
             return
         number = {"rollout": turns.rollouts, "train": turns.trainings, "sync": turns.trainings - 1}[phase]
         try:
@@ -325,3 +335,29 @@ class JobSession:
 
 _Usage = dict[Handle, tuple[float, float]]
 _OTHER: dict[Pool, Pool] = {"rollout": "training", "training": "rollout"}
+
+
+def plain(value: Any) -> Any:
+    """The same without anything of a user's classes: numbers that look like floats or integers become these.
+
+    Raises:
+        TypeError, ValueError: it is something else, or too much; one line.
+    """
+    kind = type(value)
+    if kind in (tuple, list, dict, str) and len(value) > _MOST:
+        raise ValueError(f"a job can tell the run {_MOST} values or characters at a time, not {len(value)}")
+    if value is None or kind in (bool, int, float, str) or isinstance(value, ray.actor.ActorHandle):
+        return value
+    if kind in (tuple, list):
+        return kind(plain(item) for item in value)
+    if kind is dict:
+        return {plain(key): plain(item) for key, item in value.items()}
+    if kind in (Checkpoint, Done, Report, Node, Level, Waits):
+        return kind(**{field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)})
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise TypeError(f"a job can tell the run numbers and text, not {kind.__name__}")

@@ -7,7 +7,7 @@ together: they keep them until all are handed to the policy.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 from rollmux_env.errors import PlanError
 from rollmux_env.replay.run import waits_for_ever
@@ -18,12 +18,10 @@ from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.job_records import Actors, Ending, Place, Residency, Saved
 from runtime.execution.messages import End, Report, Stopped
 from runtime.execution.node_changes import NodeChanges
-from runtime.execution.nodes import POOLS
-from runtime.execution.processes import Processes
+from runtime.execution.processes import ProcessesByKind
 from runtime.execution.run_state import RunState
 from runtime.jobs.shapes import estimated_phases
 from runtime.journal.facts import Cancelled, Fact, Failed, Restarted
-from runtime.machine import Node
 
 EVICTED = "evicted"  # how a job ends that makes room, and waits for another place before those that have come since
 DEATHS = 3  # of a job in a row, without an iteration done, are enough
@@ -44,8 +42,9 @@ class JobLifecycle:
         quiet: every job that is there has done its last iteration, and is to be measured alone.
     """
 
-    def __init__(self, run: RunState, processes: Processes, stays: bool) -> None:
+    def __init__(self, run: RunState, processes: ProcessesByKind, stays: bool) -> None:
         self._run = run
+        run.lifecycle = self
         self._processes = processes
         self._stays = stays
         self.node_changes = NodeChanges(run, run.plan.nodes)
@@ -54,22 +53,22 @@ class JobLifecycle:
 
     def start(self, handle: JobHandle) -> None:
         """Start a job's processes, if it has none and is not about to end."""
-        if handle.actors.controller is None and handle.ending.why is None and not self._run.stopping:
+        if handle.is_at_rest and not self._run.stopping:
             handle.actors.has_come = handle.actors.alive = False
             self._watched.add(handle)
-            self._processes.start(handle)
+            self._processes.of(handle).start(handle)
             self._run.spawn(self._watch(handle))
 
     def rest(self, handle: JobHandle) -> None:
         """End the processes of a job that has to wait; they are started again when it has a place."""
-        if handle.actors.controller is not None and handle.ending.why is None and not handle.gone:
+        if handle.actors.controller is not None and handle.lives:
             handle.ending.resting, handle.permits.since_s = True, self._run.log.now()
             handle.refuse(Stopped("waits for nodes"))
 
     async def _watch(self, handle: JobHandle) -> None:
         """Wait for a controller's end, whatever it is."""
         run = self._run
-        end = await self._processes.wait(handle)
+        end = await self._processes.of(handle).wait(handle)
         run.went(handle)
         if end.outcome == "done" and end.problem:
             run.log.say(f"{handle.id}: {end.problem}")
@@ -78,7 +77,7 @@ class JobLifecycle:
             await self.fail(handle, end, again=end.outcome != "failed")
         elif not (handle.gone or handle.ending.why or handle.ending.resting):  # the run stops; the job keeps its place for then
             self._halt(handle)
-        await self._processes.drop(handle)
+        await self._processes.of(handle).drop(handle)
         self._watched.discard(handle)
         if handle.ending.resting and handle.ending.why is None:
             self._rested(handle)
@@ -104,11 +103,11 @@ class JobLifecycle:
             again: what is left of it ends, and it arrives anew.
         """
         run = self._run
-        if handle.gone or handle.ending.why is not None or run.over.done():
+        if not handle.lives or run.over.done():
             return
         dead_machines = await self._dead_machines() if again else set()
         await run.written()
-        if handle.gone or handle.ending.why is not None:
+        if not handle.lives:
             return
         handle.ending.why, handle.ending.again = end, again
         if handle.id in run.scheduler.seats:
@@ -118,15 +117,11 @@ class JobLifecycle:
                 run.tell(*self._losses(dead_machines))
             self.evict(handle)
 
-    def _nodes(self) -> list[Node]:
-        """The nodes of the run; the scheduler knows only their names."""
-        return [cast("Node", node) for pool in POOLS for node in self._run.nodes.nodes(pool)]
-
     async def _dead_machines(self) -> set[str]:
-        return await self._processes.dead_machines({node.machine for node in self._nodes()})
+        return await self._processes.own.dead_machines({node.machine for node in self._run.all_nodes()})
 
     def _losses(self, machines: set[str]) -> list[facts.Fact]:
-        names = sorted(node.name for node in self._nodes() if node.machine in machines)
+        names = sorted(node.name for node in self._run.all_nodes() if node.machine in machines)
         for name in names:
             self._run.log.say(f"{name} has gone")
         return [facts.Lost(frozenset(names))] if names else []
@@ -156,9 +151,8 @@ class JobLifecycle:
             return
         if handle.ending.why is None:
             handle.ending.again = True
-            names = sorted({node.name for nodes in handle.place.nodes.values() for node in nodes})
-            present = {node.name for node in self._nodes()} - self._run.scheduler.missing
-            absent = [name for name in names if name not in present]
+            present = {node.name for node in self._run.all_nodes()} - self._run.scheduler.missing
+            absent = sorted(handle.names - present)
             why = f"its node {absent[0]} has gone" if absent else "it is to move, but has workers and no checkpoint"
             handle.ending.why = End("died", "step", why)
         self._run.spawn(self._clear(handle))
@@ -166,7 +160,7 @@ class JobLifecycle:
     async def _clear(self, handle: JobHandle) -> None:
         """End a job's processes, and then let the scheduler know."""
         run, job_id = self._run, handle.id
-        await self._processes.kill(handle)
+        await self._processes.of(handle).kill(handle)
         run.went(handle)
         folder = run.checkpoints(job_id)
         if handle.spec.is_attached:  # its owner has the checkpoints
@@ -298,7 +292,7 @@ class JobLifecycle:
         stays = (
             handle.actors.alive and handle.actors.controller is not None and handle.ending.why is None and not handle.ending.resting
         )
-        alive = frozenset(node.name for nodes in handle.place.nodes.values() for node in nodes) if stays else frozenset()
+        alive = handle.names if stays else frozenset()
         return (*self.estimated(handle), facts.Arrived(handle.job.model_copy(update=changes), again, alive))
 
     @staticmethod
@@ -322,22 +316,26 @@ class JobLifecycle:
         if run.over.done():
             return
         if run.stopping:
-            if not self._writes_models() and all(
-                handle.actors.controller is None and handle.ending.why is None for handle in present
-            ):
+            if not self._writes_models() and all(handle.is_at_rest for handle in present):
                 run.over.set_result("stopped")
         elif run.coming:
             return
         elif run.scheduler.stuck:
-            if not self._stays:
-                run.fail(PlanError(waits_for_ever(run.scheduler.state)))
-                return
-            run.refuse(run.handles[run.scheduler.state.waiting[0]], waits_for_ever(run.scheduler.state))
-            self.check_over()
-        elif not present and not self._stays and not self._writes_models():
-            run.over.set_result("done")
-        elif present and self._watched == {*present} and all(handle.is_over for handle in present):
+            self._give_up_waiting()
+        elif not present:
+            if not self._stays and not self._writes_models():
+                run.over.set_result("done")
+        elif self._watched == {*present} and all(handle.is_over for handle in present):
             self.quiet.set()
+
+    def _give_up_waiting(self) -> None:
+        """Nobody runs, and the head of the queue fits nowhere: the run ends with that, or the job where more may come."""
+        run, problem = self._run, waits_for_ever(self._run.scheduler.state)
+        if not self._stays:
+            run.fail(PlanError(problem))
+            return
+        run.refuse(run.handles[run.scheduler.state.waiting[0]], problem)
+        self.check_over()
 
     def _writes_models(self) -> bool:
         """Whether the process of a job that is done may still write its model."""
@@ -375,7 +373,7 @@ class JobLifecycle:
 
     async def _look_for_more(self) -> None:
         """Take nodes that have joined."""
-        joined = await self._processes.joined_nodes([*self.node_changes.known.values()])
+        joined = await self._processes.own.joined_nodes([*self.node_changes.known.values()])
         await self._run.written()
         if joined:
             self.node_changes.join(joined)
@@ -394,8 +392,8 @@ class JobLifecycle:
 
 
 def _busy_since(handle: JobHandle) -> list[tuple[float, HoldName | None]]:
-    """Since when a job has had no need to wait, and for which phase; of a stale job on either side."""
-    if handle.spec.staleness and handle.iteration != PROFILE and handle.actors.has_come:
+    """Since when a job has had no need to wait, and for which phase; of an asynchronous job on either side."""
+    if handle.spec.is_asynchronous and handle.iteration != PROFILE and handle.actors.has_come:
         running = [(hold.since_s, phase) for phase, hold in handle.permits.holds.items() if hold.since_s]
         if running or handle.waits_for_permit:
             return [*running]

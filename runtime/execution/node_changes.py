@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from rollmux_env.scheduler import facts
 from rollmux_env.validation_errors import one_line
-from runtime.execution.nodes import POOLS
+from runtime.answers import Conflict, NotFound
 from runtime.execution.run_state import RunState
 from runtime.journal.facts import Drained, Joined, Undrained
 from runtime.machine import Node
-from runtime.refusals import Conflict, NotFound
 
 
 class NodeChanges:
@@ -78,12 +77,12 @@ class NodeChanges:
     def _check(self, name: str) -> None:
         if self._run.log.problem is not None:
             raise Conflict(self._run.log.problem)
-        if not any(node.name == name for pool in POOLS for node in self._run.nodes.nodes(pool)):
+        if all(node.name != name for node in self._run.all_nodes()):
             raise NotFound(f"{one_line(name, 80)}: this service has no such node")
 
     def _misfits(self, node: Node) -> str | None:
         """Why jobs that were profiled on the others cannot be expected to run on a node as they did."""
-        others = [cast("Node", other) for other in self._run.nodes.nodes(node.pool)]
+        others = [other for other in self._run.all_nodes() if other.pool == node.pool]
         least_gb = min((other.memory_gb for other in others if other.memory_gb), default=0.0)
         if others and node.device != others[0].device:
             return f"it has {node.device}, and the others of its pool {others[0].device}"

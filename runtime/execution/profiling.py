@@ -10,40 +10,50 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import cast
+from statistics import fmean
+from typing import Literal, cast
 
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
-from runtime.execution.first_loads import has_loaded, note_loaded
+from rollmux_env.scheduler.view import GroupView, WaitingPhase
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Report
-from runtime.execution.probe import Mode, OverlapProbe, Timings
-from runtime.execution.profiles import Measured, Profile, engine_key, job_as_stated, load_profile, profile_key, save_profile
+from runtime.execution.profiles import (
+    Measured,
+    Profile,
+    engine_key,
+    has_loaded,
+    job_as_stated,
+    load_profile,
+    note_loaded,
+    profile_key,
+    save_profile,
+)
 from runtime.execution.run_state import RunState
 from runtime.execution.shape_estimates import with_shapes
 from runtime.jobs.spec import nodes_asked
-from runtime.journal.facts import PhaseSlice, Profiled
+from runtime.journal.facts import Bound, PhaseSlice, Profiled
 from runtime.machine import Node, Pool, lacked_core
 
 _TOGETHER = 8
 _PASSES: dict[Mode, int] = {"alone": 2, "paired": 4}  # worst-case iterations of the probe; the first rollout of a pair is alone
+Mode = Literal["alone", "paired"]
 
 
 class Profiling:
     """Arrivals, profiles, and what taking turns could gain.
 
     Args:
-        run: whose jobs come. lifecycle: of them.
+        run: whose jobs come.
 
     Attributes:
         is_crowded: more jobs have come than are profiled together: one that has been does not keep its processes.
     """
 
-    def __init__(self, run: RunState, lifecycle: JobLifecycle) -> None:
+    def __init__(self, run: RunState) -> None:
         self._run = run
-        self._lifecycle = lifecycle
         self.is_crowded = False
         self._profiling = asyncio.Lock()  # nobody waits for it whose profile is known
         self._batch: list[JobHandle] = []  # of jobs that are being profiled, and those that have been
@@ -54,7 +64,7 @@ class Profiling:
 
     async def bring_all(self, coming: Sequence[JobHandle]) -> None:
         """Let jobs arrive, those of one time together."""
-        self._lifecycle.check_over()
+        self._run.lifecycle.check_over()
         for at_s in sorted({handle.spec.arrival_s for handle in coming}):
             await asyncio.sleep(max(0.0, at_s - self._run.log.now()))
             await self._bring([handle for handle in coming if handle.spec.arrival_s == at_s])
@@ -76,11 +86,11 @@ class Profiling:
                 handle.gone = handle.gone or handle.actors.controller is None
                 handle.tell(None, run.log.now())
             elif handle.job is not None and not handle.gone and not run.stopping:
-                self._lifecycle.enlist(handle)
+                self._run.lifecycle.enlist(handle)
         for job_id in ids:
             if job_id in run.scheduler.state.waiting:
-                self._lifecycle.rest(run.handles[job_id])
-        self._lifecycle.check_over()
+                self._run.lifecycle.rest(run.handles[job_id])
+        self._run.lifecycle.check_over()
 
     async def _profile_all(self, ids: Sequence[str]) -> None:
         """Profile those of some jobs that nobody knows, so many at a time."""
@@ -266,13 +276,9 @@ class Profiling:
         """
         if not self._rounds or self._run.scheduler.guests.lent is None:
             return []
-        if any(other.profile.passes and not other.gone and other.ending.why is None for other in self._batch):
+        if any(other.profile.passes and other.lives for other in self._batch):
             return []
-        profiled = [
-            one
-            for one in self._batch
-            if one.profile.measurements.keys() == {"rollout", "training"} and not one.gone and one.ending.why is None
-        ]
+        profiled = [one for one in self._batch if one.profile.measurements.keys() == {"rollout", "training"} and one.lives]
         if len(profiled) < 2:
             self._rounds = [] if self._probe_jobs else self._rounds
             return []
@@ -283,3 +289,53 @@ class Profiling:
 
     def _node_types(self) -> list[Node]:
         return [next(node for node in self._run.plan.nodes if node.pool == pool) for pool in self._run.plan.cluster.sides]
+
+
+class OverlapProbe:
+    """A dispatch policy for two members.
+
+    Attributes:
+        mode: `alone`: one phase at a time. `paired`: two, of different members on different pools, that begin together.
+    """
+
+    def __init__(self) -> None:
+        self.mode: Mode = "alone"
+        self._second: WaitingPhase | None = None
+
+    def choose(self, group: GroupView) -> WaitingPhase | None:
+        """The next phase, or the second of a pair."""
+        if self._second is not None:
+            second, self._second = self._second, None
+            return second
+        if group.busy:
+            return None
+        first = group.waiting[0]
+        if self.mode == "alone" or len(group.members) < 2:
+            return first
+        if len(group.waiting) < len(group.members):
+            return None  # until the other one is ready too
+        other = next((request for request in group.waiting if not request.nodes & first.nodes), None)
+        self._second = other
+        return first
+
+
+class Timings:
+    """Seconds of phases, by how they ran."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[tuple[Mode, str, Pool], list[float]] = defaultdict(list)
+
+    def add(self, mode: Mode, job_id: str, pool: Pool, seconds: float) -> None:
+        """A phase has run."""
+        self._seconds[mode, job_id, pool].append(seconds)
+
+    def bounds(self, job_ids: Sequence[str]) -> list[Bound]:
+        """One for each way of pairing a rollout with the training of the other job."""
+        bounds = []
+        for a, b in (job_ids, job_ids[::-1]):
+            keys: tuple[tuple[str, Pool], tuple[str, Pool]] = ((a, "rollout"), (b, "training"))
+            alone, paired = ([self._seconds[mode, *key] for key in keys] for mode in ("alone", "paired"))
+            if all((*alone, *paired)):
+                names = f"{a} rollout", f"{b} training"
+                bounds.append(Bound(names, (fmean(alone[0]), fmean(alone[1])), (fmean(paired[0]), fmean(paired[1]))))
+        return bounds

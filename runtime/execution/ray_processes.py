@@ -13,10 +13,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from runtime.execution.controller import Controller
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.job_processes import end_job_processes
+from runtime.execution.job_processes import end_job_processes, is_alive
 from runtime.execution.messages import End
 from runtime.execution.nodes import dead_machines, new_nodes
-from runtime.execution.own_ray import is_alive
+from runtime.execution.processes import Processes
 from runtime.execution.ray_health import RayDied
 from runtime.machine import Node
 from runtime.output import LOGS
@@ -30,8 +30,8 @@ async def _answer(call: Any) -> End:
     return end
 
 
-class RayProcesses:
-    """Starts and ends them; see `runtime.execution.processes.Processes`.
+class RayProcesses(Processes):
+    """Of jobs with a task or a class.
 
     Args:
         folder: of the run. coordinator: the actor that controllers talk to. models: those of jobs that are done are written there.

@@ -8,19 +8,17 @@ whoever has something to tell waits (`written`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
-from rollmux_env.cluster.demand import demand_of
 from rollmux_env.cluster.events import Admitted, Moved, Reprofiled
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, InvariantError, PlanError
-from rollmux_env.keys.cluster import ONE_DEVICE
 from rollmux_env.keys.job import Job
-from rollmux_env.keys.queue import beyond_quota
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import Command
 from rollmux_env.scheduler.core import Entry, Scheduler
@@ -33,15 +31,18 @@ from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.job_records import Asked, Hold
 from runtime.execution.messages import End, Stopped
 from runtime.execution.nodes import POOLS
+from runtime.execution.pools import beyond, too_few_nodes, too_large
 from runtime.execution.residents import Residents
 from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.shape_estimates import shape_lines
-from runtime.jobs.shapes import nodes_of_shapes
 from runtime.jobs.spec import JobSpec
 from runtime.journal.cold_starts import ColdStarts
 from runtime.journal.facts import Confined, Fact, Failed
-from runtime.machine import Pool
+from runtime.machine import Node, Pool
+
+if TYPE_CHECKING:
+    from runtime.execution.lifecycle import JobLifecycle
 
 _AGAIN_S = 1.0  # between attempts to write the journal
 
@@ -73,16 +74,6 @@ class Observer(Protocol):
         """A command of the scheduler's has been."""
 
 
-class Hands(Protocol):
-    """Who starts and ends the processes of jobs."""
-
-    def start(self, handle: JobHandle) -> None:
-        """A job has a place, and may have no processes."""
-
-    def evict(self, handle: JobHandle) -> None:
-        """The processes of a job are to end."""
-
-
 class RunState:
     """What a run is.
 
@@ -90,23 +81,19 @@ class RunState:
         plan: what is to be done. log: where it is written down. state, nodes: of the cluster, as they are when the run begins.
         watches: jobs are known anew when they take longer, and get a better place where they break their SLO; so it is too in a
             run that has jobs with shapes.
-        hands: makes who starts and ends the processes of the run's jobs. observer: watches it.
+        observer: watches it.
 
     Attributes:
+        lifecycle: starts and ends the processes of the run's jobs; it sets this itself.
         handles: jobs by id. cold_starts: which of theirs are provisional. residents: those whose state stays on its nodes.
         stopping: the run stops. over: the outcome, or the error that ends it.
         coming: jobs that have not arrived at the policy or been given up yet.
     """
 
+    lifecycle: JobLifecycle
+
     def __init__(
-        self,
-        plan: RunPlan,
-        log: RunLog,
-        state: State,
-        nodes: NodePool,
-        watches: bool,
-        hands: Callable[[RunState], Hands],
-        observer: Observer | None = None,
+        self, plan: RunPlan, log: RunLog, state: State, nodes: NodePool, watches: bool, observer: Observer | None = None
     ) -> None:
         def make_policy() -> Any:
             return make_runnable(plan.policy, plan.seed)
@@ -129,7 +116,6 @@ class RunState:
         self._observer = observer
         self._owed: list[Command] = []  # commands whose entries are not in the journal yet
         self._writable = asyncio.Event()
-        self._hands = hands(self)
 
     def tell(self, *news: facts.Fact, notes: tuple[Fact, ...] = ()) -> None:
         """Something has happened: decide, write down, carry out.
@@ -204,58 +190,27 @@ class RunState:
         elif isinstance(entry, Reprofiled):
             handle, job = self.handles[entry.job.id], entry.job
             former, handle.job = handle.job, job
-            if former is not None and (replaced := _cold_starts(former, job)):
-                self.log.say(f"{job.id}: {replaced}")
-                return
-            if not job.movable:
-                return
-            if former is not None and former.shapes != job.shapes:
-                for line in shape_lines(former, job):
-                    self.log.say(f"{job.id}: {line}")
-                return
-            if former is not None and (former.rollout.device_gb, former.training.device_gb) != (
-                job.rollout.device_gb,
-                job.training.device_gb,
-            ):
-                self.log.say(
-                    f"{job.id}: keeps more of its GPUs than its profile says: {job.rollout.device_gb:.2f} and "
-                    f"{job.training.device_gb:.2f} GB of each from now on"
-                )
-                return
-            self.log.say(
-                f"{job.id}: takes longer than its profile says: rollout {job.rollout.worst_case_s:.2f} s, "
-                f"training {job.training.worst_case_s:.2f} s, sync {job.sync_s:.3f} s from now on"
-            )
+            for line in _known_anew(former, job):
+                self.log.say(f"{job.id}: {line}")
 
     def _carry_out(self, command: Command) -> None:
-        handle, now_s = self.handles[command.job_id], self.log.now()
+        handle = self.handles[command.job_id]
         match command:
             case commands.Place(_, seating):
-                handle.permits.follows_s = now_s
-                if handle.place.group is None:
-                    handle.iteration = handle.begins
-                if handle.place.nodes != {"rollout": seating.rollout_nodes, "training": seating.training_nodes}:
-                    self.went(handle)
-                handle.sit(seating, self.scheduler.state.shape(handle.id))
-                self.order(handle)
+                self._place(handle, seating)
             case commands.Lend(_, seating):
                 handle.sit(seating)
                 handle.iteration = handle.iteration if handle.spec.is_attached or handle.is_over else PROFILE
                 self.order(handle)
-            case commands.Grant(_, phase, parts, switched, paired):
-                at_s, number = handle.permits.asks.pop(phase, Asked(now_s, handle.iteration))
-                handle.permits.holds[phase] = Hold(phase, at_s, now_s, switched, paired, number)
-                if phase == "rollout" or not handle.spec.staleness:
-                    handle.tail.progress, handle.tail.past_threshold = {}, False
-                    handle.tail.uses = handle.tail.knows = parts
-                self._admit(handle, phase)
+            case commands.Grant():
+                self._grant(handle, command)
             case commands.Shrink(_, parts) | commands.Grow(_, parts):
                 handle.tail.uses = parts
                 handle.changed.ring()
             case commands.Move():
                 handle.place.moving = True
             case commands.Evict():
-                self._hands.evict(handle)
+                self.lifecycle.evict(handle)
             case commands.Wait():
                 twin = self.scheduler.planner.shown.forecast()
                 why = reasons(twin, self._make_policy())[twin.waiting.index(handle.id)]
@@ -264,6 +219,24 @@ class RunState:
                 job = self.scheduler.state.job(handle.id)
                 risk = f"{handle.id}: its SLO is at risk: {slowdown:.2f} times its solo time of late, {job.slo:g} at most"
                 self.log.say(risk if moved else f"{risk}; there is no better place for it now")
+
+    def _place(self, handle: JobHandle, seating: commands.Seating) -> None:
+        handle.permits.follows_s = self.log.now()
+        if handle.place.group is None:
+            handle.iteration = handle.begins
+        if handle.place.nodes != {"rollout": seating.rollout_nodes, "training": seating.training_nodes}:
+            self.went(handle)
+        handle.sit(seating, self.scheduler.state.shape(handle.id))
+        self.order(handle)
+
+    def _grant(self, handle: JobHandle, grant: commands.Grant) -> None:
+        now_s, phase = self.log.now(), grant.phase
+        at_s, number = handle.permits.asks.pop(phase, Asked(now_s, handle.iteration))
+        handle.permits.holds[phase] = Hold(phase, at_s, now_s, grant.switched, grant.paired, number)
+        if phase == "rollout" or not handle.spec.is_asynchronous:
+            handle.tail.progress, handle.tail.past_threshold = {}, False
+            handle.tail.uses = handle.tail.knows = grant.parts
+        self._admit(handle, phase)
 
     def _figures(self, job_id: str) -> str:
         """How far the figures of a reason may be trusted, and what gives better ones."""
@@ -287,12 +260,16 @@ class RunState:
 
     def order(self, handle: JobHandle) -> None:
         """Let a job do its next iteration."""
-        self._hands.start(handle)
+        self.lifecycle.start(handle)
         handle.tell(handle.order(str(self.checkpoints(handle.id))), self.log.now())
 
     def checkpoints(self, job_id: str) -> Path:
         """Folder of a job's."""
         return Path(self.plan.folder) / CHECKPOINTS / job_id
+
+    def all_nodes(self) -> list[Node]:
+        """The nodes of the run; the scheduler knows only their names."""
+        return [cast("Node", node) for pool in POOLS for node in self.nodes.nodes(pool)]
 
     def present(self, handle: JobHandle) -> bool:
         """Whether a job has a seat: what it says is of its own processes, and not of those that it had before."""
@@ -300,39 +277,18 @@ class RunState:
 
     def beyond(self, spec: JobSpec) -> str | None:
         """Why there can be no place for a job, if there can be none."""
-        if spec.staleness and self.plan.cluster.one_device:
-            return f"staleness: does not go with one device: {ONE_DEVICE}"
-        if spec.staleness and self.plan.policy.partition(",")[0] == "colocated":
-            return "staleness: does not go with the policy colocated, where phases take turns on one pool"
-        if spec.shapes and self.plan.cluster.one_device:
-            return "shapes: do not go with one device, where a job has all nodes of its group"
-        for pool in self.plan.cluster.sides:
-            nodes_asked, there = getattr(spec, pool).nodes, self._nodes_left(pool)
-            if nodes_asked > there:
-                return f"{pool}.nodes: asks for {nodes_asked} nodes; there are {there} of this pool left"
-        return beyond_quota(spec.user, {pool: getattr(spec, pool).nodes for pool in self.plan.cluster.sides}, self.plan.cluster)
-
-    def _nodes_left(self, pool: Pool) -> int:
-        return sum(node.name not in self.scheduler.missing for node in self.nodes.nodes(pool))
+        return beyond(spec, self.plan.cluster, self.plan.policy, self._nodes_left())
 
     def shapes_beyond(self, spec: JobSpec) -> str | None:
         """Which shape of a new job there are too few nodes for, if there is one; later it is only never chosen."""
-        for where, pool, nodes_asked in nodes_of_shapes(spec):
-            if nodes_asked > self._nodes_left(pool):
-                return f"{where}: asks for {nodes_asked} nodes; there are {self._nodes_left(pool)} of this pool left"
-        return None
+        return too_few_nodes(spec, self._nodes_left(), " left")
 
     def too_large(self, job: Job) -> str | None:
         """Why no node can hold a job, if none can."""
-        demand = demand_of(job, self.plan.cluster)
-        for pool, limits in self.plan.cluster.pools.items():
-            need_gb, limit_gb = getattr(demand, f"{pool}_gb"), limits.node_memory_gb
-            if limit_gb is not None and need_gb > limit_gb:
-                return f"it keeps {need_gb:.2f} GB of host memory on a {pool} node, which has {limit_gb:.2f} GB for jobs"
-            need_gb, limit_gb = getattr(demand, f"{pool}_device_gb"), limits.device_memory_gb
-            if limit_gb is not None and need_gb > limit_gb:
-                return f"it keeps {need_gb:.2f} GB of each GPU of a {pool} node, where jobs may keep {limit_gb:.2f} GB"
-        return None
+        return too_large(job, self.plan.cluster)
+
+    def _nodes_left(self) -> Counter[str]:
+        return Counter(node.pool for node in self.all_nodes() if node.name not in self.scheduler.missing)
 
     def refuse(self, handle: JobHandle, problem: str, where: str = "placement") -> None:
         """A job cannot be placed at all. It ends as one that is done."""
@@ -386,6 +342,28 @@ class RunState:
         """The run ends with an error."""
         if not self.over.done():
             self.over.set_exception(error)
+
+
+def _known_anew(former: Job | None, job: Job) -> Iterator[str]:
+    """What is known of a job from now on, in place of what was: lines for the user."""
+    if former is not None and (replaced := _cold_starts(former, job)):
+        yield replaced
+    elif not job.movable:
+        return
+    elif former is not None and former.shapes != job.shapes:
+        yield from shape_lines(former, job)
+    elif former is not None and _kept_gb(former) != _kept_gb(job):
+        rollout_gb, training_gb = _kept_gb(job)
+        yield f"keeps more of its GPUs than its profile says: {rollout_gb:.2f} and {training_gb:.2f} GB of each from now on"
+    else:
+        yield (
+            f"takes longer than its profile says: rollout {job.rollout.worst_case_s:.2f} s, "
+            f"training {job.training.worst_case_s:.2f} s, sync {job.sync_s:.3f} s from now on"
+        )
+
+
+def _kept_gb(job: Job) -> tuple[float, float]:
+    return job.rollout.device_gb, job.training.device_gb
 
 
 def _cold_starts(former: Job, job: Job) -> str:

@@ -11,7 +11,6 @@ import asyncio
 
 from rollmux_env.scheduler import facts
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.run_state import RunState
 from runtime.jobs.spec import nodes_asked
 from runtime.journal.facts import SoloIteration
@@ -25,12 +24,11 @@ class SoloIterations:
     """Those of a run.
 
     Args:
-        run: whose jobs they are. lifecycle: of it.
+        run: whose jobs they are.
     """
 
-    def __init__(self, run: RunState, lifecycle: JobLifecycle) -> None:
+    def __init__(self, run: RunState) -> None:
         self._run = run
-        self._lifecycle = lifecycle
         self._measured: list[JobHandle] = []
 
     def keeps(self, handle: JobHandle) -> bool:
@@ -38,7 +36,7 @@ class SoloIterations:
         run = self._run
         if not run.plan.compare or run.stopping:
             return False
-        if handle.spec.staleness:
+        if handle.spec.is_asynchronous:
             why = "its rollouts run ahead of its iterations, and end with the last one"
         elif len(self._measured) == _MOST:
             why = f"the processes of {_MOST} jobs wait for that already"
@@ -46,7 +44,7 @@ class SoloIterations:
             self._measured.append(handle)
             handle.place.leaving = True  # its devices
             run.order(handle)
-            self._lifecycle.check_over()
+            self._run.lifecycle.check_over()
             return True
         run.log.say(f"{handle.id}: is not measured alone: {why}")
         return False
@@ -54,9 +52,9 @@ class SoloIterations:
     async def measure(self) -> None:
         """Measure one job after the other when all are done; then let all end, since one that writes its model takes cores."""
         run = self._run
-        await self._lifecycle.quiet.wait()
+        await self._run.lifecycle.quiet.wait()
         for handle in self._measured:
-            if handle.gone or handle.ending.why is not None or run.stopping:
+            if not handle.lives or run.stopping:
                 continue
             if problem := run.beyond(handle.spec):
                 run.log.say(f"{handle.id}: is not measured alone: {problem}")
@@ -68,10 +66,10 @@ class SoloIterations:
             run.tell(facts.Unprofiled({handle.id: needs}, None, self._nodes(handle, needs)))
             await handle.profile.over
         for handle in self._measured:
-            if not handle.gone and handle.ending.why is None and not run.stopping:
+            if handle.lives and not run.stopping:
                 handle.gone = True
                 handle.tell(None, run.log.now())
-        self._lifecycle.check_over()
+        self._run.lifecycle.check_over()
 
     def _nodes(self, handle: JobHandle, needs: dict[Pool, int]) -> frozenset[str]:
         """Names of the nodes that a job had, if it asks for as many and they are there still; else of none."""

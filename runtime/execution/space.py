@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from time import monotonic
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
@@ -17,6 +19,9 @@ from runtime.jobs.models import local_directory, tiny_parameters
 from runtime.jobs.spec import JobSpec
 
 _BYTES = 12  # a parameter, of weights and Adam's two moments in float32
+_LOOKS_S = 1.0
+_AGAIN_S = 3.0  # between attempts, each of which may fill the disk for a moment
+_LONGEST_S = 60.0  # a quota may have grown, which the file system does not tell
 
 
 def checkpoint_bytes(spec: JobSpec) -> int:
@@ -70,3 +75,24 @@ def check_space(specs: Iterable[JobSpec], folder: Path, where: str) -> None:
             f"{where}: {one_line(str(folder), 4096)} is on a disk with {free / 1e9:.1f} GB free; checkpoints need "
             f"{needed / 1e9:.1f} GB: those that checkpoint.keep says, and one more"
         )
+
+
+async def wait_for_room(folder: Path, over: Callable[[], bool]) -> None:
+    """Wait until the file system of a folder has more free bytes than now, or for a minute.
+
+    Args:
+        over: nobody waits any more.
+    """
+    began_s, free = monotonic(), _free(folder)
+    while not over():
+        await asyncio.sleep(_LOOKS_S)
+        passed_s = monotonic() - began_s
+        if passed_s > _LONGEST_S or (passed_s > _AGAIN_S and _free(folder) > free):
+            return
+
+
+def _free(folder: Path) -> int:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return 0

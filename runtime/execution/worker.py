@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from time import monotonic
+import signal
+import threading
+import time
 from typing import Any
 
 import ray
 
 from runtime.execution.job_log import note
 from runtime.execution.job_processes import mark_process
-from runtime.execution.memory_watch import watch_memory
 from runtime.execution.messages import MOST_WARNINGS, Nodes
 from runtime.execution.nodes import prepare_process
 from runtime.execution.worker_calls import results
 from runtime.jobs.named import load_named
 from runtime.machine import Node, Pool, core_wait_s
-from runtime.memory import resident_gb
+from runtime.memory import resident_gb, tree_gb
 from runtime.output import capture
 from runtime.phases import WorkerError, set_session
+
+_WATCHES_S = 0.5  # between looks at its memory
+_GRACE_S = 10.0  # for the coordinator, when it is too large
 
 
 class Worker:
@@ -46,16 +51,16 @@ class Worker:
         prepare_process((node,))
         self._session = _WorkerSession(coordinator, job_id, f"{node.name} {os.getpid()}", node)
         set_session(self._session)
-        watch_memory(coordinator, job_id, f"its process on {node.name} ({target})", node.pool)
+        self._session.watch_memory(f"its process on {node.name} ({target})", node.pool)
         self._object = load_named(target, folder)(*arguments, **options)
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the object."""
-        self._session.watch.renew()
+        self._session.renew()
         try:
             return getattr(self._object, method)(*arguments)
         finally:
-            self._session.reporter.flush()
+            self._session.flush()
 
     def beside(self, method: str, *arguments: Any) -> Any:
         """Call a method of the object, in a thread of its own: of jobs whose rollouts are not to be waited for."""
@@ -75,78 +80,96 @@ class Worker:
             self._object.close()
 
 
-class ProgressReporter:
-    """Tells the coordinator how far a phase is: seldom, but the last of it always.
+class Voice:
+    """How a process of a job speaks to the coordinator without waiting: it says how far it is and what the user is to know, and
+    asks whether the rollout in hand is to use other parts of its nodes.
 
     Args:
-        who: whose count it is; those of a job's processes are added up.
+        who: whose count of progress it is; those of a job's processes are added up.
     """
 
-    EVERY_S = 0.1
+    TELLS_S = 0.1  # of progress, but the last of it is told always
+    LOOKS_S = 0.002  # for an answer
 
     def __init__(self, coordinator: Any, job_id: str, who: str) -> None:
-        self._coordinator = coordinator
-        self._job_id, self._who = job_id, who
-        self._told_s = 0.0
+        self._coordinator, self._job_id, self._who = coordinator, job_id, who
+        self._told_s = self._looked_s = 0.0
         self._untold: tuple[int, int, int] | None = None
+        self._said: set[str] = set()
+        self._question: Any = None
+        self._answer: bool | None = None
 
-    def tell(self, done: int, total: int, tokens: int) -> None:
+    def begin(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the coordinator, as this job."""
+        return self._coordinator.ask.remote(method, self._job_id, *arguments)
+
+    def progress(self, done: int, total: int, tokens: int) -> None:
         """Report progress, if it is time to."""
         self._untold = (done, total, tokens)
-        if done >= total or monotonic() - self._told_s >= self.EVERY_S:
+        if done >= total or time.monotonic() - self._told_s >= self.TELLS_S:
             self.flush()
 
     def flush(self) -> None:
         """Report what was not reported yet."""
         if self._untold is not None:
-            self._told_s = monotonic()
-            self._coordinator.ask.remote("progress", self._job_id, *self._untold, self._who)
+            self._told_s = time.monotonic()
+            self.begin("progress", *self._untold, self._who)
             self._untold = None
 
-
-class Warner:
-    """Tells the user what is worth a line: in this process's log, and by the coordinator on the console of the run."""
-
-    def __init__(self, coordinator: Any, job_id: str) -> None:
-        self._coordinator, self._job_id = coordinator, job_id
-        self._said: set[str] = set()
-
     def warn(self, text: str) -> None:
-        """Say a line, if it is a new one."""
+        """Say a line, if it is a new one, in this process's log and on the console of the run."""
         if text not in self._said and len(self._said) < MOST_WARNINGS:
             self._said.add(text)
             note(f"WARNING: {text}")
-            self._coordinator.ask.remote("warned", self._job_id, text)
-
-
-class Watch:
-    """Asks the coordinator whether the rollout in hand is to use other parts of its nodes, and does not wait for the answer."""
-
-    EVERY_S = 0.002
-
-    def __init__(self, coordinator: Any, job_id: str) -> None:
-        self._coordinator = coordinator
-        self._job_id = job_id
-        self._question: Any = None
-        self._answer: bool | None = None
-        self._looked_s = 0.0
+            self.begin("warned", text)
 
     def renew(self) -> None:
-        """What was answered before is over."""
+        """What was answered before, of other parts, is over."""
         self._question = self._answer = None
 
     def stops(self) -> bool:
-        """Whether they have changed."""
+        """Whether the parts have changed."""
         if self._answer is None and self._question is None:
-            self._question = self._coordinator.ask.remote("changes", self._job_id)
-        elif self._answer is None and monotonic() - self._looked_s >= self.EVERY_S:
-            self._looked_s = monotonic()
+            self._question = self.begin("changes")
+        elif self._answer is None and time.monotonic() - self._looked_s >= self.LOOKS_S:
+            self._looked_s = time.monotonic()
             if ray.wait([self._question], timeout=0)[0]:
                 self._answer = bool(ray.get(self._question))
         return bool(self._answer)
 
+    def watch_memory(self, what: str, pool: str) -> None:
+        """Watch the host memory of this process, and of those that it has started, from a thread of its own until its end.
 
-class _WorkerSession:
+        One that has more than its node has for jobs tells the coordinator, which ends the job and says why; if nothing comes of
+        that, the process ends itself.
+
+        Args:
+            what: it is, for the user. pool: whose nodes it is on; nothing for the job's own process, which may be on both.
+        """
+        threading.Thread(target=self._watch_memory, args=(what, pool), name="rollmux-memory", daemon=True).start()
+
+    def _watch_memory(self, what: str, pool: str) -> None:
+        with contextlib.suppress(ray.exceptions.RayError):  # the coordinator has gone, and this process soon after it
+            limit_gb = ray.get(self.begin("memory_limit", pool))
+            while limit_gb is not None and (own_gb := tree_gb(os.getpid())) <= limit_gb:
+                time.sleep(_WATCHES_S)
+            if limit_gb is not None:
+                self.begin("exceeded", what, own_gb, limit_gb)
+                time.sleep(_GRACE_S)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+_NOT_OF_A_WORKER = {
+    "hold": "a worker has no phases: mark the methods of the job's own class",
+    "start_worker": "a worker starts no workers",
+    "regroup": "a worker leaves no nodes: the job's own class is told which to leave",
+    "beside": "a worker has no sides",
+    "pause": "a worker pauses nothing",
+    "wake": "a worker stops no rollout: the job's own class says when it does",
+}
+
+
+class _WorkerSession(Voice):
     """The run, as a worker sees it: it may report progress and know its node."""
 
     iteration = 0
@@ -154,31 +177,16 @@ class _WorkerSession:
     parts: tuple[int, ...] = ()
 
     def __init__(self, coordinator: Any, job_id: str, who: str, node: Node) -> None:
-        self.reporter, self.watch = ProgressReporter(coordinator, job_id, who), Watch(coordinator, job_id)
-        self.progress, self.stops = self.reporter.tell, self.watch.stops
-        self.warn = Warner(coordinator, job_id).warn
+        super().__init__(coordinator, job_id, who)
         self._nodes: Nodes = {node.pool: (node,)}
 
-    def hold(self, job: Any, phase: str) -> Any:
-        raise WorkerError("a worker has no phases: mark the methods of the job's own class")
+    def __getattr__(self, name: str) -> Any:
+        if (problem := _NOT_OF_A_WORKER.get(name)) is None:
+            raise AttributeError(name)
+        raise WorkerError(problem)
 
     def nodes(self, pool: Pool) -> tuple[Node, ...]:
         return self._nodes.get(pool, ())
 
-    def start_worker(self, node: Node, target: str, *arguments: Any, **options: Any) -> Any:
-        raise WorkerError("a worker starts no workers")
-
     def wait(self, calls: Any) -> Any:
         return results(calls)  # of workers that it was given
-
-    def regroup(self, leave: Any) -> Any:
-        raise WorkerError("a worker leaves no nodes: the job's own class is told which to leave")
-
-    def beside(self) -> Any:
-        raise WorkerError("a worker has no sides")
-
-    def pause(self, pauses: bool) -> None:
-        raise WorkerError("a worker pauses nothing")
-
-    def wake(self, responses: Any) -> None:
-        raise WorkerError("a worker stops no rollout: the job's own class says when it does")

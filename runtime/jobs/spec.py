@@ -156,6 +156,11 @@ class JobSpec(FileModel):
         return self.attach or self.command is not None
 
     @property
+    def is_asynchronous(self) -> bool:
+        """Whether its rollouts may be ahead of its trainings, and so run beside them."""
+        return self.staleness > 0
+
+    @property
     def nodes_named(self) -> dict[str, tuple[str, ...]]:
         """The nodes on which it already is, by pool; nothing where it may be placed."""
         return {} if self.nodes is None else {"rollout": self.nodes.rollout, "training": self.nodes.training}

@@ -41,7 +41,7 @@ def turns_of(handle: JobHandle, done: int) -> Turns:
 
 def must_settle(handle: JobHandle, done: Done) -> bool:
     """Whether a job does something more before it leaves its place: it writes a checkpoint, or has a rollout under way."""
-    return done.keeps or handle.spec.staleness > 0
+    return done.keeps or handle.spec.is_asynchronous
 
 
 def next_of(handle: JobHandle, spent: bool, drained: bool) -> Next:
@@ -89,7 +89,7 @@ def released(handle: JobHandle, report: Report, done: PhaseSlice, cold_s: float 
     _give_back(handle, phase)
     device_gb = 0.0 if report.stays else report.device_gb  # who stays leaves before others need the room
     news: tuple[facts.Fact, ...] = (facts.Finished(handle.id, phase, seconds, report.cold, counts, device_gb, cold_s),)
-    if handle.spec.staleness and phase == "rollout" and counts and done.iteration + 1 == handle.spec.iterations:
+    if handle.spec.is_asynchronous and phase == "rollout" and counts and done.iteration + 1 == handle.spec.iterations:
         news += (facts.Sampled(handle.id),)
     return Follows(news, (done,))
 
@@ -124,8 +124,8 @@ def iterated(handle: JobHandle, done: Done, now_s: float, asked_for: int | None)
         asked_for: iterations that it had to do when it arrived; None where it has not.
     """
     number = handle.iteration
-    began_s = handle.permits.began_s.pop(number, 0.0 if handle.spec.staleness else now_s)
-    if handle.spec.staleness:
+    began_s = handle.permits.began_s.pop(number, 0.0 if handle.spec.is_asynchronous else now_s)
+    if handle.spec.is_asynchronous:
         began_s, handle.permits.follows_s = max(began_s, handle.permits.follows_s), now_s
     interrupted, handle.permits.interrupted = handle.permits.interrupted, False
     notes: tuple[Fact, ...] = (Iteration(handle.id, number, began_s, now_s, done.metrics, interrupted),)
@@ -173,11 +173,11 @@ def continued(handle: JobHandle, now_s: float, rollouts: int, trainings: int, ru
     """
     job_id, ahead = handle.id, rollouts - trainings
     known = [facts.Continued(job_id, phase, True) for phase in runs]
-    if handle.spec.staleness and (ahead or runs):
+    if handle.spec.is_asynchronous and (ahead or runs):
         known = [facts.Continued(job_id, "rollout", False, ahead), *(one._replace(sampled=0) for one in known)]
     elif ahead and not runs:
         known = [facts.Continued(job_id, "rollout", False)]
-    is_last = handle.spec.staleness > 0 and rollouts == handle.spec.iterations
+    is_last = handle.spec.is_asynchronous and rollouts == handle.spec.iterations
     notes = tuple(Continued(now_s, *one) for one in known)
     return Follows((*known,), notes).then(Follows((facts.Sampled(job_id),) if is_last else ()))
 

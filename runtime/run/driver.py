@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from pathlib import Path
 from time import monotonic, time
-from typing import Any
 
 from policies.registry import make_runnable, observed_state
 from rollmux_env.cluster.plan import Policy
@@ -17,9 +16,8 @@ from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.nodes import NodePool
-from runtime.execution.job_records import how_far
 from runtime.execution.lifecycle import JobLifecycle
-from runtime.execution.processes import Processes
+from runtime.execution.processes import Processes, ProcessesByKind
 from runtime.execution.profiles import versions
 from runtime.execution.profiling import Profiling
 from runtime.execution.run_log import RunLog
@@ -30,13 +28,13 @@ from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Ended, Started, Submitted
 from runtime.journal.record import RunRecord
 from runtime.output import LOGS, trim
-from runtime.owners.http.confining import problem_of_names
+from runtime.owners.http.attaching import problem_of_names
+from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.leases import Leases
 from runtime.owners.http.ledger import Ledger
+from runtime.owners.http.processes import AttachedProcesses, CommandProcesses
 from runtime.owners.http.resuming import continue_leases, recall_leases
 from runtime.owners.ray.calls import JobCalls
-from runtime.owners.ray.iterations import Iterations
-from runtime.run.kinds import ProcessesByKind
 from runtime.run.resuming import go_on, recall, relaunch
 
 _TRIMS_S = 0.5  # between looks at what jobs print
@@ -68,24 +66,17 @@ class RunDriver:
         try:
             if plan.resume:
                 self.record, state = recall(plan, nodes)
-
-            def hands(run: RunState) -> JobLifecycle:
-                self._ledger = Ledger(run)
-                self._processes = ProcessesByKind(processes, plan.folder, self._ledger)
-                self.lifecycle = JobLifecycle(run, self._processes, stays)
-                return self.lifecycle
-
-            self.run = RunState(plan, log, state, nodes, stays, hands, observer)
+            run = self.run = RunState(plan, log, state, nodes, stays, observer)
         except BaseException:
             log.journal.close()
             raise
-        self.profiling = Profiling(self.run, self.lifecycle)
-        self._solo = SoloIterations(self.run, self.lifecycle)
-        iterations = Iterations(self.run, self.lifecycle, self.profiling, self._solo)
-        self.calls = JobCalls(self.run, self.lifecycle, self.profiling, iterations)
-        self.commands = self._processes.commands
-        self.leases = Leases(self.run, self.lifecycle, self._ledger)
-        self.commands.ending = self.leases.ending
+        self._ledger = Ledger(run)
+        iterations = Iterations(self._ledger)
+        self.leases, self.commands = Leases(iterations), CommandProcesses(iterations)
+        self._processes = ProcessesByKind(processes, AttachedProcesses(self._ledger), self.commands)
+        self.lifecycle = JobLifecycle(run, self._processes, stays)
+        self.profiling, self._solo = Profiling(run), SoloIterations(run)
+        self.calls = JobCalls(run, self.profiling, self._solo)
 
     def _begin(self) -> None:
         run, log, plan = self.run, self._log, self.run.plan
@@ -108,7 +99,7 @@ class RunDriver:
         run.coming = len(coming)
         run.spawn(self.profiling.bring_all(coming))
         run.spawn(self._solo.measure())
-        for work in (self.lifecycle.patrol(), self.leases.watch.patrol(), self._tick(), run.write_again(), self._keep_logs()):
+        for work in (self.lifecycle.patrol(), self._ledger.patrol(), self._tick(), run.write_again(), self._keep_logs()):
             run.spawn(work)
 
     async def carry_out(self) -> str:
@@ -165,20 +156,6 @@ class RunDriver:
         self.run.stop()
         self.leases.stop()
         self.lifecycle.check_over()
-
-    def status(self) -> dict[str, dict[str, Any]]:
-        """What every job does."""
-        return {
-            job_id: {
-                "group": handle.place.group,
-                "iteration": handle.iteration,
-                "holds": handle.phase,
-                "waits": handle.waits_for_permit,
-                "progress": how_far(handle.tail.progress),
-                "gone": handle.gone,
-            }
-            for job_id, handle in self.run.handles.items()
-        }
 
 
 def _rehearse(policy: Policy) -> None:

@@ -23,10 +23,11 @@ from runtime.execution.nodes import find_nodes
 from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, asking_for_token, end_processes
 from runtime.execution.ray_address import check_address
 from runtime.execution.ray_health import RayDied, RayHealth, quieten_ray, shut_down
+from runtime.execution.ray_processes import RayProcesses
 from runtime.execution.run_plan import RunPlan
 from runtime.machine import Node, Pool
 from runtime.own_folder import OwnFolder, left_folders, make_own_folder
-from runtime.run.coordinator import Coordinator
+from runtime.run.driver import RunDriver
 from runtime.signals import allowing, check_signals, masked, shielded
 
 RAY = "ray"  # note in a run's folder of the Ray of its own that it has on this machine
@@ -190,3 +191,35 @@ def _tell(coordinator: Any, lines_said: int, say: Callable[[str], None]) -> int:
     for line in lines:
         say(line)
     return lines_said + len(lines)
+
+
+class Coordinator:
+    """One run. A Ray actor whose methods are asynchronous.
+
+    Args:
+        plan: what is to be done.
+    """
+
+    def __init__(self, plan: RunPlan) -> None:
+        self._plan = plan
+        self._driver: RunDriver | None = None
+
+    async def run(self) -> str:
+        """Run all jobs to their end; see `RunDriver.carry_out`."""
+        processes = RayProcesses(self._plan.folder, ray.get_runtime_context().current_actor, self._plan.models)
+        self._driver = RunDriver(self._plan, processes)
+        return await self._driver.carry_out()
+
+    async def ask(self, method: str, *arguments: Any) -> Any:
+        """A job calls a method of `JobCalls`."""
+        assert self._driver is not None
+        return await self._driver.calls.ask(method, *arguments)
+
+    async def stop(self) -> None:
+        """Give no more permits: every job ends at its next phase boundary."""
+        if self._driver is not None:
+            self._driver.stop()
+
+    async def news(self, behind: int) -> list[str]:
+        """Lines about what has happened, those after the first `behind`."""
+        return self._driver.run.log.lines(behind) if self._driver is not None else []

@@ -14,11 +14,11 @@ from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.preview import Preview, Waiting, preview, waiting
+from runtime.answers import Unprocessable
 from runtime.execution.profiles import job_as_stated, load_profile, profile_key
 from runtime.execution.run_state import RunState
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node
-from runtime.refusals import Unprocessable
 
 _EVERY_S = 1.0  # between looks at a queue that changes
 _AGAIN_S = 30.0  # and at one that does not: what is expected may have come later

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster
+from runtime.answers import TooMany, Unprocessable
 from runtime.execution.nodes import keep_names
 from runtime.execution.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
 from runtime.execution.run_plan import DISPATCH, LeaseRules, RunPlan, planning_switches
 from runtime.jobs.spec import JobSpec
 from runtime.journal.write import JOURNAL, is_begun, read_run
 from runtime.machine import Node, Pool
-from runtime.refusals import TooMany, Unprocessable
 from runtime.service.address import Listen
 
 MOST_JOBS = 10_000  # that wait or run

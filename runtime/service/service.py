@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
+from runtime.answers import Conflict, NotFound, Unprocessable
 from runtime.execution.forecast import check_memory, forecasts, limits
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.processes import Processes
@@ -21,7 +22,6 @@ from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Submitted
 from runtime.journal.write import Unwritable
 from runtime.metrics import Sample
-from runtime.refusals import Conflict, NotFound, Unprocessable
 from runtime.run.driver import RunDriver
 from runtime.service.address import Listen
 from runtime.service.events import Events
@@ -141,7 +141,7 @@ class Service:
 
     async def ask(self, method: str, *arguments: Any) -> Any:
         """A job calls a method of `runtime.owners.ray.calls.JobCalls`."""
-        return await getattr(self.driver.calls, method)(*arguments)
+        return await self.driver.calls.ask(method, *arguments)
 
     def _check(self, specs: Sequence[JobSpec]) -> list[str]:
         """See that jobs can be taken; raises as `submit`. Returns a line about each whose memory may not do."""
@@ -267,7 +267,7 @@ class Service:
             metrics.write("rollmux_pool_utilization", view["utilization"], pool=pool)
         metrics.write("rollmux_queue_length", len(run.scheduler.state.waiting))
         metrics.write("rollmux_usd_per_hour", run.scheduler.state.usd_per_hour)
-        metrics.write("rollmux_suspect_nodes", len(self.driver.leases.watch.suspects()))
+        metrics.write("rollmux_suspect_nodes", len(self.driver.leases.ledger.suspects()))
         metrics.write("rollmux_paused", float(run.log.problem is not None))
         metrics.write("rollmux_stopping", float(run.stopping))
         metrics.keep_jobs({handle.id for handle in run.handles.values() if not handle.gone})

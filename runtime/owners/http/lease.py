@@ -1,15 +1,24 @@
-"""A lease of a job's place: who has it, in which state it is, and how far its owner is."""
+"""A lease of a job's place: who has it, in which state it is, how far its owner is, and which of its processes live.
+
+A process is known by its number and by when the machine started it, since numbers are used again.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rollmux_client import ATTACHMENT, Turns
 
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
 from runtime.journal.lease_facts import OwnProcess
+from runtime.machine import boot_id
+
+_STARTED = 19  # place of the time of start in /proc/PID/stat, behind the name
 
 
 @dataclass(eq=False)
@@ -25,6 +34,11 @@ class Stay:
     lease: Lease | None = None
     over: asyncio.Future[End] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     free: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def living(self) -> Lease | None:
+        """Its lease, as long as that lives."""
+        return None if self.lease is None or self.lease.ended else self.lease
 
     def end(self, end: End) -> None:
         """It ends, if it has not ended yet."""
@@ -92,3 +106,34 @@ class Lease:
         """
         self.state = ATTACHMENT[self.state][event]
         self.ended = self.ended or why
+
+
+def owner_of(host: str, pids: Iterable[int]) -> Owner:
+    """The owner on a host that names its processes there; those of another machine than this one cannot be looked at."""
+    boot = boot_id().strip() if host == os.uname().nodename else ""
+    return Owner(host, boot, own_processes(pids, boot))
+
+
+def own_processes(pids: Iterable[int], boot: str) -> tuple[OwnProcess, ...]:
+    """The processes that an owner names.
+
+    Args:
+        boot: of their machine, where that is this one; else empty.
+    """
+    return tuple(OwnProcess(pid, _started(pid) if boot else 0) for pid in dict.fromkeys(pids))
+
+
+def living(owner: Owner) -> list[int]:
+    """Those of an owner's processes that are seen to live: none where they are of another machine, or of one started since."""
+    if not owner.boot or owner.boot != boot_id().strip():
+        return []
+    return [one.pid for one in owner.processes if one.started and _started(one.pid) == one.started]
+
+
+def _started(pid: int) -> int:
+    """When the machine started a living process, in clock ticks; 0: there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[_STARTED])

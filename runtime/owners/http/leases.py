@@ -21,37 +21,30 @@ from rollmux_client import Turn
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler.members import HoldName
 from rollmux_env.validation_errors import one_line
+from runtime.answers import Conflict
 from runtime.execution.job_log import tell_of
-from runtime.execution.lifecycle import JobLifecycle
-from runtime.execution.run_state import RunState
-from runtime.owners.http.attaching import Attaching
-from runtime.owners.http.ending import Ending
+from runtime.execution.messages import End
+from runtime.owners.http.attaching import find_place, reason
 from runtime.owners.http.iterations import Iterations
-from runtime.owners.http.lease import Lease, Owner
-from runtime.owners.http.ledger import Ledger, described
-from runtime.owners.http.owner import boot_of, own_processes
-from runtime.owners.http.watch import LeaseWatch
+from runtime.owners.http.lease import Lease, own_processes, owner_of
+from runtime.owners.http.ledger import described
 from runtime.owners.protocol import turns_of
-from runtime.refusals import Conflict
 
 
 class Leases:
     """Answers owners.
 
     Args:
-        run: whose jobs they have. lifecycle: of it. ledger: of the leases.
+        iterations: what they have done is told there.
 
     Attributes:
-        ending: how leases end. watch: of those without a sign of life.
+        ledger: of the leases.
     """
 
-    def __init__(self, run: RunState, lifecycle: JobLifecycle, ledger: Ledger) -> None:
-        self._run = run
-        self._ledger = ledger
-        self._iterations = Iterations(run, lifecycle)
-        self.ending = Ending(ledger, lifecycle, self._iterations)
-        self.watch = LeaseWatch(ledger, lifecycle)
-        self._attaching = Attaching(ledger, lifecycle, self.ending, self.watch)
+    def __init__(self, iterations: Iterations) -> None:
+        self.ledger = iterations.ledger
+        self._run = self.ledger.run
+        self._iterations = iterations
 
     async def attach(self, job_id: str, wait_s: float, host: str, pids: Sequence[int]) -> dict[str, Any]:
         """Wait until a job has a place, and take a lease of it.
@@ -64,22 +57,21 @@ class Leases:
                 or it does not run elsewhere. One line.
         """
         run = self._run
-        handle, stay = await self._attaching.place(job_id, wait_s, host, pids)
+        handle, stay = await find_place(self._iterations, job_id, wait_s, host, pids)
         if stay is None:
-            reason, position = self._attaching.reason(handle)
-            return {"placed": False, "reason": reason, "position": position}
-        boot, number = boot_of(host), handle.iteration
-        owner = Owner(host, boot, own_processes(pids, boot))
-        lease = Lease(secrets.token_hex(16), handle, stay, owner, run.log.now(), turns_of(handle, number))
+            why, position = reason(run, handle)
+            return {"placed": False, "reason": why, "position": position}
+        number = handle.iteration
+        lease = Lease(secrets.token_hex(16), handle, stay, owner_of(host, pids), run.log.now(), turns_of(handle, number))
         handle.actors.has_come = True
-        self._ledger.add(lease)
-        with self._ledger.sign(lease):
-            await self._ledger.durable()
+        self.ledger.add(lease)
+        with self.ledger.sign(lease):
+            await self.ledger.durable()
         where = one_line(host, 80) or "a host without a name"
         run.log.say(f"{job_id}: its owner has attached, on {where}")
-        prints = (
-            "" if handle.spec.command else f"; its output is there, with process {pids[0]}" if pids else "; its output is there"
-        )
+        prints = ""
+        if not handle.spec.command:
+            prints = f"; its output is there, with process {pids[0]}" if pids else "; its output is there"
         names = " ".join(dict.fromkeys(node.name for node in handle.nodes_of("sync")))
         tell_of(run.plan.folder, job_id, f"attached on {names}, from {where}{prints}")
         return {"lease": lease.id, "ttl_s": run.plan.leases.ttl_s, "iteration": number, "nodes": described(handle)}
@@ -96,24 +88,13 @@ class Leases:
             NotFound: there is no such lease. Conflict: it is over, or the phase cannot be the next one. InputError: no rollout is
                 extra. One line.
         """
-        lease, turn = self._ledger.lease(lease_id), Turn(phase, iteration, extra)
+        lease, turn = self.ledger.lease(lease_id), Turn(phase, iteration, extra)
         if extra and phase != "rollout":
             raise InputError("extra: goes with a rollout")
-        with self._ledger.sign(lease):
+        with self.ledger.sign(lease):
             await self._run.written()
-            if lease.turns.open.get(phase) != turn:
-                self._check_lives(lease)
-                if lease.moves and not (lease.handle.place.moving or self._run.scheduler.is_to_go(lease.handle.id)):
-                    lease.go("stay")
-                if lease.moves and lease.turns.may_leave(turn):
-                    return {"granted": False, "move": True}
-                if self._run.stopping or not await self._may_begin(lease, turn, wait_s):
-                    return {"granted": False}
-                self._iterations.ask(lease, turn)
-                self.ending.end_spent(lease)
-                self._check_lives(lease)
-                if phase not in lease.turns.open:  # its budget is spent, and another phase of it under way
-                    return {"granted": False}
+            if lease.turns.open.get(phase) != turn and (refusal := await self._ask(lease, turn, wait_s)) is not None:
+                return refusal
             permit = lease.handle.permits.waits.get(phase)
             if permit is not None:
                 await asyncio.wait((permit,), timeout=wait_s)
@@ -126,10 +107,25 @@ class Leases:
                 return {"granted": False}
             if phase not in lease.turns.granted:
                 self._iterations.grant(lease, phase)
-            await self._ledger.durable()
+            await self.ledger.durable()
             self._check_lives(lease)
             nodes = described(lease.handle)
         return {"granted": True, "iteration": iteration, "switched": hold.switched, "nodes": nodes, "move": False}
+
+    async def _ask(self, lease: Lease, turn: Turn, wait_s: float) -> dict[str, Any] | None:
+        """Ask for a phase when it may begin; the answer where it is not to begin now."""
+        self._check_lives(lease)
+        if lease.moves and not (lease.handle.place.moving or self._run.scheduler.is_to_go(lease.handle.id)):
+            lease.go("stay")
+        if lease.moves and lease.turns.may_leave(turn):
+            return {"granted": False, "move": True}
+        if self._run.stopping or not await self._may_begin(lease, turn, wait_s):
+            return {"granted": False}
+        self._iterations.ask(lease, turn)
+        self._iterations.end_spent(lease)
+        self._check_lives(lease)
+        # its budget may be spent, and another phase of it under way
+        return None if turn.phase in lease.turns.open else {"granted": False}
 
     async def release(
         self,
@@ -147,13 +143,13 @@ class Leases:
         Raises:
             NotFound: there is no such lease. Conflict: it does not hold that. One line.
         """
-        lease = self._ledger.lease(lease_id)
-        with self._ledger.sign(lease):
+        lease = self.ledger.lease(lease_id)
+        with self.ledger.sign(lease):
             await self._run.written()
             if not lease.turns.may_release(phase, iteration):
                 return {}
             if lease.ended:
-                self._ledger.free(lease, lease.suspects, "its owner has released it")
+                self.ledger.free(lease, lease.suspects, "its owner has released it")
                 return {}
             reported = {name: value for name, value in (metrics or {}).items() if isfinite(value)}
             lease.metrics.setdefault(iteration, {}).update(reported)
@@ -161,9 +157,9 @@ class Leases:
                 self._iterations.keeps(lease, phase, device_gb)
             self._iterations.finish(lease, phase)
             if lease.stops_s is not None and not lease.holds:
-                self.ending.stopped(lease)
-            self.ending.end_spent(lease)
-            await self._ledger.durable()
+                self.ledger.end(lease, "it had to stop", End("stopped"))
+            self._iterations.end_spent(lease)
+            await self.ledger.durable()
         return {}
 
     async def synced(self, lease_id: str, iteration: int, seconds: float) -> dict[str, Any]:
@@ -172,15 +168,15 @@ class Leases:
         Raises:
             NotFound, Conflict: as `release`.
         """
-        lease = self._ledger.lease(lease_id)
-        with self._ledger.sign(lease):
+        lease = self.ledger.lease(lease_id)
+        with self.ledger.sign(lease):
             await self._run.written()
             if lease.turns.is_over(Turn("sync", iteration)) and iteration < lease.turns.done:
                 return {}
             self._check_lives(lease)
             self._iterations.synced(lease, iteration, seconds)
-            self.ending.end_spent(lease)
-            await self._ledger.durable()
+            self._iterations.end_spent(lease)
+            await self.ledger.durable()
         return {}
 
     async def progress(self, lease_id: str, done: int, total: int, tokens: int = 0) -> dict[str, Any]:
@@ -189,8 +185,8 @@ class Leases:
         Raises:
             NotFound, Conflict: as `release`.
         """
-        lease = self._ledger.lease(lease_id)
-        with self._ledger.sign(lease):
+        lease = self.ledger.lease(lease_id)
+        with self.ledger.sign(lease):
             self._check_lives(lease)
             self._iterations.progress(lease, done, total, tokens)
         return {}
@@ -207,13 +203,13 @@ class Leases:
         Raises:
             NotFound: as `release`.
         """
-        lease = self._ledger.lease(lease_id)
-        with self._ledger.sign(lease):
+        lease = self.ledger.lease(lease_id)
+        with self.ledger.sign(lease):
             fresh = [pid for pid in pids if pid not in {one.pid for one in lease.owner.processes}]
             if fresh and not lease.ended:
                 processes = lease.owner.processes + own_processes(fresh, lease.owner.boot)
                 lease.owner = replace(lease.owner, processes=processes)
-                self._ledger.write_down(lease)
+                self.ledger.write_down(lease)
         return {"stop": bool(lease.ended) or lease.stops_s is not None}
 
     async def end(self, lease_id: str, done: bool = False) -> dict[str, Any]:
@@ -225,15 +221,15 @@ class Leases:
         Raises:
             NotFound: there is no such lease.
         """
-        lease = self._ledger.lease(lease_id)
+        lease = self.ledger.lease(lease_id)
         await self._run.written()
         if lease.ended:
-            self._ledger.free(lease, lease.suspects, "its owner has ended")
+            self.ledger.free(lease, lease.suspects, "its owner has ended")
         elif done:
-            self.ending.done(lease)
+            self._iterations.done(lease)
         else:
-            self.ending.leave(lease, "its owner has detached")
-        await self._ledger.durable()
+            self._iterations.leave(lease, "its owner has detached")
+        await self.ledger.durable()
         return {}
 
     def job_of(self, lease_id: str) -> str:
@@ -242,16 +238,16 @@ class Leases:
         Raises:
             NotFound: there is no such lease.
         """
-        return self._ledger.lease(lease_id).handle.id
+        return self.ledger.lease(lease_id).handle.id
 
     def touch(self, lease_id: str) -> None:
         """The owner of a lease lives."""
-        lease = self._ledger.lease(lease_id)
+        lease = self.ledger.lease(lease_id)
         lease.sign_s = self._run.log.now()
 
     def stop(self) -> None:
         """The run stops: leases go on with the next coordinator, and nobody waits any more."""
-        self.ending.halt_all()
+        self._iterations.halt_all()
 
     async def _may_begin(self, lease: Lease, turn: Turn, wait_s: float) -> bool:
         """Wait until a phase may begin: the job has its place, which one that has just been measured may not have yet, and no other

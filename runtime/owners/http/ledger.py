@@ -1,23 +1,29 @@
-"""All leases of a run, what becomes durable of them, and how they end."""
+"""All leases of a run, what becomes durable of them, and how they end.
+
+Of leases without a sign of life, and of nodes that lost ones held, it looks who still uses them, as far as that can be known.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from rollmux_client import OutOfOrder
 
+from rollmux_env.validation_errors import one_line
+from runtime.answers import Conflict, NotFound
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_log import tell_of
 from runtime.execution.messages import End, Stopped
 from runtime.execution.run_state import RunState
 from runtime.journal.facts import Attached, Freed, LeaseEnded, Suspected
-from runtime.owners.http.lease import Lease, Stay
-from runtime.refusals import Conflict, NotFound
+from runtime.owners.http.lease import Lease, Stay, living
 
 _REMEMBERED = 10_000  # leases that are over
+_LOOKS_S = 1.0
+_LATE_S = 1.0  # a look so late: this process was stopped or waited for its disk, and nobody could give a sign of life
 
 
 class Ledger:
@@ -85,7 +91,7 @@ class Ledger:
         """An owner has a lease."""
         self.leases[lease.id] = lease
         lease.stay.lease = lease
-        lease.names = frozenset(node.name for node in lease.handle.nodes_of("sync"))
+        lease.names = lease.handle.names
         self.write_down(lease)
         if len(self.leases) > _REMEMBERED:
             over = [other for other in self.leases.values() if other.ended and not other.suspects]
@@ -161,6 +167,84 @@ class Ledger:
         lease.go(event, why)
         tell_of(self.run.plan.folder, lease.handle.id, f"detached: {why}")
         wake(lease.handle, why)
+
+    async def patrol(self) -> None:
+        """Look every second, as long as the run lasts."""
+        last_s = self.run.log.now()
+        while True:
+            await asyncio.sleep(_LOOKS_S)
+            await self.run.written()
+            now_s = self.run.log.now()
+            late_s, last_s = now_s - last_s - _LOOKS_S, now_s
+            if late_s > _LATE_S:
+                for lease in self.leases.values():
+                    lease.sign_s += late_s
+            self.look()
+
+    def look(self) -> None:
+        """Give up leases that are lost, free what their owners do not use any more, and give unclaimed places to others."""
+        run = self.run
+        if run.stopping:
+            return
+        now_s, rules = run.log.now(), run.plan.leases
+        for lease in [*self.leases.values()]:
+            if lease.ended:
+                self._free_unused(lease, now_s)
+            elif not lease.requests and now_s - lease.sign_s > rules.ttl_s:
+                self.lose(lease, f"its lease is lost: no sign of life for {rules.ttl_s:g} s")
+            elif lease.stops_s is not None and now_s - lease.stops_s > rules.ttl_s:
+                self.lose(lease, f"it was told to stop, and has not for {rules.ttl_s:g} s")
+        for handle in [*run.handles.values()]:
+            stay = self.stay(handle)
+            if stay is None or stay.living is not None or not handle.lives or handle.spec.command is not None:
+                continue
+            if now_s - stay.since_s > rules.claim_s:
+                run.lifecycle.park(handle, stay)
+
+    def speak_for(self, lease: Lease, pids: Collection[int]) -> None:
+        """The owner of a lost lease attaches again, and by that says that it uses nothing.
+
+        Args:
+            pids: its processes now.
+
+        Raises:
+            Conflict: processes of its lost lease are seen to live, and are none of these.
+        """
+        alive = [pid for pid in living(lease.owner) if pid not in pids]
+        if alive:
+            names = ", ".join(sorted(lease.suspects))
+            raise Conflict(f"job {lease.handle.id}: process {alive[0]} of its last lease lives, and may use {names}; end it first")
+        self.free(lease, lease.suspects, "its owner has attached again")
+
+    def clear(self, node: str) -> tuple[str, ...]:
+        """Somebody says that no lost lease uses a node.
+
+        Returns:
+            The jobs whose leases had held it.
+
+        Raises:
+            NotFound: no lost lease holds it.
+        """
+        suspects = [lease for lease in self.leases.values() if node in lease.suspects]
+        if not suspects:
+            raise NotFound(f"{one_line(node, 80)}: no lost lease holds it")
+        for lease in suspects:
+            self.free(lease, (node,), "somebody has said so")
+        return tuple(lease.handle.id for lease in suspects)
+
+    def suspects(self) -> dict[str, str]:
+        """The nodes that lost leases may still use, by name, and their jobs."""
+        return {name: lease.handle.id for lease in self.leases.values() for name in lease.suspects}
+
+    def _free_unused(self, lease: Lease, now_s: float) -> None:
+        """Free what a lost lease held, if it is known that nobody uses it."""
+        rules = self.run.plan.leases
+        if not lease.suspects:
+            return
+        if rules.grace_s is not None and now_s - lease.sign_s > rules.ttl_s + rules.grace_s:
+            self.free(lease, lease.suspects, f"{rules.grace_s:g} s of grace are over")
+        elif lease.owner.boot and any(one.started for one in lease.owner.processes) and not living(lease.owner):
+            self.free(lease, lease.suspects, "its owner's processes have ended")
 
 
 def wake(handle: JobHandle, why: str) -> None:

@@ -1,19 +1,42 @@
-"""Attached jobs have no processes of ours: what is started for them is a place, and what is ended a lease of it."""
+"""Attached jobs have no processes of ours: what is started for them is a place, and what is ended a lease of it.
+
+Of those with a command the service starts the process, in a process group of its own, and again after its death.
+
+A command outlives a coordinator that is killed: the next one takes its lease and its processes over. It ends with a service that is
+stopped, and is started again with it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import strftime
 
+from rollmux_env.errors import InputError
 from runtime.execution.job_handle import JobHandle
+from runtime.execution.job_processes import end_job_processes, mark_of
 from runtime.execution.messages import End
-from runtime.machine import Node
-from runtime.owners.http.lease import Stay
-from runtime.owners.http.ledger import Ledger, wake
+from runtime.execution.processes import Processes
+from runtime.jobs.spec import JobSpec
+from runtime.journal.facts import LeaseEnded
+from runtime.machine import Node, threads_of
+from runtime.output import LOGS, open_log
+from runtime.owners.http.iterations import Iterations
+from runtime.owners.http.lease import Lease, Stay, living
+from runtime.owners.http.ledger import Ledger, described, wake
+
+_LOOKS_S = 0.2
+_ENDS_S = 10.0  # that a process group has after SIGTERM
+_LOG = "command"
 
 
-class AttachedProcesses:
-    """See `runtime.execution.processes.Processes`. An owner learns of its job's place by a request, and of its end by the next one.
+class AttachedProcesses(Processes):
+    """Of jobs that attach. An owner learns of its job's place by a request, and of its end by the next one.
 
     Args:
         ledger: the leases.
@@ -42,7 +65,7 @@ class AttachedProcesses:
         stay, run = self.ledger.stay(handle), self.ledger.run
         if stay is None:
             return
-        lease, why = stay.lease, handle.ending.why.problem or handle.ending.why.outcome if handle.ending.why else "it is over"
+        lease, why = stay.lease, handle.ending.reason
         if lease is None:
             stay.free.set()
         elif not lease.ended:
@@ -61,16 +84,176 @@ class AttachedProcesses:
             for waits in (free, stops):
                 waits.cancel()
 
+
+class CommandProcesses(AttachedProcesses):
+    """Of jobs with a command. They are started when the service listens.
+
+    Args:
+        iterations: of attached jobs.
+    """
+
+    def __init__(self, iterations: Iterations) -> None:
+        super().__init__(iterations.ledger)
+        self._iterations = iterations
+        self._folder = Path(iterations.ledger.run.plan.folder)
+        self._running: dict[JobHandle, asyncio.Task[None]] = {}
+        self._children: dict[JobHandle, subprocess.Popen[bytes]] = {}
+        self._listens = asyncio.Event()
+        self._access: Callable[[JobSpec], Mapping[str, str]] = lambda _: {}
+
+    def give_access(self, access: Callable[[JobSpec], Mapping[str, str]]) -> None:
+        """The service listens: commands can be started.
+
+        Args:
+            access: what a job's command needs in its environment to ask it.
+        """
+        self._access = access
+        self._listens.set()
+
+    def start(self, handle: JobHandle) -> None:
+        """A job has a place: start its command there."""
+        super().start(handle)
+        stay = self.ledger.stay(handle)
+        assert stay is not None
+        self._running[handle] = asyncio.ensure_future(self._run(handle, stay))
+
+    async def kill(self, handle: JobHandle) -> None:
+        """End a job's processes; what they held is free then."""
+        stay = self.ledger.stay(handle)
+        if (task := self._running.pop(handle, None)) is not None:
+            task.cancel()
+        await self._end(handle)
+        if stay is not None:
+            self._has_ended(stay, handle.ending.reason)
+        await super().kill(handle)
+
     async def drop(self, handle: JobHandle) -> None:
         """Nothing is left of it."""
+        if handle.gone and handle in self._running:
+            self._running.pop(handle).cancel()
+            await self._end(handle)
 
     async def close(self) -> None:
-        """Leases outlive the coordinator."""
+        """The run is over: end all commands."""
+        running, self._running = self._running, {}
+        for task in running.values():
+            task.cancel()
+        await asyncio.gather(*(self._end(handle) for handle in running))
 
-    async def dead_machines(self, machines: Collection[str]) -> set[str]:
-        """Nobody watches the machines of owners."""
-        return set()
+    async def _run(self, handle: JobHandle, stay: Stay) -> None:
+        """Start a command, or take it over from the coordinator before this one, and wait for its end."""
+        await self._listens.wait()
+        lease, status = stay.living, None
+        if lease is not None and living(lease.owner):
+            while living(lease.owner):
+                await asyncio.sleep(_LOOKS_S)
+        else:
+            if self.ledger.run.plan.resume:  # one may have been started that had not attached yet
+                await asyncio.to_thread(end_job_processes, str(self._logs(handle)))
+            if lease is not None:
+                self._has_ended(stay, "its command has ended with the service")
+                return
+            status = await self._child(handle)
+        if handle.gone:
+            return
+        if status == 0:
+            self._running.pop(handle, None)
+            self._done(handle, stay)
+        else:
+            await self._end(handle)
+            how = "has ended" if status is None else _how(status)
+            self._has_ended(stay, f"its command {how}")
 
-    async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
-        """The nodes of owners are those of the cluster file."""
-        return ()
+    async def _child(self, handle: JobHandle) -> int:
+        try:
+            child = self._children[handle] = self._popen(handle)
+        except (OSError, InputError) as error:  # InputError: its token cannot be made
+            problem = getattr(error, "strerror", None) or error
+            self.ledger.run.log.say(f"{handle.id}: its command cannot be started: {problem}")
+            return 127
+        while (status := child.poll()) is None:
+            await asyncio.sleep(_LOOKS_S)
+        return status
+
+    def _popen(self, handle: JobHandle) -> subprocess.Popen[bytes]:
+        spec, nodes = handle.spec, handle.nodes_of("sync")
+        assert spec.command is not None
+        here = [node for node in nodes if node.host in ("", os.uname().nodename)]
+        with open_log(self._logs(handle), _LOG) as log:
+            names = " ".join(node.name for node in nodes)
+            log.write(f"{strftime('%Y-%m-%d %H:%M:%S')}  starts on {names}\n".encode())
+            log.flush()
+            child = subprocess.Popen(
+                spec.command,
+                cwd=spec.folder or None,
+                env=os.environ | self._environment(handle, here),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        cores = {core for node in here for core in node.cores}
+        if cores and not any(node.gpus for node in here):
+            os.sched_setaffinity(child.pid, cores)
+        return child
+
+    def _environment(self, handle: JobHandle, here: list[Node]) -> dict[str, str]:
+        own = mark_of(str(self._logs(handle))) | {
+            "ROLLMUX_JOB": handle.id,
+            "ROLLMUX_NODES": json.dumps(described(handle)),
+            "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for node in here for gpu in node.gpus),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if not any(node.gpus for node in here):
+            threads = str(threads_of(*(node.cores for node in here)))
+            own |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
+        return own | dict(self._access(handle.spec))
+
+    def _done(self, handle: JobHandle, stay: Stay) -> None:
+        """A command has ended well: its job is done."""
+        if (lease := stay.living) is not None:
+            self._iterations.done(lease)
+        else:
+            self.ledger.run.log.write(
+                LeaseEnded(self.ledger.run.log.now(), handle.id, "", True, "its command has ended with status 0")
+            )
+            stay.free.set()
+            stay.end(End("done"))
+            self.ledger.run.lifecycle.finish(handle, ())
+
+    def _has_ended(self, stay: Stay, why: str) -> None:
+        """A job's processes have ended: they use nothing any more."""
+        lease: Lease | None = stay.lease
+        if lease is not None and not lease.ended:
+            self.ledger.end(lease, why, End("died", "step", why))
+        elif lease is not None and lease.suspects:
+            self.ledger.free(lease, lease.suspects, "its processes have ended")
+        stay.free.set()
+        stay.end(End("died", "step", why))
+
+    async def _end(self, handle: JobHandle) -> None:
+        """End a command with all that it has started, and wait until it has ended."""
+        child = self._children.pop(handle, None)
+        if child is not None and child.poll() is None:
+            _signal(child.pid, signal.SIGTERM)
+            for _ in range(round(_ENDS_S / _LOOKS_S)):
+                if child.poll() is not None:
+                    break
+                await asyncio.sleep(_LOOKS_S)
+            _signal(child.pid, signal.SIGKILL)
+            await asyncio.to_thread(child.wait)
+        await asyncio.to_thread(end_job_processes, str(self._logs(handle)))
+
+    def _logs(self, handle: JobHandle) -> Path:
+        return self._folder / LOGS / handle.id
+
+
+def _signal(group: int, number: int) -> None:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return
+
+
+def _how(status: int) -> str:
+    return f"has ended with status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"

@@ -8,7 +8,7 @@ from rollmux_env.scheduler import facts
 from runtime.execution.job_records import Hold
 from runtime.execution.messages import End
 from runtime.execution.nodes import POOLS
-from runtime.journal.facts import Attached, Fact, Granted, LeaseEnded, PhaseSlice, Suspected
+from runtime.journal.facts import Attached, Fact, Granted, LeaseEnded, Suspected
 from runtime.journal.record import RunRecord
 from runtime.owners.http.lease import Lease, Owner, Stay
 from runtime.owners.http.ledger import Ledger
@@ -45,38 +45,47 @@ def is_in_use(record: RunRecord, job_id: str) -> bool:
 
 def continue_leases(ledger: Ledger, record: RunRecord) -> None:
     """Jobs have their places again: let the scheduler know what they hold, before anything is granted."""
-    run, now_s = ledger.run, ledger.run.log.now()
+    run = ledger.run
     over = {fact.job_id for fact in record.failed} | {fact.job_id for fact in record.cancelled}
     for job_id, lease in [*ledger.recalled.items()]:  # of jobs that have no place
         del ledger.recalled[job_id]
         _displaced(ledger, lease)
     for handle in [*run.handles.values()]:
         stay = ledger.stay(handle)
-        if stay is None or stay.lease is None:
-            continue
-        lease = stay.lease
-        if lease.names != {node.name for node in handle.nodes_of("sync")} and (lease.turns.open or lease.ended):
-            stay.lease = None
-            _displaced(ledger, lease)
-            continue
-        if not lease.ended and lease.names != {node.name for node in handle.nodes_of("sync")}:
-            lease.go("move")  # it was told, or would have been
-        ledger.leases[lease.id] = lease
-        if lease.suspects:
-            ledger.suspected[handle.id] = lease
-        lease.sign_s = stay.since_s = now_s
-        turns = lease.turns
-        run.follow(continued(handle, run.log.now(), turns.rollouts, turns.trainings, turns.open))
-        if handle.id in over:
-            if not lease.ended:
-                lease.go("stop")
-            handle.ending.why, lease.stops_s = End("cancelled"), now_s
-            run.tell(facts.Failed(handle.id))
-        elif lease.ended:
-            stay.end(End("died", "step", lease.ended))
-        else:
-            handle.actors.has_come = True
-            run.log.say(f"{handle.id}: its lease goes on")
+        if stay is not None and stay.lease is not None:
+            stay.since_s = run.log.now()
+            _continue(ledger, stay, stay.lease, handle.id in over)
+
+
+def _continue(ledger: Ledger, stay: Stay, lease: Lease, is_over: bool) -> None:
+    """The job of a lease has a place.
+
+    Args:
+        is_over: so is the job.
+    """
+    run, handle, turns = ledger.run, lease.handle, lease.turns
+    elsewhere = lease.names != handle.names
+    if elsewhere and (turns.open or lease.ended):
+        stay.lease = None
+        _displaced(ledger, lease)
+        return
+    if elsewhere:
+        lease.go("move")  # it was told, or would have been
+    ledger.leases[lease.id] = lease
+    if lease.suspects:
+        ledger.suspected[handle.id] = lease
+    lease.sign_s = stay.since_s
+    run.follow(continued(handle, run.log.now(), turns.rollouts, turns.trainings, turns.open))
+    if is_over:
+        if not lease.ended:
+            lease.go("stop")
+        handle.ending.why, lease.stops_s = End("cancelled"), stay.since_s
+        run.tell(facts.Failed(handle.id))
+    elif lease.ended:
+        stay.end(End("died", "step", lease.ended))
+    else:
+        handle.actors.has_come = True
+        run.log.say(f"{handle.id}: its lease goes on")
 
 
 def _displaced(ledger: Ledger, lease: Lease) -> None:
@@ -126,9 +135,6 @@ def _is_over(record: RunRecord, grant: Granted) -> bool:
     if grant.phase == "sync":
         mine = (sync for sync in reversed(record.syncs) if sync.job_id == grant.job_id and sync.asked_s is not None)
         return any(sync.iteration == grant.iteration and sync.end_s >= grant.at_s for sync in mine)
-    return any(_is_of(part, grant) for part in reversed(record.phases))
-
-
-def _is_of(part: PhaseSlice, grant: Granted) -> bool:
-    same = (part.job_id, part.phase, part.iteration, part.extra) == (grant.job_id, grant.phase, grant.iteration, grant.extra)
-    return same and part.end_s >= grant.at_s
+    asked = (grant.job_id, grant.phase, grant.iteration, grant.extra)
+    parts = (part for part in reversed(record.phases) if (part.job_id, part.phase, part.iteration, part.extra) == asked)
+    return any(part.end_s >= grant.at_s for part in parts)

@@ -1,4 +1,4 @@
-"""What the processes of jobs ask of the coordinator, and tell it."""
+"""What the processes of jobs ask of the coordinator, and tell it; how their orders end: the job goes on, leaves, or is done."""
 
 from __future__ import annotations
 
@@ -6,52 +6,65 @@ import asyncio
 from typing import Any
 
 from rollmux_env.scheduler import facts
-from runtime.execution.job_handle import PROFILE
+from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.job_records import how_far
-from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import MOST_WARNINGS, Checkpoint, Done, End, Order, Report, Stopped
 from runtime.execution.profiling import Profiling
-from runtime.execution.room import wait_for_room
-from runtime.execution.run_state import RunState
+from runtime.execution.run_state import Follows, RunState
+from runtime.execution.solo import SoloIterations
+from runtime.execution.space import wait_for_room
 from runtime.journal.facts import Absent, Offloaded
 from runtime.machine import Node, Pool, boot_id
-from runtime.owners.protocol import asked, continued, released, synced
-from runtime.owners.ray.iterations import Iterations
+from runtime.owners.protocol import (
+    Next,
+    asked,
+    checkpointed,
+    continued,
+    iterated,
+    left,
+    moved,
+    must_settle,
+    next_of,
+    released,
+    synced,
+)
 from runtime.phases import Paused
 
 
 class JobCalls:
-    """Answers jobs. Every method is called by a job's processes, with the job's id first.
+    """Answers jobs. Every method but `ask` is one that a job's processes call by `ask`, with the job first.
 
     Args:
-        run: whose jobs they are. lifecycle, profiling, iterations: of it.
+        run: whose jobs they are. profiling, solo: of it.
     """
 
-    def __init__(self, run: RunState, lifecycle: JobLifecycle, profiling: Profiling, iterations: Iterations) -> None:
+    def __init__(self, run: RunState, profiling: Profiling, solo: SoloIterations) -> None:
         self._run = run
-        self._lifecycle = lifecycle
         self._profiling = profiling
-        self._iterations = iterations
+        self._solo = solo
 
-    async def clock(self, job_id: str) -> tuple[str, float]:
+    async def ask(self, method: str, job_id: str, *arguments: Any) -> Any:
+        """A process of a job calls a method."""
+        return await getattr(self, method)(self._run.handles[job_id], *arguments)
+
+    async def clock(self, handle: JobHandle) -> tuple[str, float]:
         """Which machine's clock this is, and its reading at time 0."""
         return boot_id(), self._run.log.zero_s
 
-    async def now(self, job_id: str) -> float:
+    async def now(self, handle: JobHandle) -> float:
         """The time, seconds."""
         return self._run.log.now()
 
-    async def started_worker(self, job_id: str, worker: Any) -> None:
+    async def started_worker(self, handle: JobHandle, worker: Any) -> None:
         """A job has one more process."""
-        self._run.handles[job_id].actors.workers.append(worker)
+        handle.actors.workers.append(worker)
 
-    async def order(self, job_id: str, done: Done | None) -> Order | None:
+    async def order(self, handle: JobHandle, done: Done | None) -> Order | None:
         """The last order has been carried out, if there was one; answer with the next one, or None: the job is done."""
-        handle = self._run.handles[job_id]
         handle.permits.since_s, handle.actors.has_come = None, True
         await self._run.written()
         if done is not None and self._run.present(handle):
-            self._iterations.completed(handle, done)
+            self._completed(handle, done)
         if self._run.stopping or handle.ending.resting:
             raise Stopped("stops with the run" if self._run.stopping else "waits for nodes")
         if handle.actors.order is None:
@@ -68,7 +81,7 @@ class JobCalls:
         return order
 
     async def acquire(
-        self, job_id: str, pool: Pool, parts: tuple[Node, ...] = (), iteration: int | None = None
+        self, handle: JobHandle, pool: Pool, parts: tuple[Node, ...] = (), iteration: int | None = None
     ) -> tuple[Pool, ...]:
         """Wait for the permit of a phase.
 
@@ -83,7 +96,6 @@ class JobCalls:
             Stopped: the run stops. Paused: the job's rollouts wait.
         """
         run = self._run
-        handle = run.handles[job_id]
         handle.permits.since_s = None
         await run.written()
         if run.stopping:
@@ -99,51 +111,48 @@ class JobCalls:
                 run.follow(follows)
         elif pool in handle.permits.holds:
             run.take_up(handle, pool)
-        return await self.permit(job_id, pool)
+        return await self.permit(handle, pool)
 
-    async def permit(self, job_id: str, pool: Pool) -> tuple[Pool, ...]:
+    async def permit(self, handle: JobHandle, pool: Pool) -> tuple[Pool, ...]:
         """Wait on, as `acquire` does."""
-        handle = self._run.handles[job_id]
         return self._run.residents.leaving(handle) or await handle.permits.waits[pool]
 
-    async def pause(self, job_id: str) -> None:
+    async def pause(self, handle: JobHandle) -> None:
         """No further rollout of a job begins until `unpause`; one that waits for its permit does not wait on."""
-        handle = self._run.handles[job_id]
         handle.permits.pauses = True
         waits = handle.permits.waits.get("rollout")
         if waits is not None and not waits.done():
             waits.set_exception(Paused())
 
-    async def unpause(self, job_id: str) -> None:
+    async def unpause(self, handle: JobHandle) -> None:
         """They go on."""
-        self._run.handles[job_id].permits.pauses = False
+        handle.permits.pauses = False
 
-    async def continued(self, job_id: str, sampled: int) -> None:
+    async def continued(self, handle: JobHandle, sampled: int) -> None:
         """A job that was made anew, or has been away, has run so many rollouts that it has not trained on yet."""
-        run, handle = self._run, self._run.handles[job_id]
+        run = self._run
         await run.written()
         if not run.present(handle) or run.stopping:
             return
         run.follow(continued(handle, run.log.now(), handle.iteration + sampled, handle.iteration))
 
-    async def may_stay(self, job_id: str, pool: Pool) -> bool:
+    async def may_stay(self, handle: JobHandle, pool: Pool) -> bool:
         """Whether the state of a phase that is over may stay on its devices."""
-        run, handle = self._run, self._run.handles[job_id]
+        run = self._run
         return not run.stopping and run.present(handle) and run.residents.may_stay(handle, pool, run.plan.cluster)
 
-    async def offloaded(self, job_id: str, pool: Pool, seconds: float, host_gb: float, device_gb: float) -> None:
+    async def offloaded(self, handle: JobHandle, pool: Pool, seconds: float, host_gb: float, device_gb: float) -> None:
         """State that had stayed has left its devices."""
-        run, handle = self._run, self._run.handles[job_id]
+        run = self._run
         await run.written()
         nodes = tuple(node.name for node in handle.place.nodes[pool])
-        run.log.write(Offloaded(run.log.now(), job_id, pool, nodes, seconds, host_gb, device_gb))
+        run.log.write(Offloaded(run.log.now(), handle.id, pool, nodes, seconds, host_gb, device_gb))
         run.went(handle, (pool,))
 
-    async def release(self, job_id: str, report: Report) -> tuple[Pool, ...]:
+    async def release(self, handle: JobHandle, report: Report) -> tuple[Pool, ...]:
         """A phase is over. Returns the pools on whose nodes the job's state is to leave the devices."""
         run = self._run
         await run.written()
-        handle = run.handles[job_id]
         phase: Pool = "training" if report.phase == "training" else "rollout"
         hold = handle.permits.holds.get(phase)
         if hold is None:
@@ -155,7 +164,7 @@ class JobCalls:
             return ()
         if handle.iteration == PROFILE:
             self._profiling.add_measurement(handle, report)
-        spans = run.scheduler.spans(job_id, now_s) if report.phase == "rollout" else ()
+        spans = run.scheduler.spans(handle.id, now_s) if report.phase == "rollout" else ()
         done = handle.slice(report, now_s, spans, extra=report.phase == "init")
         follows = released(handle, report, done, self._profiling.cold_start(handle, done))
         if report.stays:
@@ -165,27 +174,25 @@ class JobCalls:
         run.follow(follows)
         return run.residents.leaving(handle)
 
-    async def synced(self, job_id: str, start_s: float, end_s: float) -> tuple[Pool, ...]:
+    async def synced(self, handle: JobHandle, start_s: float, end_s: float) -> tuple[Pool, ...]:
         """A sync is over. Returns as `release`."""
         run = self._run
-        handle = run.handles[job_id]
         await run.written()
         if handle.iteration == PROFILE and handle.job is None:
             handle.profile.sync_s = end_s - start_s
         names = tuple(node.name for node in handle.place.nodes["rollout"])
-        beside = tuple(holder for holder in run.nodes.holders(names) if holder != job_id)
+        beside = tuple(holder for holder in run.nodes.holders(names) if holder != handle.id)
         follows = synced(handle, handle.iteration, start_s, end_s, beside)
         run.tell(*(follows.news if run.present(handle) else ()), notes=follows.notes)
         return run.residents.leaving(handle)
 
-    async def progress(self, job_id: str, done: int, total: int, tokens: int, who: str) -> None:
+    async def progress(self, handle: JobHandle, done: int, total: int, tokens: int, who: str) -> None:
         """How far the phase in hand is.
 
         Args:
             done: responses that are finished, of those that `who` counts. total: all of the phase.
         """
         run = self._run
-        handle = run.handles[job_id]
         handle.tail.progress[who] = (done, total, tokens)
         responses, total, _ = how_far(handle.tail.progress)
         if handle.tail.is_woken:
@@ -197,19 +204,18 @@ class JobCalls:
             return
         if migration.at * total <= responses < total:
             handle.tail.past_threshold = True
-            run.tell(facts.Threshold(job_id))
+            run.tell(facts.Threshold(handle.id))
 
-    async def warned(self, job_id: str, text: str) -> None:
+    async def warned(self, handle: JobHandle, text: str) -> None:
         """A process of a job has something to tell the user; each text once."""
-        known = self._run.handles[job_id].actors.warnings
+        known = handle.actors.warnings
         if text not in known and len(known) < MOST_WARNINGS:
             known.add(text)
-            self._run.log.say(f"{job_id}: WARNING: {text}")
+            self._run.log.say(f"{handle.id}: WARNING: {text}")
 
-    async def changes(self, job_id: str) -> bool:
+    async def changes(self, handle: JobHandle) -> bool:
         """Wait until a job's rollout is to use other parts of its nodes than it knows of, or as many responses have finished as it
         stops for; False: it is over, or nothing of that ever is."""
-        handle = self._run.handles[job_id]
         while "rollout" in handle.permits.holds:
             if self._run.scheduler.migration is None and handle.tail.wake is None:
                 return False
@@ -218,69 +224,140 @@ class JobCalls:
             await handle.changed.wait()
         return False
 
-    async def wake(self, job_id: str, responses: int | None) -> None:
+    async def wake(self, handle: JobHandle, responses: int | None) -> None:
         """A job's rollout stops when so many of its responses have finished."""
-        handle = self._run.handles[job_id]
         handle.tail.wake = responses
         handle.changed.ring()
 
-    async def parts(self, job_id: str) -> tuple[int, ...]:
+    async def parts(self, handle: JobHandle) -> tuple[int, ...]:
         """Numbers of the parts that a job's rollout is to use from now on."""
-        handle = self._run.handles[job_id]
         handle.tail.knows = handle.tail.uses
         return handle.tail.uses
 
-    async def left(self, job_id: str) -> None:
+    async def left(self, handle: JobHandle) -> None:
         """A job's rollout uses no others any more."""
-        handle = self._run.handles[job_id]
         await self._run.written()
         if "rollout" in handle.permits.holds:
-            self._run.tell(facts.Shrunk(job_id))
+            self._run.tell(facts.Shrunk(handle.id))
 
-    async def checkpointed(self, job_id: str, checkpoint: Checkpoint) -> bool:
+    async def checkpointed(self, handle: JobHandle, checkpoint: Checkpoint) -> bool:
         """What a job was after some iterations is on the disk; True: the journal knows it."""
         run = self._run
         await run.written()
-        handle = run.handles[job_id]
         if handle.gone or checkpoint.iterations > handle.iteration:
             return False  # of processes that the job had before
-        self._iterations.checkpointed(handle, checkpoint)
+        follows = checkpointed(handle, checkpoint, run.log.now())
+        if checkpoint.iterations == handle.iteration and self._leaves(handle):  # it has waited for that
+            self._leave(handle, follows)
+        else:
+            run.follow(follows)
         await run.written()
         return run.log.problem is None
 
-    async def idle(self, job_id: str) -> None:
+    async def idle(self, handle: JobHandle) -> None:
         """Nothing of a job that leaves its place is under way; it has no checkpoints."""
         await self._run.written()
-        self._iterations.idle(self._run.handles[job_id])
+        if handle.ending.over_budget and self._leaves(handle):
+            self._leave(handle, Follows())
 
-    async def full(self, job_id: str, problem: str) -> None:
+    async def full(self, handle: JobHandle, problem: str) -> None:
         """There is no room for a job's checkpoint: wait until it may be tried again. Until then the job is in nobody's way.
 
         Raises:
             Stopped: the run stops.
         """
-        run, handle = self._run, self._run.handles[job_id]
+        run = self._run
         handle.permits.since_s = None
         await run.written()
         if handle.saved.full is None and run.present(handle) and not run.stopping:
-            run.log.say(f"{job_id}: its checkpoint cannot be written, and is tried again when there is room: {problem}")
+            run.log.say(f"{handle.id}: its checkpoint cannot be written, and is tried again when there is room: {problem}")
             handle.give_up()
-            run.tell(facts.Absent(job_id), notes=(Absent(run.log.now(), job_id, problem),))
+            run.tell(facts.Absent(handle.id), notes=(Absent(run.log.now(), handle.id, problem),))
         handle.saved.full, handle.permits.interrupted = problem, handle.permits.interrupted or bool(handle.permits.began_s)
-        await wait_for_room(run.checkpoints(job_id).parent.parent, lambda: run.stopping or handle.ending.why is not None)
+        await wait_for_room(run.checkpoints(handle.id).parent.parent, lambda: run.stopping or handle.ending.why is not None)
         if run.stopping:
             raise Stopped("stops with the run")
         handle.permits.since_s = run.log.now()
 
-    async def memory_limit(self, job_id: str, pool: str) -> float | None:
+    async def memory_limit(self, handle: JobHandle, pool: str) -> float | None:
         """GB of host memory that a node of a pool has for jobs; of either pool, where none is named; None: nobody says."""
         limits = [one.node_memory_gb for name, one in self._run.plan.cluster.pools.items() if pool in (name, "")]
         known = [limit for limit in limits if limit is not None]
         return max(known) if len(known) == len(limits) else None
 
-    async def exceeded(self, job_id: str, node: str, gb: float, limit_gb: float) -> None:
+    async def exceeded(self, handle: JobHandle, node: str, gb: float, limit_gb: float) -> None:
         """A process of a job has more host memory than its node has for jobs: the job fails."""
-        handle = self._run.handles[job_id]
         problem = f"{node} has {gb:.2f} GB of host memory; a node has {limit_gb:.2f} GB for jobs"
         where = handle.phase or "step"
-        await self._lifecycle.fail(handle, End("failed", where, problem), again=False)
+        await self._run.lifecycle.fail(handle, End("failed", where, problem), again=False)
+
+    def _completed(self, handle: JobHandle, done: Done) -> None:
+        """A job has carried out its order."""
+        if handle.iteration == PROFILE:
+            self._passed(handle, done)
+        elif handle.is_over:
+            self._solo.iterated(handle)
+        else:
+            self._iterated(handle, done)
+
+    def _leaves(self, handle: JobHandle) -> bool:
+        return handle.place.leaving and handle.lives and self._run.present(handle)
+
+    def _leave(self, handle: JobHandle, follows: Follows) -> None:
+        run = self._run
+        handle.place.leaving = False
+        match next_of(handle, handle.ending.over_budget, run.scheduler.is_to_go(handle.id)):
+            case Next.OVER_BUDGET:
+                self._end(handle, follows, over_budget=True)
+            case Next.MOVE:
+                handle.give_up()
+                run.follow(follows.then(moved(handle)))
+            case Next.MAKE_ROOM:
+                run.follow(follows)
+                self._run.lifecycle.make_room(handle)
+            case _:
+                run.follow(follows)
+                run.order(handle)
+
+    def _iterated(self, handle: JobHandle, done: Done) -> None:
+        run, now_s = self._run, self._run.log.now()
+        follows = iterated(handle, done, now_s, run.scheduler.state.job(handle.id).iterations)
+        what = next_of(handle, run.scheduler.state.is_over_budget(handle.id, now_s), False)
+        if what is Next.DONE:
+            self._end(handle, follows)
+        elif what is Next.OVER_BUDGET and not must_settle(handle, done):
+            self._end(handle, follows, over_budget=True)
+        elif what is Next.MOVE and done.movable and not done.keeps:
+            run.follow(follows.then(moved(handle)))
+        else:  # who leaves writes a checkpoint before that, and ends what is under way
+            run.follow(follows)
+            handle.ending.over_budget = what is Next.OVER_BUDGET
+            moves = what is Next.MOVE and handle.place.moving
+            goes = done.keeps and run.scheduler.is_to_go(handle.id)
+            handle.place.leaving = handle.ending.over_budget or (done.movable and (moves or goes))
+            if handle.ending.why is None:
+                run.order(handle)
+
+    def _end(self, handle: JobHandle, follows: Follows, over_budget: bool = False) -> None:
+        self._run.follow(follows.then(left(handle, over_budget)))
+        if over_budget or not self._solo.keeps(handle):
+            handle.gone = True
+            handle.tell(None, self._run.log.now())
+
+    def _passed(self, handle: JobHandle, done: Done) -> None:
+        """A pass of the profiler is over."""
+        handle.profile.movable, handle.actors.alive = done.movable, done.alive
+        handle.permits.began_s.clear()
+        handle.profile.passes -= 1
+        if handle.profile.passes or self._profiling.repeats(handle):
+            handle.profile.passes = max(1, handle.profile.passes)
+            self._run.order(handle)
+            return
+        profile_over = handle.profile.over
+        more = self._profiling.next_round()
+        handle.stand()
+        self._run.tell(facts.Profiled(handle.id), *more)
+        if profile_over is not None and not profile_over.done():
+            profile_over.set_result(None)
+        if self._profiling.is_crowded:
+            self._run.lifecycle.rest(handle)

@@ -23,8 +23,8 @@ from starlette.responses import Response
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import format_error, one_line, problems
+from runtime.answers import Conflict, NotAllowed, NotFound, TooMany, Unprocessable
 from runtime.journal.write import Unwritable
-from runtime.refusals import Conflict, NotAllowed, NotFound, TooMany, Unprocessable
 from runtime.service.operations_log import OperationsLog
 from runtime.service.service import Service
 from runtime.service.tokens import Holder, Right

@@ -15,11 +15,11 @@ from starlette.responses import Response
 from rollmux_env.errors import InputError
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import format_error, one_line, problems
+from runtime.answers import NotAllowed, NotFound, Unprocessable
 from runtime.jobs.checks import check_names
 from runtime.jobs.spec import JobSpec
 from runtime.output import LOGS, SERVICE_LOG
 from runtime.owners.http.leases import Leases
-from runtime.refusals import NotAllowed, NotFound, Unprocessable
 from runtime.run.driver import RunDriver
 from runtime.service.http.endpoint import JSON, Body, Call, Operation, Query, Sent, answer, answer_in_steps
 from runtime.service.prometheus import CONTENT_TYPE, to_text
@@ -269,7 +269,7 @@ def _nodes(name: str, ask: Callable[[RunDriver, str], dict[str, Any]], summary: 
 
 
 def _clear(driver: RunDriver, node: str) -> dict[str, Any]:
-    return {"node": node, "jobs": [*driver.leases.watch.clear(node)]}
+    return {"node": node, "jobs": [*driver.leases.ledger.clear(node)]}
 
 
 _SUBMIT = "Submit a job, an entry of a job file, or several, all or none; with dry_run only say what would become of them."

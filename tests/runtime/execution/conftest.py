@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from rollmux_env.keys.cluster import Cluster
-from rollmux_env.keys.cluster import Pool as PoolSpec
 from runtime.execution.run_plan import RunPlan
 from runtime.jobs.spec import parse_jobs
 from runtime.journal.audit import audit
@@ -18,6 +16,7 @@ from runtime.journal.record import RunRecord
 from runtime.journal.write import JOURNAL, read_facts, read_run
 from runtime.machine import Node
 from runtime.run.ray_session import execute, ray_session
+from tests.runtime.execution.pretend import cluster_with
 
 HERE = Path(__file__).parent
 Running = Callable[..., tuple[str, RunRecord, list[str]]]
@@ -55,21 +54,15 @@ def running_on(nodes: tuple[Node, ...], below: Path) -> Running:
     ) -> tuple[str, RunRecord, list[str]]:
         folder = folder or below / f"run{len(list(below.iterdir()))}"
         folder.mkdir(exist_ok=True)
-        count = {pool: sum(node.pool == pool for node in on) for pool in ("rollout", "training")}
-        pools = {
-            pool: PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0, max_nodes=count[pool] or None, node_memory_gb=memory_gb)
-            for pool in count
-        }
         defaults = {"slo": 3.0, "iterations": 3, "checkpoint": {"every": 1}}
         specs = parse_jobs({"version": 1, "defaults": defaults, "jobs": jobs}, "test", HERE).jobs
-        cluster = Cluster(rollout=pools["rollout"], training=pools["training"], migration_s=0.0, one_device=not count["rollout"])
         lines: list[str] = []
 
         def say(line: str) -> None:
             lines.append(line)
             hear(line)
 
-        outcome = execute(RunPlan(specs, cluster, on, policy, dispatch, 0, str(folder), **more), say)
+        outcome = execute(RunPlan(specs, cluster_with(on, memory_gb), on, policy, dispatch, 0, str(folder), **more), say)
         assert more.get("only_profile") or audit(read_facts(folder / JOURNAL)).problems == ()
         return outcome, read_run(folder), lines
 

@@ -15,6 +15,7 @@ from runtime.checkpoints import begin_checkpoint, drop, place_of
 from runtime.execution import nodes
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import Checkpoint, Done, End, Report, Stopped
+from runtime.execution.processes import Processes
 from runtime.execution.run_plan import RunPlan
 from runtime.jobs.spec import parse_jobs
 from runtime.machine import Node, Pool
@@ -28,7 +29,7 @@ class Killed(BaseException):
     """The process of the coordinator is no more."""
 
 
-class Pretended:
+class Pretended(Processes):
     """The jobs of a run are tasks of this process.
 
     Args:
@@ -63,12 +64,6 @@ class Pretended:
         if handle in self.living:
             self.living[handle].cancel()
 
-    async def drop(self, handle: JobHandle) -> None:
-        return
-
-    async def close(self) -> None:
-        return
-
     async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
         return tuple(node for node in self.joining if node not in known)
 
@@ -86,7 +81,7 @@ class Pretended:
         folder = Path()
         try:
             while True:
-                order = await calls.order(job_id, done)
+                order = await calls.order(handle, done)
                 if done is not None and done.checkpoint is not None:
                     drop(folder, handle.spec.checkpoint.keep)
                 if order is None:
@@ -107,13 +102,13 @@ class Pretended:
                     self.loses, self.died = "", True
                     return End("died", "step", "its process has died")
                 for pool in ("rollout", "training"):
-                    leaves = await calls.acquire(job_id, pool)
+                    leaves = await calls.acquire(handle, pool)
                     while leaves:
                         await self._leave(handle, leaves)
-                        leaves = await calls.permit(job_id, pool)
+                        leaves = await calls.permit(handle, pool)
                     begun_s = run.log.now()
                     await asyncio.sleep(handle.spec.options.get("phase_s", 0.0))
-                    stays = not order.profile and await calls.may_stay(job_id, pool)
+                    stays = not order.profile and await calls.may_stay(handle, pool)
                     waits = waits_of(handle)
                     host_gb = waits.levels[0 if stays else -1].host_gb if waits else 0.1
                     self.staying.setdefault(handle, set()).discard(pool)
@@ -126,8 +121,8 @@ class Pretended:
                     report = replace(report, device_gb=device_gb, cold=pool not in loaded)
                     report = self._timed(handle, report, order.profile)
                     loaded.add(pool)
-                    await self._leave(handle, await calls.release(job_id, report))
-                await self._leave(handle, await calls.synced(job_id, run.log.now(), run.log.now()))
+                    await self._leave(handle, await calls.release(handle, report))
+                await self._leave(handle, await calls.synced(handle, run.log.now(), run.log.now()))
                 if order.profile:
                     self.passes[job_id] = self.passes.get(job_id, 0) + 1
                     done = Done({}, movable=handle.spec.options.get("profiled", keeps), alive=True)
@@ -165,7 +160,7 @@ class Pretended:
         for pool in self.staying.get(handle, set()) & {*pools}:
             assert waits is not None
             self.staying[handle].discard(pool)
-            await self.driver.calls.offloaded(handle.id, pool, 0.0, waits.least.host_gb, 0.0)
+            await self.driver.calls.offloaded(handle, pool, 0.0, waits.least.host_gb, 0.0)
 
     def _iterated(self) -> None:
         """A job has done an iteration."""
@@ -176,7 +171,7 @@ class Pretended:
 
     async def _keep(self, handle: JobHandle, folder: Path, state: int) -> None:
         assert self.driver is not None
-        await self.driver.calls.checkpointed(handle.id, write(folder, state))
+        await self.driver.calls.checkpointed(handle, write(folder, state))
         drop(folder, handle.spec.checkpoint.keep)
 
 
@@ -226,17 +221,21 @@ class Dying:
         raise Killed
 
 
-def plan_of(folder: Path, jobs: list[dict[str, Any]], nodes: tuple[Node, ...] = NODES, **more: Any) -> RunPlan:
-    """A run of jobs given as in a job file; `more` is for `RunPlan`."""
+def cluster_with(nodes: tuple[Node, ...], memory_gb: float = 8.0) -> Cluster:
+    """The cluster of some nodes, at 1 $/h each, where moves take no time."""
     count = {pool: sum(node.pool == pool for node in nodes) for pool in ("rollout", "training")}
     pools = {
-        pool: PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0, max_nodes=most or None, node_memory_gb=8.0)
+        pool: PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0, max_nodes=most or None, node_memory_gb=memory_gb)
         for pool, most in count.items()
     }
+    return Cluster(rollout=pools["rollout"], training=pools["training"], migration_s=0.0, one_device=not count["rollout"])
+
+
+def plan_of(folder: Path, jobs: list[dict[str, Any]], nodes: tuple[Node, ...] = NODES, **more: Any) -> RunPlan:
+    """A run of jobs given as in a job file; `more` is for `RunPlan`."""
     specs = parse_jobs({"version": 1, "defaults": {"slo": 1000.0, "class": "a:B"}, "jobs": jobs}, "test", Path("/")).jobs
-    cluster = Cluster(rollout=pools["rollout"], training=pools["training"], migration_s=0.0, one_device=not count["rollout"])
     policy, dispatch = more.pop("policy", "rollmux"), more.pop("dispatch", "round-robin")
-    return RunPlan(specs, cluster, nodes, policy, dispatch, 0, str(folder), **more)
+    return RunPlan(specs, cluster_with(nodes), nodes, policy, dispatch, 0, str(folder), **more)
 
 
 def carry_out(plan: RunPlan, dies_at: int = -1, before: bool = False, states: list[State] | None = None, **more: Any) -> str:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from runtime.execution import lifecycle, memory_watch
+from runtime import memory
+from runtime.execution import lifecycle, worker
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.plain import plain
+from runtime.execution.job_session import plain
 from runtime.execution.run_plan import Timeouts
 from runtime.journal.audit import audit
 from runtime.journal.write import JOURNAL, read_facts, record_of
@@ -35,15 +36,15 @@ class Hanging(Pretended):
     async def _keep(self, handle: JobHandle, folder: Path, state: int) -> None:
         if handle.id == "bad" and state == 2:
             assert self.driver is not None
-            await self.driver.calls.exceeded("bad", "its own process", 9.125, 8.0)
+            await self.driver.calls.exceeded(handle, "its own process", 9.125, 8.0)
             await asyncio.sleep(1000)
         await super()._keep(handle, folder, state)
 
     async def _live(self, handle: JobHandle) -> Any:
         assert self.driver is not None
         if handle.id == "bad" and self.hangs:
-            await self.driver.calls.order("bad", None)
-            await self.driver.calls.acquire("bad", "rollout")
+            await self.driver.calls.order(handle, None)
+            await self.driver.calls.acquire(handle, "rollout")
             await asyncio.sleep(1000)
         return await super()._live(handle)
 
@@ -86,9 +87,9 @@ def test_the_memory_of_a_process_is_that_of_those_that_it_has_started_too() -> N
     starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"
     with subprocess.Popen([sys.executable, "-c", starts], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None and child.stdin is not None and child.stdout.readline() == b"there\n"
-        assert 0.3 < memory_watch.tree_gb(child.pid) < 0.45
+        assert 0.3 < memory.tree_gb(child.pid) < 0.45
         child.stdin.close()
-    assert memory_watch.tree_gb(child.pid) == 0.0
+    assert memory.tree_gb(child.pid) == 0.0
 
 
 @pytest.mark.parametrize("limit_gb", [None, 2.0])
@@ -99,13 +100,11 @@ def test_a_process_that_has_too_much_tells_it_and_ends_itself(monkeypatch: pytes
         told.append((method, *arguments))
         return limit_gb
 
-    monkeypatch.setattr(
-        memory_watch, "ray", SimpleNamespace(get=lambda answer: answer, exceptions=SimpleNamespace(RayError=OSError))
-    )
-    monkeypatch.setattr(memory_watch, "tree_gb", lambda pid: next(sizes))
+    monkeypatch.setattr(worker, "ray", SimpleNamespace(get=lambda answer: answer, exceptions=SimpleNamespace(RayError=OSError)))
+    monkeypatch.setattr(worker, "tree_gb", lambda pid: next(sizes))
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr("os.kill", lambda pid, signal: told.append((pid,)))
-    memory_watch._watch(SimpleNamespace(ask=SimpleNamespace(remote=remote)), "a", "its process", "rollout")
+    worker.Voice(SimpleNamespace(ask=SimpleNamespace(remote=remote)), "a", "")._watch_memory("its process", "rollout")
     pid = os.getpid()
     more = [("exceeded", "a", "its process", 2.5, 2.0), (pid,)]
     assert told == [("memory_limit", "a", "rollout"), *(more if limit_gb is not None else [])]

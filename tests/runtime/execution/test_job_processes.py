@@ -7,8 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runtime.execution.job_processes import end_job_processes
-from runtime.execution.own_ray import is_alive
+from runtime.execution.job_processes import end_job_processes, is_alive
 
 LEAVES = """
 import os, subprocess, sys, time

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Moved, Requeued
+from runtime.answers import Conflict, NotFound
 from runtime.journal.audit import audit
 from runtime.journal.facts import Assigned, Drained, Joined
 from runtime.journal.record import RunRecord
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, record_of
 from runtime.machine import Node
-from runtime.refusals import Conflict, NotFound
 from runtime.run.driver import RunDriver
 from tests.runtime.execution.pretend import NODES, carry_out, plan_of
 

@@ -16,8 +16,8 @@ from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.nodes import NodePool
 from runtime.execution.nodes import find_nodes, keep_names, new_nodes, prepare_process
 from runtime.execution.pools import check_pools, cluster_of, nodes_wanted
-from runtime.execution.probe import OverlapProbe, Timings
 from runtime.execution.profiles import Measured, Profile, load_profile, profile_key, save_profile
+from runtime.execution.profiling import OverlapProbe, Timings
 from runtime.jobs.spec import parse_jobs
 from runtime.journal.facts import Assigned, PhaseSlice, Returned
 from runtime.journal.invariants import check_run

@@ -12,10 +12,9 @@ import pytest
 
 from rollmux_env.cluster.events import Admitted, Reprofiled, Warm
 from runtime.execution import nodes
-from runtime.execution.first_loads import has_loaded, note_loaded
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import Report
-from runtime.execution.profiles import job_as_stated, load_profile, profile_key
+from runtime.execution.profiles import has_loaded, job_as_stated, load_profile, note_loaded, profile_key
 from runtime.execution.run_plan import RunPlan
 from runtime.journal.cold_starts import ColdStarts, cold_starts_of
 from runtime.journal.facts import LEASE, PhaseSlice, Profiled
@@ -181,7 +180,7 @@ def test_caches_that_were_deleted_are_empty(tmp_path: Path, cache: Path) -> None
 def test_jobs_that_were_measured_here_enter_warm_and_those_of_the_cache_cold(tmp_path: Path) -> None:
     """The first has a group on the nodes of its profile, and the second joins it there."""
     for folder, warm in (("first", [None, 0]), ("second", [])):
-        plan = begun(tmp_path / folder, [job("a", cold_s=[3.0]), job("b", cold_s=[3.0])], ONE, policy="rollmux,switches=true")
+        plan = begun(tmp_path / folder, [job(name, cold_s=[3.0], runs_s=1.0) for name in "ab"], ONE, policy="rollmux,switches=true")
         record = carried_out(plan)
         assert [event.group for event in record.log if isinstance(event, Warm)] == warm
         assert [event.placement.group for event in record.log if isinstance(event, Admitted)] == [None, 0]

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rollmux_env.keys.cluster import Cluster
-from rollmux_env.keys.cluster import Pool as PoolSpec
 from rollmux_env.scheduler.members import HoldName
 from runtime.execution.run_plan import RunPlan
 from runtime.jobs.spec import JobSpec, parse_jobs
@@ -21,6 +19,7 @@ from runtime.journal.write import JOURNAL, read_facts
 from runtime.machine import Node
 from runtime.owners.http.leases import Leases
 from runtime.run.driver import RunDriver
+from tests.runtime.execution.pretend import cluster_with
 
 HERE, ELSEWHERE = os.uname().nodename, "another-host"
 T = TypeVar("T")
@@ -45,13 +44,8 @@ def specs_of(*jobs: dict[str, Any]) -> tuple[JobSpec, ...]:
 
 
 def plan_of(folder: Path, *jobs: dict[str, Any], nodes: tuple[Node, ...] = PAIR, **more: Any) -> RunPlan:
-    count = {pool: sum(one.pool == pool for one in nodes) for pool in ("rollout", "training")}
-    pools = {
-        pool: PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0, max_nodes=most, node_memory_gb=8.0) for pool, most in count.items()
-    }
-    cluster = Cluster(rollout=pools["rollout"], training=pools["training"], migration_s=0.0)
     policy, dispatch = more.pop("policy", "rollmux"), more.pop("dispatch", "fifo")
-    return RunPlan(specs_of(*jobs), cluster, nodes, policy, dispatch, 0, str(folder), **more)
+    return RunPlan(specs_of(*jobs), cluster_with(nodes), nodes, policy, dispatch, 0, str(folder), **more)
 
 
 class Served:
@@ -83,7 +77,7 @@ class Served:
     def pass_time(self, seconds: float) -> None:
         """It is later, and the coordinator has looked."""
         self.driver.run.log.zero_s -= seconds
-        self.leases.watch.look()
+        self.leases.ledger.look()
 
     async def settle(self) -> None:
         """Let what has been decided be carried out."""

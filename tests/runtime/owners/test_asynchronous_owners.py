@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.scheduler.members import HoldName
+from runtime.answers import Conflict
 from runtime.journal.facts import Iteration, PhaseSlice
-from runtime.refusals import Conflict
 from tests.runtime.owners.served import Served, job, plan_of, served
 from tests.runtime.owners.test_leases import of
 
@@ -103,10 +103,10 @@ def test_a_lease_that_is_lost_suspects_what_either_side_held(tmp_path: Path) -> 
         assert (await run.leases.acquire(a, "rollout", 1, 5.0))["granted"]
         run.pass_time(31.0)
         await run.settle()
-        assert run.leases.watch.suspects() == {"rollout-0": "a", "training-0": "a"}
-        assert run.leases.watch.clear("rollout-0") == run.leases.watch.clear("training-0") == ("a",)
+        assert run.leases.ledger.suspects() == {"rollout-0": "a", "training-0": "a"}
+        assert run.leases.ledger.clear("rollout-0") == run.leases.ledger.clear("training-0") == ("a",)
         await run.settle()
-        assert not run.leases.watch.suspects() and not run.driver.run.handles["a"].permits.holds
+        assert not run.leases.ledger.suspects() and not run.driver.run.handles["a"].permits.holds
         await run.stop(permits=False)
 
     served(work, plan_of(tmp_path, job("a", staleness=1)))

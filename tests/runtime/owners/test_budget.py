@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from runtime.answers import Conflict
 from runtime.journal.audit import audit
 from runtime.journal.facts import Iteration
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import record_of
-from runtime.refusals import Conflict
 from tests.runtime.owners.served import Served, job, plan_of, served
 
 

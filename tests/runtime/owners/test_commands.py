@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from runtime.execution.own_ray import is_alive
+from runtime.execution.job_processes import is_alive
 from runtime.journal.audit import audit
 from runtime.journal.facts import Failed, Iteration, LeaseEnded
 from runtime.journal.write import JOURNAL, read_facts

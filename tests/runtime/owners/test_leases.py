@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from rollmux_env.scheduler.members import HoldName
+from runtime.answers import Conflict, NotFound
 from runtime.journal.facts import Attached, Freed, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
 from runtime.journal.record import RunRecord
 from runtime.output import LOGS, lines
-from runtime.refusals import Conflict, NotFound
 from tests.runtime.owners.served import ELSEWHERE, PAIRS, Served, job, plan_of, served
 
 
@@ -146,13 +146,13 @@ def test_what_a_lost_lease_held_is_granted_to_nobody_until_its_processes_are_see
             await asyncio.sleep(0)
             run.pass_time(31.0)
             await run.settle()
-            assert run.leases.watch.suspects() == {"rollout-0": "a"} and not waits.done()
+            assert run.leases.ledger.suspects() == {"rollout-0": "a"} and not waits.done()
             assert await run.leases.heartbeat(a, ()) == {"stop": True}
             with pytest.raises(Conflict, match=f"process {owner.pid} of its last lease lives, and may use rollout-0"):
                 await run.leases.attach("a", 0.0, run.driver.run.plan.nodes[0].host, (1,))
             owner.kill()
-        run.leases.watch.look()
-        assert (await waits)["granted"] and run.leases.watch.suspects() == {}
+        run.leases.ledger.look()
+        assert (await waits)["granted"] and run.leases.ledger.suspects() == {}
         await run.leases.release(b, "rollout", 0, {}, None)
         facts = await run.stop()
         assert [fact.nodes for fact in of(facts, Suspected)] == [("rollout-0",)] == [fact.nodes for fact in of(facts, Freed)]
@@ -167,16 +167,16 @@ def test_nodes_of_an_owner_elsewhere_are_free_when_it_attaches_again_or_somebody
             lease = await run.place("a", ELSEWHERE, (7,))
             assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
             run.pass_time(31.0)
-            run.leases.watch.look()
+            run.leases.ledger.look()
             await run.settle()
-            assert run.leases.watch.suspects() == {"rollout-0": "a"}
+            assert run.leases.ledger.suspects() == {"rollout-0": "a"}
             if how == "cleared":
-                assert run.leases.watch.clear("rollout-0") == ("a",)
+                assert run.leases.ledger.clear("rollout-0") == ("a",)
             elif how == "released":
                 await run.leases.release(lease, "rollout", 0, {}, None)
         await run.place("a", ELSEWHERE, (8,))
         with pytest.raises(NotFound):
-            run.leases.watch.clear("rollout-0")
+            run.leases.ledger.clear("rollout-0")
         await run.stop()
 
     served(work, plan_of(tmp_path, job("a")))
@@ -191,16 +191,16 @@ def test_a_lease_that_holds_nothing_is_lost_without_harm_and_open_requests_keep_
         run.leases.touch(a)
         run.driver.run.log.zero_s -= 31.0
         run.leases.touch(a)
-        run.leases.watch.look()
+        run.leases.ledger.look()
         await run.leases.release(a, "rollout", 0, {}, None)
         assert (await waits)["granted"]  # its owner had been waiting all the time
         run.driver.run.log.zero_s -= 31.0
         run.leases.touch(b)
-        run.leases.watch.look()
+        run.leases.ledger.look()
         await run.settle()
         with pytest.raises(Conflict, match="this lease is over: its lease is lost: no sign of life for 30 s"):
             await run.leases.acquire(a, "training", 0, 0.0)
-        assert run.leases.watch.suspects() == {}
+        assert run.leases.ledger.suspects() == {}
         await run.leases.release(b, "rollout", 0, {}, None)
         await run.stop()
 
@@ -298,7 +298,7 @@ def test_a_place_that_nobody_claims_is_given_to_others(tmp_path: Path) -> None:
         await run.settle()
         assert not waits.done()
         run.driver.run.log.zero_s -= 301.0
-        run.leases.watch.look()
+        run.leases.ledger.look()
         b = await waits
         answer = await run.leases.attach("a", 0.0, "", ())
         assert answer["placed"] is False
@@ -357,16 +357,16 @@ def test_suspects_outlive_the_coordinator_too(tmp_path: Path) -> None:
         assert (await run.leases.acquire(a, "rollout", 0, 1.0))["granted"]
         run.driver.run.log.zero_s -= 31.0
         run.leases.touch(b)
-        run.leases.watch.look()
+        run.leases.ledger.look()
         await run.settle()
         other = await run.replaced()
-        assert other.leases.watch.suspects() == {"rollout-0": "a"}
+        assert other.leases.ledger.suspects() == {"rollout-0": "a"}
         assert await other.leases.acquire(b, "rollout", 0, 0.0) == {"granted": False}
         await other.driver.lifecycle.cancel(other.driver.run.handles["a"])
         third = await other.replaced()
-        assert third.leases.watch.suspects() == {"rollout-0": "a"}
+        assert third.leases.ledger.suspects() == {"rollout-0": "a"}
         assert await third.leases.acquire(b, "rollout", 0, 0.0) == {"granted": False}
-        third.leases.watch.clear("rollout-0")
+        third.leases.ledger.clear("rollout-0")
         assert (await third.leases.acquire(b, "rollout", 0, 5.0))["granted"]
         await third.leases.release(b, "rollout", 0, {}, None)
         await third.stop()

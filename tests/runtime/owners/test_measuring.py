@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Arrived
+from runtime.answers import Conflict
 from runtime.execution.job_handle import JobHandle
 from runtime.journal.facts import Iteration, Profiled
-from runtime.refusals import Conflict
 from tests.runtime.owners.served import ELSEWHERE, PAIR, PAIRS, Served, job, plan_of, served
 
 
@@ -50,7 +50,7 @@ def test_what_a_guest_holds_when_the_coordinator_is_replaced_is_granted_to_nobod
         lease = await run.place("a")
         assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
         other = await run.replaced()
-        assert other.leases.watch.suspects() == {"rollout-0": "a", "training-0": "a"}
+        assert other.leases.ledger.suspects() == {"rollout-0": "a", "training-0": "a"}
         assert await other.leases.acquire(host, "rollout", 1, 0.0) == {"granted": False}
         with pytest.raises(Conflict, match="this lease is over: its place has gone"):
             await other.leases.acquire(lease, "training", 0, 0.0)
@@ -70,8 +70,8 @@ def test_a_guest_whose_lease_is_lost_is_measured_anew_when_its_owner_comes_back(
         assert (await run.leases.acquire(lease, "training", 0, 5.0))["granted"]
         run.driver.run.log.zero_s -= 31.0
         run.leases.touch(host)
-        run.leases.watch.look()
-        assert run.leases.watch.suspects() == {"training-0": "a"}
+        run.leases.ledger.look()
+        assert run.leases.ledger.suspects() == {"training-0": "a"}
         await run.phase(host, "rollout", 1)
         again = await run.place("a", ELSEWHERE)
         for number in range(4):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from runtime.answers import Unprocessable
 from runtime.journal.facts import Assigned, Confined
-from runtime.refusals import Unprocessable
 from runtime.service.service import Service
 from tests.runtime.owners.served import PAIRS, Served, job, node, plan_of, served, specs_of
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from rollmux_client import ATTACHMENT, ITERATION, OutOfOrder, Turn, Turns
 
 from rollmux_env.scheduler import facts
+from runtime.answers import Conflict
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import Done, End, Report
-from runtime.machine import Node
-from runtime.refusals import Conflict
+from runtime.execution.processes import Processes
 from runtime.run.driver import RunDriver
 from tests.runtime.execution import pretend
 from tests.runtime.owners.served import Served, job, plan_of
@@ -97,7 +97,7 @@ def test_turns_are_as_a_plain_model_says(data: st.DataObject, staleness: int) ->
             model.open |= {phase} if may else set()
 
 
-class Waiting:
+class Waiting(Processes):
     """Processes of jobs that this test speaks for."""
 
     def start(self, handle: JobHandle) -> None:
@@ -108,16 +108,6 @@ class Waiting:
         raise AssertionError
 
     async def kill(self, handle: JobHandle) -> None: ...
-
-    async def drop(self, handle: JobHandle) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
-        return ()
-
-    async def dead_machines(self, machines: Collection[str]) -> set[str]:
-        return set()
 
 
 def listen(driver: RunDriver) -> list[Word]:
@@ -150,15 +140,15 @@ async def by_ray(folder: Path, script: Sequence[bool]) -> list[Word]:
     driver = RunDriver(pretend.plan_of(folder, [{"id": "a", "iterations": len(script)}], cached=False), Waiting(), stays=True)
     outcome, calls, words = asyncio.ensure_future(driver.carry_out()), driver.calls, list[Word]()
     await asyncio.sleep(0)
-    done = None
-    while (order := await calls.order("a", done)) is not None:
+    handle, done = driver.run.handles["a"], None
+    while (order := await calls.order(handle, done)) is not None:
         words = words if order.profile or words else listen(driver)
         for pool in ("rollout", "training"):
-            await calls.acquire("a", pool)
+            await calls.acquire(handle, pool)
             now_s = driver.run.log.now()
-            await calls.release("a", Report(pool, False, now_s, now_s, driver.run.log.now()))
+            await calls.release(handle, Report(pool, False, now_s, now_s, driver.run.log.now()))
         if order.profile or script[order.iteration]:
-            await calls.synced("a", driver.run.log.now(), driver.run.log.now())
+            await calls.synced(handle, driver.run.log.now(), driver.run.log.now())
         done = Done({})
     driver.stop()
     outcome.cancel()

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from runtime.answers import Conflict, NotFound
 from runtime.journal.facts import Iteration
-from runtime.owners.http import owner as owners
-from runtime.refusals import Conflict, NotFound
+from runtime.owners.http import lease as owners
 from tests.runtime.owners.served import ELSEWHERE, HERE, PAIRS, Served, job, plan_of
 
 JOBS = ("a", "b", "c", "d")
@@ -161,19 +161,19 @@ class World:
         else:
             await self.act(owner)
         if draw.random() < 0.05:
-            awake = [one.lease for one in self.owners if not one.asleep and one.lease in self.run.driver.leases._ledger.leases]
+            awake = [one.lease for one in self.owners if not one.asleep and one.lease in self.run.driver.leases.ledger.leases]
             self.run.driver.run.log.zero_s -= 31.0
             for lease in awake:
                 assert lease is not None
                 self.run.leases.touch(lease)
-            self.run.leases.watch.look()
+            self.run.leases.ledger.look()
         if draw.random() < 0.03:
             self.run = await self.run.replaced()
-        if draw.random() < 0.02 and self.run.leases.watch.suspects():
-            name, _ = draw.choice(sorted(self.run.leases.watch.suspects().items()))
+        if draw.random() < 0.02 and self.run.leases.ledger.suspects():
+            name, _ = draw.choice(sorted(self.run.leases.ledger.suspects().items()))
             user = self.witness.users.get(name)
             if user is None:
-                self.run.leases.watch.clear(name)
+                self.run.leases.ledger.clear(name)
         for _ in range(draw.choice([0, 0, 1, 5, 20])):
             await asyncio.sleep(0)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runtime.execution.own_ray import is_alive
+from runtime.execution.job_processes import is_alive
 from runtime.execution.run_plan import Timeouts
 from runtime.journal.audit import audit
 from runtime.journal.write import JOURNAL, read_facts

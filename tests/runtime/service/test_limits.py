@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rollmux_env.errors import InputError
+from runtime.answers import Unprocessable
 from runtime.jobs.spec import JobSpec, parse_jobs
-from runtime.refusals import Unprocessable
 from runtime.service import plan
 from runtime.service.service import Service
 from tests.runtime.execution.pretend import NODES, Pretended, plan_of
