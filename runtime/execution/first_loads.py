@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_text, write_whole
-from runtime.jobs.cache import cache_folder
+from runtime.jobs.models import cache_folder
 from runtime.machine import boot_id
 
 

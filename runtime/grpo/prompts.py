@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from rollmux_env.errors import InputError
 from runtime.grpo.rewards import Rewards
 from runtime.jobs.jsonl import Lines, read_examples
-from runtime.jobs.prompts import prompt_tokens
+from runtime.jobs.models import prompt_tokens
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import BUILT_IN, Example
 

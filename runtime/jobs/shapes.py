@@ -60,8 +60,6 @@ def check_shapes(job: JobSpec) -> None:
     """
     if len(job.shapes) > MOST_SHAPES:
         raise field_error(f"are {len(job.shapes)}; a job has at most {MOST_SHAPES}", "shapes")
-    if job.shapes and job.is_attached:
-        raise field_error("are a key of jobs with task or class, which the runtime starts anew on other nodes", "shapes")
     known: list[Mapping[Side, int]] = [nodes_in(job, 0)]
     for k in range(len(job.shapes)):
         nodes = nodes_in(job, k + 1)
