@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _ROLLOUT = "runtime.grpo.rollout_worker:RolloutWorker"
 _TRAINING = "runtime.grpo.training_worker:TrainingWorker"
-_REWARDS = "runtime.grpo.reward_worker:RewardWorker"
+_REWARDS = "runtime.grpo.reward_process:RewardProcess"
 _LOOKS_S = 0.01, 0.5  # between looks at ranks that write: at first, and in the end
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from runtime.engines.interface import Progress, Response, Sampling
 from runtime.grpo.messages import Sampled, Stages, Status, Timed
 from runtime.grpo.prompts import Prompts
-from runtime.grpo.reward_worker import DistantRunner
 from runtime.grpo.rewards import Rewards
 from runtime.grpo.shares import RunningShare, Share, rounds_of
 from runtime.grpo.state import read_data, read_state
@@ -46,7 +45,7 @@ class RolloutWorker:
     ) -> None:
         self._spec, self._place, self._together, self._node = spec, place, together or of, node
         count = len(reward_workers)  # each engine begins with another one
-        self._runners = [DistantRunner(reward_workers[(place * count // of + k) % count]) for k in range(count)]
+        self._reward_workers = [reward_workers[(place * count // of + k) % count] for k in range(count)]
         self._evaluated: list[Future[float]] = []
         self._shares: list[RunningShare] = []
         self._sampled: list[Sampled] = []
@@ -61,7 +60,7 @@ class RolloutWorker:
     def open(self, checkpoint: str | None) -> Timed:
         """Load model, tokenizer and task, and leave the engine as `restore` wants it."""
         stage = Stages()
-        self._rewards = Rewards(self._spec, self._runners)  # its processes start while the engine does
+        self._rewards = Rewards(self._spec, self._reward_workers)  # its processes start while the engine does
         with stage("import"):
             from runtime.engines import make_engine, why_torch
             from runtime.engines.model_files import read_model_files

@@ -15,7 +15,7 @@ import pytest
 
 from policies.rollout.rounds import Rounds
 from runtime.grpo.prompts import Prompts
-from runtime.grpo.reward_runner import RewardProcess
+from runtime.grpo.reward_process import RewardProcess
 from runtime.grpo.rewards import FAILED, Rewards, merged, name_of
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.shares import Share
