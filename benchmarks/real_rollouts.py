@@ -131,7 +131,7 @@ def iterate(spec: JobSpec, seed: int, eta: float, engine: RolloutWorker, rank: T
         due, began_s = rounds.next(), process_time()
         engine.begin(1000 * seed + number, False, len(due.prompts) * due.responses, (Share(0, due),), {})
         assert not engine.sample()
-        complete = engine.results()["complete"]
+        complete = sorted({line.prompt for line in engine.results().lines})
         rollout_s += process_time() - began_s
         rank.update(engine.take())
         engine._engine.update_weights(rank._trainer.weights(), rank._trainer.updates)

@@ -19,8 +19,8 @@ from rollmux_env.timing.models import read_shape
 from rollmux_env.timing.replica import ReplicaTiming
 from rollmux_env.validation_errors import describe
 from runtime.calibration import Grid, Measurer, Prompts, Rollout, as_hardware, clock, fit, measure
-from runtime.engines.device_share import USUAL
 from runtime.engines.interface import Engine
+from runtime.engines.memory import USUAL
 from runtime.jobs.grpo_spec import Algorithm, ModelSpec, TaskSpec
 from runtime.jobs.spec import JobSpec
 from runtime.memory import memory

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from time import time
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from policies.rollout.rounds import Race, Round, Rounds
 from runtime.engines.interface import Response
-from runtime.grpo.messages import Sampled
+from runtime.grpo.messages import Line, Sampled, Status
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import Example
 
@@ -62,18 +62,40 @@ class Share:
     stream: int | None = None
 
 
+class Course:
+    """How a rollout goes in which nothing is decided: every engine has a share, and keeps it.
+
+    Attributes:
+        size: of the engines in use. wake: the number of finished responses at which it is asked what is to change; None: never.
+        resizes: how often it has changed. decides: a rollout policy does.
+    """
+
+    wake: int | None = None
+    decides = False
+    resizes = 0
+
+    def __init__(self, round: Round, size: int) -> None:
+        self._round, self.size = round, size
+
+    def dealt(self, engines: int) -> list[tuple[Share, ...]]:
+        """What each of the engines begins with."""
+        return [(Share(k, share),) for k, share in enumerate(self._round.shares(engines))]
+
+    def act(self, statuses: Iterable[Status], now_s: float) -> dict[int, int]:
+        """Where shares are to go on that are to go elsewhere: {place: engine}."""
+        return {}
+
+    def end(self, statuses: Iterable[Status], now_s: float, preemptions: int = 0) -> None:
+        """The rollout is over."""
+
+
 class RunningShare:
     """A share on an engine.
 
     Args:
         examples: by number of the prompt. tokens: of the prompts, likewise.
         rewarded: begins to compute the reward of a response to an example.
-
-    Attributes:
-        trajectories: of what `sampled` gives: number of the prompt, its tokens, tokens of the response, seconds, switches.
     """
-
-    trajectories: tuple[tuple[int, int, int, float, int], ...] = ()
 
     def __init__(
         self,
@@ -107,11 +129,6 @@ class RunningShare:
     def over(self) -> bool:
         """Nothing is left to do."""
         return self._race.over
-
-    @property
-    def complete(self) -> list[int]:
-        """Prompts that are complete, in order of their numbers."""
-        return sorted(self._race.complete)
 
     def stream(self, key: Key) -> int:
         """Number of a response's random stream: the same on every engine."""
@@ -166,13 +183,45 @@ class RunningShare:
         Raises:
             RuntimeError: a reward is none.
         """
-        by_key = {key: (response, reward) for key, response, reward in self._finished}
-        keys = [(prompt, k) for prompt in self.complete for k in self._race.counted(prompt)]
+        by_key, keys = {key: (response, reward) for key, response, reward in self._finished}, self._counted()
         for key in by_key.keys() - keys:
             by_key[key][1].cancel()  # nobody waits for it
-        self.trajectories = tuple(
-            (prompt, len(self.tokens[prompt]), len(by_key[prompt, k][0].token_ids), *self._ends[prompt, k]) for prompt, k in keys
-        )
         responses = tuple(by_key[key][0] for key in keys)
         rewards = tuple(by_key[key][1].result() for key in keys)
         return Sampled(self.place, tuple(self.tokens[prompt] for prompt, _ in keys), responses, rewards)
+
+    def lines(self, sampled: Sampled) -> list[Line]:
+        """What is said of what `sampled` has given."""
+        return [
+            Line(self.place, key[0], len(self.tokens[key[0]]), len(response.token_ids), *self._ends[key], reward)
+            for key, response, reward in zip(self._counted(), sampled.responses, sampled.rewards, strict=True)
+        ]
+
+    def _counted(self) -> list[Key]:
+        """Responses that are trained on, prompt by prompt."""
+        return [(prompt, k) for prompt in sorted(self._race.complete) for k in self._race.counted(prompt)]
+
+
+def figures(engines: Sequence[Sequence[Line]], longest: int) -> dict[str, float]:
+    """Means over the responses of some engines, and the share of prompts whose responses earn the same.
+
+    Args:
+        longest: tokens at which a response is cut off.
+    """
+    lines = [line for own in engines for line in own]
+    groups: dict[int, list[float]] = {}
+    for line in lines:
+        groups.setdefault(line.prompt, []).append(line.reward)
+
+    def mean(of: Callable[[Line], float]) -> float:
+        """From the mean of each engine, and so rounded as these are."""
+        return sum(sum(map(of, own)) / len(own) * len(own) for own in engines if own) / len(lines)
+
+    cut_off = [line.reward for line in lines if line.tokens == longest]
+    found = {
+        "reward": mean(lambda line: line.reward),
+        "response_tokens": mean(lambda line: line.tokens),
+        "cut_off": mean(lambda line: line.tokens == longest),
+        "frac_reward_zero_std": sum(min(own) == max(own) for own in groups.values()) / len(groups),
+    }
+    return found | ({"cut_off_reward": sum(cut_off) / len(cut_off)} if cut_off else {})

@@ -6,7 +6,7 @@ so weights, Adam's moments and a count are all of the state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,7 @@ from runtime.jobs.grpo_spec import Algorithm
 from runtime.residency.footprint import Footprint
 from runtime.residency.layout import Layout
 from runtime.residency.offload import Offloader, map_large_blocks
-from runtime.training.batch import Batch, Minibatch, minibatches
-from runtime.training.errors import TrainingError
+from runtime.training.batch import Batch, Minibatch, TrainingError, minibatches
 from runtime.training.group import (
     add_up,
     all_finite,
@@ -38,7 +37,6 @@ from runtime.training.loading import load_sharded
 from runtime.training.loss import SUMS, LogProbs, grpo_sums
 from runtime.training.memory import LARGE
 from runtime.training.output_layer import score_tokens
-from runtime.training.rates import rates
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -369,3 +367,18 @@ class Trainer:
     def _must_be_here(self) -> None:
         if self._closed or self._offloader.offloaded:
             raise RuntimeError(f"the trainer is {'closed' if self._closed else 'offloaded'}")
+
+
+def rates(peak: float, kind: str, warmup_steps: int, steps: int) -> Callable[[int], float]:
+    """The learning rate of each step, as transformers has it: it depends on the step's number alone, so nothing is kept.
+
+    Args:
+        peak: after the warm-up. kind: of transformers' `get_scheduler`. warmup_steps: in which it goes up from 0.
+        steps: of the job; `linear` and `cosine` are at 0 behind them.
+    """
+    from transformers import get_scheduler
+
+    nothing = torch.optim.SGD([torch.zeros(())], lr=1.0)
+    name = "constant_with_warmup" if kind == "constant" else kind
+    factor = get_scheduler(name, nothing, num_warmup_steps=warmup_steps, num_training_steps=steps).lr_lambdas[0]
+    return lambda step: peak * float(factor(step))

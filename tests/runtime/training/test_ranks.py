@@ -11,7 +11,7 @@ import torch
 
 from runtime.residency.layout import Layout
 from runtime.sync.plan import length, shard
-from runtime.training.errors import TrainingError
+from runtime.training.batch import TrainingError
 from runtime.training.trainer import Trainer
 from tests.runtime.training.world import SETTINGS, apart, make_batch_of, make_model, meeting_place, train_together, updates
 

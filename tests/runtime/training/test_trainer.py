@@ -15,8 +15,7 @@ from safetensors.torch import load, load_file, save
 from rollmux_env.errors import InputError
 from runtime.jobs.grpo_spec import Algorithm
 from runtime.training import loading, output_layer
-from runtime.training.batch import Batch
-from runtime.training.errors import TrainingError
+from runtime.training.batch import Batch, TrainingError
 from runtime.training.loss import LogProbs, grpo_sums, token_logprobs
 from runtime.training.trainer import Trainer
 from tests.runtime.training import plain
