@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
 from rollmux_env.errors import InputError
@@ -59,7 +60,9 @@ class Prompts:
             RuntimeError: the task gives not as many examples as asked for, or a prompt is too long.
         """
         prompts: dict[int, Prompt] = {}
-        for first, count in _runs(sorted(numbers)):
+        for _, together in groupby(enumerate(sorted(numbers)), key=lambda one: one[1] - one[0]):
+            run = [number for _, number in together]  # one after the other
+            first, count = run[0], len(run)
             examples = self._source.prompts(count, first)
             if len(examples) != count:
                 raise RuntimeError(f"{self._name}: prompts({count}, {first}) gives {len(examples)} of {count} examples")
@@ -80,14 +83,3 @@ class Prompts:
         if left_out := len(prompts) - len(fitting):
             print(f"{file}: {left_out} of {len(prompts)} prompts have more tokens than max_prompt_tokens, {self._most}: left out")
         return fitting
-
-
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """(first, count) of the runs of consecutive numbers."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and number == sum(runs[-1]):
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((number, 1))
-    return runs

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
-from runtime.jobs.tasks import Example, Rewarding, make_rewarding, reward_of, score
+from runtime.jobs.tasks import Example, Task, make_task, reward_of, score
 
 if TYPE_CHECKING:
     from runtime.jobs.spec import JobSpec
@@ -119,33 +119,33 @@ class RewardProcess:
 def serve(line: Connection) -> None:
     """Answer until the other end is closed."""
     try:
-        rewarding = make_rewarding(*line.recv())
+        task = make_task(*line.recv(), reads=False)
         line.send(True)
         while True:
-            _answer(rewarding, line)
+            _answer(task, line)
     except InputError as error:
         line.send(str(error))
     except (EOFError, ConnectionError):
         pass
 
 
-def _answer(rewarding: Rewarding, line: Connection) -> None:
+def _answer(task: Task, line: Connection) -> None:
     what, *arguments = line.recv()
     began = time.monotonic()
     try:
         if what == "score":
-            line.send((score(rewarding, *arguments), time.monotonic() - began))
+            line.send((score(task, *arguments), time.monotonic() - began))
         else:
-            line.send(_prompts(rewarding, *arguments))
+            line.send(_prompts(task, *arguments))
     except RuntimeError as error:
         traceback.print_exc()  # into the job's log
         sys.stderr.flush()
         line.send(f"{error}; the job's log has more")
 
 
-def _prompts(task: object, count: int, position: int) -> list[object]:
+def _prompts(task: Task, count: int, position: int) -> list[Example]:
     try:
-        return list(task.prompts(count, position))  # type: ignore[attr-defined]
+        return list(task.prompts(count, position))
     except Exception as error:  # whatever a user's class raises
         problem = one_line(f"{type(error).__name__}: {error}")
         raise RuntimeError(f"prompts({count}, {position}) of the task fails: {problem}") from error

@@ -19,7 +19,7 @@ from typing import Any
 from policies.rollout.rewards import RewardTimeout
 from runtime.grpo.reward_process import RewardProcess
 from runtime.jobs.spec import JobSpec
-from runtime.jobs.tasks import Example, is_cheap, make_rewarding, reward_of, score
+from runtime.jobs.tasks import Example, is_cheap, make_task, reward_of, score
 from runtime.phases import WorkerHandle, runtime_hook
 
 Place = RewardProcess | WorkerHandle
@@ -49,7 +49,7 @@ class Rewards:
         self._timeout = RewardTimeout() if settings.timeout == "adaptive" else None
         self.learning = True
         self._lock, self._news, self._stopped = Lock(), set[str](), 0
-        self._here = make_rewarding(spec.task, spec.seed, spec.folder) if is_cheap(spec.task) else None
+        self._here = make_task(spec.task, spec.seed, spec.folder, reads=False) if is_cheap(spec.task) else None
         own = [] if workers or self._here is not None else [RewardProcess(spec) for _ in range(settings.processes)]
         self._places: list[Place] = [*workers, *own]
         self._idle = SimpleQueue[Place]()
