@@ -119,7 +119,8 @@ class RewardProcess:
 def serve(line: Connection) -> None:
     """Answer until the other end is closed."""
     try:
-        task = make_task(*line.recv(), reads=False)
+        spec, seed, folder = line.recv()
+        task = make_task(spec, seed, folder, reads=False)
         line.send(True)
         while True:
             _answer(task, line)
