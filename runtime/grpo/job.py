@@ -203,8 +203,6 @@ class Grpo:
 
     def _of_its_size(self) -> Sequence[int]:
         """Numbers of the engines of the size in use."""
-        if not self._spec.rollout.sizes:
-            return range(len(self._engines))
         return [k for k, size in enumerate(self._sizes) if size == self._size]
 
     def _in_use(self) -> tuple[int, ...]:

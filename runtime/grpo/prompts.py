@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from rollmux_env.errors import InputError
 from runtime.grpo.rewards import Rewards
 from runtime.jobs.jsonl import Lines, read_examples
 from runtime.jobs.models import prompt_tokens
 from runtime.jobs.spec import JobSpec
-from runtime.jobs.tasks import BUILT_IN, Example
+from runtime.jobs.tasks import BUILT_IN, Example, Task
 
 
 class Prompt(NamedTuple):
@@ -19,10 +19,6 @@ class Prompt(NamedTuple):
 
     example: Example
     tokens: tuple[int, ...]
-
-
-class _Source(Protocol):
-    def prompts(self, count: int, position: int) -> list[Example]: ...
 
 
 class Prompts:
@@ -41,7 +37,7 @@ class Prompts:
     def __init__(self, spec: JobSpec, tokenizer: Any, rewards: Rewards) -> None:
         assert spec.task is not None
         self._tokenizer, self._most, self._name = tokenizer, spec.algorithm.max_prompt_tokens, spec.task.name
-        self._source: _Source = rewards
+        self._source: Task | Rewards = rewards
         if spec.task.name in BUILT_IN:
             self._source = BUILT_IN[spec.task.name](spec.seed)
         elif spec.task.name == "jsonl":

@@ -179,12 +179,13 @@ class RolloutWorker:
 
     def _has_landed(self) -> bool:
         """Whether newer weights than the engine's are staged, and responses are to go on with them."""
-        return self._spec.rollout.interruptible and self._staged.complete and self._staged.version != self._engine.version
+        newer = self._staged.complete and self._staged.version != self._engine.version
+        return self._spec.rollout.interruptible and not self._worst_case and newer
 
     def _take_landed(self) -> bool:
         """Go on with them; whether there were any."""
         with self._stages:
-            if self._worst_case or not self._has_landed() or self._staged.version is None:
+            if not self._has_landed() or self._staged.version is None:
                 return False
             self._engine.update_weights(self._staged.weights(), self._staged.version)
             return True
@@ -199,10 +200,10 @@ class RolloutWorker:
             return [row_of[share.place, *other] for (share, key), one in own for other in share.finished(key, one)]
 
         responses = self._engine.generate(
-            [share.tokens[key[0]] for share, key in rows],
+            [share.prompts[key[0]].tokens for share, key in rows],
             self._sampling,
             progress=lambda step: runtime_hook.progress(self._done + step.finished, self._total, step.tokens),
-            stop=lambda: runtime_hook.stops() or (self._has_landed() and not self._worst_case),
+            stop=lambda: runtime_hook.stops() or self._has_landed(),
             resume=[replace(share.begun[key], prompt=row) for row, (share, key) in enumerate(rows) if key in share.begun],
             streams=[share.stream(key) for share, key in rows],
             ended=ended,
@@ -281,9 +282,7 @@ class RolloutWorker:
 
     def _running(self, share: Share) -> RunningShare:
         """A share with its prompts."""
-        prompts = self._prompts.numbered(share.round.prompts)
-        examples = {number: prompt.example for number, prompt in prompts.items()}
-        return RunningShare(share, examples, {number: prompt.tokens for number, prompt in prompts.items()}, self._rewarded)
+        return RunningShare(share, self._prompts.numbered(share.round.prompts), self._rewarded)
 
     def _rewarded(self, example: Example, response: Response, learning: bool = True) -> Future[float]:
         tokens = list(response.token_ids)

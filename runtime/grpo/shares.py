@@ -11,6 +11,7 @@ from typing import NamedTuple
 from policies.rollout.rounds import Race, Round, Rounds
 from runtime.engines.interface import Response
 from runtime.grpo.messages import Line, Sampled, Status
+from runtime.grpo.prompts import Prompt
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import Example
 
@@ -93,32 +94,23 @@ class RunningShare:
     """A share on an engine.
 
     Args:
-        examples: by number of the prompt. tokens: of the prompts, likewise.
-        rewarded: begins to compute the reward of a response to an example.
+        prompts: by their numbers. rewarded: begins to compute the reward of a response to an example.
     """
 
-    def __init__(
-        self,
-        share: Share,
-        examples: Mapping[int, Example],
-        tokens: Mapping[int, tuple[int, ...]],
-        rewarded: Callable[[Example, Response], Future[float]],
-    ) -> None:
+    def __init__(self, share: Share, prompts: Mapping[int, Prompt], rewarded: Callable[[Example, Response], Future[float]]) -> None:
         self.place = share.place
-        self.tokens = tokens
-        self._examples, self._rewarded = examples, rewarded
+        self.prompts, self._rewarded = prompts, rewarded
         self.begun = dict(share.begun)
         self._began_s = time() if share.began_s is None else share.began_s
         self._switches = share.switches
         self._race, self._stream = Race(share.round), share.stream
-        self._finished: list[tuple[Key, Response, Future[float]]] = []
-        self._ends: dict[Key, tuple[float, int]] = {}  # seconds, and how often it was interrupted
+        self._finished: dict[Key, Finished] = {}  # in the order in which they came to their end
+        self._rewards: dict[Key, Future[float]] = {}
         self._running = dict.fromkeys((prompt, k) for prompt in share.round.prompts for k in range(share.round.responses))
         if self._race.over:  # it was given no prompts
             self._running.clear()
         for one in share.finished:
-            self._count(one.key, one.response, one.reward)
-            self._ends[one.key] = one.seconds, one.switches
+            self._count(one)
 
     @property
     def running(self) -> Sequence[Key]:
@@ -136,29 +128,28 @@ class RunningShare:
 
     def tokens_so_far(self) -> int:
         """Of all its responses, those that have ended included."""
-        ended = sum(len(response.token_ids) for _, response, _ in self._finished)
+        ended = sum(len(one.response.token_ids) for one in self._finished.values())
         return ended + sum(len(response.token_ids) for key, response in self.begun.items() if key in self._running)
 
     @property
     def end_s(self) -> float | None:
         """Seconds from its beginning to its end; None: it is not over."""
-        return max((seconds for seconds, _ in self._ends.values()), default=0.0) if self.over else None
+        return max((one.seconds for one in self._finished.values()), default=0.0) if self.over else None
 
     def finished(self, key: Key, response: Response) -> list[Key]:
         """A response has come to its end; those that are to be dropped for it."""
         if key not in self._running:  # it was dropped in the same instant
             return []
-        self._ends[key] = max(0.0, time() - self._began_s), self._switches
-        return self._count(key, response)
+        return self._count(Finished(key, response, None, max(0.0, time() - self._began_s), self._switches))
 
-    def _count(self, key: Key, response: Response, known_reward: float | None = None) -> list[Key]:
-        if known_reward is None:
-            reward = self._rewarded(self._examples[key[0]], response)
+    def _count(self, one: Finished) -> list[Key]:
+        key, reward = one.key, Future[float]()
+        if one.reward is None:
+            reward = self._rewarded(self.prompts[key[0]].example, one.response)
         else:
-            reward = Future[float]()
-            reward.set_result(known_reward)
+            reward.set_result(one.reward)
         del self._running[key]
-        self._finished.append((key, response, reward))
+        self._finished[key], self._rewards[key] = one, reward
         dropped = self._race.finished(*key)
         for other in dropped:
             del self._running[other]
@@ -170,10 +161,8 @@ class RunningShare:
         Raises:
             RuntimeError: a reward is none.
         """
-        finished = tuple(
-            Finished(key, response, None if reward.cancel() or not reward.done() else reward.result(), *self._ends[key])
-            for key, response, reward in self._finished
-        )
+        known = {key: None if one.cancel() or not one.done() else one.result() for key, one in self._rewards.items()}
+        finished = tuple(one._replace(reward=known[key]) for key, one in self._finished.items())
         begun = tuple((key, response) for key, response in self.begun.items() if key in self._running)
         return Share(self.place, self._race.round, finished, begun, self._began_s, self._switches + 1, self._stream)
 
@@ -183,18 +172,20 @@ class RunningShare:
         Raises:
             RuntimeError: a reward is none.
         """
-        by_key, keys = {key: (response, reward) for key, response, reward in self._finished}, self._counted()
-        for key in by_key.keys() - keys:
-            by_key[key][1].cancel()  # nobody waits for it
-        responses = tuple(by_key[key][0] for key in keys)
-        rewards = tuple(by_key[key][1].result() for key in keys)
-        return Sampled(self.place, tuple(self.tokens[prompt] for prompt, _ in keys), responses, rewards)
+        keys = self._counted()
+        for key in self._rewards.keys() - keys:
+            self._rewards[key].cancel()  # nobody waits for it
+        responses = tuple(self._finished[key].response for key in keys)
+        rewards = tuple(self._rewards[key].result() for key in keys)
+        return Sampled(self.place, tuple(self.prompts[prompt].tokens for prompt, _ in keys), responses, rewards)
 
     def lines(self, sampled: Sampled) -> list[Line]:
         """What is said of what `sampled` has given."""
+        counted = [self._finished[key] for key in self._counted()]
+        prompts = [(one.key[0], len(self.prompts[one.key[0]].tokens)) for one in counted]
         return [
-            Line(self.place, key[0], len(self.tokens[key[0]]), len(response.token_ids), *self._ends[key], reward)
-            for key, response, reward in zip(self._counted(), sampled.responses, sampled.rewards, strict=True)
+            Line(self.place, *prompt, len(one.response.token_ids), one.seconds, one.switches, reward)
+            for prompt, one, reward in zip(prompts, counted, sampled.rewards, strict=True)
         ]
 
     def _counted(self) -> list[Key]:

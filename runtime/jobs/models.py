@@ -152,14 +152,6 @@ def has_chat_template(directory: Path) -> bool:
     return isinstance(content, dict) and bool(content.get("chat_template"))
 
 
-def tiny_parameters(model: ModelSpec) -> int:
-    """How many parameters the tiny model has."""
-    hidden, heads = model.hidden_size, model.hidden_size // 32
-    shared = 32 * (heads // 2 if heads % 2 == 0 else heads)  # width of keys and values
-    attention = 2 * hidden * hidden + hidden + 2 * (hidden + 1) * shared
-    return 2 * VOCABULARY_SIZE * hidden + model.layers * (attention + 12 * hidden * hidden + 2 * hidden) + hidden
-
-
 def tiny_config(model: ModelSpec) -> dict[str, Any]:
     """Keyword arguments of the tiny model's `Qwen2Config`."""
     heads = model.hidden_size // 32

@@ -214,7 +214,7 @@ class Trainer:
     def shards(self) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:
         """What this rank has of all that a continuation needs, where it is, without a copy: on the device, or in host memory.
 
-        Names of tensors: `weights.NAME`, and once a step was made `exp_avg.NAME` and `exp_avg_sq.NAME`. With it what is in its JSON.
+        Names of tensors: `weights.NAME`, and once a step was made `exp_avg.NAME` and `exp_avg_sq.NAME`. Beside them, its JSON.
         Valid inside the context; whole tensors are the ranks' shards one after the other, along the first dimension.
         """
         with self._offloader.shards(self._state()) as shards:
