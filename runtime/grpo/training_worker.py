@@ -62,16 +62,15 @@ class TrainingWorker:
             from runtime.training.trainer import Trainer
         with stage("model"):
             directory = model_directory(self._spec.model, self._spec.seed, Path(self._spec.folder))
-            place = {"rank": self._rank, "world": self._world}
-            threads, steps = threads_of(self._node.cores), self._spec.iterations * self._spec.algorithm.minibatches
             self._trainer = Trainer(
                 directory,
                 self._spec.settings,
+                rank=self._rank,
+                world=self._world,
                 rendezvous=meeting,
-                threads=threads,
-                steps=steps,
+                threads=threads_of(self._node.cores),
+                steps=self._spec.iterations * self._spec.algorithm.minibatches,
                 cpu_offload=self._spec.training.cpu_offload,
-                **place,
             )
         if checkpoint is not None:
             with stage("checkpoint"):

@@ -87,33 +87,25 @@ class RolloutSpec(PhaseSpec):
     """tail-batching: how many times as many prompts and responses a short round launches."""
 
     @model_validator(mode="after")
-    def _eta_goes_with_tail_batching(self) -> RolloutSpec:
+    def _fits(self) -> RolloutSpec:
         if self.policy != "tail-batching" and "eta" in self.model_fields_set:
             raise field_error("goes with the policy tail-batching", "eta")
-        return self
-
-    @model_validator(mode="after")
-    def _sizes_go_with_the_policy(self) -> RolloutSpec:
-        if len({self.tensor_parallel, *self.sizes}) <= len(self.sizes):
+        if len({*self.all_sizes}) < len(self.all_sizes):
             raise field_error(f"must be different, and others than tensor_parallel, {self.tensor_parallel}", "sizes")
         if self.policy not in ("plain", "tail-batching") or self.sizes:
             from policies.rollout.places import why_not_sizes
 
             if problem := why_not_sizes(self.policy, self.all_sizes):
                 raise field_error(problem, "sizes" if self.sizes else "policy")
+        if self.engine == "torch":
+            for field in self.engine_options.values_set():
+                raise field_error("is an option of vLLM; the engine is torch", "engine_options", field)
         return self
 
     @property
     def all_sizes(self) -> tuple[int, ...]:
         """Those of engines that are built, the configured one first."""
         return (self.tensor_parallel, *self.sizes)
-
-    @model_validator(mode="after")
-    def _options_go_with_vllm(self) -> RolloutSpec:
-        if self.engine == "torch":
-            for field in self.engine_options.values_set():
-                raise field_error("is an option of vLLM; the engine is torch", "engine_options", field)
-        return self
 
 
 class TrainingSpec(PhaseSpec):
