@@ -183,7 +183,7 @@ class Grpo:
             runtime_hook.report(eval_reward=sum(rewards for rewards, _ in sums) / evaluated)
         results: list[Results] = runtime_hook.wait([worker.call("results") for worker in engines])
         self._news = merged({}, [part.anchors for part in results])
-        self._rolled = Rolled(tuple(worker.call("take") for worker in engines), self._told(results))
+        self._rolled = Rolled(tuple(worker.call("take") for worker in engines), self._report_responses(results))
         runtime_hook.report(**figures([part.lines for part in results], spec.algorithm.max_tokens))
         if spec.rollout.policy == "tail-batching":
             runtime_hook.report(long_round=self._long, queue=len(self._rounds.queue))
@@ -191,7 +191,7 @@ class Grpo:
             runtime_hook.report(stopped_rewards=sum(part.stopped for part in results))
 
     @staticmethod
-    def _told(results: Iterable[Results]) -> list[int]:
+    def _report_responses(results: Iterable[Results]) -> list[int]:
         """Say of every response what it was like, and show some; numbers of their prompts."""
         for part in results:
             if part.sample is not None:

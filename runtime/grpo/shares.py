@@ -209,10 +209,10 @@ def figures(engines: Sequence[Sequence[Line]], longest: int) -> dict[str, float]
         return sum(sum(map(of, own)) / len(own) * len(own) for own in engines if own) / len(lines)
 
     cut_off = [line.reward for line in lines if line.tokens == longest]
-    found = {
+    means = {
         "reward": mean(lambda line: line.reward),
         "response_tokens": mean(lambda line: line.tokens),
         "cut_off": mean(lambda line: line.tokens == longest),
         "frac_reward_zero_std": sum(min(own) == max(own) for own in groups.values()) / len(groups),
     }
-    return found | ({"cut_off_reward": sum(cut_off) / len(cut_off)} if cut_off else {})
+    return means | ({"cut_off_reward": sum(cut_off) / len(cut_off)} if cut_off else {})

@@ -63,7 +63,7 @@ _KINDS_WITH: dict[tuple[str, ...], tuple[str, ...]] = {
 """Keys that not every job may have: the kinds that do, by the key that makes a job one of them."""
 
 
-Misfit = tuple[str, *tuple[str | int, ...]]
+Conflict = tuple[str, *tuple[str | int, ...]]
 """What is wrong, and the path of the field."""
 
 
@@ -180,11 +180,11 @@ class JobSpec(FileModel):
     @model_validator(mode="after")
     def _fits(self) -> JobSpec:
         check_shapes(self)
-        for problem, *field in self._misfits():
+        for problem, *field in self._conflicts():
             raise field_error(problem, *field)
         return self
 
-    def _misfits(self) -> Iterable[Misfit]:
+    def _conflicts(self) -> Iterable[Conflict]:
         """Problems of keys that do not go together, each with the path of one of them."""
         return ()
 
@@ -212,7 +212,7 @@ class JobSpec(FileModel):
 class TaskJob(JobSpec):
     """A job of the built-in kind."""
 
-    def _misfits(self) -> Iterator[Misfit]:
+    def _conflicts(self) -> Iterator[Conflict]:
         assert self.task is not None
         rollout, task, together = (
             self.rollout,
@@ -253,7 +253,7 @@ class JobElsewhere(JobSpec):
                 filled[side] = {**phase, "nodes": len(named)}
         return filled
 
-    def _misfits(self) -> Iterator[Misfit]:
+    def _conflicts(self) -> Iterator[Conflict]:
         profile, kind = self.profile, "attach" if self.attach else "command"
         if profile is not None and self.nodes is not None:
             yield "does not go with nodes, whose group has to be known at once", "profile"
@@ -304,12 +304,12 @@ class Jobs(FileModel):
         for k, job in enumerate(self.jobs):
             if first.setdefault(job.id, k) != k:
                 raise field_error(f"'{job.id}' is also the id of jobs[{first[job.id]}]", "jobs", k, "id")
-            for problem, *field in _misfits(job, self.cluster) if self.cluster is not None else ():
+            for problem, *field in _conflicts_with(job, self.cluster) if self.cluster is not None else ():
                 raise field_error(problem, "jobs", k, *field)
         return self
 
 
-def _misfits(job: JobSpec, cluster: Cluster) -> Iterator[Misfit]:
+def _conflicts_with(job: JobSpec, cluster: Cluster) -> Iterator[Conflict]:
     """Why a job cannot run on a cluster: problems, each with the path of its field."""
     if cluster.one_device and job.staleness:
         yield f"does not go with cluster.one_device: {ONE_DEVICE}", "staleness"
