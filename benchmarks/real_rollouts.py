@@ -20,6 +20,7 @@ from statistics import fmean
 from time import process_time
 from typing import Any
 
+import torch
 from rich.table import Table
 
 from policies.rollout.rounds import Rounds
@@ -77,7 +78,8 @@ def batching(runs: int) -> None:
     engine, rank = RolloutWorker(spec, 0, 1, node), TrainingWorker(spec, 0, 1, node)
     engine.open(None)
     rank.open(None, None)
-    state = rank._trainer.state()
+    with rank._trainer.shards() as (shards, info):
+        state = {name: shard.clone() for name, shard in shards.items()}, info
     kinds = ("plain", "tail batching", "times as fast")
     table = Table("run", *(f"{what}: {kind}" for what in ("rollouts s", "iterations s") for kind in kinds))
     ratios: list[tuple[float, float]] = []
@@ -121,20 +123,28 @@ def sizes(runs: int) -> None:
     show(table)
 
 
+def weights_of(rank: TrainingWorker) -> dict[str, torch.Tensor]:
+    """The weights of the only rank."""
+    trainer = rank._trainer
+    data = torch.empty(trainer.layout.nbytes, dtype=torch.uint8)
+    trainer.write_weights(data)
+    return trainer.layout.views(data)
+
+
 def iterate(spec: JobSpec, seed: int, eta: float, engine: RolloutWorker, rank: TrainingWorker, state: Any) -> tuple[float, float]:
     """Run a job from its beginning; (seconds of its rollouts, seconds of its iterations)."""
     rank._trainer.load_state(*state)
-    engine._engine.update_weights(rank._trainer.weights(), 0)
+    engine._engine.update_weights(weights_of(rank), 0)
     rounds = Rounds(spec.algorithm.prompts_per_iteration, spec.algorithm.group_size, eta)
     rollout_s = all_s = 0.0
     for number in range(spec.iterations):
         due, began_s = rounds.next(), process_time()
         engine.begin(1000 * seed + number, False, len(due.prompts) * due.responses, (Share(0, due),), {})
         assert not engine.sample()
-        complete = engine.results()["complete"]
+        complete = sorted({line.prompt for line in engine.results().lines})
         rollout_s += process_time() - began_s
         rank.update(engine.take())
-        engine._engine.update_weights(rank._trainer.weights(), rank._trainer.updates)
+        engine._engine.update_weights(weights_of(rank), rank._trainer.updates)
         all_s += process_time() - began_s
         rounds.done(complete)
     assert rounds.position == spec.iterations * spec.algorithm.prompts_per_iteration  # each has trained the very same prompts

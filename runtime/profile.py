@@ -19,8 +19,8 @@ from rollmux_env.timing.models import read_shape
 from rollmux_env.timing.replica import ReplicaTiming
 from rollmux_env.validation_errors import describe
 from runtime.calibration import Grid, Measurer, Prompts, Rollout, as_hardware, clock, fit, measure
-from runtime.engines.device_share import USUAL
 from runtime.engines.interface import Engine
+from runtime.engines.memory import USUAL
 from runtime.jobs.grpo_spec import Algorithm, ModelSpec, TaskSpec
 from runtime.jobs.spec import JobSpec
 from runtime.memory import memory
@@ -168,8 +168,7 @@ def with_engine(spec: JobSpec, engine: Literal["vllm", "torch"] | None) -> JobSp
 
 def _checks(spec: JobSpec, directory: Path, batch: int) -> Iterator[tuple[Prompts, int]]:
     """Prompts of the job's own task, and caps: its batch at its cap, and half of both."""
-    from runtime.jobs.models import load_tokenizer
-    from runtime.jobs.prompts import prompt_tokens
+    from runtime.jobs.models import load_tokenizer, prompt_tokens
     from runtime.jobs.tasks import make_task
 
     assert spec.task is not None

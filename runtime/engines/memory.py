@@ -1,8 +1,15 @@
-"""The least memory that sampling takes, from sizes alone; vLLM takes a fixed share of the device, and fills it with KV cache."""
+"""The least memory that sampling takes, from sizes alone, and the share of a GPU that vLLM takes, to fill it with KV cache."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from rollmux_env.errors import InputError
+
+USUAL = 0.8
+"""Of a GPU that is empty; the rest is for what sleeping processes keep."""
+_SPARE = 0.01  # of a GPU: what free memory loses while an engine starts
+_LEAST = 0.05
 
 
 class ModelSize(NamedTuple):
@@ -59,3 +66,26 @@ def sampling_memory(size: ModelSize, length: int, tensor_parallel: int, on_gpu: 
     number = 2 if on_gpu else 4
     whole = number * size.parameters
     return SamplingMemory(whole // tensor_parallel, number * size.cached * length // tensor_parallel, whole, whole)
+
+
+def device_share(free_bytes: int, total_bytes: int, wanted: float | None) -> float:
+    """The share of a device's memory for an engine that starts while others sleep on it.
+
+    Args:
+        free_bytes, total_bytes: of the device. What sleepers keep is measured by it: they are not free.
+        wanted: `rollout.engine_options.gpu_memory`.
+
+    Returns:
+        What is wanted; else `USUAL`, or what is free if that is less.
+
+    Raises:
+        InputError: so much is not free, or hardly anything; one line.
+    """
+    free = free_bytes / total_bytes - _SPARE
+    if (wanted or _LEAST) > free:
+        asked = f"{wanted:g} of the GPU is asked for" if wanted else "an engine needs a part of the GPU"
+        raise InputError(
+            f"rollout.engine_options.gpu_memory: {asked}, of {total_bytes / 1e9:.1f} GB {free_bytes / 1e9:.1f} GB are free; "
+            "processes that sleep there keep the rest"
+        )
+    return wanted or min(USUAL, free)

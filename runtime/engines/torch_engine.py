@@ -6,27 +6,26 @@ once. A row leaves the batch, and its cache with it, as soon as its response end
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from runtime.engines.interface import Progress, Response, Sampling
-from runtime.engines.model_files import ModelFiles, read_model_files
-from runtime.engines.requests import initial_responses, numbers
+from runtime.engines.interface import Batch, Engine, Response, Sampling
 from runtime.residency.footprint import Footprint
 from runtime.residency.offload import Offloader
 
 
-class TorchEngine:
-    """See `runtime.engines.interface.Engine`. Float32 on a CPU, bfloat16 on the first visible CUDA device.
+class TorchEngine(Engine):
+    """Samples with transformers' model. Float32 on a CPU, bfloat16 on the first visible CUDA device.
 
     Args:
-        model_dir: a Hugging Face directory.
-        max_length: tokens of a prompt and its response together, at most.
+        model_dir, max_length: as `Engine` has them.
         threads: that this process computes with on a CPU.
 
     Raises:
@@ -35,96 +34,65 @@ class TorchEngine:
 
     def __init__(self, model_dir: Path, *, max_length: int, threads: int) -> None:
         torch.set_num_threads(threads)
-        self.version = 0
-        self.preemptions = 0  # its cache grows as long as there is memory
-        self._files: ModelFiles = read_model_files(model_dir)
-        self._max_length = max_length
+        super().__init__(model_dir, max_length)
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._model = _load(model_dir, self._device)
+        self._model = _load_model(model_dir, self._device)
         state = dict(self._model.named_parameters()) | dict(self._model.named_buffers())
         self._offloader = Offloader(lambda: state)
-        self._dropped: list[tuple[torch.UntypedStorage, int]] = []  # memory of weights that were not kept, and its bytes
-
-    @torch.inference_mode()
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        progress: Callable[[Progress], None] | None = None,
-        stop: Callable[[], bool] | None = None,
-        resume: Sequence[Response] = (),
-        streams: Sequence[int] | None = None,
-        ended: Callable[[Sequence[Response]], Collection[int]] | None = None,
-    ) -> list[Response]:
-        """See `Engine.generate`."""
-        self._awake()
-        earlier = initial_responses(prompts, sampling, resume, self._files.vocabulary, self._max_length)
-        if not prompts:
-            return []
-        contexts = [tuple(prompt) + (old.token_ids if old else ()) for prompt, old in zip(prompts, earlier, strict=True)]
-        uniform = [numbers(sampling.seed, stream, sampling.max_tokens) for stream in streams or range(len(prompts))]
-        rows = _Rows(earlier, uniform, self._device, self.version)
-        ends = torch.tensor([] if sampling.ignore_end else self._files.end_ids, dtype=torch.long, device=self._device)
-        forward = _Forward(self._model, contexts, sampling.max_tokens, self._device)
-        logits, sampled = forward.read(), 0
-        while True:
-            tokens, logprobs = draw(logits, rows.next_numbers(), sampling)
-            over = rows.put(tokens, logprobs, sampling.max_tokens, ends)
-            sampled += len(tokens)
-            if ended is not None and over.any():
-                over |= rows.those(ended([rows.response(row) for row in rows.live[over].tolist()]))
-            rows.leave(over)
-            if progress is not None:
-                progress(Progress(len(prompts) - len(rows.live), len(prompts), sampled))
-            if not len(rows.live) or (stop is not None and stop()):
-                break
-            logits = forward.step(tokens, over)
-        return [rows.response(row) for row in range(len(prompts))]
-
-    @torch.no_grad()
-    def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """See `Engine.update_weights`."""
-        self._awake()
-        parameters = self._model.state_dict()
-        for name, tensor in self._files.checked(weights).items():
-            parameters[name].copy_(tensor)
-        self.version = version
+        self._released: list[tuple[torch.UntypedStorage, int]] = []  # memory of weights that were not kept, and its bytes
 
     def offload(self, drop: bool = False) -> Footprint:
-        """See `Engine.offload`."""
         if drop and not self._offloader.offloaded:
             storages = {one.data_ptr(): one.untyped_storage() for one in self._model.parameters()}.values()  # tied ones once
-            self._dropped = [(storage, storage.nbytes()) for storage in storages]
-            for storage, _ in self._dropped:
+            self._released = [(storage, storage.nbytes()) for storage in storages]
+            for storage, _ in self._released:
                 storage.resize_(0)
         return self._offloader.offload()
 
     def stay(self) -> Footprint:
-        """See `Engine.stay`: a KV cache has gone with its batch."""
-        return self._offloader.stay()
-
-    def restore(self, weights: Mapping[str, Tensor] | None = None, version: int | None = None) -> Footprint:
-        """See `Engine.restore`."""
-        if weights is not None:
-            self._files.checked(weights)
-        elif self._dropped:
-            raise RuntimeError("the engine kept no weights when it was offloaded, and no others are given")
-        for storage, nbytes in self._dropped:
-            storage.resize_(nbytes)
-        self._dropped = []
-        footprint = self._offloader.restore()
-        if weights is not None and version is not None:
-            self.update_weights(weights, version)
-        return footprint
+        return self._offloader.stay()  # a KV cache has gone with its batch
 
     def close(self) -> None:
-        """See `Engine.close`."""
         self._offloader.close()
         self._model = None
 
-    def _awake(self) -> None:
-        if self._model is None or self._offloader.offloaded:
-            raise RuntimeError("the engine is offloaded or closed")
+    @property
+    def _is_awake(self) -> bool:
+        return self._model is not None and not self._offloader.offloaded
+
+    @property
+    def _dropped(self) -> bool:
+        return bool(self._released)
+
+    @contextmanager
+    def _batch(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, earlier: Sequence[Response | None], streams: Sequence[int]
+    ) -> Iterator[Batch]:
+        ends = torch.tensor([] if sampling.ignore_end else self._files.end_ids, dtype=torch.long, device=self._device)
+        with torch.inference_mode():
+            contexts = [tuple(prompt) + (old.token_ids if old else ()) for prompt, old in zip(prompts, earlier, strict=True)]
+            forward = _Forward(self._model, contexts, sampling.max_tokens, self._device)
+            yield _Rows(forward, sampling, earlier, streams, ends, self.version)
+
+    @torch.no_grad()
+    def _load(self, weights: dict[str, Tensor]) -> None:
+        parameters = self._model.state_dict()
+        for name, tensor in weights.items():
+            parameters[name].copy_(tensor)
+
+    def _come_back(self, weights: dict[str, Tensor] | None) -> Footprint:
+        for storage, nbytes in self._released:
+            storage.resize_(nbytes)
+        self._released = []
+        footprint = self._offloader.restore()
+        if weights is not None:
+            self._load(weights)
+        return footprint
+
+
+def numbers(seed: int, stream: int, count: int) -> NDArray[np.float64]:
+    """Uniform numbers in [0, 1), one for each token of a response; those of one response do not depend on the others."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, stream)))).random(count)
 
 
 def draw(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
@@ -210,57 +178,55 @@ class _Forward:
         self._cache.batch_select_indices(rows)
 
 
-class _Rows:
-    """What was sampled for each row, and which rows go on.
+class _Rows(Batch):
+    """What was sampled for each row, and which rows the model still has."""
 
-    Attributes:
-        live: indices of those, in order.
-    """
-
-    def __init__(self, earlier: Sequence[Response | None], uniform: Sequence[Any], device: torch.device, version: int) -> None:
-        self._earlier = earlier
-        self._version = version
-        self._uniform = torch.from_numpy(np.stack(uniform)).to(device)
+    def __init__(
+        self,
+        forward: _Forward,
+        sampling: Sampling,
+        earlier: Sequence[Response | None],
+        streams: Sequence[int],
+        ends: Tensor,
+        version: int,
+    ) -> None:
+        super().__init__(earlier, version)
+        self._forward, self._sampling, self._ends, device = forward, sampling, ends, ends.device
+        uniform = np.stack([numbers(sampling.seed, stream, sampling.max_tokens) for stream in streams])
+        self._uniform = torch.from_numpy(uniform).to(device)
         self._tokens = torch.zeros(self._uniform.shape, dtype=torch.long, device=device)
         self._logprobs = torch.zeros(self._uniform.shape, dtype=torch.float32, device=device)
         self._starts = [len(old.token_ids) if old else 0 for old in earlier]
         self._count = torch.tensor(self._starts, device=device)  # tokens of each response so far
         self._finished = torch.zeros(len(earlier), dtype=torch.bool, device=device)
-        self.live = torch.arange(len(earlier), device=device)
+        self._live = torch.arange(len(earlier), device=device)  # rows that the model has, in order
+        self._over = torch.zeros_like(self._finished)  # which of these are over or dropped
+        self._last: Tensor | None = None  # their tokens
 
-    def next_numbers(self) -> Tensor:
-        """The uniform number of each live row's next token."""
-        return self._uniform[self.live, self._count[self.live]]
+    @property
+    def running(self) -> int:
+        return len(self._over) - int(self._over.sum())
 
-    def put(self, tokens: Tensor, logprobs: Tensor, max_tokens: int, ends: Tensor) -> Tensor:
-        """Append a token to each live row; which of them have ended."""
-        live = self.live
-        self._tokens[live, self._count[live]] = tokens
-        self._logprobs[live, self._count[live]] = logprobs
+    def step(self) -> tuple[list[Response], int]:
+        logits = self._forward.read() if self._last is None else self._forward.step(self._last, self._over)
+        live = self._live = self._live[~self._over]
+        count = self._count[live]
+        tokens, logprobs = draw(logits, self._uniform[live, count], self._sampling)
+        self._tokens[live, count], self._logprobs[live, count] = tokens, logprobs
         self._count[live] += 1
-        self._finished[live] = (self._count[live] == max_tokens) | torch.isin(tokens, ends)
-        return self._finished[live]
+        self._over = (self._count[live] == self._sampling.max_tokens) | torch.isin(tokens, self._ends)
+        self._finished[live], self._last = self._over, tokens
+        return [self.response(row) for row in live[self._over].tolist()], len(tokens)
 
-    def those(self, rows: Collection[int]) -> Tensor:
-        """Which of the live rows these are."""
-        return torch.isin(self.live, torch.tensor(sorted(rows), dtype=torch.long, device=self.live.device))
+    def drop(self, rows: Collection[int]) -> None:
+        self._over = self._over | torch.isin(self._live, torch.tensor(sorted(rows), dtype=torch.long, device=self._live.device))
 
-    def leave(self, over: Tensor) -> None:
-        """Some of the live rows go on no more."""
-        self.live = self.live[~over]
-
-    def response(self, row: int) -> Response:
-        """The response of a row as far as it is, with what it went on behind."""
-        old, span = self._earlier[row], slice(self._starts[row], int(self._count[row]))
-        tokens, logprobs = tuple(self._tokens[row, span].tolist()), tuple(self._logprobs[row, span].tolist())
-        before: tuple[int, ...] = ()
-        if old is not None:
-            tokens, logprobs = old.token_ids + tokens, old.logprobs + logprobs
-            before = old.versions_behind(self._version)
-        return Response(row, tokens, logprobs, bool(self._finished[row]), self._version, before)
+    def sampled(self, row: int) -> tuple[Sequence[int], Sequence[float], bool]:
+        span = slice(self._starts[row], int(self._count[row]))
+        return self._tokens[row, span].tolist(), self._logprobs[row, span].tolist(), bool(self._finished[row])
 
 
-def _load(model_dir: Path, device: torch.device) -> Any:
+def _load_model(model_dir: Path, device: torch.device) -> Any:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 

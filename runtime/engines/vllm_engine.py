@@ -10,6 +10,7 @@ silently wrong on CPUs (0.32).
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import sys
@@ -18,22 +19,25 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rollmux_env.errors import InputError
-from runtime.engines.deaths import dies_with_its_processes
-from runtime.engines.device_share import device_share
-from runtime.engines.interface import Progress, Response, Sampling
-from runtime.engines.model_files import OUTPUT, read_model_files
+from rollmux_env.validation_errors import one_line
+from runtime.engines.interface import Batch, Engine, Response, Sampling
+from runtime.engines.memory import device_share
+from runtime.engines.model_files import OUTPUT
 from runtime.engines.probe import avoid_faults, missing_features
-from runtime.engines.requests import initial_responses, request_seed
 from runtime.memory import resident_gb
+from runtime.phases import WorkerDied
 from runtime.residency.footprint import Footprint
 from runtime.residency.layout import Layout
 from runtime.residency.staging import WeightStage, pieces
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 # Sequences at a time; vLLM's own choice on GPUs, and more than a batch of a small job on CPUs.
 _SEQUENCES = 256
@@ -41,14 +45,45 @@ _SEQUENCES = 256
 _CPU_FULL_SEQUENCES = 64
 
 
-class VllmEngine:
-    """See `runtime.engines.interface.Engine`. Float32 on a CPU, bfloat16 on CUDA devices.
+def process_died(error: BaseException, executor: Any) -> bool:
+    """Whether an error of vLLM's is the death of one of its processes: it says so by `EngineDeadError`, or its executor knows.
+
+    Args:
+        executor: vLLM's, or None.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if type(cause).__name__ == "EngineDeadError":
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return bool(getattr(executor, "is_failed", False))
+
+
+def dies_with_its_processes(method: _Method) -> _Method:
+    """Let a method of an engine raise WorkerDied where a process of the engine's has ended, so that the job is made anew.
+
+    The engine's `executor()` is asked for what knows of the processes.
+    """
+
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            return method(self, *arguments, **options)
+        except Exception as error:
+            if process_died(error, self.executor()):
+                raise WorkerDied(f"a process of its engine has died: {one_line(str(error), 200)}") from error
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+class VllmEngine(Engine):
+    """Samples with vLLM. Float32 on a CPU, bfloat16 on CUDA devices.
 
     One at a time in a process: vLLM keeps the number of threads and its distributed state for the whole process.
 
     Args:
-        model_dir: a Hugging Face directory.
-        max_length: tokens of a prompt and its response together, at most.
+        model_dir, max_length: as `Engine` has them.
         seed: of vLLM itself; responses depend on `Sampling.seed`.
         threads: that this process computes with on a CPU.
         tensor_parallel: devices that hold the model together; vLLM starts a process for each where they are several.
@@ -69,10 +104,7 @@ class VllmEngine:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         options = options or {}
-        self.version = 0
-        self.preemptions = 0
-        self._files = read_model_files(model_dir)
-        self._max_length = max_length
+        super().__init__(model_dir, max_length)
         self._gpu = torch.cuda.is_available()
         length, sequences = options.get("max_model_len", max_length), options.get("max_num_seqs", _SEQUENCES)
         kv_bytes = 0 if self._gpu else _CPU_FULL_SEQUENCES * -(-length // 128) * 128 * self._files.cached * 4  # blocks of 128
@@ -133,79 +165,13 @@ class VllmEngine:
             self._device_bytes = self._weight_bytes + kv_bytes
         self._resident_gb = resident_gb()  # of this process, before it has slept
 
-    @dies_with_its_processes
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        progress: Callable[[Progress], None] | None = None,
-        stop: Callable[[], bool] | None = None,
-        resume: Sequence[Response] = (),
-        streams: Sequence[int] | None = None,
-        ended: Callable[[Sequence[Response]], Collection[int]] | None = None,
-    ) -> list[Response]:
-        """See `Engine.generate`."""
-        self._awake()
-        earlier = initial_responses(prompts, sampling, resume, self._files.vocabulary, self._max_length)
-        engine, rows = self._llm.llm_engine, dict[str, int]()  # those that run, by the name of their request
-        tokens = [list(old.token_ids) if old else [] for old in earlier]
-        logprobs = [list(old.logprobs) if old else [] for old in earlier]
-
-        def response(row: int, finished: bool) -> Response:
-            old = earlier[row]
-            before = old.versions_behind(self.version) if old else ()
-            return Response(row, tuple(tokens[row]), tuple(logprobs[row]), finished, self.version, before)
-
-        finished: list[Response] = []
-        preempted = dict[str, int]()
-        try:
-            for row, (prompt, stream) in enumerate(zip(prompts, streams or range(len(prompts)), strict=True)):
-                name, before = str(next(self._requests)), tokens[row]
-                rows[name] = row
-                parameters = self._parameters(sampling, stream, len(before))
-                engine.add_request(name, {"prompt_token_ids": [*prompt, *before]}, parameters)
-            sampled = 0
-            while rows:
-                now = []
-                for output in engine.step():
-                    new = output.outputs[0]
-                    row = rows[output.request_id]
-                    tokens[row] += new.token_ids
-                    logprobs[row] += [at[token].logprob for at, token in zip(new.logprobs or (), new.token_ids, strict=True)]
-                    sampled += len(new.token_ids)
-                    if output.finished:
-                        del rows[output.request_id]
-                        now.append(response(row, True))
-                finished += now
-                preempted |= self._preempted()
-                if ended is not None and now and (dropped := set(ended(now))):
-                    names = [name for name, row in rows.items() if row in dropped]
-                    engine.abort_request(names)
-                    for name in names:
-                        del rows[name]
-                if progress is not None:
-                    progress(Progress(len(prompts) - len(rows), len(prompts), sampled))
-                if rows and stop is not None and stop():
-                    break
-        finally:
-            self.preemptions += sum(preempted.values())
-            if rows:
-                engine.abort_request(list(rows))
-            while engine.has_unfinished_requests():  # so that the next call finds nothing of this one
-                engine.step()
-        done = {one.prompt: one for one in finished}
-        return [done.get(row) or response(row, False) for row in range(len(prompts))]
-
-    @dies_with_its_processes
-    def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """See `Engine.update_weights`."""
-        self._awake()
-        self._load(self._files.checked(weights))
-        self.version = version
+    generate = dies_with_its_processes(Engine.generate)
+    update_weights = dies_with_its_processes(Engine.update_weights)
+    restore = dies_with_its_processes(Engine.restore)
 
     @dies_with_its_processes
     def offload(self, drop: bool = False) -> Footprint:
-        """See `Engine.offload`. On a CPU everything stays, and so says the footprint; on GPUs what CUDA itself holds does."""
+        """On a CPU everything stays, and so says the footprint; on GPUs what CUDA itself holds does."""
         if self._gpu and not self._level:
             awake_bytes = self._device_bytes
             with self._count_memory():
@@ -214,32 +180,9 @@ class VllmEngine:
         return self._footprint()
 
     def stay(self) -> Footprint:
-        """See `Engine.stay`: weights and KV cache keep all that they have."""
-        return self._footprint()
-
-    @dies_with_its_processes
-    def restore(self, weights: Mapping[str, Tensor] | None = None, version: int | None = None) -> Footprint:
-        """See `Engine.restore`."""
-        new = self._files.checked(weights) if weights is not None else None
-        if self._level == 2 and new is None:
-            raise RuntimeError("the engine kept no weights when it was offloaded, and no others are given")
-        if self._level:
-            self._must_fit()
-        with self._count_memory():
-            if self._level:
-                self._llm.wake_up(tags=["weights"])
-            if new is not None and version is not None:
-                self._load(new)
-                self.version = version
-            if self._level:
-                self._llm.wake_up(tags=["kv_cache"])
-                self._level = 0
-        if not self._level:
-            self._given_back = 0
-        return self._footprint()
+        return self._footprint()  # weights and KV cache keep all that they have
 
     def close(self) -> None:
-        """See `Engine.close`."""
         if self._llm is None:
             return
         self._llm.llm_engine.engine_core.shutdown()
@@ -255,10 +198,46 @@ class VllmEngine:
         core = getattr(getattr(self._llm, "llm_engine", None), "engine_core", None)
         return getattr(getattr(core, "engine_core", None), "model_executor", None)
 
-    def _preempted(self) -> dict[str, int]:
-        """How often each request that is under way has been preempted, of those that have been."""
-        requests = self._llm.llm_engine.engine_core.engine_core.scheduler.requests
-        return {name: request.num_preemptions for name, request in requests.items() if request.num_preemptions}
+    @property
+    def _is_awake(self) -> bool:
+        return self._llm is not None and not self._level
+
+    @property
+    def _dropped(self) -> bool:
+        return self._level == 2
+
+    @contextmanager
+    def _batch(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, earlier: Sequence[Response | None], streams: Sequence[int]
+    ) -> Iterator[Batch]:
+        engine = self._llm.llm_engine
+        batch = _Requests(engine, earlier, self.version)
+        try:
+            for row, (prompt, stream, old) in enumerate(zip(prompts, streams, earlier, strict=True)):
+                name, before = str(next(self._requests)), old.token_ids if old else ()
+                batch.rows[name] = row
+                parameters = self._parameters(sampling, stream, len(before))
+                engine.add_request(name, {"prompt_token_ids": [*prompt, *before]}, parameters)
+            yield batch
+        finally:
+            self.preemptions += sum(batch.preempted.values())
+            if batch.rows:
+                engine.abort_request(list(batch.rows))
+            while engine.has_unfinished_requests():  # so that the next call finds nothing of this one
+                engine.step()
+
+    def _come_back(self, weights: dict[str, Tensor] | None) -> Footprint:
+        if self._level:
+            self._must_fit()
+        with self._count_memory():
+            if self._level:
+                self._llm.wake_up(tags=["weights"])
+            if weights is not None:
+                self._load(weights)
+            if self._level:
+                self._llm.wake_up(tags=["kv_cache"])
+        self._level = self._given_back = 0
+        return self._footprint()
 
     def _footprint(self) -> Footprint:
         host = self._weight_bytes if self._level == 1 else 0
@@ -322,9 +301,57 @@ class VllmEngine:
             output_kind=RequestOutputKind.DELTA,
         )
 
-    def _awake(self) -> None:
-        if self._llm is None or self._level:
-            raise RuntimeError("the engine is offloaded or closed")
+
+class _Requests(Batch):
+    """Requests of vLLM's engine.
+
+    Attributes:
+        rows: those that run, by the name of their request.
+        preempted: how often each request has been preempted, of those that have been.
+    """
+
+    def __init__(self, engine: Any, earlier: Sequence[Response | None], version: int) -> None:
+        super().__init__(earlier, version)
+        self._engine = engine
+        self._tokens: list[list[int]] = [[] for _ in earlier]
+        self._logprobs: list[list[float]] = [[] for _ in earlier]
+        self._finished = set[int]()
+        self.rows, self.preempted = dict[str, int](), dict[str, int]()
+
+    @property
+    def running(self) -> int:
+        return len(self.rows)
+
+    def step(self) -> tuple[list[Response], int]:
+        engine, now, sampled = self._engine, list[int](), 0
+        for output in engine.step():
+            new = output.outputs[0]
+            row = self.rows[output.request_id]
+            self._tokens[row] += new.token_ids
+            self._logprobs[row] += [at[token].logprob for at, token in zip(new.logprobs or (), new.token_ids, strict=True)]
+            sampled += len(new.token_ids)
+            if output.finished:
+                del self.rows[output.request_id]
+                now.append(row)
+        self._finished.update(now)
+        requests = engine.engine_core.engine_core.scheduler.requests
+        self.preempted |= {name: request.num_preemptions for name, request in requests.items() if request.num_preemptions}
+        return [self.response(row) for row in now], sampled
+
+    def drop(self, rows: Collection[int]) -> None:
+        names = [name for name, row in self.rows.items() if row in rows]
+        if names:
+            self._engine.abort_request(names)
+        for name in names:
+            del self.rows[name]
+
+    def sampled(self, row: int) -> tuple[Sequence[int], Sequence[float], bool]:
+        return self._tokens[row], self._logprobs[row], row in self._finished
+
+
+def request_seed(seed: int, stream: int, tokens: int) -> int:
+    """A seed of 63 bits for a response that goes on behind `tokens` tokens."""
+    return int(np.random.SeedSequence((seed, stream, tokens)).generate_state(1, np.uint64)[0] >> 1)
 
 
 def _environment(threads: int, gpu: bool) -> None:

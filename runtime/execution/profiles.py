@@ -20,9 +20,9 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, read_text, write_whole
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Switch, Training
-from runtime.jobs.cache import cache_folder
 from runtime.jobs.grpo_spec import TINY
-from runtime.jobs.modules import source_files
+from runtime.jobs.models import cache_folder
+from runtime.jobs.named import source_files
 from runtime.jobs.phase_spec import PhaseSpec
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node, Pool, boot_id

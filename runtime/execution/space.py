@@ -15,8 +15,9 @@ from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import CHECKPOINTS
 from runtime.engines.model_files import read_model_files
 from runtime.jobs.grpo_spec import TINY
-from runtime.jobs.models import local_directory, tiny_parameters
+from runtime.jobs.models import local_directory, tiny_config
 from runtime.jobs.spec import JobSpec
+from runtime.training.memory import tiny_size
 
 _BYTES = 12  # a parameter, of weights and Adam's two moments in float32
 _LOOKS_S = 1.0
@@ -33,7 +34,7 @@ def checkpoint_bytes(spec: JobSpec) -> int:
     if spec.task is None or not spec.checkpoint.is_wanted:
         return 0
     if spec.model.name == TINY:
-        return _BYTES * tiny_parameters(spec.model)
+        return _BYTES * tiny_size(tiny_config(spec.model)).parameters
     return _BYTES * read_model_files(local_directory(spec.path(spec.model.name))).parameters
 
 

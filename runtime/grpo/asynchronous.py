@@ -3,22 +3,151 @@
 Each side asks for its own permits. New weights go to the rollout nodes' host memory beside a rollout, and its engines take them
 when the next one begins, or, with `rollout.interruptible`, in the middle of responses. What is sampled waits in a buffer, which is
 in the checkpoint with the weights, so that a job that goes on elsewhere trains on what it had.
+
+S1  no sample is older than the job's staleness when it is trained: 0 <= trained version - sampled version <= staleness, by token
+
+Version v are the weights after v trainings. Rollout k, which training k is on, begins only when weights of version k - staleness
+or newer are with the engines, and there are none newer than k before training k: that bounds the buffer too, at staleness + 1
+rollouts. (AReaL, arXiv 2505.24298, section 5.1, counts the same in trajectories: floor((N - 1) / B) <= version + staleness, with N
+of them begun and batches of B.) Training asserts S1 of every token before it uses it: `check_versions` of its worker.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from threading import RLock, Thread
+from threading import Condition, RLock, Thread
+from typing import Any
 
-from runtime.grpo.buffer import Rollout, SampleBuffer
 from runtime.grpo.job import Grpo
-from runtime.grpo.messages import Rolled
-from runtime.grpo.sample_files import read_rollouts, write_rollouts
+from runtime.grpo.messages import Rolled, Rollout
+from runtime.grpo.state import read_rollouts, write_rollouts
 from runtime.jobs.spec import JobSpec
-from runtime.phases import Paused, Session, runtime_hook, set_side
+from runtime.phases import Paused, Session, WorkerHandle, runtime_hook, set_side
 
 _ENDS_S = 10.0  # in which a rollout whose engines have gone comes to its end
+
+
+class SampleBuffer:
+    """The buffer, between the thread that samples and the one that trains; both wait in it.
+
+    Args:
+        staleness: of the job. iterations: how many it does. version: of the weights, now. rollouts: those in it already, in order.
+
+    Raises:
+        ValueError: those are not the next ones.
+    """
+
+    def __init__(self, staleness: int, iterations: int, version: int = 0, rollouts: Iterable[Rollout] = ()) -> None:
+        self._staleness, self._iterations = staleness, iterations
+        self._landed = self._trained = version  # with the engines, and in all
+        self._rollouts = [*rollouts]
+        numbers = [rollout.number for rollout in self._rollouts]
+        if numbers != [*range(version, version + len(numbers))] or len(numbers) > staleness + 1:
+            raise ValueError(f"rollouts {numbers} do not follow {version} trainings with a staleness of {staleness}")
+        self._condition = Condition()
+        self._samples = self._pauses = self._closed = False
+        self._error: BaseException | None = None
+
+    @property
+    def version(self) -> int:
+        """Trainings that are over."""
+        return self._trained
+
+    @property
+    def rollouts(self) -> Sequence[Rollout]:
+        """What waits for its training, the oldest first."""
+        with self._condition:
+            return [*self._rollouts]
+
+    def begin(self) -> int | None:
+        """Wait until the next rollout may begin.
+
+        Returns:
+            Its number; or None: there is no other one.
+        """
+        with self._condition:
+            while not self._closed:
+                number = self._trained + len(self._rollouts)
+                if number == self._iterations:
+                    return None
+                if not self._pauses and number <= self._landed + self._staleness:
+                    self._samples = True
+                    return number
+                self._condition.wait()
+            return None
+
+    def put(self, rollout: Rollout) -> None:
+        """The rollout that has begun is over."""
+        with self._condition:
+            self._rollouts.append(rollout)
+            self._samples = False
+            self._condition.notify_all()
+
+    def drop(self) -> None:
+        """The rollout that has begun is not to be: another time it begins anew."""
+        with self._condition:
+            self._samples = False
+            self._condition.notify_all()
+
+    def take(self, number: int) -> Rollout:
+        """Wait for a rollout, the oldest one; it stays until it is `trained`.
+
+        Raises:
+            BaseException: whatever has ended the sampling.
+        """
+        with self._condition:
+            while not self._rollouts:
+                if self._error is not None:
+                    raise self._error
+                self._condition.wait()
+            rollout = self._rollouts[0]
+        if rollout.number != number:
+            raise RuntimeError(f"S1: rollout {rollout.number} is the oldest, training {number} is next")
+        return rollout
+
+    def trained(self) -> None:
+        """The oldest rollout was trained on."""
+        with self._condition:
+            del self._rollouts[0]
+            self._trained += 1
+
+    def landed(self) -> None:
+        """The weights of the last training are with the engines."""
+        with self._condition:
+            self._landed = self._trained
+            self._condition.notify_all()
+
+    def pause(self) -> None:
+        """No further rollout is to begin."""
+        with self._condition:
+            self._pauses = True
+
+    def wait_until_idle(self) -> None:
+        """Wait until none is under way."""
+        with self._condition:
+            while self._samples and self._error is None:
+                self._condition.wait()
+
+    def resume(self) -> bool:
+        """Rollouts go on; whether they had paused."""
+        with self._condition:
+            paused, self._pauses = self._pauses, False
+            self._condition.notify_all()
+            return paused
+
+    def fail(self, error: BaseException) -> None:
+        """Sampling has ended before its time: whoever waits for a rollout is told when there are no others."""
+        with self._condition:
+            self._error, self._samples = error, False
+            self._condition.notify_all()
+
+    def close(self) -> None:
+        """Nothing more is to be sampled."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
 
 
 class AsynchronousGrpo(Grpo):
@@ -90,6 +219,9 @@ class AsynchronousGrpo(Grpo):
 
     def _trained(self, rolled: Rolled) -> None:
         """It has counted already: the next one may have been sampled."""
+
+    def _beside(self, worker: WorkerHandle, method: str, *arguments: Any) -> Any:
+        return worker.beside(method, *arguments)  # its rollout or training may be under way
 
     def _sample(self, session: Session) -> None:
         """Sample as long as there is something to do; in a thread of its own."""

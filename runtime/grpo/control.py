@@ -12,12 +12,12 @@ from policies.rollout.rounds import Round
 from rollmux_env.kernel import rollout_records as records
 from rollmux_env.kernel.tables import Records
 from rollmux_env.rollout.observed import ObservedFleet, Orders
-from rollmux_env.rollout.policy import JobPolicy, Wake
+from rollmux_env.rollout.policy import JobPolicy
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.lengths import Lognormal
 from rollmux_env.timing.replica import ReplicaTiming
 from runtime.grpo.messages import Status
-from runtime.grpo.shares import Share
+from runtime.grpo.shares import Course, Share
 from runtime.jobs.spec import JobSpec
 
 ENGINE = ReplicaTiming(0.0, 1e-9, 0.0, 1.0, 0.0, 0.0, 0.0, 2**40)
@@ -61,7 +61,7 @@ def control_of(spec: JobSpec, engines: int, timings: Mapping[int, ReplicaTiming]
     return RunControl(make_at(spec.rollout.policy, "run").begin_job(setting), setting)
 
 
-class ControlledRollout:
+class ControlledRollout(Course):
     """One rollout.
 
     Args:
@@ -72,10 +72,11 @@ class ControlledRollout:
         size: of the engines in use. resizes: how often it has changed since the rollout began.
     """
 
+    decides = True
+
     def __init__(self, own: RunControl, round: Round) -> None:
-        self._own, self._round = own, round
-        self._wake = Wake()
-        self.size, self.resizes = own.setting.parallel, 0
+        super().__init__(round, own.setting.parallel)
+        self._own, self.resizes = own, 0
         each = round.responses
         keys = [(prompt, k) for prompt in round.prompts for k in range(each)]
         alone = [Round(round.long, (prompt,), 1, 1, 1) for prompt, _ in keys]
@@ -93,10 +94,8 @@ class ControlledRollout:
             counts=np.zeros(2, np.int64),
         )
 
-    @property
-    def wake(self) -> int | None:
-        """The number of finished responses at which the policy is asked again; None: never."""
-        return self._wake.finished
+    def dealt(self, engines: int) -> list[tuple[Share, ...]]:
+        return [tuple(share for share in self.shares if self.where[share.place] == k) for k in range(engines)]
 
     @property
     def _count(self) -> int:
@@ -107,7 +106,7 @@ class ControlledRollout:
         """Let the policy choose the size of the engines, and launch every response."""
         self._own.policy.rounds.next()  # its own; a policy may decide about sizes there
         fleet = self._fleet(0.0)
-        self._wake = self._own.policy.control.begin(fleet, self._round)
+        self.wake = self._own.policy.control.begin(fleet, self._round).finished
         self._carry_out(fleet.orders)
 
     def act(self, statuses: Iterable[Status], now_s: float) -> dict[int, int]:
@@ -122,9 +121,9 @@ class ControlledRollout:
         self._observe(statuses)
         moved: dict[int, int] = {}
         resized = False
-        while self._wake.finished is not None and int(self._tables.order[-1]) >= self._wake.finished:
+        while self.wake is not None and int(self._tables.order[-1]) >= self.wake:
             fleet = self._fleet(now_s)
-            self._wake = self._own.policy.control.act(fleet)
+            self.wake = self._own.policy.control.act(fleet).finished
             if self._carry_out(fleet.orders):
                 resized = True
                 self.resizes += 1

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from policies.rollout.rounds import Round
-from runtime.grpo.messages import Kept, Rolled, Status
+from runtime.grpo.messages import Kept, Results, Rolled, Status
 from runtime.grpo.rewards import merged
 from runtime.grpo.seats import footprint_of, parts_of, seats_of
-from runtime.grpo.shares import Share, is_controlled, rounds_of
+from runtime.grpo.shares import Course, figures, is_controlled, rounds_of
 from runtime.grpo.state import Data, read_data, write_data
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import is_cheap
@@ -30,11 +30,11 @@ from runtime.sync.plan import make_plan
 from runtime.sync.wire import Transfer
 
 if TYPE_CHECKING:
-    from runtime.grpo.control import ControlledRollout, RunControl
+    from runtime.grpo.control import RunControl
 
 _ROLLOUT = "runtime.grpo.rollout_worker:RolloutWorker"
 _TRAINING = "runtime.grpo.training_worker:TrainingWorker"
-_REWARDS = "runtime.grpo.reward_worker:RewardWorker"
+_REWARDS = "runtime.grpo.reward_process:RewardProcess"
 _LOOKS_S = 0.01, 0.5  # between looks at ranks that write: at first, and in the end
 
 
@@ -118,25 +118,16 @@ class Grpo:
         """Sample the responses that the iteration trains on, every engine its share of them, and reward them as they end."""
         number, worst_case = max(runtime_hook.iteration, 0), runtime_hook.worst_case
         this_round = self._rounds.next()
-        led = None if self._control is None or worst_case else self._led(this_round)
-        for size in (*self._spec.rollout.sizes, self._spec.rollout.tensor_parallel) if led is None else (led.size,):
+        course = self._course(this_round)
+        for size in (*self._spec.rollout.sizes, course.size) if worst_case else (course.size,):
             self._resize(size)  # of the worst case every change is a part
-        here = self._of_its_size()
-        if led is None:
-            dealt: list[tuple[Share, ...]] = [(Share(k, share),) for k, share in enumerate(this_round.shares(len(here)))]
-        else:
-            dealt = [tuple(share for share in led.shares if led.where[share.place] == k) for k in range(len(here))]
-        total = sum(len(one.round.prompts) * one.round.responses for own in dealt for one in own if one.round.wanted)
-        shares = dict(zip(here, dealt, strict=True))
-        beginnings = [
-            worker.call("begin", number, worst_case, total, shares.get(k, ()), self._news) for k, worker in enumerate(self._engines)
-        ]
+        beginnings = self._begin(course, number, worst_case)
         whole = bool(self._spec.rollout.sizes) or len(runtime_hook.parts) == len(self._engines)  # else beside a migrated tail
         if not whole:
             self._hand_over(range(len(self._engines)), runtime_hook.parts)
         self._evaluate(number, worst_case)
         parts, began_s = self._in_use(), time.monotonic()
-        runtime_hook.wake(led.wake if led is not None and whole else None)
+        runtime_hook.wake(course.wake if whole else None)
         while any(runtime_hook.wait([*beginnings, *(self._engines[part].call("sample") for part in parts)])[len(beginnings) :]):
             beginnings, before = [], parts
             runtime_hook.regroup(self._leave)
@@ -145,67 +136,73 @@ class Grpo:
                 whole = False
                 self._stages([self._engines[part].call("restore") for part in parts if part not in before])
                 self._hand_over(before, parts)
-            elif led is not None and whole:
-                moved = led.act(self._statuses(), time.monotonic() - began_s)
-                self._resize(led.size)
+            elif whole and course.wake is not None:
+                moved = course.act(self._statuses(), time.monotonic() - began_s)
+                self._resize(course.size)
                 parts = self._in_use()
                 self._shift(moved)
-            runtime_hook.wake(led.wake if led is not None and whole else None)
-        if led is not None:
-            self._end(led, time.monotonic() - began_s)
+            runtime_hook.wake(course.wake if whole else None)
+        if course.decides:
+            self._end(course, time.monotonic() - began_s)
         self._long = this_round.long
         if not self._reward_workers:
             self._take_results()
 
-    def _take_results(self) -> None:
-        """Wait for the rewards, and say what has been sampled."""
-        sums = runtime_hook.wait([worker.call("evaluation") for worker in self._engines])
-        if evaluated := sum(count for _, count in sums):
-            runtime_hook.report(eval_reward=sum(rewards for rewards, _ in sums) / evaluated)
-        results = runtime_hook.wait([worker.call("results") for worker in self._engines])
-        complete = sorted({prompt for part in results for prompt in part["complete"]})
-        self._news = merged({}, [part["anchors"] for part in results])
-        for part in results:
-            if part["sample"] is not None:
-                runtime_hook.sample(*part["sample"])
-        lines = [pair for part in results for pair in zip(part["places"], part["trajectories"], strict=True)]
-        for _, (group, prompt, output, seconds, switches) in sorted(lines, key=lambda pair: pair[0]):
-            runtime_hook.trajectory(group, prompt, (output,), (), seconds, switches)
-        self._rolled = Rolled(tuple(worker.call("take") for worker in self._engines), complete)
-        responses = sum(part["responses"] for part in results)
-        for name in ("reward", "response_tokens", "cut_off"):
-            runtime_hook.report(**{name: sum(part[name] * part["responses"] for part in results) / responses})
-        groups: dict[int, list[float]] = {}
-        for prompt, reward in (pair for part in results for pair in part["groups"]):
-            groups.setdefault(prompt, []).append(reward)
-        runtime_hook.report(frac_reward_zero_std=sum(min(own) == max(own) for own in groups.values()) / len(groups))
-        if cut_off := [reward for part in results for reward in part["cut_off_rewards"]]:
-            runtime_hook.report(cut_off_reward=sum(cut_off) / len(cut_off))
-        if self._spec.rollout.policy == "tail-batching":
-            runtime_hook.report(long_round=self._long, queue=len(self._rounds.queue))
-        if self._spec.task is not None and not is_cheap(self._spec.task):
-            runtime_hook.report(stopped_rewards=sum(part["stopped"] for part in results))
-
-    def _led(self, this_round: Round) -> ControlledRollout:
-        """The rollout in hand, as the rollout policy has begun it."""
+    def _course(self, this_round: Round) -> Course:
+        """How the rollout in hand goes, as the rollout policy has begun it."""
+        if self._control is None or runtime_hook.worst_case:
+            return Course(this_round, self._spec.rollout.tensor_parallel)
         from runtime.grpo.control import ControlledRollout
 
-        assert self._control is not None
-        led = ControlledRollout(self._control, this_round)
-        led.begin()
-        return led
+        course = ControlledRollout(self._control, this_round)
+        course.begin()
+        return course
 
-    def _end(self, led: ControlledRollout, seconds: float) -> None:
+    def _begin(self, course: Course, number: int, worst_case: bool) -> list[Any]:
+        """Give the engines in use their shares; calls of all engines."""
+        here = self._of_its_size()
+        dealt = course.dealt(len(here))
+        total = sum(len(one.round.prompts) * one.round.responses for own in dealt for one in own if one.round.wanted)
+        shares = dict(zip(here, dealt, strict=True))
+        return [
+            worker.call("begin", number, worst_case, total, shares.get(k, ()), self._news) for k, worker in enumerate(self._engines)
+        ]
+
+    def _end(self, course: Course, seconds: float) -> None:
         """The policy learns what has become of the rollout."""
         preemptions = sum(runtime_hook.wait([worker.call("preemptions") for worker in self._engines]))
-        led.end(self._statuses(), seconds, preemptions)
+        course.end(self._statuses(), seconds, preemptions)
         if self._spec.rollout.sizes:
-            runtime_hook.report(engine_size=led.size, resizes=led.resizes, preemptions=preemptions)
+            runtime_hook.report(engine_size=course.size, resizes=course.resizes, preemptions=preemptions)
+
+    def _take_results(self) -> None:
+        """Wait for the rewards, and say what has been sampled."""
+        spec, engines = self._spec, self._engines
+        sums = runtime_hook.wait([worker.call("evaluation") for worker in engines])
+        if evaluated := sum(count for _, count in sums):
+            runtime_hook.report(eval_reward=sum(rewards for rewards, _ in sums) / evaluated)
+        results: list[Results] = runtime_hook.wait([worker.call("results") for worker in engines])
+        self._news = merged({}, [part.anchors for part in results])
+        self._rolled = Rolled(tuple(worker.call("take") for worker in engines), self._report_responses(results))
+        runtime_hook.report(**figures([part.lines for part in results], spec.algorithm.max_tokens))
+        if spec.rollout.policy == "tail-batching":
+            runtime_hook.report(long_round=self._long, queue=len(self._rounds.queue))
+        if spec.task is not None and not is_cheap(spec.task):
+            runtime_hook.report(stopped_rewards=sum(part.stopped for part in results))
+
+    @staticmethod
+    def _report_responses(results: Iterable[Results]) -> list[int]:
+        """Say of every response what it was like, and show some; numbers of their prompts."""
+        for part in results:
+            if part.sample is not None:
+                runtime_hook.sample(*part.sample)
+        lines = sorted((line for part in results for line in part.lines), key=lambda line: line.place)
+        for line in lines:
+            runtime_hook.trajectory(line.prompt, line.prompt_tokens, (line.tokens,), (), line.seconds, line.switches)
+        return sorted({line.prompt for line in lines})
 
     def _of_its_size(self) -> Sequence[int]:
         """Numbers of the engines of the size in use."""
-        if not self._spec.rollout.sizes:
-            return range(len(self._engines))
         return [k for k, size in enumerate(self._sizes) if size == self._size]
 
     def _in_use(self) -> tuple[int, ...]:
@@ -259,7 +256,7 @@ class Grpo:
 
     @phase("train")
     def train(self) -> None:
-        """Update the weights with what was sampled, by weights that are no older than the job's staleness allows."""
+        """Update the weights with what was sampled, by weights that are no older than the job allows."""
         rolled = self._due()
         metrics = runtime_hook.wait([worker.call("update", *rolled.samples) for worker in self._ranks])[0]
         runtime_hook.report(**metrics)
@@ -300,8 +297,8 @@ class Grpo:
         runtime_hook.report(sync_link_bytes=sum(sizes), sync_weight_bytes=layout.nbytes)
 
     def _beside(self, worker: WorkerHandle, method: str, *arguments: Any) -> Any:
-        """Call a worker; of a stale job beside its rollout or training, which may be under way."""
-        return (worker.beside if self._spec.staleness else worker.call)(method, *arguments)
+        """Call a worker."""
+        return worker.call(method, *arguments)
 
     def profile(self) -> None:
         """One iteration with every response at its longest; weights and optimizer are then as they were."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runtime.engines.interface import Response
+from runtime.phases import Reported
 from runtime.residency.footprint import Footprint
 from runtime.sync.plan import Ranges
 
@@ -32,6 +33,37 @@ class Sampled:
     prompts: tuple[tuple[int, ...], ...]
     responses: tuple[Response, ...]
     rewards: tuple[float, ...]
+
+
+class Line(NamedTuple):
+    """What is said of a response that is trained on.
+
+    Attributes:
+        place: of its share. prompt: number of its prompt. prompt_tokens, tokens: of the prompt, and of the response.
+        seconds: from the beginning of its share to its end. switches: how often it was interrupted and went on.
+    """
+
+    place: int
+    prompt: int
+    prompt_tokens: int
+    tokens: int
+    seconds: float
+    switches: int
+    reward: float
+
+
+class Results(NamedTuple):
+    """What an engine says of the shares that ended there.
+
+    Attributes:
+        lines: of each response. sample: the first prompt, the responses to it and their rewards, to be shown.
+        anchors: of the rewards' timeout, those that have grown. stopped: rewards that took too long.
+    """
+
+    lines: list[Line]
+    sample: tuple[str, list[str], list[float]] | None
+    anchors: dict[str, float]
+    stopped: int
 
 
 class Status(NamedTuple):
@@ -59,6 +91,19 @@ class Rolled:
 
 
 @dataclass(frozen=True)
+class Rollout:
+    """A rollout that waits for its training.
+
+    Attributes:
+        number: from 0, of the iteration that trains on it. rolled: what it has brought. reported: what it has said of itself.
+    """
+
+    number: int
+    rolled: Rolled
+    reported: Reported = field(default_factory=Reported)
+
+
+@dataclass(frozen=True)
 class Kept:
     """New weights that a training rank holds ready.
 
@@ -82,3 +127,11 @@ class Stages:
         began = monotonic()
         yield
         self.seconds[name] = monotonic() - began
+
+
+def timed(name: str, move: Callable[..., Footprint], *arguments: Any) -> Timed:
+    """Let state be moved: its footprint then, and the seconds that it took, by name."""
+    stage = Stages()
+    with stage(name):
+        footprint = move(*arguments)
+    return footprint, stage.seconds

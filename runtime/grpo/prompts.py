@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple, Protocol
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from rollmux_env.errors import InputError
 from runtime.grpo.rewards import Rewards
 from runtime.jobs.jsonl import Lines, read_examples
-from runtime.jobs.prompts import prompt_tokens
+from runtime.jobs.models import prompt_tokens
 from runtime.jobs.spec import JobSpec
-from runtime.jobs.tasks import BUILT_IN, Example
+from runtime.jobs.tasks import BUILT_IN, Example, Task
 
 
 class Prompt(NamedTuple):
@@ -18,10 +19,6 @@ class Prompt(NamedTuple):
 
     example: Example
     tokens: tuple[int, ...]
-
-
-class _Source(Protocol):
-    def prompts(self, count: int, position: int) -> list[Example]: ...
 
 
 class Prompts:
@@ -40,7 +37,7 @@ class Prompts:
     def __init__(self, spec: JobSpec, tokenizer: Any, rewards: Rewards) -> None:
         assert spec.task is not None
         self._tokenizer, self._most, self._name = tokenizer, spec.algorithm.max_prompt_tokens, spec.task.name
-        self._source: _Source = rewards
+        self._source: Task | Rewards = rewards
         if spec.task.name in BUILT_IN:
             self._source = BUILT_IN[spec.task.name](spec.seed)
         elif spec.task.name == "jsonl":
@@ -59,7 +56,9 @@ class Prompts:
             RuntimeError: the task gives not as many examples as asked for, or a prompt is too long.
         """
         prompts: dict[int, Prompt] = {}
-        for first, count in _runs(sorted(numbers)):
+        for _, together in groupby(enumerate(sorted(numbers)), key=lambda one: one[1] - one[0]):
+            run = [number for _, number in together]  # one after the other
+            first, count = run[0], len(run)
             examples = self._source.prompts(count, first)
             if len(examples) != count:
                 raise RuntimeError(f"{self._name}: prompts({count}, {first}) gives {len(examples)} of {count} examples")
@@ -80,14 +79,3 @@ class Prompts:
         if left_out := len(prompts) - len(fitting):
             print(f"{file}: {left_out} of {len(prompts)} prompts have more tokens than max_prompt_tokens, {self._most}: left out")
         return fitting
-
-
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """(first, count) of the runs of consecutive numbers."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and number == sum(runs[-1]):
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((number, 1))
-    return runs

@@ -1,54 +1,152 @@
-"""A process that computes a job's rewards: `python -m runtime.grpo.reward_process DESCRIPTOR PARENT`.
+"""A process of its own for a job's rewards, as that of an engine or a reward worker has it, which runs none of a user's code.
 
-It gets (task, seed, folder) and answers True or what is wrong; then, again and again, `("score", example, response)`, which it
-answers with (reward, seconds), or `("prompts", count, position)`, which it answers with the task's examples; or with what is wrong.
+The other end is `python -m runtime.grpo.reward_process DESCRIPTOR PARENT`. It gets (task, seed, folder) and answers True or what is
+wrong; then, again and again, `("score", example, response)`, which it answers with (reward, seconds), or `("prompts", count,
+position)`, which it answers with the task's examples; or with what is wrong.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
-from runtime.jobs.tasks import Rewarding, make_rewarding, score
+from runtime.jobs.tasks import Example, Task, make_task, reward_of, score
+
+if TYPE_CHECKING:
+    from runtime.jobs.spec import JobSpec
+
+
+class RewardProcess:
+    """A process of its own that makes the job's task and computes its rewards; it is started at once, and again after a stop.
+
+    It leads a process group, so that what a test has started ends with it, and ends itself when its parent has died.
+    """
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._spec = spec
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: Connection | None = None
+        self._ready = False
+        self._start()
+
+    def score(self, example: Example, response: str, limit_s: float | None) -> tuple[float, float] | None:
+        """(reward, seconds that it took), or None: it was stopped after `limit_s`, and what it had started with it.
+
+        Raises:
+            RuntimeError: as `tasks.score`, or the process has died; one line.
+        """
+        answer: tuple[float, float] | None = self._asked(("score", example, response), limit_s, reward_of(example, response))
+        if answer is None:
+            self.close()
+        return answer
+
+    def prompts(self, count: int, position: int) -> list[Example]:
+        """Those of the task; there is no limit, as with all of a job's data.
+
+        Raises:
+            RuntimeError: it fails, or the process has died; one line.
+        """
+        examples: list[Example] = self._asked(("prompts", count, position), None, f"prompts({count}, {position}) of the task")
+        return examples
+
+    def wait_until_ready(self) -> None:
+        """Wait until the task is made.
+
+        Raises:
+            RuntimeError: it cannot be; one line.
+        """
+        if self._line is None:
+            self._start()
+        if not self._ready:
+            self._receive(None, "making the task")
+            self._ready = True
+
+    def close(self) -> None:
+        """Kill it, and what it has started."""
+        if self._process is not None and self._line is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._line.close()
+        self._process = self._line = None
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())]
+        path = os.pathsep.join(entry for entry in sys.path if entry)  # so that it finds what this process finds
+        self._process = subprocess.Popen(
+            command, pass_fds=(theirs.fileno(),), start_new_session=True, env=os.environ | {"PYTHONPATH": path}
+        )
+        theirs.close()
+        self._line, self._ready = Connection(ours.detach()), False
+        with contextlib.suppress(ConnectionError):  # it has died: who waits for it says so
+            self._line.send((self._spec.task, self._spec.seed, self._spec.folder))
+
+    def _asked(self, what: Any, limit_s: float | None, subject: str) -> Any:
+        """The answer; None where there was none in time."""
+        self.wait_until_ready()
+        assert self._line is not None
+        with contextlib.suppress(ConnectionError):
+            self._line.send(what)
+        return self._receive(limit_s, subject)
+
+    def _receive(self, limit_s: float | None, subject: str) -> Any:
+        assert self._line is not None
+        try:
+            if not self._line.poll(limit_s):
+                return None
+            answer = self._line.recv()
+        except (EOFError, ConnectionError):
+            status = self._process.wait() if self._process else 0
+            self.close()
+            raise RuntimeError(f"{subject}: the process of the job's rewards ended with status {status}") from None
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        return answer
 
 
 def serve(line: Connection) -> None:
     """Answer until the other end is closed."""
     try:
-        rewarding = make_rewarding(*line.recv())
+        spec, seed, folder = line.recv()
+        task = make_task(spec, seed, folder, reads=False)
         line.send(True)
         while True:
-            _answer(rewarding, line)
+            _answer(task, line)
     except InputError as error:
         line.send(str(error))
     except (EOFError, ConnectionError):
         pass
 
 
-def _answer(rewarding: Rewarding, line: Connection) -> None:
+def _answer(task: Task, line: Connection) -> None:
     what, *arguments = line.recv()
     began = time.monotonic()
     try:
         if what == "score":
-            line.send((score(rewarding, *arguments), time.monotonic() - began))
+            line.send((score(task, *arguments), time.monotonic() - began))
         else:
-            line.send(_prompts(rewarding, *arguments))
+            line.send(_prompts(task, *arguments))
     except RuntimeError as error:
         traceback.print_exc()  # into the job's log
         sys.stderr.flush()
         line.send(f"{error}; the job's log has more")
 
 
-def _prompts(task: object, count: int, position: int) -> list[object]:
+def _prompts(task: Task, count: int, position: int) -> list[Example]:
     try:
-        return list(task.prompts(count, position))  # type: ignore[attr-defined]
+        return list(task.prompts(count, position))
     except Exception as error:  # whatever a user's class raises
         problem = one_line(f"{type(error).__name__}: {error}")
         raise RuntimeError(f"prompts({count}, {position}) of the task fails: {problem}") from error

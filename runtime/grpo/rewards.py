@@ -9,15 +9,20 @@ how long those of correct responses took.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Lock
+from typing import Any
 
 from policies.rollout.rounds import RewardTimeout
-from runtime.grpo.reward_runner import RewardProcess, RewardRunner
+from runtime.grpo.reward_process import RewardProcess
 from runtime.jobs.spec import JobSpec
-from runtime.jobs.tasks import Example, is_cheap, make_rewarding, reward_of, score
+from runtime.jobs.tasks import Example, is_cheap, make_task, reward_of, score
+from runtime.phases import WorkerHandle, runtime_hook
+
+Place = RewardProcess | WorkerHandle
 
 FAILED = 0.0  # the reward of a response whose run was stopped
 
@@ -28,7 +33,7 @@ class Rewards:
     A reward begins when its response is over and one of the places is free: no place gets a second one before.
 
     Args:
-        runners: the places where rewards can be stopped; nothing: so many processes beside the engine as the job wants.
+        workers: of the job, that hold a `RewardProcess` each; nothing: so many processes beside the engine as the job wants.
 
     Attributes:
         learning: runs of correct responses count for the timeout.
@@ -37,21 +42,20 @@ class Rewards:
         InputError: the job's task cannot be made; one line.
     """
 
-    def __init__(self, spec: JobSpec, runners: Sequence[RewardRunner] = ()) -> None:
+    def __init__(self, spec: JobSpec, workers: Sequence[WorkerHandle] = ()) -> None:
         assert spec.task is not None
         settings = spec.rewards
         self._correct, self._limit_s = settings.correct, None if isinstance(settings.timeout, str) else settings.timeout
         self._timeout = RewardTimeout() if settings.timeout == "adaptive" else None
         self.learning = True
         self._lock, self._news, self._stopped = Lock(), set[str](), 0
-        self._here = make_rewarding(spec.task, spec.seed, spec.folder) if is_cheap(spec.task) else None
-        self._runners = [*runners]
-        if self._here is None and not runners:
-            self._runners += [RewardProcess(spec) for _ in range(settings.processes)]
-        self._idle = SimpleQueue[RewardRunner]()
-        for runner in self._runners:
-            self._idle.put(runner)
-        self._threads = ThreadPoolExecutor(len(self._runners) or 1)
+        self._here = make_task(spec.task, spec.seed, spec.folder, reads=False) if is_cheap(spec.task) else None
+        own = [] if workers or self._here is not None else [RewardProcess(spec) for _ in range(settings.processes)]
+        self._places: list[Place] = [*workers, *own]
+        self._idle = SimpleQueue[Place]()
+        for place in self._places:
+            self._idle.put(place)
+        self._threads = ThreadPoolExecutor(len(self._places) or 1)
 
     def wait_until_ready(self) -> None:
         """Wait for the processes.
@@ -59,8 +63,8 @@ class Rewards:
         Raises:
             RuntimeError: the job's task cannot be made there; one line.
         """
-        for runner in self._runners:
-            runner.wait_until_ready()
+        for place in self._places:
+            _ask(place, "wait_until_ready")
 
     def submit(self, example: Example, decode: Callable[[], str], learning: bool = True) -> Future[float]:
         """Begin with a response's reward.
@@ -79,11 +83,9 @@ class Rewards:
         Raises:
             RuntimeError: it fails; one line.
         """
-        runner = self._idle.get()
-        try:
-            return runner.prompts(count, position)
-        finally:
-            self._idle.put(runner)
+        with self._place() as place:
+            examples: list[Example] = _ask(place, "prompts", count, position)
+        return examples
 
     def learn(self, anchors: Mapping[str, float]) -> None:
         """What other engines have measured, or an earlier object: see `news`."""
@@ -101,33 +103,47 @@ class Rewards:
     def close(self) -> None:
         """Stop what still runs."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for runner in self._runners:
-            runner.close()
+        for place in self._places:
+            if isinstance(place, RewardProcess):  # workers have other engines too
+                place.close()
+
+    @contextmanager
+    def _place(self) -> Iterator[Place]:
+        """One that is idle, as soon as there is one."""
+        place = self._idle.get()
+        try:
+            yield place
+        finally:
+            self._idle.put(place)
 
     def _reward(self, example: Example, decode: Callable[[], str], learning: bool) -> float:
         response = decode()
         if self._here is not None:
             return score(self._here, example, response)
         test = name_of(example)
-        runner = self._idle.get()  # there is one for every thread
-        try:
+        with self._place() as place:  # there is one for every thread
             with self._lock:
                 limit_s = self._timeout.seconds(test) if self._timeout else self._limit_s
-            outcome = runner.score(example, response, limit_s)
-        finally:
-            self._idle.put(runner)
+            outcome = _ask(place, "score", example, response, limit_s)
         with self._lock:
             if outcome is None:
                 self._stopped += 1
                 took = f"was stopped after {limit_s or 0:.3g} s"
                 print(f"WARNING: {reward_of(example, response)} {took} and counts as {FAILED:g}")
                 return FAILED
-            reward, seconds = outcome
+            reward, seconds = float(outcome[0]), float(outcome[1])
             known_s = self._timeout.anchors.get(test, 0.0) if self._timeout else seconds
             if self._timeout and reward >= self._correct and learning and seconds > known_s:
                 self._timeout.correct(test, seconds)
                 self._news.add(test)
         return reward
+
+
+def _ask(place: Place, method: str, *arguments: Any) -> Any:
+    """What a method of a `RewardProcess` says; raises WorkerDied too where it is a worker's."""
+    if hasattr(place, "beside"):
+        return runtime_hook.wait(place.beside(method, *arguments))
+    return getattr(place, method)(*arguments)
 
 
 def name_of(example: Example) -> str:

@@ -7,12 +7,12 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from time import perf_counter
+from typing import TYPE_CHECKING
 
-from runtime.engines.interface import Progress, Response, Sampling
-from runtime.grpo.messages import Sampled, Stages, Status, Timed
+from runtime.engines.interface import Engine, Response, Sampling
+from runtime.grpo.messages import Results, Sampled, Stages, Status, Timed, timed
 from runtime.grpo.prompts import Prompts
-from runtime.grpo.reward_worker import DistantRunner
 from runtime.grpo.rewards import Rewards
 from runtime.grpo.shares import RunningShare, Share, rounds_of
 from runtime.grpo.state import read_data, read_state
@@ -25,6 +25,11 @@ from runtime.residency.footprint import Footprint
 if TYPE_CHECKING:
     from rollmux_env.timing.replica import ReplicaTiming
     from runtime.sync.wire import Address, Transfer
+
+
+_MEASUREMENTS = 2  # of an engine's speed
+_MOST_MEASURED = 16  # sequences of a measured batch; larger ones are extrapolated
+_NEVER_FULL = 2**40  # tokens of the cache
 
 
 class RolloutWorker:
@@ -46,13 +51,13 @@ class RolloutWorker:
     ) -> None:
         self._spec, self._place, self._together, self._node = spec, place, together or of, node
         count = len(reward_workers)  # each engine begins with another one
-        self._runners = [DistantRunner(reward_workers[(place * count // of + k) % count]) for k in range(count)]
+        self._reward_workers = [reward_workers[(place * count // of + k) % count] for k in range(count)]
         self._evaluated: list[Future[float]] = []
         self._shares: list[RunningShare] = []
         self._sampled: list[Sampled] = []
         self._worst_case = True  # no weights come that are to stay
         self._dropped = False  # the engine sleeps without weights: those that are staged will come in their place
-        self._stages = Lock()  # who writes what is staged, or reads it: of a stale job weights come at any time
+        self._stages = Lock()  # who writes what is staged, or reads it: weights may come at any time
 
     def ready(self) -> bool:
         """The process is there."""
@@ -61,7 +66,7 @@ class RolloutWorker:
     def open(self, checkpoint: str | None) -> Timed:
         """Load model, tokenizer and task, and leave the engine as `restore` wants it."""
         stage = Stages()
-        self._rewards = Rewards(self._spec, self._runners)  # its processes start while the engine does
+        self._rewards = Rewards(self._spec, self._reward_workers)  # its processes start while the engine does
         with stage("import"):
             from runtime.engines import make_engine, why_torch
             from runtime.engines.model_files import read_model_files
@@ -95,10 +100,8 @@ class RolloutWorker:
             self._rewards.wait_until_ready()
         if spec.rollout.sizes:
             with stage("speed"):
-                from runtime.grpo.engine_speed import timing_of
-
                 lengths = settings.max_prompt_tokens, settings.max_tokens
-                self._timing = timing_of(self._engine, files.vocabulary, self._batch, *lengths)
+                self._timing = _timing_of(self._engine, files.vocabulary, self._batch, *lengths)
         with stage("checkpoint"):
             if checkpoint is not None:
                 self._rewards.learn(read_data(Path(checkpoint)).anchors)
@@ -113,29 +116,24 @@ class RolloutWorker:
 
     def restore(self) -> Timed:
         """Bring the engine to its device, with the weights that were staged meanwhile."""
-        stage = Stages()
-        with stage("restore"), self._stages:
+        with self._stages:
             wanted = self._dropped or self._staged.version != self._engine.version
             staged = (self._staged.weights(), self._staged.version) if wanted and self._staged.complete else ()
-            footprint = self._engine.restore(*staged)
+            restored = timed("restore", self._engine.restore, *staged)
         self._dropped = False
-        return footprint, stage.seconds
+        return restored
 
     def offload(self) -> Timed:
         """Take it off the device. Weights that are staged too, and so can come back from there, are not kept twice."""
-        stage = Stages()
         drop = not self._worst_case and self._staged.complete and self._staged.version == self._engine.version
-        with stage("offload"):
-            footprint = self._engine.offload(drop)
+        footprint, seconds = timed("offload", self._engine.offload, drop)
         self._dropped = self._dropped or drop
-        return footprint + self._stage_footprint(), stage.seconds
+        return footprint + self._stage_footprint(), seconds
 
     def stay(self) -> Timed:
         """Leave it on the device until the next rollout."""
-        stage = Stages()
-        with stage("stay"):
-            footprint = self._engine.stay()
-        return footprint + self._stage_footprint(), stage.seconds
+        footprint, seconds = timed("stay", self._engine.stay)
+        return footprint + self._stage_footprint(), seconds
 
     def _stage_footprint(self) -> Footprint:
         staged = self._staged.footprint()
@@ -181,12 +179,13 @@ class RolloutWorker:
 
     def _has_landed(self) -> bool:
         """Whether newer weights than the engine's are staged, and responses are to go on with them."""
-        return self._spec.rollout.interruptible and self._staged.complete and self._staged.version != self._engine.version
+        newer = self._staged.complete and self._staged.version != self._engine.version
+        return self._spec.rollout.interruptible and not self._worst_case and newer
 
     def _take_landed(self) -> bool:
         """Go on with them; whether there were any."""
         with self._stages:
-            if self._worst_case or not self._has_landed() or self._staged.version is None:
+            if not self._has_landed() or self._staged.version is None:
                 return False
             self._engine.update_weights(self._staged.weights(), self._staged.version)
             return True
@@ -197,28 +196,23 @@ class RolloutWorker:
         row_of = {(share.place, *key): row for row, (share, key) in enumerate(rows)}
 
         def ended(responses: Sequence[Response]) -> list[int]:
-            dropped = []
-            for response in responses:
-                share, key = rows[response.prompt]
-                dropped += [row_of[share.place, *other] for other in share.finished(key, response)]
-            return dropped
-
-        def tell(progress: Progress) -> None:
-            runtime_hook.progress(self._done + progress.finished, self._total, progress.tokens)
+            own = ((rows[response.prompt], response) for response in responses)
+            return [row_of[share.place, *other] for (share, key), one in own for other in share.finished(key, one)]
 
         responses = self._engine.generate(
-            [share.tokens[key[0]] for share, key in rows],
+            [share.prompts[key[0]].tokens for share, key in rows],
             self._sampling,
-            progress=tell,
-            stop=lambda: runtime_hook.stops() or (self._has_landed() and not self._worst_case),
+            progress=lambda step: runtime_hook.progress(self._done + step.finished, self._total, step.tokens),
+            stop=lambda: runtime_hook.stops() or self._has_landed(),
             resume=[replace(share.begun[key], prompt=row) for row, (share, key) in enumerate(rows) if key in share.begun],
             streams=[share.stream(key) for share, key in rows],
             ended=ended,
         )
+        self._done += len(rows)
         for share in self._shares:
             running = set(share.running)
             share.begun = {key: one for (mine, key), one in zip(rows, responses, strict=True) if mine is share and key in running}
-        self._done += len(rows) - sum(len(share.running) for share in self._shares)
+            self._done -= len(running)
         return tuple(share.place for share in self._shares if not share.over)
 
     def status(self) -> tuple[Status, ...]:
@@ -263,36 +257,15 @@ class RolloutWorker:
         rewards, self._evaluated = self._evaluated, []
         return sum(reward.result() for reward in rewards), len(rewards)
 
-    def results(self) -> dict[str, Any]:
-        """Of the shares that ended here: the prompts that are complete, the number of responses, and means over them; what the
-        timeout of rewards has learned and stopped; of each response the number of its prompt and its reward; a prompt to be
-        shown; of each response the number of its prompt, tokens of both, seconds from the beginning to its end, and its
-        interruptions; and the place of its share, by which these are in order whichever engine had it.
+    def results(self) -> Results:
+        """Of the shares that ended here, when all of their rewards are there.
 
         Raises:
             RuntimeError: a reward is no finite number.
         """
         self._sampled = [share.sampled() for share in self._shares]
-        rewards = [reward for part in self._sampled for reward in part.rewards]
-        numbers = [line[0] for share in self._shares for line in share.trajectories]  # of their prompts
-        lengths = [len(response.token_ids) for part in self._sampled for response in part.responses]
-        of = max(len(lengths), 1)
-        longest = self._spec.algorithm.max_tokens
-        anchors, stopped = self._rewards.news()
-        return {
-            "complete": [prompt for share in self._shares for prompt in share.complete],
-            "responses": len(lengths),
-            "reward": sum(rewards) / of,
-            "response_tokens": sum(lengths) / of,
-            "cut_off": sum(length == longest for length in lengths) / of,
-            "cut_off_rewards": [reward for length, reward in zip(lengths, rewards, strict=True) if length == longest],
-            "anchors": anchors,
-            "stopped": stopped,
-            "groups": [*zip(numbers, rewards, strict=True)],
-            "sample": self._sample(),
-            "places": [share.place for share in self._shares for _ in share.trajectories],
-            "trajectories": [one for share in self._shares for one in share.trajectories],
-        }
+        lines = [line for share, part in zip(self._shares, self._sampled, strict=True) for line in share.lines(part)]
+        return Results(lines, self._sample(), *self._rewards.news())
 
     def _sample(self) -> tuple[str, list[str], list[float]] | None:
         """The first prompt that was sampled here, the responses to it, and their rewards."""
@@ -309,9 +282,7 @@ class RolloutWorker:
 
     def _running(self, share: Share) -> RunningShare:
         """A share with its prompts."""
-        prompts = self._prompts.numbered(share.round.prompts)
-        examples = {number: prompt.example for number, prompt in prompts.items()}
-        return RunningShare(share, examples, {number: prompt.tokens for number, prompt in prompts.items()}, self._rewarded)
+        return RunningShare(share, self._prompts.numbered(share.round.prompts), self._rewarded)
 
     def _rewarded(self, example: Example, response: Response, learning: bool = True) -> Future[float]:
         tokens = list(response.token_ids)
@@ -349,3 +320,24 @@ class RolloutWorker:
         if hasattr(self, "_engine"):
             self._engine.close()
             self._staged.close()
+
+
+def _timing_of(engine: Engine, vocabulary: int, batch: int, prompt: int, response: int) -> ReplicaTiming:
+    """How fast an engine is, measured at a few points: policies that choose the size of engines forecast with it.
+
+    Its cache counts as never full.
+
+    Args:
+        vocabulary: of the model. batch: sequences that it samples at a time. prompt, response: tokens of the longest ones.
+
+    Raises:
+        InputError: it does not hold such a batch.
+    """
+    import torch
+
+    from runtime.calibration import Grid, Measurer, clock, fit, measure
+
+    every = Grid.up_to(min(batch, _MOST_MEASURED), prompt, response)
+    grid = Grid(*(tuple(sorted({points[0], points[-1]})) for points in (every.batches, every.contexts, every.prompts)))
+    now = clock() if torch.cuda.is_available() else perf_counter  # seconds as they pass: threads share the work
+    return fit(measure(Measurer(engine, vocabulary, 0, now), grid, _MEASUREMENTS, ()), _NEVER_FULL)

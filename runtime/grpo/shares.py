@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from time import time
@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from policies.rollout.rounds import Race, Round, Rounds
 from runtime.engines.interface import Response
-from runtime.grpo.messages import Sampled
+from runtime.grpo.messages import Line, Sampled, Status
+from runtime.grpo.prompts import Prompt
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import Example
 
@@ -62,41 +63,54 @@ class Share:
     stream: int | None = None
 
 
+class Course:
+    """How a rollout goes in which nothing is decided: every engine has a share, and keeps it.
+
+    Attributes:
+        size: of the engines in use. wake: the number of finished responses at which it is asked what is to change; None: never.
+        resizes: how often it has changed. decides: a rollout policy does.
+    """
+
+    wake: int | None = None
+    decides = False
+    resizes = 0
+
+    def __init__(self, round: Round, size: int) -> None:
+        self._round, self.size = round, size
+
+    def dealt(self, engines: int) -> list[tuple[Share, ...]]:
+        """What each of the engines begins with."""
+        return [(Share(k, share),) for k, share in enumerate(self._round.shares(engines))]
+
+    def act(self, statuses: Iterable[Status], now_s: float) -> dict[int, int]:
+        """Where shares are to go on that are to go elsewhere: {place: engine}."""
+        return {}
+
+    def end(self, statuses: Iterable[Status], now_s: float, preemptions: int = 0) -> None:
+        """The rollout is over."""
+
+
 class RunningShare:
     """A share on an engine.
 
     Args:
-        examples: by number of the prompt. tokens: of the prompts, likewise.
-        rewarded: begins to compute the reward of a response to an example.
-
-    Attributes:
-        trajectories: of what `sampled` gives: number of the prompt, its tokens, tokens of the response, seconds, switches.
+        prompts: by their numbers. rewarded: begins to compute the reward of a response to an example.
     """
 
-    trajectories: tuple[tuple[int, int, int, float, int], ...] = ()
-
-    def __init__(
-        self,
-        share: Share,
-        examples: Mapping[int, Example],
-        tokens: Mapping[int, tuple[int, ...]],
-        rewarded: Callable[[Example, Response], Future[float]],
-    ) -> None:
+    def __init__(self, share: Share, prompts: Mapping[int, Prompt], rewarded: Callable[[Example, Response], Future[float]]) -> None:
         self.place = share.place
-        self.tokens = tokens
-        self._examples, self._rewarded = examples, rewarded
+        self.prompts, self._rewarded = prompts, rewarded
         self.begun = dict(share.begun)
         self._began_s = time() if share.began_s is None else share.began_s
         self._switches = share.switches
         self._race, self._stream = Race(share.round), share.stream
-        self._finished: list[tuple[Key, Response, Future[float]]] = []
-        self._ends: dict[Key, tuple[float, int]] = {}  # seconds, and how often it was interrupted
+        self._finished: dict[Key, Finished] = {}  # in the order in which they came to their end
+        self._rewards: dict[Key, Future[float]] = {}
         self._running = dict.fromkeys((prompt, k) for prompt in share.round.prompts for k in range(share.round.responses))
         if self._race.over:  # it was given no prompts
             self._running.clear()
         for one in share.finished:
-            self._count(one.key, one.response, one.reward)
-            self._ends[one.key] = one.seconds, one.switches
+            self._count(one)
 
     @property
     def running(self) -> Sequence[Key]:
@@ -108,40 +122,34 @@ class RunningShare:
         """Nothing is left to do."""
         return self._race.over
 
-    @property
-    def complete(self) -> list[int]:
-        """Prompts that are complete, in order of their numbers."""
-        return sorted(self._race.complete)
-
     def stream(self, key: Key) -> int:
         """Number of a response's random stream: the same on every engine."""
         return key[0] * self._race.round.responses + key[1] if self._stream is None else self._stream + key[1]
 
     def tokens_so_far(self) -> int:
         """Of all its responses, those that have ended included."""
-        ended = sum(len(response.token_ids) for _, response, _ in self._finished)
+        ended = sum(len(one.response.token_ids) for one in self._finished.values())
         return ended + sum(len(response.token_ids) for key, response in self.begun.items() if key in self._running)
 
     @property
     def end_s(self) -> float | None:
         """Seconds from its beginning to its end; None: it is not over."""
-        return max((seconds for seconds, _ in self._ends.values()), default=0.0) if self.over else None
+        return max((one.seconds for one in self._finished.values()), default=0.0) if self.over else None
 
     def finished(self, key: Key, response: Response) -> list[Key]:
         """A response has come to its end; those that are to be dropped for it."""
         if key not in self._running:  # it was dropped in the same instant
             return []
-        self._ends[key] = max(0.0, time() - self._began_s), self._switches
-        return self._count(key, response)
+        return self._count(Finished(key, response, None, max(0.0, time() - self._began_s), self._switches))
 
-    def _count(self, key: Key, response: Response, known_reward: float | None = None) -> list[Key]:
-        if known_reward is None:
-            reward = self._rewarded(self._examples[key[0]], response)
+    def _count(self, one: Finished) -> list[Key]:
+        key, reward = one.key, Future[float]()
+        if one.reward is None:
+            reward = self._rewarded(self.prompts[key[0]].example, one.response)
         else:
-            reward = Future[float]()
-            reward.set_result(known_reward)
+            reward.set_result(one.reward)
         del self._running[key]
-        self._finished.append((key, response, reward))
+        self._finished[key], self._rewards[key] = one, reward
         dropped = self._race.finished(*key)
         for other in dropped:
             del self._running[other]
@@ -153,10 +161,8 @@ class RunningShare:
         Raises:
             RuntimeError: a reward is none.
         """
-        finished = tuple(
-            Finished(key, response, None if reward.cancel() or not reward.done() else reward.result(), *self._ends[key])
-            for key, response, reward in self._finished
-        )
+        known = {key: None if one.cancel() or not one.done() else one.result() for key, one in self._rewards.items()}
+        finished = tuple(one._replace(reward=known[key]) for key, one in self._finished.items())
         begun = tuple((key, response) for key, response in self.begun.items() if key in self._running)
         return Share(self.place, self._race.round, finished, begun, self._began_s, self._switches + 1, self._stream)
 
@@ -166,13 +172,47 @@ class RunningShare:
         Raises:
             RuntimeError: a reward is none.
         """
-        by_key = {key: (response, reward) for key, response, reward in self._finished}
-        keys = [(prompt, k) for prompt in self.complete for k in self._race.counted(prompt)]
-        for key in by_key.keys() - keys:
-            by_key[key][1].cancel()  # nobody waits for it
-        self.trajectories = tuple(
-            (prompt, len(self.tokens[prompt]), len(by_key[prompt, k][0].token_ids), *self._ends[prompt, k]) for prompt, k in keys
-        )
-        responses = tuple(by_key[key][0] for key in keys)
-        rewards = tuple(by_key[key][1].result() for key in keys)
-        return Sampled(self.place, tuple(self.tokens[prompt] for prompt, _ in keys), responses, rewards)
+        keys = self._counted()
+        for key in self._rewards.keys() - keys:
+            self._rewards[key].cancel()  # nobody waits for it
+        responses = tuple(self._finished[key].response for key in keys)
+        rewards = tuple(self._rewards[key].result() for key in keys)
+        return Sampled(self.place, tuple(self.prompts[prompt].tokens for prompt, _ in keys), responses, rewards)
+
+    def lines(self, sampled: Sampled) -> list[Line]:
+        """What is said of what `sampled` has given."""
+        counted = [self._finished[key] for key in self._counted()]
+        prompts = [(one.key[0], len(self.prompts[one.key[0]].tokens)) for one in counted]
+        return [
+            Line(self.place, *prompt, len(one.response.token_ids), one.seconds, one.switches, reward)
+            for prompt, one, reward in zip(prompts, counted, sampled.rewards, strict=True)
+        ]
+
+    def _counted(self) -> list[Key]:
+        """Responses that are trained on, prompt by prompt."""
+        return [(prompt, k) for prompt in sorted(self._race.complete) for k in self._race.counted(prompt)]
+
+
+def figures(engines: Sequence[Sequence[Line]], longest: int) -> dict[str, float]:
+    """Means over the responses of some engines, and the share of prompts whose responses earn the same.
+
+    Args:
+        longest: tokens at which a response is cut off.
+    """
+    lines = [line for own in engines for line in own]
+    groups: dict[int, list[float]] = {}
+    for line in lines:
+        groups.setdefault(line.prompt, []).append(line.reward)
+
+    def mean(of: Callable[[Line], float]) -> float:
+        """From the mean of each engine, and so rounded as these are."""
+        return sum(sum(map(of, own)) / len(own) * len(own) for own in engines if own) / len(lines)
+
+    cut_off = [line.reward for line in lines if line.tokens == longest]
+    means = {
+        "reward": mean(lambda line: line.reward),
+        "response_tokens": mean(lambda line: line.tokens),
+        "cut_off": mean(lambda line: line.tokens == longest),
+        "frac_reward_zero_std": sum(min(own) == max(own) for own in groups.values()) / len(groups),
+    }
+    return means | ({"cut_off_reward": sum(cut_off) / len(cut_off)} if cut_off else {})

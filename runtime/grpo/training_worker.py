@@ -9,8 +9,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runtime.grpo.buffer import check_versions
-from runtime.grpo.messages import Kept, Sampled, Stages, Timed
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.grpo.messages import Kept, Sampled, Stages, Timed, timed
 from runtime.grpo.state import read_state, write_shards
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node, threads_of
@@ -60,16 +62,15 @@ class TrainingWorker:
             from runtime.training.trainer import Trainer
         with stage("model"):
             directory = model_directory(self._spec.model, self._spec.seed, Path(self._spec.folder))
-            place = {"rank": self._rank, "world": self._world}
-            threads, steps = threads_of(self._node.cores), self._spec.iterations * self._spec.algorithm.minibatches
             self._trainer = Trainer(
                 directory,
                 self._spec.settings,
+                rank=self._rank,
+                world=self._world,
                 rendezvous=meeting,
-                threads=threads,
-                steps=steps,
+                threads=threads_of(self._node.cores),
+                steps=self._spec.iterations * self._spec.algorithm.minibatches,
                 cpu_offload=self._spec.training.cpu_offload,
-                **place,
             )
         if checkpoint is not None:
             with stage("checkpoint"):
@@ -82,9 +83,7 @@ class TrainingWorker:
         Args:
             keep: a copy of this rank's part of it, for later; at the first time. back: go back to that copy.
         """
-        stage = Stages()
-        with stage("restore"):
-            footprint = self._trainer.restore()
+        restored = timed("restore", self._trainer.restore)
         if back:
             self._trainer.load_shards(*self._before)
         if not keep:
@@ -92,21 +91,17 @@ class TrainingWorker:
         elif self._before is None:
             with self._trainer.shards() as (shards, info):
                 self._before = dict(shards), info  # copies, since they are on the device
-        return footprint, stage.seconds
+        return restored
 
     def offload(self) -> Timed:
         """Take it off the device."""
-        stage = Stages()
-        with stage("offload"):
-            footprint = self._trainer.offload()
-        return self._with_buffer(footprint), stage.seconds
+        footprint, seconds = timed("offload", self._trainer.offload)
+        return self._with_buffer(footprint), seconds
 
     def stay(self) -> Timed:
         """Leave it on the device until the next training."""
-        stage = Stages()
-        with stage("stay"):
-            footprint = self._trainer.stay()
-        return self._with_buffer(footprint), stage.seconds
+        footprint, seconds = timed("stay", self._trainer.stay)
+        return self._with_buffer(footprint), seconds
 
     def _with_buffer(self, footprint: Footprint) -> Footprint:
         return footprint if self._buffer is None else footprint + self._buffer.footprint()
@@ -115,11 +110,9 @@ class TrainingWorker:
         """Train on an iteration's responses, as each engine has them.
 
         Raises:
-            RuntimeError: a token was sampled by weights older than the job's staleness allows (S1 of `runtime.grpo.buffer`).
+            RuntimeError: a token was sampled by weights older than the job's staleness allows (S1 of `runtime.grpo.asynchronous`).
             TrainingError: something is not finite.
         """
-        import numpy as np
-
         from runtime.training.batch import make_batch
 
         ordered = sorted(chain.from_iterable(parts), key=lambda part: part.place)
@@ -198,3 +191,18 @@ class TrainingWorker:
             self._trainer.close()
         if self._buffer is not None:
             self._buffer.close()
+
+
+def check_versions(trained: int, versions: NDArray[np.int64], staleness: int) -> None:
+    """Assert S1.
+
+    Args:
+        trained: version of the weights that are about to be trained. versions: that sampled the tokens, one each.
+
+    Raises:
+        RuntimeError: a token is too old, or newer than what is trained; one line.
+    """
+    if len(versions) and not trained - staleness <= versions.min() <= versions.max() <= trained:
+        span = f"{versions.min()} to {versions.max()}" if versions.min() < versions.max() else f"{versions.min()}"
+        problem = f"S1: responses were sampled with version {span} of the weights, trained is version {trained}"
+        raise RuntimeError(f"{problem} with a staleness of {staleness}")

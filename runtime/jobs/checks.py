@@ -52,8 +52,7 @@ def check_names(job: JobSpec, where: str) -> None:
 
 def _check_prompts(job: JobSpec, task: TaskSpec) -> None:
     from runtime.jobs.jsonl import read_examples
-    from runtime.jobs.models import local_directory
-    from runtime.jobs.prompts import has_chat_template
+    from runtime.jobs.models import has_chat_template, local_directory
 
     examples = read_examples(task, job.folder)
     if any(example.messages for example in examples):

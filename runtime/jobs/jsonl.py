@@ -14,7 +14,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import text_lines
 from rollmux_env.validation_errors import describe, one_line
 from runtime.jobs.named import located
-from runtime.jobs.tasks import Example, Reward, generator
+from runtime.jobs.tasks import Example, Reward, generator, is_answer
 from runtime.jobs.verifiers import VERIFIERS, final_number
 
 if TYPE_CHECKING:
@@ -106,15 +106,14 @@ def _text(value: Any, where: str) -> str:
 
 
 class Lines:
-    """Every example once, in an order drawn from the seed, then every one again in another.
+    """A task: every example once, in an order drawn from the seed, then every one again in another.
 
     Args:
-        examples: in the order of the file.
+        examples: in the order of the file. reward: what a response to one is worth.
     """
 
-    def __init__(self, examples: list[Example], seed: int) -> None:
-        self._examples = examples
-        self._seed = seed
+    def __init__(self, examples: list[Example], seed: int, reward: Reward = is_answer) -> None:
+        self._examples, self._seed, self.reward = examples, seed, reward
 
     def prompts(self, count: int, position: int) -> list[Example]:
         """Examples number `position` and on."""
@@ -127,19 +126,3 @@ class Lines:
                 order = generator(self._seed, "jsonl", epoch).permutation(size).tolist()
             examples.append(self._examples[order[number % size]])
         return examples
-
-
-class JsonlTask(Lines):
-    """The lines of a file as a task.
-
-    Args:
-        reward: what a response to one is worth.
-    """
-
-    def __init__(self, examples: list[Example], reward: Reward, seed: int) -> None:
-        super().__init__(examples, seed)
-        self._reward = reward
-
-    def reward(self, example: Example, response: str) -> float:
-        """What the reward says."""
-        return self._reward(example, response)

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rollmux_env.errors import InputError
-from rollmux_env.files import check_regular
+from rollmux_env.files import check_regular, read_json
 from rollmux_env.validation_errors import one_line
-from runtime.jobs.cache import cache_folder
 from runtime.jobs.grpo_spec import TINY, ModelSpec
 from runtime.jobs.named import located
+from runtime.jobs.tasks import Example
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,6 +45,26 @@ _EMBEDDING_STD = 1.0  # large beside what the newborn layers add, so that they d
 _RARE = 1e-5  # chance of what hardly ever follows
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken")  # any of them is one
 _FILES = ("config.json", "model.safetensors", "tokenizer.json")  # of a tiny model
+
+
+def cache_folder(name: str) -> Path:
+    """A folder of that name in the user's cache (`ROLLMUX_CACHE`, else `$XDG_CACHE_HOME/rollmux`, else `~/.cache/rollmux`).
+
+    Raises:
+        InputError: it cannot be made or written; one line.
+    """
+    own = os.environ.get("ROLLMUX_CACHE")
+    base = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "rollmux"
+    if base.parts[0] == "~":
+        raise InputError("no home folder is known; ROLLMUX_CACHE names a folder for what is made once and used again")
+    folder = base / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{one_line(str(folder), 4096)}: {error.strerror} (ROLLMUX_CACHE names another folder)") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{one_line(str(folder), 4096)}: cannot be written (ROLLMUX_CACHE names another folder)")
+    return folder
 
 
 def model_directory(model: ModelSpec, seed: int, folder: Path = Path()) -> Path:
@@ -101,12 +121,35 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     return cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(directory, local_files_only=True))
 
 
-def tiny_parameters(model: ModelSpec) -> int:
-    """How many parameters the tiny model has."""
-    hidden, heads = model.hidden_size, model.hidden_size // 32
-    shared = 32 * (heads // 2 if heads % 2 == 0 else heads)  # width of keys and values
-    attention = 2 * hidden * hidden + hidden + 2 * (hidden + 1) * shared
-    return 2 * VOCABULARY_SIZE * hidden + model.layers * (attention + 12 * hidden * hidden + 2 * hidden) + hidden
+def prompt_tokens(tokenizer: Any, example: Example) -> tuple[int, ...]:
+    """Token ids of an example's prompt, as an engine is given them.
+
+    Args:
+        tokenizer: of transformers.
+
+    Raises:
+        InputError: the chat template refuses the messages; one line.
+    """
+    if not example.messages:
+        return tuple(tokenizer(example.prompt)["input_ids"])
+    try:
+        text = tokenizer.apply_chat_template([*example.messages], add_generation_prompt=True, tokenize=False)
+    except Exception as error:  # of a template, which is a program
+        raise InputError(f"the chat template of the model fails: {one_line(f'{type(error).__name__}: {error}')}") from None
+    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])  # the template has written them
+
+
+def has_chat_template(directory: Path) -> bool:
+    """Whether a model's folder has a chat template.
+
+    Raises:
+        InputError: its tokenizer's configuration cannot be read; one line.
+    """
+    if (directory / "chat_template.jinja").is_file():
+        return True
+    config = directory / "tokenizer_config.json"
+    content = read_json(config) if config.is_file() else {}
+    return isinstance(content, dict) and bool(content.get("chat_template"))
 
 
 def tiny_config(model: ModelSpec) -> dict[str, Any]:

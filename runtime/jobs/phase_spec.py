@@ -1,4 +1,4 @@
-"""What a job asks of the two pools: keys `rollout` and `training` of job files."""
+"""What a job asks of the two pools, and which nodes it has or how it is measured where the runtime does not run it."""
 
 from __future__ import annotations
 
@@ -28,17 +28,14 @@ class EngineOptions(FileModel):
         return self.model_dump(exclude_none=True)
 
 
-def _absent(value: Any) -> bool:
-    return value is None
-
-
-def _unset(value: Any) -> bool:
+def is_unset(value: Any) -> bool:
+    """Whether a value is the empty one of a key that is not written then, so that what has no such key keeps its hash."""
     return not value
 
 
-# The default of these is not written, so that what has no such key keeps its hash.
-Stated = Annotated[Positive | None, Field(exclude_if=_absent)]
-StatedGb = Annotated[NonNegative | None, Field(exclude_if=_absent)]
+Word = Annotated[str, Field(min_length=1, max_length=4096)]
+NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+_WHERE_STATED = Field(exclude_if=lambda value: value is None)
 
 
 class PhaseSpec(FileModel):
@@ -46,17 +43,16 @@ class PhaseSpec(FileModel):
 
     nodes: NodeCount = 1
     """Nodes of the pool."""
-    worst_case_s: Stated = None
+    worst_case_s: Annotated[Positive | None, _WHERE_STATED] = None
     """Attached jobs and commands: the longest duration of the phase, seconds."""
-    host_memory_gb: StatedGb = None
+    host_memory_gb: Annotated[NonNegative | None, _WHERE_STATED] = None
     """Attached jobs and commands: host memory that keeps the job resident, GB per node."""
-    device_gb: StatedGb = None
+    device_gb: Annotated[NonNegative | None, _WHERE_STATED] = None
     """Attached jobs and commands: memory of a node's GPUs that the job keeps between its phases, GB."""
 
-    @property
-    def stated(self) -> list[str]:
-        """The keys of attached jobs and commands that are given."""
-        return [name for name in ("worst_case_s", "host_memory_gb", "device_gb") if getattr(self, name) is not None]
+
+STATED = ("worst_case_s", "host_memory_gb", "device_gb")
+"""Of these keys, those that only attached jobs and commands have."""
 
 
 def _of_a_run(policy: str) -> str:
@@ -79,32 +75,31 @@ class RolloutSpec(PhaseSpec):
     """What samples; auto is vLLM where it is installed and works."""
     tensor_parallel: Count = 1
     """GPUs of one copy of the model; with `sizes`, on a node of CPU cores, the cores of one."""
-    sizes: Annotated[tuple[Count, ...], Field(strict=False, exclude_if=_unset)] = ()
+    sizes: Annotated[tuple[Count, ...], Field(strict=False, exclude_if=is_unset)] = ()
     """Built-in kind: other sizes of engines that a policy may choose; engines of all sizes are built beforehand."""
     engine_options: EngineOptions = EngineOptions()
     """Of vLLM."""
     policy: Annotated[str, AfterValidator(_of_a_run)] = "plain"
     """Built-in kind: a rollout policy that works in runs, such as plain, tail-batching or learned:default."""
-    interruptible: Annotated[bool, Field(exclude_if=_unset)] = False
+    interruptible: Annotated[bool, Field(exclude_if=is_unset)] = False
     """Built-in kind, with a staleness: new weights are taken in the middle of responses, which then go on with them."""
     eta: Annotated[float, Field(gt=1, le=2)] = 1.25
     """tail-batching: how many times as many prompts and responses a short round launches."""
 
     @model_validator(mode="after")
-    def _eta_goes_with_tail_batching(self) -> RolloutSpec:
+    def _fits(self) -> RolloutSpec:
         if self.policy != "tail-batching" and "eta" in self.model_fields_set:
             raise field_error("goes with the policy tail-batching", "eta")
-        return self
-
-    @model_validator(mode="after")
-    def _sizes_go_with_the_policy(self) -> RolloutSpec:
-        if len({self.tensor_parallel, *self.sizes}) <= len(self.sizes):
+        if len({*self.all_sizes}) < len(self.all_sizes):
             raise field_error(f"must be different, and others than tensor_parallel, {self.tensor_parallel}", "sizes")
         if self.policy not in ("plain", "tail-batching") or self.sizes:
             from policies.rollout.places import why_not_sizes
 
             if problem := why_not_sizes(self.policy, self.all_sizes):
                 raise field_error(problem, "sizes" if self.sizes else "policy")
+        if self.engine == "torch":
+            for field in self.engine_options.values_set():
+                raise field_error("is an option of vLLM; the engine is torch", "engine_options", field)
         return self
 
     @property
@@ -112,16 +107,25 @@ class RolloutSpec(PhaseSpec):
         """Those of engines that are built, the configured one first."""
         return (self.tensor_parallel, *self.sizes)
 
-    @model_validator(mode="after")
-    def _options_go_with_vllm(self) -> RolloutSpec:
-        if self.engine == "torch":
-            for field in self.engine_options.values_set():
-                raise field_error("is an option of vLLM; the engine is torch", "engine_options", field)
-        return self
-
 
 class TrainingSpec(PhaseSpec):
     """What a job asks of the training pool; in a larger group it trains on all of the group's nodes."""
 
     cpu_offload: bool = False
     """Built-in kind: weights, gradients and Adam's moments stay in host memory, where Adam steps; on CPU nodes they always do."""
+
+
+class NodeNames(FileModel):
+    """Nodes of the cluster by name."""
+
+    rollout: Annotated[tuple[NodeName, ...], Field(strict=False)] = ()
+    """Rollout nodes; none with one_device."""
+    training: Annotated[tuple[NodeName, ...], Field(strict=False, min_length=1)]
+    """Training nodes: all of a group's, or free ones."""
+
+
+class ProfileSpec(FileModel):
+    """How a job is measured that does not state its worst case."""
+
+    iterations: Count = 3
+    """Its first iterations, which count; it is planned with the longest seconds of its phases in them."""

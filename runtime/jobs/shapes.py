@@ -60,29 +60,21 @@ def check_shapes(job: JobSpec) -> None:
     """
     if len(job.shapes) > MOST_SHAPES:
         raise field_error(f"are {len(job.shapes)}; a job has at most {MOST_SHAPES}", "shapes")
-    if job.shapes and job.is_attached:
-        raise field_error("are a key of jobs with task or class, which the runtime starts anew on other nodes", "shapes")
     known: list[Mapping[Side, int]] = [nodes_in(job, 0)]
-    for k in range(len(job.shapes)):
+    for k, shape in enumerate(job.shapes):
         nodes = nodes_in(job, k + 1)
         for side in SIDES:
-            _check_phase(job, k, side, nodes[side])
+            values = named(shape, side)
+            for key in [key for key in _OF_NO_USE if key in values]:
+                raise field_error(_OF_NO_USE[key], "shapes", k, side, key)
+            for key in values.get("by_nodes", ()):
+                if key <= nodes[side]:
+                    raise field_error(f"must be above training.nodes, which is {nodes[side]}", "shapes", k, side, "by_nodes", key)
         if nodes in known:
             same = known.index(nodes)
             problem = f"has the nodes of shapes[{same - 1}]" if same else "has the nodes of the job as it is written"
             raise field_error(problem, "shapes", k)
         known.append(nodes)
-
-
-def _check_phase(job: JobSpec, k: int, side: Side, nodes: int) -> None:
-    values = named(job.shapes[k], side)
-    for key, problem in _OF_NO_USE.items():
-        if key in values:
-            raise field_error(problem, "shapes", k, side, key)
-    for key in values.get("by_nodes", ()):
-        if key <= nodes:
-            raise field_error(f"must be above training.nodes, which is {nodes}", "shapes", k, side, "by_nodes", key)
-    if nodes != nodes_in(job, 0)[side] and "worst_case_s" not in values and job.job_class is not None:
-        raise field_error(
-            "is missing; on other nodes than its own only a job with a task can be predicted", "shapes", k, side, "worst_case_s"
-        )
+    for number, side in sorted(estimated_phases(job)) if job.job_class is not None else ():
+        problem = "is missing; on other nodes than its own only a job with a task can be predicted"
+        raise field_error(problem, "shapes", number - 1, side, "worst_case_s")

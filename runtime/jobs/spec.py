@@ -1,18 +1,18 @@
 """Job files, version 1: the RL post-training jobs that `rollmux run` executes, as checked and frozen models.
 
-A file is YAML (1.2 rules) or JSON; docs/reference/jobs.md explains every key. A job is of the built-in kind, GRPO on a model and a
-task, or of a class of the user's own; or it is started by its owner (`attach`), or by a service as a `command`, and asks for its
-permits over HTTP. `load_jobs` merges `defaults` under every job, as in scenario files.
+A file is YAML (1.2 rules) or JSON; docs/reference/jobs.md explains every key. A job is of the kind that a key of it says: with a
+`task` it is the built-in one, GRPO on a model; with a `class` it is of the user's own; with `attach` its owner starts it, with a
+`command` a service does, and it asks for permits over HTTP. `load_jobs` merges `defaults` under every job, as in scenario files.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from rollmux_env.errors import InputError
 from rollmux_env.example_files import find_file
@@ -36,16 +36,35 @@ from rollmux_env.keys.queue import Budget, beyond_quota
 from rollmux_env.keys.shapes import Shape
 from rollmux_env.reading import has_key, merge_defaults, only_in_defaults, read_mapping
 from rollmux_env.validation_errors import describe, field_error, field_of, format_error, one_line, problems
-from runtime.jobs.attached_spec import NodeNames, ProfileSpec, Word, fill_attached
 from runtime.jobs.grpo_spec import TINY, Algorithm, EvaluationSpec, ModelSpec, Named, RewardsSpec, SyncSpec, TaskSpec
-from runtime.jobs.kinds import KINDS, check_kind
 from runtime.jobs.named import located
-from runtime.jobs.phase_spec import RolloutSpec, TrainingSpec
+from runtime.jobs.phase_spec import STATED, NodeNames, ProfileSpec, RolloutSpec, TrainingSpec, Word, is_unset
 from runtime.jobs.shapes import check_shapes, nodes_in
+from runtime.jobs.tasks import is_cheap
 
 _SCENARIO = "; no job has a task, class, attach or command: `rollmux bench` reads scenario files"
 _TWO_POOLS = "is of no use to a real run, which has the pools rollout and training"
 _RATE_OF_TINY, _RATE = 1e-3, 1e-6  # learning rates; the second as in TRL's GRPO
+
+_OWN, _ELSEWHERE = ("task", "class"), ("attach", "command")
+_KINDS_WITH: dict[tuple[str, ...], tuple[str, ...]] = {
+    **{(kind,): (kind,) for kind in (*_OWN, *_ELSEWHERE)},
+    **{(key,): ("task",) for key in ("model", "algorithm", "rewards", "evaluation", "sync")},
+    **{("rollout", key): ("task",) for key in ("sizes", "policy", "interruptible", "eta")},
+    ("training", "cpu_offload"): ("task",),
+    ("options",): ("class",),
+    **{("rollout", key): _OWN for key in ("engine", "tensor_parallel", "engine_options")},
+    **{(key,): _OWN for key in ("checkpoint", "shapes")},
+    ("nodes",): ("attach",),
+    **{(side, key): _ELSEWHERE for side in SIDES for key in STATED},
+    **{(key,): _ELSEWHERE for key in ("profile", "sync_s", "eval_s")},
+    ("staleness",): ("task", *_ELSEWHERE),
+}
+"""Keys that not every job may have: the kinds that do, by the key that makes a job one of them."""
+
+
+Conflict = tuple[str, *tuple[str | int, ...]]
+"""What is wrong, and the path of the field."""
 
 
 def _no_checkpoints(value: Any) -> Any:
@@ -73,10 +92,6 @@ class CheckpointSpec(FileModel):
         return self.every != "none"
 
 
-def _unset(value: Any) -> bool:
-    return not value
-
-
 def _folder_name(value: str) -> str:
     if value in (".", ".."):
         raise ValueError(f"is the name of folders of the job, and cannot be {describe(value)}")
@@ -84,7 +99,7 @@ def _folder_name(value: str) -> str:
 
 
 class JobSpec(FileModel):
-    """A job of a job file."""
+    """A job of a job file, of one of the kinds below; what its kind has no key for is as if it were left out."""
 
     id: Annotated[JobId, AfterValidator(_folder_name)]
     """Its name, unique in the file; quote one that reads as a number or a boolean."""
@@ -98,7 +113,7 @@ class JobSpec(FileModel):
     """What it asks of the rollout pool."""
     training: TrainingSpec = TrainingSpec()
     """What it asks of the training pool."""
-    shapes: Annotated[tuple[Shape, ...], Field(strict=False, exclude_if=_unset)] = ()
+    shapes: Annotated[tuple[Shape, ...], Field(strict=False, exclude_if=is_unset)] = ()
     """Other numbers of nodes on which it may run, numbered from 1; as it is written is number 0. At most 16."""
     priority: Priority = 0
     """Its place in the queue: jobs of a higher one come first, of the same one in order of arrival."""
@@ -106,7 +121,7 @@ class JobSpec(FileModel):
     """Whose job it is, for quotas and accounts."""
     budget: Budget | None = None
     """What it may cost and how long it may stay; it ends with the iteration in which either is spent."""
-    staleness: Annotated[Staleness, Field(exclude_if=_unset)] = 0
+    staleness: Annotated[Staleness, Field(exclude_if=is_unset)] = 0
     """Versions that the weights may have gone on by the time that what they sampled is trained on; 0 is on-policy."""
     movable: bool = True
     """Whether a policy may move it to other nodes while it runs; one with workers and without checkpoints never is."""
@@ -132,23 +147,46 @@ class JobSpec(FileModel):
     """Keyword arguments of that class."""
     folder: str = ""
     """Where relative files, and modules that are not installed, are looked for; the job file's own folder."""
-    attach: Annotated[bool, Field(exclude_if=_unset)] = False
+    attach: Annotated[bool, Field(exclude_if=is_unset)] = False
     """It is started by its owner, who attaches it to a service."""
-    command: Annotated[tuple[Word, ...] | None, Field(strict=False, min_length=1, exclude_if=_unset)] = None
+    command: Annotated[tuple[Word, ...] | None, Field(strict=False, min_length=1, exclude_if=is_unset)] = None
     """It is started by the service, with these words, and attaches itself."""
-    nodes: Annotated[NodeNames | None, Field(exclude_if=_unset)] = None
+    nodes: Annotated[NodeNames | None, Field(exclude_if=is_unset)] = None
     """attach: the nodes on which it already is."""
-    profile: Annotated[ProfileSpec | None, Field(exclude_if=_unset)] = None
+    profile: Annotated[ProfileSpec | None, Field(exclude_if=is_unset)] = None
     """attach, command: its worst case is not stated, but measured."""
-    sync_s: Annotated[NonNegative, Field(exclude_if=_unset)] = 0.0
+    sync_s: Annotated[NonNegative, Field(exclude_if=is_unset)] = 0.0
     """attach, command: seconds that bring the weights back to the rollout nodes; 0: it reports no sync."""
-    eval_s: Annotated[Positive | None, Field(exclude_if=_unset)] = None
+    eval_s: Annotated[Positive | None, Field(exclude_if=is_unset)] = None
     """attach, command: longest seconds of evaluations between two rollouts; part of the rollout's worst case."""
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _elsewhere(cls, data: Any) -> Any:
-        return fill_attached(data)
+    def _of_its_kind(cls, data: Any, handler: ModelWrapValidatorHandler[JobSpec]) -> JobSpec:
+        """Let a mapping become a job of the kind that it says, if it has no keys of another one."""
+        if cls is not JobSpec or not isinstance(data, dict):
+            return handler(data)
+        kinds = _kinds_named(data)
+        if len(kinds) != 1:
+            handler(data)  # which names keys that are none: a kind's may be among them
+            which = "none is given" if not kinds else f"{' and '.join(kinds)} are given"
+            raise field_error(f"needs exactly one of task, class, attach and command; {which}")
+        for path, others in _KINDS_WITH.items():
+            if kinds[0] not in others and _has(data, path):
+                having = " or ".join(filter(None, (", ".join(others[:-1]), others[-1])))
+                raise field_error(f"is a key of jobs with {having}, not with {kinds[0]}", *path)
+        return _KINDS[kinds[0]].model_validate(data)
+
+    @model_validator(mode="after")
+    def _fits(self) -> JobSpec:
+        check_shapes(self)
+        for problem, *field in self._conflicts():
+            raise field_error(problem, *field)
+        return self
+
+    def _conflicts(self) -> Iterable[Conflict]:
+        """Problems of keys that do not go together, each with the path of one of them."""
+        return ()
 
     @property
     def is_attached(self) -> bool:
@@ -165,12 +203,6 @@ class JobSpec(FileModel):
         """The nodes on which it already is, by pool; nothing where it may be placed."""
         return {} if self.nodes is None else {"rollout": self.nodes.rollout, "training": self.nodes.training}
 
-    @model_validator(mode="after")
-    def _one_kind(self) -> JobSpec:
-        check_kind(self)
-        check_shapes(self)
-        return self
-
     @property
     def settings(self) -> Algorithm:
         """`algorithm`, with the learning rate that its model has by default."""
@@ -180,6 +212,83 @@ class JobSpec(FileModel):
     def path(self, name: str) -> Path:
         """A file that the job names, seen from `folder`."""
         return located(self.folder, name)
+
+
+class TaskJob(JobSpec):
+    """A job of the built-in kind."""
+
+    def _conflicts(self) -> Iterator[Conflict]:
+        assert self.task is not None
+        rollout, task, together = (
+            self.rollout,
+            describe(self.task.name),
+            self.algorithm.max_prompt_tokens + self.algorithm.max_tokens,
+        )
+        longest = rollout.engine_options.max_model_len
+        if longest is not None and longest < together:
+            problem = f"is {longest}; max_prompt_tokens and max_tokens of the algorithm are {together} together"
+            yield problem, "rollout", "engine_options", "max_model_len"
+        if rollout.sizes and self.staleness:
+            problem = "do not go with a staleness: the engines of another size would go on with weights that have come meanwhile"
+            yield problem, "rollout", "sizes"
+        if rollout.interruptible and not self.staleness:
+            yield "goes with a staleness: on-policy no new weights come in the middle of a rollout", "rollout", "interruptible"
+        if self.evaluation is not None and self.task.name != "jsonl":
+            yield f"goes with the task jsonl, not with {task}", "evaluation"
+        if self.rewards.workers is not None and is_cheap(self.task):
+            yield f"are of no use to the task {task}, whose rewards take microseconds beside the engine", "rewards", "workers"
+
+
+class ClassJob(JobSpec):
+    """A job of a class of the user's own."""
+
+
+class JobElsewhere(JobSpec):
+    """A job that the runtime does not run itself: it asks for its permits over HTTP, and states what it needs."""
+
+    movable: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_many_nodes_as_named(cls, data: Any) -> Any:
+        filled, names = {**data}, data.get("nodes")
+        for side in SIDES:
+            phase, named = data.get(side, {}), names.get(side) if isinstance(names, dict) else None
+            if isinstance(phase, dict) and "nodes" not in phase and isinstance(named, list | tuple) and named:
+                filled[side] = {**phase, "nodes": len(named)}
+        return filled
+
+    def _conflicts(self) -> Iterator[Conflict]:
+        profile, kind = self.profile, "attach" if self.attach else "command"
+        if profile is not None and self.nodes is not None:
+            yield "does not go with nodes, whose group has to be known at once", "profile"
+        for side in SIDES:
+            phase, names = getattr(self, side), self.nodes_named.get(side, ())
+            if profile is None and phase.worst_case_s is None:
+                yield f"is missing; a job with {kind} states it, or has a profile", side, "worst_case_s"
+            if profile is not None and phase.worst_case_s is not None:
+                yield "is measured where there is a profile; give one of the two", side, "worst_case_s"
+            if len(set(names)) < len(names):
+                yield "names a node twice", "nodes", side
+            if names and phase.nodes != len(names):
+                yield f"is {phase.nodes}; nodes.{side} names {len(names)}", side, "nodes"
+        if profile is not None and profile.iterations >= self.iterations:
+            yield f"must be less than iterations, which is {self.iterations}", "profile", "iterations"
+
+
+_KINDS: dict[str, type[JobSpec]] = {"task": TaskJob, "class": ClassJob, "attach": JobElsewhere, "command": JobElsewhere}
+
+
+def _kinds_named(data: Mapping[str, Any]) -> list[str]:
+    """The kinds of which an entry of a file says that it is one."""
+    return [kind for kind in _KINDS if data.get(kind) not in (None, False)]
+
+
+def _has(data: Any, path: tuple[str, ...]) -> bool:
+    """Whether a mapping gives a key, below others perhaps, a value."""
+    for key in path:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data not in (None, False)
 
 
 class Jobs(FileModel):
@@ -193,31 +302,32 @@ class Jobs(FileModel):
     """The jobs."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> Jobs:
-        first: dict[str, int] = {}
+    def _fits(self) -> Jobs:
         if self.cluster is not None and (other := other_pool(self.cluster)):
             raise field_error(_TWO_POOLS, "cluster", "pools", other)
-        pools = self.cluster.pools if self.cluster else {}
-        one_device = self.cluster is not None and self.cluster.one_device
+        first: dict[str, int] = {}
         for k, job in enumerate(self.jobs):
-            if job.id in first:
+            if first.setdefault(job.id, k) != k:
                 raise field_error(f"'{job.id}' is also the id of jobs[{first[job.id]}]", "jobs", k, "id")
-            first[job.id] = k
-            if job.staleness and one_device:
-                raise field_error(f"does not go with cluster.one_device: {ONE_DEVICE}", "jobs", k, "staleness")
-            if job.shapes and one_device:
-                raise field_error("do not go with cluster.one_device, where a job has all nodes of its group", "jobs", k, "shapes")
-            for number in range(1 + len(job.shapes)):
-                where = ("shapes", number - 1) if number else ()
-                for name, nodes in nodes_in(job, number).items():
-                    most = pools[name].max_nodes if name in pools else None
-                    if most is not None and nodes > most:
-                        too_many = f"asks for {nodes} nodes; the {name} pool has at most {most}"
-                        raise field_error(too_many, "jobs", k, *where, name, "nodes")
-            asked = {name: getattr(job, name).nodes for name in pools}
-            if self.cluster is not None and (beyond := beyond_quota(job.user, asked, self.cluster)):
-                raise field_error(beyond, "jobs", k)
+            for problem, *field in _conflicts_with(job, self.cluster) if self.cluster is not None else ():
+                raise field_error(problem, "jobs", k, *field)
         return self
+
+
+def _conflicts_with(job: JobSpec, cluster: Cluster) -> Iterator[Conflict]:
+    """Why a job cannot run on a cluster: problems, each with the path of its field."""
+    if cluster.one_device and job.staleness:
+        yield f"does not go with cluster.one_device: {ONE_DEVICE}", "staleness"
+    if cluster.one_device and job.shapes:
+        yield "do not go with cluster.one_device, where a job has all nodes of its group", "shapes"
+    for number in range(1 + len(job.shapes)):
+        for side, nodes in nodes_in(job, number).items():
+            most = cluster.pools[side].max_nodes if side in cluster.pools else None
+            if most is not None and nodes > most:
+                where = ("shapes", number - 1) if number else ()
+                yield f"asks for {nodes} nodes; the {side} pool has at most {most}", *where, side, "nodes"
+    if beyond := beyond_quota(job.user, {name: getattr(job, name).nodes for name in cluster.pools}, cluster):
+        yield (beyond,)
 
 
 def load_jobs(path: str | Path) -> Jobs:
@@ -281,21 +391,19 @@ def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:
         problem = format_error(first, Jobs) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
     except InputError as error:
         problem = str(error)
-    hint = "" if any(has_key(data, kind) for kind in KINDS) else _SCENARIO
+    hint = "" if any(has_key(data, kind) for kind in _KINDS) else _SCENARIO
     raise InputError(f"{one_line(source, 4096)}: {one_line(problem)}{hint}")
 
 
 def _merged(data: dict[str, Any]) -> dict[str, Any]:
-    """The file's mapping with `defaults` under every job, but for what belongs to the other kind of job."""
+    """The file's mapping with `defaults` under every job, but for keys that only other kinds of jobs have."""
     defaults, jobs = data.get("defaults"), data.get("jobs")
     if not isinstance(defaults, dict) or not isinstance(jobs, list):
         return merge_defaults(data)
     merged = []
     for job in jobs:
-        named = [kind for kind in KINDS if isinstance(job, dict) and kind in job]
-        others = {key for kind, keys in KINDS.items() for key in keys if kind not in named} if len(named) == 1 else set()
-        own = {key for kind in named for key in KINDS[kind]}
-        fitting = {key: value for key, value in defaults.items() if key in own or key not in others}
+        kinds = _kinds_named(job) if isinstance(job, dict) else []
+        fitting = {key: value for key, value in defaults.items() if len(kinds) != 1 or kinds[0] in _KINDS_WITH.get((key,), kinds)}
         merged += merge_defaults({"defaults": fitting, "jobs": [job]})["jobs"]
     return {key: value for key, value in data.items() if key != "defaults"} | {"jobs": merged}
 

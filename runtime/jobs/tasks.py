@@ -59,58 +59,48 @@ class Task(Protocol):
 Reward = Callable[[Example, str], float]
 
 
-class Rewarding(Protocol):
-    """What says what responses are worth: a task, or less."""
-
-    @property
-    def reward(self) -> Reward:
-        """(example, response) -> a finite number."""
-        ...
-
-
-@dataclass(frozen=True)
-class Verifier:
-    """What says so of the lines of a JSONL file, without the lines."""
-
-    reward: Reward
-
-
 def generator(seed: int, name: str, number: int) -> np.random.Generator:
     """The random numbers of one example."""
     digest = hashlib.sha256(f"{seed}/{name}/{number}".encode()).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
 
 
-class Echo:
-    """The prompt is a digit from 0 to 3, eight times, and each of the first 32 characters that are the same digit earns 1/32."""
-
-    LENGTH = 32
+class _Numbered:
+    """A task each of whose examples is drawn from the seed and its own number."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
     def prompts(self, count: int, position: int) -> list[Example]:
         """Examples number `position` and on."""
-        digits = [str(generator(self._seed, "echo", number).integers(4)) for number in range(position, position + count)]
-        return [Example(f"{digit * 8}=", digit * self.LENGTH) for digit in digits]
+        return [self._example(number) for number in range(position, position + count)]
+
+    def _example(self, number: int) -> Example:
+        raise NotImplementedError
+
+
+class Echo(_Numbered):
+    """The prompt is a digit from 0 to 3, eight times, and each of the first 32 characters that are the same digit earns 1/32."""
+
+    LENGTH = 32
+
+    def _example(self, number: int) -> Example:
+        digit = str(generator(self._seed, "echo", number).integers(4))
+        return Example(f"{digit * 8}=", digit * self.LENGTH)
 
     def reward(self, example: Example, response: str) -> float:
         """Share of the first 32 characters that are right; what is missing is wrong."""
         return response[: self.LENGTH].count(example.prompt[0]) / self.LENGTH
 
 
-class Count:
+class Count(_Numbered):
     """The prompt is a digit, and each of the first 32 characters that counts on (3 after 2, 0 after 9) earns 1/32."""
 
     LENGTH = 32
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-
-    def prompts(self, count: int, position: int) -> list[Example]:
-        """Examples number `position` and on."""
-        digits = [int(generator(self._seed, "count", number).integers(10)) for number in range(position, position + count)]
-        return [Example(str(digit), "".join(str((digit + k) % 10) for k in range(1, 1 + self.LENGTH))) for digit in digits]
+    def _example(self, number: int) -> Example:
+        digit = int(generator(self._seed, "count", number).integers(10))
+        return Example(str(digit), "".join(str((digit + k) % 10) for k in range(1, 1 + self.LENGTH)))
 
     def reward(self, example: Example, response: str) -> float:
         """Share of the first 32 characters that follow the one before them; what is missing is wrong."""
@@ -120,7 +110,7 @@ class Count:
     _PAIRS = frozenset(f"{digit}{(digit + 1) % 10}" for digit in range(10))
 
 
-class LongTail:
+class LongTail(_Numbered):
     """The prompt ends in a capital, A to E, and the share of the response that is the first letter of the capital's kind is earned.
 
     How long the newborn `tiny` goes on depends on the capital, from 8 characters to 648 on the average, and the shares of the
@@ -131,16 +121,9 @@ class LongTail:
     SHARES = (0.45, 0.30, 0.15, 0.07, 0.03)
     """Of prompts that end in A, B, C, D and E."""
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-
-    def prompts(self, count: int, position: int) -> list[Example]:
-        """Examples number `position` and on."""
-        examples = []
-        for number in range(position, position + count):
-            kind = generator(self._seed, "long-tail", number).choice(5, p=self.SHARES)
-            examples.append(Example(f"{number % 1000:03}{'ABCDE'[kind]}", "afkpu"[kind]))
-        return examples
+    def _example(self, number: int) -> Example:
+        kind = generator(self._seed, "long-tail", number).choice(5, p=self.SHARES)
+        return Example(f"{number % 1000:03}{'ABCDE'[kind]}", "afkpu"[kind])
 
     def reward(self, example: Example, response: str) -> float:
         """Share of the response that is the answer's letter; 0 of an empty one."""
@@ -151,12 +134,12 @@ BUILT_IN: dict[str, Callable[[int], Task]] = {"echo": Echo, "count": Count, "lon
 """Built-in tasks, by name: what makes one from a seed."""
 
 
-def make_task(spec: TaskSpec, seed: int, folder: str = "") -> Task:
+def make_task(spec: TaskSpec, seed: int, folder: str = "", reads: bool = True) -> Task:
     """The task of a job.
 
     Args:
         seed: of the order of the data.
-        folder: where its file and modules are looked for.
+        folder: where its file and modules are looked for. reads: a file, if it has one; else it is for rewards alone.
 
     Raises:
         InputError: a file, a module or a class of one's own cannot be used; one line.
@@ -164,9 +147,9 @@ def make_task(spec: TaskSpec, seed: int, folder: str = "") -> Task:
     if spec.name in BUILT_IN:
         return BUILT_IN[spec.name](seed)
     if spec.name == "jsonl":
-        from runtime.jobs.jsonl import JsonlTask, read_examples
+        from runtime.jobs.jsonl import Lines, read_examples
 
-        return JsonlTask(read_examples(spec, folder), _reward(spec, folder), seed)
+        return Lines(read_examples(spec, folder) if reads else [], seed, _reward(spec, folder))
     task_class = load_named(spec.name, folder)
     try:
         task: Task = task_class(seed=seed, **spec.options)
@@ -189,15 +172,15 @@ def is_cheap(spec: TaskSpec) -> bool:
     return spec.name in BUILT_IN or (spec.name == "jsonl" and (spec.reward is None or spec.reward in CHEAP))
 
 
-def make_rewarding(spec: TaskSpec, seed: int, folder: str = "") -> Rewarding:
-    """What computes the rewards of a job's task; raises as `make_task`. It does not read the task's file."""
-    return Verifier(_reward(spec, folder)) if spec.name == "jsonl" else make_task(spec, seed, folder)
+def is_answer(example: Example, response: str) -> float:
+    """1 for the answer alone, else 0."""
+    return float(response.strip() == example.answer.strip())
 
 
 def _reward(spec: TaskSpec, folder: str) -> Reward:
     """What a response to a line of a JSONL file is worth."""
     if spec.reward is None:
-        return lambda example, response: float(response.strip() == example.answer.strip())
+        return is_answer
     if spec.reward in VERIFIERS:
         verifier = VERIFIERS[spec.reward]
         return lambda example, response: verifier(example.answer, response)
@@ -207,7 +190,7 @@ def _reward(spec: TaskSpec, folder: str) -> Reward:
     return lambda example, response: function(dict(example.record), response)
 
 
-def score(task: Rewarding, example: Example, response: str) -> float:
+def score(task: Task, example: Example, response: str) -> float:
     """The reward of a response, checked.
 
     Raises:

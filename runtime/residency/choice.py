@@ -81,20 +81,19 @@ def fits(places: Sequence[Place], levels: Sequence[Level], host_gb: Mapping[str,
     Args:
         levels: how each of them waits. host_gb: of nodes by name, for jobs; None: nobody says.
     """
-    for node in {node: None for place in places for node in place.nodes}:
-        here = [(place, level) for place, level in zip(places, levels, strict=True) if node in place.nodes]
-        limit = host_gb[node]
-        if limit is not None and sum(level.host_gb for _, level in here) > limit:
-            return False
-        if not any(place.has_gpus for place, _ in here):
-            continue
-        kept_gb = sum(level.device_gb for _, level in here)
-        gpu_gb = min(place.waits.gpu_gb or inf for place, _ in here) * (1 - _SPARE)
-        for place, level in here:
-            peak_gb = place.waits.peak_gb or inf  # of one that nobody knows
-            if kept_gb - level.device_gb + max(peak_gb, level.device_gb) > gpu_gb:
-                return False
-    return True
+    together = [*zip(places, levels, strict=True)]
+    nodes = {node for place in places for node in place.nodes}
+    return all(_fit([one for one in together if node in one[0].nodes], host_gb[node]) for node in nodes)
+
+
+def _fit(here: Sequence[tuple[Place, Level]], limit_gb: float | None) -> bool:
+    """Whether a node has room for those that are on it."""
+    if limit_gb is not None and sum(level.host_gb for _, level in here) > limit_gb:
+        return False
+    kept_gb, gpu_gb = sum(level.device_gb for _, level in here), min(place.waits.gpu_gb or inf for place, _ in here)
+    peaks_gb = [(place.waits.peak_gb or inf, level.device_gb) for place, level in here]  # inf: nobody knows
+    most_gb = max(kept_gb - own_gb + max(peak_gb, own_gb) for peak_gb, own_gb in peaks_gb)
+    return most_gb <= gpu_gb * (1 - _SPARE) or not any(place.has_gpus for place, _ in here)
 
 
 def choose(places: Sequence[Place], host_gb: Mapping[str, float | None]) -> list[Level]:

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from runtime.engines.interface import Response
-from runtime.training.errors import TrainingError
+
+
+class TrainingError(RuntimeError):
+    """The job's own numbers cannot be trained on: one line that says which. The weights are finite, and what they were."""
 
 
 @dataclass(frozen=True)

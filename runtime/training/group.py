@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, cast
 
@@ -62,11 +61,6 @@ def reshard(model: nn.Module) -> None:
             module.reshard()
 
 
-def full_copy(tensor: Tensor) -> Tensor:
-    """A copy on the CPU of a tensor of which every rank has a shard; every rank calls it."""
-    return whole(tensor.detach()).to("cpu", copy=True).contiguous()
-
-
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor of which every rank has a shard, on the device; every rank calls it."""
     full: Any = tensor
@@ -89,18 +83,6 @@ def shard_of(full: Tensor, like: Tensor, mesh: DeviceMesh) -> Tensor:
     return shards[place] if place < len(shards) else full[:0]
 
 
-def add_up(values: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum over the ranks of one tensor and the maximum of another."""
-    dist.all_reduce(values)
-    dist.all_reduce(largest, dist.ReduceOp.MAX)
-    return values, largest
-
-
 def first_device() -> torch.device:
     """The GPU that this process sees first, or the CPU."""
     return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-
-
-def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """No NaN and no infinity."""
-    return all(bool(tensor.isfinite().all()) for tensor in tensors)

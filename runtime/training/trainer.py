@@ -6,12 +6,14 @@ so weights, Adam's moments and a count are all of the state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from rollmux_env.errors import InputError
@@ -20,13 +22,9 @@ from runtime.jobs.grpo_spec import Algorithm
 from runtime.residency.footprint import Footprint
 from runtime.residency.layout import Layout
 from runtime.residency.offload import Offloader, map_large_blocks
-from runtime.training.batch import Batch, Minibatch, minibatches
-from runtime.training.errors import TrainingError
+from runtime.training.batch import Batch, Minibatch, TrainingError, minibatches
 from runtime.training.group import (
-    add_up,
-    all_finite,
     first_device,
-    full_copy,
     join_group,
     leave_group,
     own_part,
@@ -38,7 +36,6 @@ from runtime.training.loading import load_sharded
 from runtime.training.loss import SUMS, LogProbs, grpo_sums
 from runtime.training.memory import LARGE
 from runtime.training.output_layer import score_tokens
-from runtime.training.rates import rates
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -113,7 +110,7 @@ class Trainer:
         """
         self._must_be_here()
         for name, values in (("log-probs of the sampler", batch.logprobs), ("advantages", batch.advantages)):
-            if not all_finite([values]):
+            if not values.isfinite().all():
                 raise TrainingError(f"update {self.updates}: {name} are not all finite; no step was made")
         work = minibatches(batch, self.settings.minibatches, self._rank, self._world, self.settings.micro_batch_tokens)
         old, reference = self._score_before(work)
@@ -143,7 +140,8 @@ class Trainer:
                 largest = torch.maximum(largest, widest)
             norms += self._step(number, len(work))
         self.updates += 1
-        sums, largest = add_up(sums, largest)
+        dist.all_reduce(sums)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
         tokens = sum(part.tokens for part in work)
         mean = dict(zip(SUMS, (sums / max(tokens, 1)).tolist(), strict=True))
         metrics = {
@@ -159,21 +157,11 @@ class Trainer:
         }
         return metrics | ({"kl": mean["kl"]} if self._reference is not None else {})
 
-    def weights(self) -> dict[str, Tensor]:
-        """Copies of the whole weights on the CPU under their Hugging Face names, for the sampler: all on rank 0, none on others.
-
-        float32 on CPUs, bf16 on GPUs, as the model computes. A tied output matrix is left out. Ranks gather them on their devices,
-        so call it before the phase's `offload`; the copies stay valid after it.
-
-        Raises:
-            RuntimeError: the trainer is offloaded.
-        """
-        data = torch.empty(self.layout.nbytes if self._rank == 0 else 0, dtype=torch.uint8)
-        self.write_weights(data)
-        return self.layout.views(data) if self._rank == 0 else {}
-
     def write_weights(self, data: Tensor) -> None:
-        """Write the bytes of `weights` into host memory: on rank 0; every rank calls it. Cast on the device.
+        """Write the whole weights into host memory, for the sampler: on rank 0; every rank calls it.
+
+        float32 on CPUs, bf16 on GPUs, as the model computes, cast on the device; a tied output matrix is left out. Ranks gather
+        them on their devices, so call it before the phase's `offload`.
 
         Args:
             data: uint8, of as many bytes as the layout; of others than rank 0, none.
@@ -191,11 +179,11 @@ class Trainer:
 
     @property
     def layout(self) -> Layout:
-        """Of the bytes of `weights`, the same on every rank."""
+        """Of the bytes of the weights under their Hugging Face names, the same on every rank."""
         return Layout.of({name: torch.empty(p.shape, dtype=self._sampled_as, device="meta") for name, p in self._names.items()})
 
     def write_shard(self, data: Tensor) -> None:
-        """Write what this rank holds of the bytes of `weights` into host memory: as `runtime.sync.plan.shard` says, in order.
+        """Write what this rank holds of the bytes of the weights into host memory: as `runtime.sync.plan.shard` says, in order.
 
         Cast on the device, and no rank gathers anything.
 
@@ -222,21 +210,11 @@ class Trainer:
     def _sampled_as(self) -> torch.dtype:
         return torch.bfloat16 if self._device.type == "cuda" else torch.float32
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All that a continuation needs: whole tensors in float32 on the CPU, on rank 0 alone, and what goes into its JSON.
-
-        Names of tensors: `weights.NAME`, and once a step was made `exp_avg.NAME` and `exp_avg_sq.NAME`.
-
-        Raises:
-            RuntimeError: the trainer is offloaded.
-        """
-        self._must_be_here()
-        return self._gather(self._state()), {"updates": self.updates, "steps": self._steps}
-
     @contextmanager
     def shards(self) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:
-        """What this rank has of the state, named as in `state`, where it is, without a copy: on the device, or in host memory.
+        """What this rank has of all that a continuation needs, where it is, without a copy: on the device, or in host memory.
 
+        Names of tensors: `weights.NAME`, and once a step was made `exp_avg.NAME` and `exp_avg_sq.NAME`. Beside them, its JSON.
         Valid inside the context; whole tensors are the ranks' shards one after the other, along the first dimension.
         """
         with self._offloader.shards(self._state()) as shards:
@@ -246,7 +224,7 @@ class Trainer:
         """Go on from a state, of a trainer with any number of ranks; on a CPU with as many, to the bit.
 
         Args:
-            tensors: those of `state`, on every rank. info: its JSON.
+            tensors: those of `shards`, whole, on every rank. info: its JSON.
 
         Raises:
             InputError: a tensor is missing, unknown or of another shape, or a count is none; nothing is changed.
@@ -326,8 +304,8 @@ class Trainer:
     def _step(self, number: int, of: int) -> float:
         """One optimizer step; returns the gradient's norm over all ranks."""
         norm = nn.utils.clip_grad_norm_(self._names.values(), self.settings.max_grad_norm)
-        length = float(full_copy(norm))
-        if not torch.isfinite(torch.tensor(length)):
+        length = float(whole(norm.detach()))
+        if not isfinite(length):
             self._optimizer.zero_grad()
             raise TrainingError(
                 f"update {self.updates}, minibatch {number + 1} of {of}: the gradient's norm is {length}; its step was not made "
@@ -340,19 +318,11 @@ class Trainer:
         return length
 
     def _state(self) -> dict[str, Tensor]:
-        """Weights and moments as the ranks hold them, by their names in `state`."""
+        """Weights and moments as the ranks hold them, by their names in `shards`."""
         tensors: dict[str, Tensor] = {f"weights.{name}": parameter for name, parameter in self._names.items()}
         for moment in _MOMENTS if self._steps else ():
             tensors |= {f"{moment}.{name}": self._optimizer.state[p][moment] for name, p in self._names.items()}
         return tensors
-
-    def _gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        gathered = {}
-        for name, tensor in tensors.items():
-            copy = full_copy(tensor)
-            if self._rank == 0:
-                gathered[name] = copy
-        return gathered
 
     def _models(self) -> list[nn.Module]:
         return [model for model in (self._model, self._reference) if model is not None]
@@ -369,3 +339,18 @@ class Trainer:
     def _must_be_here(self) -> None:
         if self._closed or self._offloader.offloaded:
             raise RuntimeError(f"the trainer is {'closed' if self._closed else 'offloaded'}")
+
+
+def rates(peak: float, kind: str, warmup_steps: int, steps: int) -> Callable[[int], float]:
+    """The learning rate of each step, as transformers has it: it depends on the step's number alone, so nothing is kept.
+
+    Args:
+        peak: after the warm-up. kind: of transformers' `get_scheduler`. warmup_steps: in which it goes up from 0.
+        steps: of the job; `linear` and `cosine` are at 0 behind them.
+    """
+    from transformers import get_scheduler
+
+    nothing = torch.optim.SGD([torch.zeros(())], lr=1.0)
+    name = "constant_with_warmup" if kind == "constant" else kind
+    factor = get_scheduler(name, nothing, num_warmup_steps=warmup_steps, num_training_steps=steps).lr_lambdas[0]
+    return lambda step: peak * float(factor(step))

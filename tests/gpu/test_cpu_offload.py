@@ -9,7 +9,7 @@ import torch
 
 from runtime.training.trainer import Trainer
 from tests.runtime.qwen import small_qwen
-from tests.runtime.training.world import SETTINGS, WORDS, apart, make_batch_of
+from tests.runtime.training.world import SETTINGS, WORDS, apart, make_batch_of, state_of, weights_of
 
 
 @pytest.mark.gpu
@@ -18,7 +18,7 @@ def test_a_state_in_host_memory_leaves_the_device_free(tmp_path: Path) -> None:
     small_qwen(0, WORDS, 1024, 8).save_pretrained(tmp_path)  # 15 million parameters
     before = torch.cuda.memory_allocated()
     host = Trainer(tmp_path, SETTINGS, cpu_offload=True)
-    nbytes = 4 * sum(tensor.numel() for tensor in host.weights().values())
+    nbytes = 4 * sum(tensor.numel() for tensor in weights_of(host).values())
     metrics = [host.update(make_batch_of(seed)) for seed in (1, 2)]
     assert torch.cuda.memory_allocated() - before < nbytes / 4  # buffers
     there = Trainer(tmp_path, SETTINGS)
@@ -29,11 +29,11 @@ def test_a_state_in_host_memory_leaves_the_device_free(tmp_path: Path) -> None:
     here, away = host.restore(), host.offload()
     assert here.device < nbytes / 4 and here.host >= 3 * nbytes and away.device == 0 and away.host >= 3 * nbytes
     host.restore()
-    weights = [{name: tensor.float() for name, tensor in trainer.weights().items()} for trainer in (host, there)]
+    weights = [{name: tensor.float() for name, tensor in weights_of(trainer).items()} for trainer in (host, there)]
     assert apart(*weights) < 5e-2
-    tensors, info = host.state()
+    tensors, info = state_of(host)
     host.load_state(tensors, info)
-    again = host.state()[0]
+    again = state_of(host)[0]
     assert again.keys() == tensors.keys() and all(torch.equal(again[name], tensors[name]) for name in tensors)
     host.close()
     there.close()

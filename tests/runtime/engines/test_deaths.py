@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runtime.engines.deaths import dies_with_its_processes
+from runtime.engines.vllm_engine import dies_with_its_processes
 from runtime.phases import WorkerDied
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollmux_env.errors import InputError
-from runtime.engines.device_share import USUAL, device_share
+from runtime.engines.memory import USUAL, device_share
 
 GB = 10**9
 

@@ -100,7 +100,7 @@ def test_a_job_of_ones_own_is_not_foretold() -> None:
     (spec,) = parse_jobs({"version": 1, "jobs": [own]}, "jobs.yaml", Path()).jobs
     assert forecasts([spec], _nodes(1.0)) == []
     bad = own | {"training": {"cpu_offload": True}}
-    with pytest.raises(InputError, match=r"jobs\[0\]\.training\.cpu_offload: is a key of jobs with a task"):
+    with pytest.raises(InputError, match=r"jobs\[0\]\.training\.cpu_offload: is a key of jobs with task, not with class"):
         parse_jobs({"version": 1, "jobs": [bad]}, "jobs.yaml", Path())
 
 

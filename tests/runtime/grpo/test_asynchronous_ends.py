@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runtime.checkpoints import numbers, place_of
-from runtime.grpo.sample_files import read_rollouts
+from runtime.grpo.state import read_rollouts
 from runtime.journal.invariants import check_run
 from runtime.journal.record import RunRecord
 from runtime.machine import Node

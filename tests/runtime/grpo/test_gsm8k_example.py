@@ -23,6 +23,7 @@ from runtime.training.batch import make_batch
 from runtime.training.trainer import Trainer
 from tests.conftest import Command
 from tests.runtime.execution.conftest import Running, nodes, run
+from tests.runtime.training.world import weights_of
 
 __all__ = ["nodes", "run"]
 
@@ -68,7 +69,7 @@ def test_the_small_model_learns_the_problems(tmp_path: Path, monkeypatch: pytest
         texts = [str(tokenizer.decode([*one.token_ids], skip_special_tokens=True)) for one in responses]
         found = [rewards.submit(row.example, lambda text=text: text).result() for row, text in zip(rows, texts, strict=True)]  # type: ignore[misc]
         trainer.update(make_batch([row.tokens for row in rows], responses, found, settings.group_size))
-        engine.update_weights(trainer.weights(), trainer.updates)
+        engine.update_weights(weights_of(trainer), trainer.updates)
         earned.append(sum(found) / len(found))
     for part in (rewards, trainer, engine):
         part.close()

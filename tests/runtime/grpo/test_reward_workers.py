@@ -15,7 +15,7 @@ from policies.rollout.rounds import Rounds
 from runtime.checkpoints import MANIFEST
 from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Sampled
-from runtime.grpo.reward_worker import DistantRunner, RewardWorker
+from runtime.grpo.reward_process import RewardProcess
 from runtime.grpo.rewards import Rewards
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.shares import Share
@@ -63,7 +63,7 @@ def test_engines_that_share_reward_workers_bring_what_they_bring_without(tmp_pat
     monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
     spec = spec_of(slow(tmp_path, {"workers": 2}))
     set_session(Here())
-    workers = [Worker(RewardWorker(spec)) for _ in range(2)]
+    workers = [Worker(RewardProcess(spec)) for _ in range(2)]
     try:
         assert sampled(spec, 2, workers) == sampled(spec_of(slow(tmp_path, {})), 2, [])
         assert (tmp_path / "calls").stat().st_size == 8
@@ -93,7 +93,7 @@ def test_a_reward_begins_when_a_worker_is_free_and_behind_no_slow_one(tmp_path: 
     set_session(Here())
     held = [_Held(), _Held()]
     workers = [Worker(one) for one in held]
-    rewards = Rewards(spec_of(slow(tmp_path, {"workers": 2})), [DistantRunner(worker) for worker in workers])
+    rewards = Rewards(spec_of(slow(tmp_path, {"workers": 2})), workers)
     try:
         found = [rewards.submit(Example("p"), lambda k=k: str(k)) for k in range(6)]  # type: ignore[misc]
         assert all(one.begun.wait(PATIENCE_S) for one in held)

@@ -15,7 +15,7 @@ import pytest
 
 from policies.rollout.rounds import Rounds
 from runtime.grpo.prompts import Prompts
-from runtime.grpo.reward_runner import RewardProcess
+from runtime.grpo.reward_process import RewardProcess
 from runtime.grpo.rewards import FAILED, Rewards, merged, name_of
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.shares import Share
@@ -57,7 +57,7 @@ class Scripted:
 
 def scripted(tmp_path: Path, timeout: float | str = "adaptive") -> tuple[Rewards, Scripted]:
     spec, place = job(tmp_path).model_copy(update={"rewards": RewardsSpec.model_validate({"timeout": timeout})}), Scripted()
-    return Rewards(spec, [place]), place
+    return Rewards(spec, [place]), place  # type: ignore[list-item]
 
 
 def test_a_reward_may_take_as_long_as_correct_ones_did_and_half_of_that_more(tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_a_rollout_goes_on_when_one_of_its_rewards_hangs(tmp_path: Path, monkeyp
         (part,) = worker.take()
     finally:
         worker.close()
-    assert sorted(part.rewards) == [FAILED] + [1.0] * 7 and found["stopped"] == 1
-    assert found["anchors"].keys() == {name_of(ONE)}
+    assert sorted(part.rewards) == [FAILED] + [1.0] * 7 and found.stopped == 1
+    assert found.anchors.keys() == {name_of(ONE)}
 
 
 def test_a_users_code_is_never_imported_beside_the_engine(tmp_path: Path) -> None:

@@ -92,9 +92,9 @@ def test_shares_that_go_on_elsewhere_sample_the_same(workers: list[RolloutWorker
     assert {total for _, total in session.told} == {len(due.prompts) * due.responses}
     assert sum(worker._done for worker in workers) == len(due.prompts) * due.responses  # noqa: SLF001 (progress is told before the end)
     for share, worker in ((0, workers[0]), (1, workers[0])):
-        lines = worker.results()["trajectories"][9 * share :][:9]
-        assert [line[2] for line in lines] == [len(one.token_ids) for one in moved[share].responses]
-        assert {line[4] for line in lines} <= {0, 1} and all(line[3] >= 0 for line in lines)
+        lines = worker.results().lines[9 * share :][:9]
+        assert [line.tokens for line in lines] == [len(one.token_ids) for one in moved[share].responses]
+        assert {line.switches for line in lines} <= {0, 1} and all(line.seconds >= 0 for line in lines)
     for before, after in zip(whole, moved, strict=True):
         assert before.prompts == after.prompts and before.rewards == after.rewards
         for one, other in zip(before.responses, after.responses, strict=True):
@@ -111,7 +111,7 @@ def test_a_short_round_samples_what_it_needs_and_the_long_one_what_was_put_off(w
             worker.begin(number, False, len(due.prompts) * due.responses, (Share(k, share),), {})
         assert [worker.sample() for worker in workers] == [(), ()]
         found = [worker.results() for worker in workers]
-        complete = [prompt for part in found for prompt in part["complete"]]
+        complete = [*dict.fromkeys(line.prompt for part in found for line in part.lines)]
         parts = sampled(workers)
         for part, share in zip(parts, due.shares(2), strict=True):
             assert len(part.responses) == len(part.rewards) == share.wanted * 3 == 9
@@ -175,7 +175,7 @@ def test_every_response_comes_with_its_prompt_and_reward(workers: list[RolloutWo
     monkeypatch.setattr(LongTail, "reward", lambda self, example, response: 1.0)
     begin(workers, Rounds(6, 3, 1.0).next())
     assert workers[0].sample() == ()
-    found = workers[0].results()["groups"]
+    found = [(line.prompt, line.reward) for line in workers[0].results().lines]
     assert found == [(prompt, 1.0) for prompt in (0, 1, 2) for _ in range(3)]
 
 

@@ -67,9 +67,7 @@ def test_a_bad_size_is_one_line(rollout: dict[str, Any], more: dict[str, Any], p
 @pytest.mark.parametrize("kind", [{"class": "toy_jobs:Sleeper"}, {"attach": True}])
 def test_jobs_whose_engines_are_their_own_have_no_sizes(kind: dict[str, Any]) -> None:
     given = {"id": "a", "iterations": 1, "slo": 2, **kind, "rollout": {"sizes": [2], "policy": "adaptive-parallelism"}}
-    with pytest.raises(
-        InputError, match=r"^test: jobs\[0\]\.rollout\.(sizes|policy): (is a key of jobs with a task|does not go wi)"
-    ):
+    with pytest.raises(InputError, match=r"^test: jobs\[0\]\.rollout\.(sizes|policy): is a key of jobs with task"):
         parse_jobs({"version": 1, "jobs": [given]}, "test", Path())
 
 

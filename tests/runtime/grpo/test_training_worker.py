@@ -19,6 +19,7 @@ from runtime.grpo.training_worker import TrainingWorker
 from runtime.machine import Node
 from tests.runtime.grpo.test_rewards import PATIENCE_S, job
 from tests.runtime.sockets import listening
+from tests.runtime.training.world import state_of
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 NODE = Node("training-0", "training", "m", (0,), (), 4.0, "1 core")
@@ -57,7 +58,7 @@ def test_a_checkpoint_is_of_the_state_that_was_there_when_it_was_begun(tmp_path:
     worker = TrainingWorker(job(tmp_path), 0, 1, NODE)
     worker.open(None, None)
     trainer = worker._trainer  # noqa: SLF001 (weights are changed here, and not by an update)
-    before, info = trainer.state()
+    before, info = state_of(trainer)
     worker.offload()
     go = Event()
 

@@ -64,11 +64,11 @@ def test_defaults_of_other_kinds_of_jobs_do_not_reach_it() -> None:
             {"profile": {"iterations": 5}, "rollout": {}, "training": {}},
             "jobs[0].profile.iterations: must be less than iterations, which is 5",
         ),
-        ({"model": "tiny"}, "jobs[0].model: does not go with attach"),
-        ({"checkpoint": "none"}, "jobs[0].checkpoint: does not go with attach"),
+        ({"model": "tiny"}, "jobs[0].model: is a key of jobs with task, not with attach"),
+        ({"checkpoint": "none"}, "jobs[0].checkpoint: is a key of jobs with task or class, not with attach"),
         (
             {"rollout": {"worst_case_s": 1, "engine": "torch"}},
-            "jobs[0].rollout.engine: does not go with attach",
+            "jobs[0].rollout.engine: is a key of jobs with task or class, not with attach",
         ),
         (
             {"nodes": {"rollout": ["x", "x"], "training": ["y"]}},
@@ -86,5 +86,7 @@ def test_a_wrong_entry_is_refused(change: dict[str, Any], problem: str) -> None:
 
 
 def test_what_an_attached_job_states_is_measured_of_others() -> None:
-    with pytest.raises(InputError, match=r"jobs\[0\].rollout.worst_case_s: goes with attach and command; other jobs are measured"):
+    with pytest.raises(
+        InputError, match=r"jobs\[0\].rollout.worst_case_s: is a key of jobs with attach or command, not with class"
+    ):
         parsed({"id": "a", "class": "a:B", "iterations": 3, "slo": 2.0, "rollout": {"worst_case_s": 3}})

@@ -11,8 +11,9 @@ import pytest
 from rollmux_env.errors import InputError
 from runtime.jobs import models
 from runtime.jobs.grpo_spec import ModelSpec
-from runtime.jobs.models import END, KINDS, LENGTHS, VOCABULARY_SIZE, load_tokenizer, model_directory, tiny_parameters, token_of
+from runtime.jobs.models import END, KINDS, LENGTHS, VOCABULARY_SIZE, load_tokenizer, model_directory, tiny_config, token_of
 from runtime.jobs.spec import load_jobs
+from runtime.training.memory import tiny_size
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -49,7 +50,7 @@ def test_a_model_that_could_not_be_finished_leaves_nothing(cache: Path, monkeypa
 
 def test_transformers_reads_it_with_untied_embeddings_and_half_a_million_to_three_million_parameters(cache: Path) -> None:
     model = transformers.Qwen2ForCausalLM.from_pretrained(model_directory(ModelSpec(), 0), local_files_only=True)
-    assert model.num_parameters() == tiny_parameters(ModelSpec())
+    assert model.num_parameters() == tiny_size(tiny_config(ModelSpec())).parameters
     assert not model.config.tie_word_embeddings
     assert 0.5e6 < sum(parameter.numel() for parameter in model.parameters()) < 3e6
     assert model.config.eos_token_id == END

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from rollmux_env.errors import InputError
 from runtime.jobs.grpo_spec import TaskSpec
 from runtime.jobs.jsonl import read_examples
-from runtime.jobs.prompts import has_chat_template, prompt_tokens
+from runtime.jobs.models import has_chat_template, prompt_tokens
 from runtime.jobs.tasks import Example, make_task, score
 
 TEMPLATE = (

@@ -72,7 +72,7 @@ POOL = {"gpus_per_node": 1, "usd_per_gpu_hour": 1, "max_nodes": 2}
                 "rollout": {"worst_case_s": 1},
                 "training": {"worst_case_s": 1},
             },
-            "shapes: are a key of jobs with task or class, which the runtime starts anew",
+            "shapes: is a key of jobs with task or class, not with command",
         ),
         (
             [{"training": {"nodes": 3}}],

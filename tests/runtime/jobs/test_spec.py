@@ -131,16 +131,16 @@ def test_a_job_survives_being_written_and_read(folder: Path) -> None:
         (("layers: 2", "name: x, layers: 2"), "jobs[1].model.layers: is a size of the model tiny; 'x' has its own"),
         (
             ("options: {seconds: 1}", "model: tiny"),
-            "jobs[2].model: is a key of jobs with a task; a class gets its settings by",
+            "jobs[2].model: is a key of jobs with task, not with class",
         ),
-        (("id: a,", "id: a, options: {x: 1},"), "jobs[0].options: go with class; a task of one's own takes task.options"),
+        (("id: a,", "id: a, options: {x: 1},"), "jobs[0].options: is a key of jobs with class, not with task"),
         (("id: a,", "id: a, rollout: {engine: vlm},"), "jobs[0].rollout.engine: must be 'auto', 'vllm' or 'torch', not "),
         (("data.jsonl", "~no-such-user/a.jsonl"), "jobs[1].task: {folder}/~no-such-user/a.jsonl: No such file or directory"),
         (("layers: 2", "name: ~no-such-user/a"), "jobs[1].model: {folder}/~no-such-user/a: there is no such folder"),
         (("id: a,", "id: a, sync: {topology: ring},"), "jobs[0].sync.topology: must be 'aware' or 'flat', not 'ring'"),
         (
             ("options: {seconds: 1}", "sync: {topology: flat}"),
-            "jobs[2].sync: is a key of jobs with a task; a class gets its settings by",
+            "jobs[2].sync: is a key of jobs with task, not with class",
         ),
         (("id: a,", "id: a, folder: none,"), "jobs[0].folder: {folder}/none: there is no such folder"),
         (("id: a,", 'id: a, folder: "n\\0",'), "jobs[0].folder: {folder}/n\\x00: there is no such folder"),
@@ -175,7 +175,7 @@ def test_a_job_survives_being_written_and_read(folder: Path) -> None:
         (("id: b,", "id: b, evaluation: {file: data.jsonl, every: 0},"), "jobs[1].evaluation.every: must be at least 1, not 0"),
         (
             ("options: {seconds: 1}", "evaluation: {file: data.jsonl}"),
-            "jobs[2].evaluation: is a key of jobs with a task; a class gets its settings by",
+            "jobs[2].evaluation: is a key of jobs with task, not with class",
         ),
         (
             ("id: a,", "id: a, rollout: {engine_options: {gpu_memory: 1}},"),

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from runtime.engines.interface import Response
-from runtime.training.batch import Batch, group_advantages, make_batch, minibatches
-from runtime.training.errors import TrainingError
+from runtime.training.batch import Batch, TrainingError, group_advantages, make_batch, minibatches
 from tests.runtime.training import plain
 
 

@@ -15,6 +15,7 @@ from runtime.jobs.models import load_tokenizer, model_directory
 from runtime.jobs.tasks import make_task, score
 from runtime.training.batch import make_batch
 from runtime.training.trainer import Trainer
+from tests.runtime.training.world import weights_of
 
 
 @pytest.mark.parametrize("staleness", [0, pytest.param(1, marks=pytest.mark.long)])
@@ -40,7 +41,7 @@ def test_rewards_rise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, staleness
         waiting.append((prompts, responses, rewards))
         if number >= staleness:
             metrics = trainer.update(make_batch(*waiting.popleft(), settings.group_size))
-            engine.update_weights(trainer.weights(), trainer.updates)
+            engine.update_weights(weights_of(trainer), trainer.updates)
             gaps.append(metrics["logprob_gap_max"])
     trainer.close()
     engine.close()

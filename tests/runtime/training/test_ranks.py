@@ -11,9 +11,18 @@ import torch
 
 from runtime.residency.layout import Layout
 from runtime.sync.plan import length, shard
-from runtime.training.errors import TrainingError
+from runtime.training.batch import TrainingError
 from runtime.training.trainer import Trainer
-from tests.runtime.training.world import SETTINGS, apart, make_batch_of, make_model, meeting_place, train_together, updates
+from tests.runtime.training.world import (
+    SETTINGS,
+    apart,
+    make_batch_of,
+    make_model,
+    meeting_place,
+    train_together,
+    updates,
+    weights_of,
+)
 
 WITH_KL = SETTINGS.model_copy(update={"kl": 0.1})
 RESPONSES = 9  # minibatches of 5 and 4: neither rank nor passes come out even
@@ -28,7 +37,7 @@ def _rescaled(rank: int, world: int, rendezvous: str, model: Path, state: Any, a
     one = trainer.update(make_batch_of(1))
     own = torch.empty(length(shard(trainer.layout, rank, world)), dtype=torch.uint8)
     trainer.write_shard(own)
-    parts = own.numpy(), {name: tensor.numpy() for name, tensor in trainer.weights().items()}
+    parts = own.numpy(), {name: tensor.numpy() for name, tensor in weights_of(trainer).items()}
     trainer.load_shards(*before)
     assert trainer.update(make_batch_of(1)) == one  # back and again
     if rank == world - 1:

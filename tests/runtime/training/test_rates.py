@@ -6,7 +6,7 @@ from math import cos, pi
 
 import pytest
 
-from runtime.training.rates import rates
+from runtime.training.trainer import rates
 
 
 def test_a_constant_rate_is_constant_behind_its_warm_up() -> None:

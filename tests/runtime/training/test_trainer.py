@@ -15,12 +15,11 @@ from safetensors.torch import load, load_file, save
 from rollmux_env.errors import InputError
 from runtime.jobs.grpo_spec import Algorithm
 from runtime.training import loading, output_layer
-from runtime.training.batch import Batch
-from runtime.training.errors import TrainingError
+from runtime.training.batch import Batch, TrainingError
 from runtime.training.loss import LogProbs, grpo_sums, token_logprobs
 from runtime.training.trainer import Trainer
 from tests.runtime.training import plain
-from tests.runtime.training.world import SETTINGS, WORDS, apart, make_batch_of, make_model
+from tests.runtime.training.world import SETTINGS, WORDS, apart, make_batch_of, make_model, state_of, weights_of
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +107,7 @@ def test_an_update_is_that_of_the_definition(model: Path, trainers: list[Trainer
     metrics = trainer.update(batch)
     assert metrics["tokens"] == int(batch.mask.sum())
     assert metrics["loss"] == pytest.approx(sum(losses) / metrics["tokens"], rel=1e-4, abs=1e-6)
-    assert apart(trainer.weights(), expected, load_file(model / "model.safetensors")) < 1e-3
+    assert apart(weights_of(trainer), expected, load_file(model / "model.safetensors")) < 1e-3
     assert (metrics["clip_fraction"] > 0) == (settings.minibatches > 1)
     assert (metrics.get("kl", 0) > 0) == ("kl" in change)
 
@@ -148,7 +147,7 @@ def test_what_saves_memory_changes_nothing_in_twenty_updates(
     trainer = _trainer(trainers, model, settings)
     for batch in batches:
         trainer.update(batch)
-    assert apart(trainer.weights(), _trained_plainly(model, settings, batches), load_file(model / "model.safetensors")) < 1e-3
+    assert apart(weights_of(trainer), _trained_plainly(model, settings, batches), load_file(model / "model.safetensors")) < 1e-3
 
 
 def test_the_gap_to_the_sampler_is_measured(model: Path, trainers: list[Trainer]) -> None:
@@ -172,7 +171,7 @@ def test_accumulated_passes_are_one_pass(model: Path, trainers: list[Trainer]) -
     found = []
     for most_tokens in (1, 4096):
         trainer = _trainer(trainers, model, SETTINGS.model_copy(update={"micro_batch_tokens": most_tokens, "minibatches": 1}))
-        found.append((trainer.update(make_batch_of(3)), trainer.state()[0]))
+        found.append((trainer.update(make_batch_of(3)), state_of(trainer)[0]))
     (one, first), (all_, second) = found
     assert one == pytest.approx(all_, rel=1e-4)
     for name, gradient in first.items():
@@ -184,24 +183,24 @@ def test_a_state_goes_on_to_the_bit(model: Path, trainers: list[Trainer]) -> Non
     first = _trainer(trainers, model)
     for seed in (1, 2):
         first.update(make_batch_of(seed))
-    tensors, info = first.state()
+    tensors, info = state_of(first)
     file, text = save(tensors), json.dumps(info)
     expected = first.update(make_batch_of(3))
     second = _trainer(trainers, model)
     second.update(make_batch_of(9))  # what it did before is forgotten
     second.load_state(load(file), json.loads(text))
-    assert second.updates == 2 and _same(second.state()[0], tensors)
+    assert second.updates == 2 and _same(state_of(second)[0], tensors)
     assert second.update(make_batch_of(3)) == expected
-    assert _same(second.state()[0], first.state()[0]) and second.state()[1] == first.state()[1]
+    assert _same(state_of(second)[0], state_of(first)[0]) and state_of(second)[1] == state_of(first)[1]
 
 
 def test_a_state_before_the_first_step_goes_on_too(model: Path, trainers: list[Trainer]) -> None:
     first, second = _trainer(trainers, model), _trainer(trainers, model)
-    tensors, info = first.state()
+    tensors, info = state_of(first)
     second.update(make_batch_of(9))
     second.load_state(tensors, info)
     assert second.update(make_batch_of(1)) == first.update(make_batch_of(1))
-    assert _same(second.state()[0], first.state()[0])
+    assert _same(state_of(second)[0], state_of(first)[0])
 
 
 @pytest.mark.parametrize(
@@ -219,21 +218,21 @@ def test_a_state_before_the_first_step_goes_on_too(model: Path, trainers: list[T
 def test_a_state_of_another_model_changes_nothing(model: Path, trainers: list[Trainer], spoil: object, message: str) -> None:
     trainer = _trainer(trainers, model)
     trainer.update(make_batch_of(1))
-    tensors, info = trainer.state()
+    tensors, info = state_of(trainer)
     before = dict(tensors)
     spoil(tensors, info)  # type: ignore[operator]
     with pytest.raises(InputError, match=f"^training state: .*{message}$"):
         trainer.load_state(tensors, info)
-    assert _same(trainer.state()[0], before)
+    assert _same(state_of(trainer)[0], before)
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_weights_are_what_transformers_calls_them(tmp_path: Path, trainers: list[Trainer], tied: bool) -> None:
     directory = make_model(tmp_path, tied)
     trainer = _trainer(trainers, directory)
-    assert _same(trainer.weights(), load_file(directory / "model.safetensors"))
+    assert _same(weights_of(trainer), load_file(directory / "model.safetensors"))
     trainer.update(make_batch_of(1))
-    assert ("lm_head.weight" in trainer.weights()) is not tied
+    assert ("lm_head.weight" in weights_of(trainer)) is not tied
 
 
 def test_between_phases_state_is_away_and_training_does_not_notice(model: Path, trainers: list[Trainer]) -> None:
@@ -243,15 +242,15 @@ def test_between_phases_state_is_away_and_training_does_not_notice(model: Path, 
         expected = there.update(make_batch_of(seed))
         here = away.restore()
         assert away.update(make_batch_of(seed)) == expected
-        weights = away.weights()
+        weights = weights_of(away)
         gone = away.offload()
         assert gone.device == 0 and gone.host > 0 and away.offload() == gone
         with pytest.raises(RuntimeError, match="the trainer is offloaded"):
             away.update(make_batch_of(seed))
-        assert _same(weights, there.weights())  # copies outlive what they were made of
+        assert _same(weights, weights_of(there))  # copies outlive what they were made of
     assert here.device > sum(tensor.nbytes for tensor in weights.values()) * 3.9  # weights, reference, two moments
     away.restore()
-    assert _same(away.state()[0], there.state()[0])
+    assert _same(state_of(away)[0], state_of(there)[0])
 
 
 def test_going_back_to_copied_shards_forgets_what_came_after(model: Path, trainers: list[Trainer]) -> None:
@@ -262,7 +261,7 @@ def test_going_back_to_copied_shards_forgets_what_came_after(model: Path, traine
         trainer.update(make_batch_of(9))
         trainer.load_shards(*before)
         assert trainer.update(make_batch_of(seed)) == other.update(make_batch_of(seed))
-    assert _same(trainer.state()[0], other.state()[0])
+    assert _same(state_of(trainer)[0], state_of(other)[0])
 
 
 def _shard(trainer: Trainer) -> torch.Tensor:
@@ -281,24 +280,24 @@ def test_a_state_in_host_memory_makes_no_other_numbers_on_a_cpu(model: Path, tra
         assert host.update(make_batch_of(seed)) == there.update(make_batch_of(seed))
         assert torch.equal(_shard(host), _shard(there))
         assert host.offload() == there.offload() and host.restore() == there.restore()
-    assert _same(host.weights(), there.weights()) and _same(host.state()[0], there.state()[0])
+    assert _same(weights_of(host), weights_of(there)) and _same(state_of(host)[0], state_of(there)[0])
 
 
 @pytest.mark.parametrize("field", ["logprobs", "advantages"])
 def test_numbers_that_are_none_change_nothing(model: Path, trainers: list[Trainer], field: str) -> None:
     trainer = _trainer(trainers, model)
     trainer.update(make_batch_of(1))
-    before, info = trainer.state()
+    before, info = state_of(trainer)
     batch = make_batch_of(2)
     bad = dataclasses.replace(batch, **{field: torch.full_like(getattr(batch, field), float("nan"))})
     with pytest.raises(TrainingError, match=r"^update 1: .* are not all finite; no step was made$"):
         trainer.update(bad)
-    assert _same(trainer.state()[0], before) and trainer.state()[1] == info
+    assert _same(state_of(trainer)[0], before) and state_of(trainer)[1] == info
 
 
 def test_a_gradient_that_is_no_number_stops_the_step(model: Path, trainers: list[Trainer]) -> None:
     trainer, good = _trainer(trainers, model), _trainer(trainers, model)
-    tensors, info = trainer.state()
+    tensors, info = state_of(trainer)
     spoiled = tensors | {"weights.model.norm.weight": tensors["weights.model.norm.weight"] * float("nan")}
     trainer.load_state(spoiled, info)
     with pytest.raises(TrainingError, match=r"^update 0, minibatch 1 of 2: the gradient's norm is nan; its step was not made"):

@@ -19,7 +19,7 @@ from runtime.training.batch import Batch
 from runtime.training.loss import LogProbs, grpo_sums
 from runtime.training.output_layer import prepare_scoring, score_tokens
 from runtime.training.trainer import Trainer
-from tests.runtime.training.world import make_batch_of
+from tests.runtime.training.world import make_batch_of, state_of, weights_of
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # TRL has some of its own
 
@@ -114,9 +114,9 @@ def test_an_update_has_its_loss_and_gradient(model: Path, other: Any) -> None:
     trainer = Trainer(model, SETTINGS)
     try:
         trainer.update(make_batch_of(0))  # a model that has not moved has no KL term
-        other.model.load_state_dict(trainer.weights(), strict=True)
-        before, batch = trainer.state()[0], make_batch_of(1)
-        metrics, after = trainer.update(batch), trainer.state()[0]
+        other.model.load_state_dict(weights_of(trainer), strict=True)
+        before, batch = state_of(trainer)[0], make_batch_of(1)
+        metrics, after = trainer.update(batch), state_of(trainer)[0]
     finally:
         trainer.close()
     loss, gradients, _ = _of_trl(other, batch, drift=0.0)

@@ -14,6 +14,7 @@ import torch.multiprocessing as processes
 from runtime.engines.interface import Response
 from runtime.jobs.grpo_spec import Algorithm
 from runtime.training.batch import Batch, make_batch
+from runtime.training.group import whole
 from runtime.training.trainer import Trainer
 from tests.runtime.qwen import small_qwen
 
@@ -89,6 +90,21 @@ def _one(rank: int, work: Callable[..., Any], world: int, rendezvous: str, answe
     answers.put((rank, work(rank, world, rendezvous, *arguments)))
 
 
+def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:
+    """Copies of the whole weights on the CPU: all on rank 0, none on others; every rank calls it."""
+    first = trainer._rank == 0  # noqa: SLF001
+    data = torch.empty(trainer.layout.nbytes if first else 0, dtype=torch.uint8)
+    trainer.write_weights(data)
+    return trainer.layout.views(data) if first else {}
+
+
+def state_of(trainer: Trainer) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """What `load_state` takes: whole tensors on the CPU, on rank 0 alone, and the counts; every rank calls it."""
+    copies = {name: whole(tensor.detach()).to("cpu", copy=True) for name, tensor in trainer._state().items()}  # noqa: SLF001
+    with trainer.shards() as (_, info):
+        return copies if trainer._rank == 0 else {}, {name: info[name] for name in ("updates", "steps")}  # noqa: SLF001
+
+
 def updates(
     rank: int,
     world: int,
@@ -104,7 +120,7 @@ def updates(
     if state is not None:
         trainer.load_state({name: torch.from_numpy(array) for name, array in state[0].items()}, state[1])
     metrics = [trainer.update(make_batch_of(seed, responses)) for seed in seeds]
-    weights, (tensors, info) = trainer.weights(), trainer.state()
+    weights, (tensors, info) = weights_of(trainer), state_of(trainer)
     trainer.close()
     return metrics, _arrays(weights), _arrays(tensors), info
 

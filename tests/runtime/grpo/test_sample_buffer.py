@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from rollmux_env.errors import InputError
 from runtime.engines.interface import Response
-from runtime.grpo.buffer import Rollout, SampleBuffer, check_versions
-from runtime.grpo.messages import Rolled, Sampled
-from runtime.grpo.sample_files import read_rollouts, write_rollouts
+from runtime.grpo.asynchronous import SampleBuffer
+from runtime.grpo.messages import Rolled, Rollout, Sampled
+from runtime.grpo.state import read_rollouts, write_rollouts
+from runtime.grpo.training_worker import check_versions
 
 
 def put(buffer: SampleBuffer, number: int | None) -> None:
@@ -91,7 +92,7 @@ def test_s1_is_asserted_of_every_token(versions: list[int], trained: int, stalen
 def test_samples_are_read_as_they_were_written_with_the_version_of_every_token(tmp_path: Path) -> None:
     first = Response(0, (5, 6, 7), (-0.1, -1 / 3, -2.5), True, 4, (3, 3))
     second = Response(1, (9,), (-1e-7,), True, 3)
-    assert first.versions == (3, 3, 4) and first.versions_behind(4) == (3, 3) and first.versions_behind(5) == (3, 3, 4)
+    assert first.versions == (3, 3, 4)
     share = Sampled(1, ((1, 2), (1, 2)), (first, second), (1.0, 0.25))
     empty = Sampled(0, (), (), ())
     waiting = Rollout(4, Rolled(("a call",), [8, 11]))
