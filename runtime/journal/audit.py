@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,6 +23,7 @@ from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.errors import InputError, InvariantError
 from rollmux_env.replay.checks import check_state
+from rollmux_env.scheduler.facts import Drained, Undrained
 from rollmux_env.validation_errors import one_line
 from runtime.journal.facts import (
     LEASE,
@@ -30,7 +31,6 @@ from runtime.journal.facts import (
     Bound,
     Cancelled,
     Checkpointed,
-    Drained,
     Fact,
     Failed,
     Iteration,
@@ -40,12 +40,13 @@ from runtime.journal.facts import (
     Returned,
     SoloIteration,
     SyncSlice,
-    Undrained,
+    Told,
 )
 from runtime.journal.invariants import check_run
 from runtime.journal.record import RunRecord
 from runtime.journal.write import IMPOSSIBLE, JOURNAL, read_facts, record_of
 
+_Place = tuple[int, str, int]  # group, pool, number of the node within the group
 Outcome = Literal["done", "over_budget", "failed", "cancelled", "present"]
 
 
@@ -169,39 +170,44 @@ def _iterations(facts: Sequence[Fact], record: RunRecord) -> list[str]:
 
 def _nodes(facts: Sequence[Fact], record: RunRecord) -> list[str]:
     """A3: who has which node."""
-    problems = []
-    places: dict[str, tuple[int, str, int]] = {}
+    problems: list[str] = []
+    places: dict[str, _Place] = {}
     drained: set[str] = set()
     for fact in facts:
-        if isinstance(fact, Drained):
-            drained.add(fact.node)
-        elif isinstance(fact, Undrained):
-            drained.discard(fact.node)
-        elif isinstance(fact, Assigned):
-            place = fact.group, fact.pool, fact.number
-            if fact.node in drained:
-                problems.append(f"A3: at {fact.at_s:.3f} s {fact.node} becomes {_named(place)}, and it is drained")
-            if fact.node in places or place in places.values():
-                problems.append(f"A3: at {fact.at_s:.3f} s {fact.node} becomes {_named(place)}, and one of them is taken")
-            places[fact.node] = place
-        elif isinstance(fact, Returned):
-            if places.pop(fact.node, None) is None:
-                problems.append(f"A3: at {fact.at_s:.3f} s {fact.node} is given back, which nobody had")
-        elif isinstance(fact, Relaunched):
-            there = {node.name for node in fact.nodes}
-            places = {node: place for node, place in places.items() if node in there}
-        elif isinstance(fact, PhaseSlice):
-            foreign = [node for node in fact.nodes if node not in places or places[node][0] != fact.group]
-            if foreign:
-                problems.append(
-                    f"A3: job {fact.job_id} ran on {foreign[0]}, which was not of group {fact.group}, until {fact.end_s:.3f} s"
-                )
+        match fact:
+            case Told(facts=news):
+                for one in news:
+                    if isinstance(one, Drained | Undrained):
+                        drained = drained | one.names if isinstance(one, Drained) else drained - one.names
+            case Assigned():
+                problems += _assign(fact, places, drained)
+            case Returned(at_s=at_s, node=node):
+                if places.pop(node, None) is None:
+                    problems.append(f"A3: at {at_s:.3f} s {node} is given back, which nobody had")
+            case Relaunched(nodes=nodes):
+                there = {node.name for node in nodes}
+                places = {node: place for node, place in places.items() if node in there}
+            case PhaseSlice(job_id=job_id, group=group, end_s=end_s):
+                foreign = [node for node in fact.nodes if node not in places or places[node][0] != group]
+                if foreign:
+                    problems.append(f"A3: job {job_id} ran on {foreign[0]}, which was not of group {group}, until {end_s:.3f} s")
     if _done(record):
         problems += [f"A3: {node} is {_named(place)} when the run has ended" for node, place in places.items()]
     return problems
 
 
-def _named(place: tuple[int, str, int]) -> str:
+def _assign(fact: Assigned, places: dict[str, _Place], drained: Collection[str]) -> Iterator[str]:
+    """A node gets a place."""
+    place = fact.group, fact.pool, fact.number
+    begins = f"A3: at {fact.at_s:.3f} s {fact.node} becomes {_named(place)}"
+    if fact.node in drained:
+        yield f"{begins}, and it is drained"
+    if fact.node in places or place in places.values():
+        yield f"{begins}, and one of them is taken"
+    places[fact.node] = place
+
+
+def _named(place: _Place) -> str:
     group, pool, number = place
     return f"{pool} node {number} of {'those lent' if group == LEASE else f'group {group}'}"
 

@@ -1,5 +1,6 @@
 """What happens in a run, a fact each: what the journal keeps, in the order in which it happened.
 
+`Told` is what the scheduler was told, and the events behind it are what it made of that. All else is what a driver alone knows.
 A new fact is a class here, in `Fact`, and a field of `RunRecord`; a test holds them together.
 
 Times are seconds since the run began, by the coordinator's clock, which stands still between a kill and a resume.
@@ -8,26 +9,47 @@ Times are seconds since the run began, by the coordinator's clock, which stands 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cache
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_args, get_type_hints
+
+from pydantic import BaseModel, PlainValidator, create_model
 
 from rollmux_env.cluster.events import Event
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
+from rollmux_env.scheduler import facts as scheduler_facts
+from rollmux_env.scheduler.members import HoldName
 from rollmux_env.scheduler.nodes import LEASE as LEASE
 from rollmux_env.scheduler.nodes import Assigned as Assigned
 from rollmux_env.scheduler.nodes import Returned as Returned
 from rollmux_env.scheduler.shares import Span as Span
 from runtime.jobs.spec import JobSpec
-from runtime.journal.lease_facts import Attached as Attached
-from runtime.journal.lease_facts import Confined as Confined
-from runtime.journal.lease_facts import Continued as Continued
-from runtime.journal.lease_facts import Exceeded as Exceeded
-from runtime.journal.lease_facts import Freed as Freed
-from runtime.journal.lease_facts import Granted as Granted
-from runtime.journal.lease_facts import LeaseEnded as LeaseEnded
-from runtime.journal.lease_facts import Suspected as Suspected
 from runtime.machine import Node, Pool
 from runtime.residency.choice import Waits
+
+_TOLD: dict[str, type[scheduler_facts.Fact]] = {kind.__name__: kind for kind in get_args(scheduler_facts.Fact)}
+
+
+def _told_of_json(value: Any) -> scheduler_facts.Fact:
+    """The fact of the scheduler's that the journal has so.
+
+    Raises:
+        ValueError: there is no such fact.
+    """
+    if not isinstance(value, dict) or value.get("kind") not in _TOLD:
+        raise ValueError("the scheduler can be told no such fact")
+    kind = _TOLD[value["kind"]]
+    fields = _fields(value["kind"])(**{name: one for name, one in value.items() if name != "kind"})
+    return kind(**{name: getattr(fields, name) for name in kind._fields})
+
+
+@cache
+def _fields(name: str) -> type[BaseModel]:
+    """What checks the fields of a fact of the scheduler's; nodes are those of the runtime."""
+    kind = _TOLD[name]
+    hints = get_type_hints(kind, localns={"PoolNode": Node, "DispatchPolicy": object})
+    fields: dict[str, Any] = {one: (hints[one], kind._field_defaults.get(one, ...)) for one in kind._fields}
+    return cast("type[BaseModel]", create_model(name, **fields))
 
 
 @dataclass(frozen=True)
@@ -70,6 +92,34 @@ class Relaunched:
 
 
 @dataclass(frozen=True)
+class Told:
+    """What the scheduler was told at an instant. Behind it come the events that followed.
+
+    Attributes:
+        facts: read back, `Unprofiled` says only whether there was a rule.
+        permits: that it gave then: ids of jobs, and phases.
+        stopped: it gives none any more, or none yet, for the sake of nodes that a lost lease may still use.
+    """
+
+    at_s: float
+    facts: tuple[Annotated[scheduler_facts.Fact, PlainValidator(_told_of_json)], ...]
+    permits: tuple[tuple[str, HoldName], ...] = ()
+    stopped: bool = False
+
+
+@dataclass(frozen=True)
+class Restored:
+    """The scheduler of a run that goes on has taken over the groups and the queue.
+
+    Attributes:
+        gone: ids of the jobs that had ended before.
+    """
+
+    at_s: float
+    gone: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Submitted:
     """A job is to be run.
 
@@ -79,42 +129,6 @@ class Submitted:
 
     at_s: float
     spec: JobSpec
-
-
-@dataclass(frozen=True)
-class Drained:
-    """A node gets no new jobs, and those on it are to leave it.
-
-    Attributes:
-        node: its name.
-    """
-
-    at_s: float
-    node: str
-
-
-@dataclass(frozen=True)
-class Undrained:
-    """A node gets jobs again.
-
-    Attributes:
-        node: its name.
-    """
-
-    at_s: float
-    node: str
-
-
-@dataclass(frozen=True)
-class Joined:
-    """More nodes are there.
-
-    Attributes:
-        nodes: those alone that have come.
-    """
-
-    at_s: float
-    nodes: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
@@ -199,6 +213,12 @@ class PhaseSlice:
     def node_spans(self) -> tuple[Span, ...]:
         """What it held of its nodes and when."""
         return self.spans or tuple(Span(node, self.start_s, self.end_s, 1.0, False) for node in self.nodes)
+
+    @property
+    def busy_s(self) -> float:
+        """Node-seconds in which it ran."""
+        spans = ((span.share, max(span.from_s, self.run_s), min(span.until_s, self.done_s)) for span in self.node_spans())
+        return sum(share * max(0.0, until_s - from_s) for share, from_s, until_s in spans)
 
 
 @dataclass(frozen=True)
@@ -362,14 +382,127 @@ class Bound:
         return sum(self.alone_s) / max(self.parallel_s)
 
 
+class OwnProcess(NamedTuple):
+    """A process of an owner.
+
+    Attributes:
+        started: when the machine started it, in clock ticks since it was booted; 0 where it cannot be seen from here.
+    """
+
+    pid: int
+    started: int
+
+
+@dataclass(frozen=True)
+class Attached:
+    """An owner has a lease of its job's place; again with the same lease, its processes are known anew.
+
+    Attributes:
+        lease: its id. host: where the owner says that it is. boot: the machine and its uptime, as `runtime.machine.boot_id`,
+            where that is this one; else empty. processes: those that it has named. nodes: names of the nodes of the place.
+    """
+
+    at_s: float
+    job_id: str
+    lease: str
+    host: str
+    boot: str
+    processes: tuple[OwnProcess, ...]
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Exceeded:
+    """A job keeps more memory of its nodes' GPUs than it has stated: from now on it is alone in its group.
+
+    Attributes:
+        phase: of which it is. device_gb, stated_gb: what it keeps, and what it has stated, GB.
+    """
+
+    at_s: float
+    job_id: str
+    phase: HoldName
+    device_gb: float
+    stated_gb: float
+
+    @property
+    def why(self) -> str:
+        """In words; one line."""
+        keeps = f"keeps {self.device_gb:.2f} GB of its {self.phase} nodes' GPUs"
+        return f"{keeps} and has stated {self.stated_gb:.2f} GB: alone in its group"
+
+
+@dataclass(frozen=True)
+class Granted:
+    """An owner is being told that it may run a phase.
+
+    Attributes:
+        phase, iteration: which. extra: a rollout that counts no iteration.
+        asked_s, start_s, switched: as of `PhaseSlice`, which says later that it is over.
+    """
+
+    at_s: float
+    job_id: str
+    lease: str
+    phase: HoldName
+    iteration: int
+    extra: bool
+    asked_s: float
+    start_s: float
+    switched: bool
+
+
+@dataclass(frozen=True)
+class LeaseEnded:
+    """A lease is over.
+
+    Attributes:
+        done: so is the job, as its owner says. why: one line.
+    """
+
+    at_s: float
+    job_id: str
+    lease: str
+    done: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Suspected:
+    """Nodes that a lease held when it was lost: nobody gets them until it is known that its owner does not use them.
+
+    Attributes:
+        nodes: their names.
+    """
+
+    at_s: float
+    job_id: str
+    lease: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Freed:
+    """Nodes that a lost lease held are not used by its owner any more.
+
+    Attributes:
+        nodes: their names. why: how that is known; one line.
+    """
+
+    at_s: float
+    job_id: str
+    lease: str
+    nodes: tuple[str, ...]
+    why: str
+
+
 Fact = (
     Started
-    | Submitted
     | Relaunched
+    | Told
+    | Restored
+    | Submitted
     | Cancelled
-    | Drained
-    | Undrained
-    | Joined
     | Profiled
     | Bound
     | Assigned
@@ -385,12 +518,10 @@ Fact = (
     | Failed
     | Ended
     | Attached
-    | Confined
     | Exceeded
     | Granted
     | LeaseEnded
     | Suspected
     | Freed
-    | Continued
     | Event
 )

@@ -14,7 +14,7 @@ import os
 import sqlite3
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,22 +26,13 @@ from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.files import private_opener
+from rollmux_env.scheduler import facts as scheduler_facts
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import JobSpec
-from runtime.journal.facts import (
-    Ended,
-    Fact,
-    Granted,
-    Iteration,
-    PhaseSlice,
-    Relaunched,
-    Restarted,
-    Started,
-    SyncSlice,
-)
+from runtime.journal.facts import Ended, Fact, Granted, Iteration, PhaseSlice, Relaunched, Restarted, Started, SyncSlice, Told
 from runtime.journal.read import JOURNAL as JOURNAL
 from runtime.journal.read import SCHEMA as SCHEMA
-from runtime.journal.read import TABLE, connect, upgrade
+from runtime.journal.read import TABLE, check_version, connect
 from runtime.journal.read import is_begun as is_begun
 from runtime.journal.read import read_facts as read_facts
 from runtime.journal.record import RunRecord, fields_of_kinds
@@ -49,7 +40,11 @@ from runtime.journal.record import RunRecord, fields_of_kinds
 DRIVER_LOCK = "driver.lock"  # of the process that a run or a service was started by
 LOCK = "journal.lock"
 _BATCHED = (PhaseSlice, SyncSlice, Iteration, Progressed, Ticked, Granted)  # who waits for one of them flushes
-_BATCH = 32  # facts; more of the batched kinds are never lost
+_AT_ONCE = (  # what must not be forgotten of what the scheduler was told, and follows from nothing else
+    *(scheduler_facts.Confined, scheduler_facts.Continued, scheduler_facts.Absent),
+    *(scheduler_facts.Drained, scheduler_facts.Undrained, scheduler_facts.Joined),
+)
+_BATCH = 64  # facts; more of the batched kinds are never lost
 _RECENT = 5000  # facts that are kept as they were written
 IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)  # of an event
 _PASSING = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
@@ -95,7 +90,7 @@ class Journal:
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
             if resume:
-                upgrade(self._database, name)
+                check_version(self._database, name)
             else:
                 self._database.execute("BEGIN IMMEDIATE")
                 self._database.execute(TABLE)
@@ -117,7 +112,7 @@ class Journal:
         """
         before = len(self._unwritten)
         self._unwritten += [(type(fact).__name__, json.dumps(_plain(fact), separators=(",", ":"))) for fact in facts]
-        if len(self._unwritten) >= _BATCH or not all(isinstance(fact, _BATCHED) for fact in facts):
+        if len(self._unwritten) >= _BATCH or not all(map(_may_wait, facts)):
             try:
                 self.flush()
             except InputError:
@@ -266,6 +261,12 @@ def state_of(record: RunRecord) -> State:
     return state
 
 
+def _may_wait(fact: Fact) -> bool:
+    if isinstance(fact, Told):
+        return not any(isinstance(one, _AT_ONCE) for one in fact.facts)
+    return isinstance(fact, _BATCHED)
+
+
 def _plain(value: Any) -> Any:
     """A fact as JSON has it."""
     if isinstance(value, BaseModel):
@@ -273,8 +274,15 @@ def _plain(value: Any) -> Any:
         return value.model_dump(mode="json", exclude_none=True, exclude_unset=as_given, by_alias=True)
     if dataclasses.is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, scheduler_facts.Fact):
+        fields = value._asdict()
+        if fields.get("rule") is not None:
+            fields["rule"] = True
+        return {"kind": type(value).__name__, **_plain(fields)}
+    if isinstance(value, frozenset):
+        return [_plain(part) for part in sorted(value)]
     if isinstance(value, tuple | list):
         return [_plain(part) for part in value]
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _plain(part) for key, part in value.items()}
     return value

@@ -67,7 +67,7 @@ class RunDriver:
         nodes, state = NodePool(plan.nodes), observed_state(plan.policy, plan.cluster)
         try:
             if plan.resume:
-                self.record, state = recall(plan, nodes)
+                self.record, state, nodes = recall(plan)
 
             def hands(run: RunState) -> JobLifecycle:
                 self._ledger = Ledger(run)

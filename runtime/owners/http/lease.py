@@ -9,7 +9,7 @@ from rollmux_client import ATTACHMENT, Turns
 
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
-from runtime.journal.lease_facts import OwnProcess
+from runtime.journal.facts import OwnProcess
 
 
 @dataclass(eq=False)
@@ -37,7 +37,7 @@ class Owner:
     """Who has a lease.
 
     Attributes:
-        host, boot, processes: as of `runtime.journal.lease_facts.Attached`.
+        host, boot, processes: as of `runtime.journal.facts.Attached`.
     """
 
     host: str = ""

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from runtime.journal.lease_facts import OwnProcess
+from runtime.journal.facts import OwnProcess
 from runtime.machine import boot_id
 from runtime.owners.http.lease import Owner
 

@@ -66,7 +66,7 @@ def continue_leases(ledger: Ledger, record: RunRecord) -> None:
             ledger.suspected[handle.id] = lease
         lease.sign_s = stay.since_s = now_s
         turns = lease.turns
-        run.follow(continued(handle, run.log.now(), turns.rollouts, turns.trainings, turns.open))
+        run.follow(continued(handle, turns.rollouts, turns.trainings, turns.open))
         if handle.id in over:
             if not lease.ended:
                 lease.go("stop")
