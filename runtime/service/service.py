@@ -21,7 +21,6 @@ from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Submitted
 from runtime.journal.write import Unwritable
 from runtime.machine import Node
-from runtime.metrics import Sample
 from runtime.owners.http.leases import Leases
 from runtime.refusals import Conflict, NotFound, Unprocessable
 from runtime.run.driver import RunDriver
@@ -276,10 +275,10 @@ class Service:
         """
         return state_of_job(self._running()[1], self._figures, self._handle_of(job_id))
 
-    async def metrics(self) -> list[Sample]:
-        """The figures that are exported to Prometheus."""
+    async def metrics(self) -> str:
+        """The figures that are exported to Prometheus, as text."""
         self._gauge()
-        return self._figures.metrics.read()
+        return self._figures.metrics.text()
 
     async def news(self, behind: int) -> list[str]:
         """Lines about what has happened, those after the first `behind`, as far as they are still known."""

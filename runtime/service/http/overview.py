@@ -7,9 +7,9 @@ from typing import Annotated
 from pydantic import Field
 from starlette.responses import Response
 
+from runtime.metrics import CONTENT_TYPE
 from runtime.service.http.answers import JSON, answer, answer_in_steps
 from runtime.service.http.operations import Call, Operation, Query, WaitS
-from runtime.service.prometheus import CONTENT_TYPE, to_text
 from runtime.service.tokens import Right
 
 
@@ -42,7 +42,7 @@ def _checked(body: str) -> str:
 
 
 async def _metrics(call: Call) -> Response:
-    return Response(to_text(await call.service.metrics()), headers={"Content-Type": CONTENT_TYPE})
+    return Response(await call.service.metrics(), headers={"Content-Type": CONTENT_TYPE})
 
 
 OPERATIONS = (
