@@ -38,7 +38,6 @@ from runtime.journal.facts import (
     Relaunched,
     Restarted,
     Returned,
-    SoloIteration,
     SyncSlice,
     Told,
 )
@@ -234,8 +233,7 @@ def _clock(facts: Sequence[Fact]) -> list[str]:
     for fact in facts:
         if isinstance(fact, Bound | SyncSlice):  # a sync's times are by the job's own clock
             continue
-        at_s = fact.end_s if isinstance(fact, PhaseSlice | Iteration | SoloIteration) else fact.at_s
-        if at_s < last_s:
-            problems.append(f"A5: {type(fact).__name__} at {at_s:.6f} s comes after {last_s:.6f} s")
-        last_s = at_s
+        if fact.at_s < last_s:
+            problems.append(f"A5: {type(fact).__name__} at {fact.at_s:.6f} s comes after {last_s:.6f} s")
+        last_s = fact.at_s
     return problems

@@ -1,7 +1,7 @@
 """What happens in a run, a fact each: what the journal keeps, in the order in which it happened.
 
 `Told` is what the scheduler was told, and the events behind it are what it made of that. All else is what a driver alone knows.
-A new fact is a class here, in `Fact`, and a field of `RunRecord`; a test holds them together.
+A new fact is a class here, and a field of `RunRecord`; a test holds them together.
 
 Times are seconds since the run began, by the coordinator's clock, which stands still between a kill and a resume.
 """
@@ -53,7 +53,26 @@ def _fields(name: str) -> type[BaseModel]:
 
 
 @dataclass(frozen=True)
-class Started:
+class _Timed:
+    at_s: float
+
+
+@dataclass(frozen=True)
+class _OfJob(_Timed):
+    job_id: str
+
+
+class _Lasted:
+    end_s: float
+
+    @property
+    def at_s(self) -> float:
+        """When it was over."""
+        return self.end_s
+
+
+@dataclass(frozen=True)
+class Started(_Timed):
     """The first fact of a run.
 
     Attributes:
@@ -65,7 +84,6 @@ class Started:
         seed: of policies that draw at random.
     """
 
-    at_s: float
     wall_s: float
     policy: str
     dispatch: str
@@ -76,7 +94,7 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Relaunched:
+class Relaunched(_Timed):
     """The run goes on after its end, whatever that was: a kill, a stop, a power cut.
 
     Attributes:
@@ -85,14 +103,13 @@ class Relaunched:
         versions: as in `Started`.
     """
 
-    at_s: float
     wall_s: float
     nodes: tuple[Node, ...]
     versions: dict[str, str]
 
 
 @dataclass(frozen=True)
-class Told:
+class Told(_Timed):
     """What the scheduler was told at an instant. Behind it come the events that followed.
 
     Attributes:
@@ -101,46 +118,40 @@ class Told:
         stopped: it gives none any more, or none yet, for the sake of nodes that a lost lease may still use.
     """
 
-    at_s: float
     facts: tuple[Annotated[scheduler_facts.Fact, PlainValidator(_told_of_json)], ...]
     permits: tuple[tuple[str, HoldName], ...] = ()
     stopped: bool = False
 
 
 @dataclass(frozen=True)
-class Restored:
+class Restored(_Timed):
     """The scheduler of a run that goes on has taken over the groups and the queue.
 
     Attributes:
         gone: ids of the jobs that had ended before.
     """
 
-    at_s: float
     gone: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Submitted:
+class Submitted(_Timed):
     """A job is to be run.
 
     Attributes:
         spec: all of it, as its job file says; its `arrival_s` counts from the run's beginning.
     """
 
-    at_s: float
     spec: JobSpec
 
 
 @dataclass(frozen=True)
-class Cancelled:
+class Cancelled(_OfJob):
     """A user wants a job no longer."""
-
-    at_s: float
-    job_id: str
 
 
 @dataclass(frozen=True)
-class Profiled:
+class Profiled(_Timed):
     """A job is known by its worst case from now on.
 
     Attributes:
@@ -151,7 +162,6 @@ class Profiled:
         without_core: phases that had no core for a good part of their seconds, twice: these are without that wait, and not cached.
     """
 
-    at_s: float
     job: Job
     cached: bool
     waits: dict[Pool, Waits] = field(default_factory=dict)
@@ -160,7 +170,7 @@ class Profiled:
 
 
 @dataclass(frozen=True)
-class PhaseSlice:
+class PhaseSlice(_Lasted):
     """A phase that held its nodes.
 
     Attributes:
@@ -222,15 +232,13 @@ class PhaseSlice:
 
 
 @dataclass(frozen=True)
-class Offloaded:
+class Offloaded(_OfJob):
     """State that had stayed on the devices of a phase has left them, since somebody needs the room.
 
     Attributes:
         pool: of the phase. nodes: names. seconds: it took. host_gb, device_gb: as of `PhaseSlice`, since then.
     """
 
-    at_s: float
-    job_id: str
     pool: Pool
     nodes: tuple[str, ...]
     seconds: float
@@ -239,7 +247,7 @@ class Offloaded:
 
 
 @dataclass(frozen=True)
-class SyncSlice:
+class SyncSlice(_Lasted):
     """Weights on their way to the rollout nodes.
 
     Attributes:
@@ -258,7 +266,7 @@ class SyncSlice:
 
 
 @dataclass(frozen=True)
-class Iteration:
+class Iteration(_Lasted):
     """An iteration is done: rollout, training and sync.
 
     Attributes:
@@ -277,7 +285,7 @@ class Iteration:
 
 
 @dataclass(frozen=True)
-class SoloIteration:
+class SoloIteration(_Lasted):
     """An iteration that a job has done behind its last one, alone on the machine; it counts for nothing else.
 
     Attributes:
@@ -291,35 +299,31 @@ class SoloIteration:
 
 
 @dataclass(frozen=True)
-class Checkpointed:
+class Checkpointed(_OfJob):
     """What a job is after some iterations is on the disk.
 
     Attributes:
         iterations: how many it had done. seconds: how long writing took. gb: how much it is, GB.
     """
 
-    at_s: float
-    job_id: str
     iterations: int
     seconds: float
     gb: float
 
 
 @dataclass(frozen=True)
-class Absent:
+class Absent(_OfJob):
     """A job waits for room for its checkpoint: until it is ready for a rollout it takes no part in the turns of its group.
 
     Attributes:
         why: what the system says; one line.
     """
 
-    at_s: float
-    job_id: str
     why: str
 
 
 @dataclass(frozen=True)
-class Restarted:
+class Restarted(_OfJob):
     """A job is made anew after its processes have ended, and goes on from its last checkpoint; without one it begins again.
 
     Attributes:
@@ -327,14 +331,12 @@ class Restarted:
         why: one line.
     """
 
-    at_s: float
-    job_id: str
     iteration: int
     why: str
 
 
 @dataclass(frozen=True)
-class Failed:
+class Failed(_OfJob):
     """A job has failed, alone.
 
     Attributes:
@@ -343,22 +345,19 @@ class Failed:
         problem: one line. details: a traceback, or nothing.
     """
 
-    at_s: float
-    job_id: str
     where: str
     problem: str
     details: str = ""
 
 
 @dataclass(frozen=True)
-class Ended:
+class Ended(_Timed):
     """The last fact of a run that was not killed; of one that was stopped, until it is resumed.
 
     Attributes:
         outcome: `done` (some jobs may have failed), or `stopped` by the user.
     """
 
-    at_s: float
     outcome: Literal["done", "stopped"]
 
 
@@ -394,7 +393,7 @@ class OwnProcess(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Attached:
+class Attached(_OfJob):
     """An owner has a lease of its job's place; again with the same lease, its processes are known anew.
 
     Attributes:
@@ -402,8 +401,6 @@ class Attached:
             where that is this one; else empty. processes: those that it has named. nodes: names of the nodes of the place.
     """
 
-    at_s: float
-    job_id: str
     lease: str
     host: str
     boot: str
@@ -412,15 +409,13 @@ class Attached:
 
 
 @dataclass(frozen=True)
-class Exceeded:
+class Exceeded(_OfJob):
     """A job keeps more memory of its nodes' GPUs than it has stated: from now on it is alone in its group.
 
     Attributes:
         phase: of which it is. device_gb, stated_gb: what it keeps, and what it has stated, GB.
     """
 
-    at_s: float
-    job_id: str
     phase: HoldName
     device_gb: float
     stated_gb: float
@@ -433,7 +428,7 @@ class Exceeded:
 
 
 @dataclass(frozen=True)
-class Granted:
+class Granted(_OfJob):
     """An owner is being told that it may run a phase.
 
     Attributes:
@@ -441,8 +436,6 @@ class Granted:
         asked_s, start_s, switched: as of `PhaseSlice`, which says later that it is over.
     """
 
-    at_s: float
-    job_id: str
     lease: str
     phase: HoldName
     iteration: int
@@ -453,75 +446,50 @@ class Granted:
 
 
 @dataclass(frozen=True)
-class LeaseEnded:
+class LeaseEnded(_OfJob):
     """A lease is over.
 
     Attributes:
         done: so is the job, as its owner says. why: one line.
     """
 
-    at_s: float
-    job_id: str
     lease: str
     done: bool
     why: str
 
 
 @dataclass(frozen=True)
-class Suspected:
+class Suspected(_OfJob):
     """Nodes that a lease held when it was lost: nobody gets them until it is known that its owner does not use them.
 
     Attributes:
         nodes: their names.
     """
 
-    at_s: float
-    job_id: str
     lease: str
     nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Freed:
+class Freed(_OfJob):
     """Nodes that a lost lease held are not used by its owner any more.
 
     Attributes:
         nodes: their names. why: how that is known; one line.
     """
 
-    at_s: float
-    job_id: str
     lease: str
     nodes: tuple[str, ...]
     why: str
 
 
-Fact = (
-    Started
-    | Relaunched
-    | Told
-    | Restored
-    | Submitted
-    | Cancelled
-    | Profiled
-    | Bound
-    | Assigned
-    | Returned
-    | PhaseSlice
-    | Offloaded
-    | SyncSlice
-    | Iteration
-    | SoloIteration
-    | Checkpointed
-    | Absent
-    | Restarted
-    | Failed
-    | Ended
-    | Attached
-    | Exceeded
-    | Granted
-    | LeaseEnded
-    | Suspected
-    | Freed
-    | Event
-)
+Fact = _Timed | _Lasted | Bound | Assigned | Returned | Event
+
+
+def _kinds(base: type) -> list[type]:
+    """The classes below one that have none below them."""
+    classes: list[type] = base.__subclasses__()
+    return [kind for one in classes for kind in _kinds(one) or [one]]
+
+
+KINDS: tuple[type, ...] = (*_kinds(_Timed), *_kinds(_Lasted), Bound, Assigned, Returned, *get_args(Event))

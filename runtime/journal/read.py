@@ -6,22 +6,21 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from rollmux_env.cluster.events import Event
 from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular
 from rollmux_env.validation_errors import describe, one_line
-from runtime.journal.facts import Fact
+from runtime.journal.facts import KINDS, Fact
 
 JOURNAL = "journal.sqlite"
 SCHEMA = 3
 TABLE = "CREATE TABLE facts (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL)"
 _LARGEST = 64 << 20  # bytes of a fact
 _OF_A_RUN = ("checkpoints/*/*/checkpoint.json", "logs/*/*.log")  # what there is only where a journal has held facts
-_KINDS: dict[str, type] = {kind.__name__: kind for kind in (*get_args(Event), *get_args(Fact)) if isinstance(kind, type)}
+_KINDS = {kind.__name__: kind for kind in KINDS}
 
 
 class DamagedJournal(InputError):

@@ -110,9 +110,8 @@ class RunRecord:
     @property
     def last_s(self) -> float:
         """The last time that the record knows, seconds."""
-        every = (fact for name in {*fields_of_kinds().values(), "repeated"} for fact in getattr(self, name))
-        times = (float(getattr(fact, "at_s", getattr(fact, "end_s", 0.0))) for fact in every)
-        return max(self.ended.at_s if self.ended else 0.0, *times, 0.0)
+        every = [fact for name in {*fields_of_kinds().values(), "repeated"} - {"bounds"} for fact in getattr(self, name)]
+        return max(float(fact.at_s) for fact in (*every, self.ended or self.started))
 
     def wall_s(self, at_s: float) -> float:
         """Seconds since 1970 at a time of the run."""
