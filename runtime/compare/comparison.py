@@ -56,7 +56,8 @@ def compare(record: RunRecord) -> dict[str, Any]:
         InputError: too little was run to the end, or a job was placed twice; one line.
     """
     record = until_interrupted(record)
-    places = places_of(record)
+    stays = stays_of(record)
+    places = places_of(record, stays)
     done = {job_id: record.iterations_of(job_id) for job_id in places.first}
     if not done:
         raise InputError("compare: no job was placed in this run")
@@ -64,7 +65,6 @@ def compare(record: RunRecord) -> dict[str, Any]:
         if len(iterations) < 2:
             raise InputError(f"compare: job {job_id} has done {len(iterations)} iterations; two or more are needed of each")
     prefix = {job_id: seen_iterations(len(iterations)) for job_id, iterations in done.items()}
-    stays = stays_of(record)
     predicted = _predict(record, places, prefix, foretell(record, places, stays, prefix))
     measured = {job_id: measured_parts(record, job_id) for job_id in done}
     ends_s = {job_id: [one.end_s for one in iterations] for job_id, iterations in done.items()}
@@ -129,7 +129,7 @@ def _shapes(
     job = record.jobs[job_id]
     by_place: dict[tuple[int, int], list[int]] = {}
     for number, done in enumerate(record.iterations_of(job_id)):
-        stay = stays[stay_at(stays, done.end_s)]
+        stay = stay_at(stays, done.end_s)
         if number >= first:
             by_place.setdefault((stay.shape, stay.training_nodes), []).append(number)
     rows = []

@@ -84,7 +84,7 @@ def foretell(record: RunRecord, places: Places, stays: Mapping[str, Sequence[Sta
     for job_id in sorted(prefix, key=lambda job_id: admitted_s[job_id]):
         job, moves = record.jobs[job_id], job_id in places.moves
         early = {number: own for number, own in slices_of(record, job_id).items() if number < prefix[job_id]}
-        shapes = {number: stays[job_id][stay_at(stays[job_id], own[-1].end_s)].shape for number, own in early.items()}
+        shapes = {number: stay_at(stays[job_id], own[-1].end_s).shape for number, own in early.items()}
         forecast = forecast_phases(job, early, shapes, moves)
         first = forecast[places.first[job_id].shape]
         begins_cold = any(part.cold for part in early.get(0, ()) if part.phase == "rollout")
