@@ -7,9 +7,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from runtime.bounded_file import append_bounded
 from runtime.execution.messages import Order
-from runtime.output import LARGEST, LOGS, SERVICE_LOG
+from runtime.output import LARGEST, LOGS, SERVICE_LOG, append_bounded
 
 SHOWN = ("reward", "eval_reward", "loss")
 """Metrics that come first in a line, and alone on the console."""

@@ -11,7 +11,6 @@ from typing import Any
 import ray
 
 from rollmux_env.errors import InputError
-from runtime.answers import result_of
 from runtime.execution.nodes import find_nodes
 from runtime.execution.ray_health import RayDied, shut_down
 from runtime.machine import Node, Pool
@@ -21,7 +20,7 @@ from runtime.service.joining import join
 from runtime.service.listening import Listening, listening_of, remember
 from runtime.service.plan import ServiceOptions, service_plan
 from runtime.service.service import Service
-from runtime.signals import check_signals, shielded
+from runtime.signals import check_signals, result_of, shielded
 
 _SETTLED_S = 30.0  # a coordinator that dies sooner would die again
 
