@@ -12,7 +12,6 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from policies.dispatch import make_dispatch
-from rollmux_env.cluster.events import Admitted
 from rollmux_env.errors import InputError
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.report.job_shapes import shape_in_use
@@ -108,7 +107,7 @@ def makespan_s(ends_s: Mapping[str, Sequence[float]], prefix: Mapping[str, int])
 def _predict(record: RunRecord, places: Places, prefix: Mapping[str, int], foretold: Foretold) -> Prediction:
     """Replay what is foretold, with many seeds."""
     dispatch = make_dispatch(record.started.dispatch)
-    begin_s = {event.job_id: event.at_s for event in record.log if isinstance(event, Admitted)}
+    begin_s = {job_id: stay.from_s for job_id, stay in places.first.items()}
     whole_s = {job_id: [one.end_s - one.start_s for one in record.iterations_of(job_id)] for job_id in places.moves}
     iteration_s = {job_id: fmean(seconds) for job_id, seconds in whole_s.items()}
     replayed: list[dict[str, list[Parts]]] = []

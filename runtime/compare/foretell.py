@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollmux_env.cluster.events import Admitted
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.keys.job import Job
 from rollmux_env.scenario import Scenario
@@ -78,25 +77,21 @@ def foretell(record: RunRecord, places: Places, stays: Mapping[str, Sequence[Sta
         stays: of each job, as `runtime.stays.stays_of` tells them.
         prefix: how many iterations of each job may be looked at; jobs that are not in it are left out.
     """
-    admitted_s = {event.job_id: event.at_s for event in record.log if isinstance(event, Admitted)}
     jobs: list[Job] = []
     fixed: dict[str, Fixed] = {}
-    for job_id in sorted(prefix, key=lambda job_id: admitted_s[job_id]):
+    for job_id in sorted(prefix, key=lambda job_id: places.first[job_id].from_s):
         job, moves = record.jobs[job_id], job_id in places.moves
-        early = {number: own for number, own in slices_of(record, job_id).items() if number < prefix[job_id]}
+        early = slices_of(record, job_id, prefix[job_id])
         shapes = {number: stay_at(stays[job_id], own[-1].end_s).shape for number, own in early.items()}
         forecast = forecast_phases(job, early, shapes, moves)
         first = forecast[places.first[job_id].shape]
         begins_cold = any(part.cold for part in early.get(0, ()) if part.phase == "rollout")
         early_s = 0.0 if begins_cold or not moves else sum(one.phase.switch.cold_s for one in first)
-        beside = measured_parts(record, job_id)[: prefix[job_id]]
-        beside = beside[1:] or beside
-        sync_s = fmean(part.sync for part in beside)
-        other_s = max(-sync_s, fmean(part.other for part in beside))
+        sync_s, other_s = _beside_s(record, job_id, prefix[job_id])
         fixed[job_id] = Fixed(first.rollout.switch_s, first.training.switch_s, sync_s, other_s)
         after_s = jobs[-1].arrival_s if jobs else 0.0  # the order of arrivals stays
         values: dict[str, Any] = {
-            "arrival_s": max(after_s, admitted_s[job_id] - early_s),
+            "arrival_s": max(after_s, places.first[job_id].from_s - early_s),
             "iterations": len(record.iterations_of(job_id)),
             "rollout": forecast[0].rollout.phase,
             "training": forecast[0].training.phase,
@@ -112,6 +107,14 @@ def foretell(record: RunRecord, places: Places, stays: Mapping[str, Sequence[Sta
     return Foretold(Scenario(version=1, cluster=cluster, jobs=tuple(jobs)), _tails(record, prefix), fixed)
 
 
+def _beside_s(record: RunRecord, job_id: str, count: int) -> tuple[float, float]:
+    """Seconds of a sync, and of what else comes between the phases of an iteration, as the first ones show."""
+    parts = measured_parts(record, job_id)[:count]
+    usual = parts[1:] or parts
+    sync_s = fmean(part.sync for part in usual)
+    return sync_s, max(-sync_s, fmean(part.other for part in usual))
+
+
 def _tails(record: RunRecord, prefix: Mapping[str, int]) -> TailModel | None:
     """How tails went in the first iterations, in the mean over all jobs; None where there was none.
 
@@ -120,7 +123,7 @@ def _tails(record: RunRecord, prefix: Mapping[str, int]) -> TailModel | None:
     rollouts = [
         part
         for job_id, count in prefix.items()
-        for part in chain.from_iterable(own for number, own in slices_of(record, job_id).items() if number < count)
+        for part in chain.from_iterable(slices_of(record, job_id, count).values())
         if part.phase == "rollout" and not part.cold
     ]
     after: dict[bool, list[float]] = {True: [], False: []}  # shares of the seconds: somebody was waiting, or not

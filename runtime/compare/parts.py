@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from math import inf
 from statistics import fmean
 from typing import NamedTuple
 
@@ -36,11 +37,11 @@ def mean_parts(parts: Sequence[Parts]) -> Parts:
     return Parts(*(fmean(column) for column in zip(*parts, strict=True)))
 
 
-def slices_of(record: RunRecord, job_id: str) -> dict[int, list[PhaseSlice]]:
-    """The phases of a job by iteration, without those of its profile and those that failed."""
+def slices_of(record: RunRecord, job_id: str, count: float = inf) -> dict[int, list[PhaseSlice]]:
+    """The phases of a job by iteration, of the first so many, without those of its profile and those that failed."""
     slices: dict[int, list[PhaseSlice]] = defaultdict(list)
     for part in record.phases:
-        if part.job_id == job_id and not part.profile and part.ok:
+        if part.job_id == job_id and not part.profile and part.ok and part.iteration < count:
             slices[part.iteration].append(part)
     return slices
 
@@ -49,10 +50,7 @@ def measured_parts(record: RunRecord, job_id: str) -> list[Parts]:
     """The iterations of a job in a run, in order."""
     slices, stale = slices_of(record, job_id), record.jobs[job_id].staleness > 0
     usual_s = _usual_s(part for own in slices.values() for part in own)
-    sync_s: dict[int, float] = defaultdict(float)
-    for sync in record.syncs:
-        if sync.job_id == job_id and not sync.profile:
-            sync_s[sync.iteration] += sync.end_s - sync.start_s
+    sync_s = _sync_s(record, job_id)
     parts = []
     since_s: float | None = None
     for iteration in record.iterations_of(job_id):
@@ -69,6 +67,15 @@ def measured_parts(record: RunRecord, job_id: str) -> list[Parts]:
         known = Parts(**method, sync=sync_s[iteration.number], switch=switch_s, waiting=waiting_s)
         parts.append(known._replace(other=iteration.end_s - begin_s - sum(known)))
     return parts
+
+
+def _sync_s(record: RunRecord, job_id: str) -> dict[int, float]:
+    """Seconds of the syncs of each iteration that had any."""
+    seconds: dict[int, float] = defaultdict(float)
+    for sync in record.syncs:
+        if sync.job_id == job_id and not sync.profile:
+            seconds[sync.iteration] += sync.end_s - sync.start_s
+    return seconds
 
 
 def _usual_s(parts: Iterable[PhaseSlice]) -> dict[tuple[str, int], float]:

@@ -62,14 +62,8 @@ def is_begun(path: Path) -> bool:
     if path.is_symlink() or path.exists():
         check_regular(path)
     size = path.stat().st_size if path.exists() else 0
-    if size:
-        try:
-            with contextlib.closing(_reading(path)) as database:
-                tables = database.execute("SELECT 1 FROM sqlite_master").fetchone()
-                if tables is not None and database.execute("SELECT 1 FROM facts").fetchone() is not None:
-                    return True
-        except sqlite3.Error as error:
-            raise InputError(f"{name}: is no journal: {error}") from None
+    if size and _has_facts(path, name):
+        return True
     left = next((file for pattern in _OF_A_RUN for file in path.parent.glob(pattern)), None)
     if left is None and not size and log.is_file() and log.stat().st_size:  # SQLite would remove it
         left = log
@@ -77,6 +71,15 @@ def is_begun(path: Path) -> bool:
         what = "is empty" if path.exists() else "is missing"
         raise InputError(f"{name}: {what}, and there is {one_line(str(left.relative_to(path.parent)), 300)} of a run that had one")
     return False
+
+
+def _has_facts(path: Path, name: str) -> bool:
+    try:
+        with contextlib.closing(_reading(path)) as database:
+            tables = database.execute("SELECT 1 FROM sqlite_master").fetchone()
+            return tables is not None and database.execute("SELECT 1 FROM facts").fetchone() is not None
+    except sqlite3.Error as error:
+        raise InputError(f"{name}: is no journal: {error}") from None
 
 
 def read_facts(path: Path) -> list[Fact]:

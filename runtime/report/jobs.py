@@ -33,7 +33,6 @@ def job_figures(record: RunRecord, job_id: str, stays: Sequence[Stay]) -> dict[s
     job, iterations = record.jobs.get(job_id), record.iterations_of(job_id)
     phases = _phases(record, job_id)
     usual = {name: _warm(parts) or parts for name, parts in phases.items()}
-    written = [fact for fact in record.checkpointed if fact.job_id == job_id]
     return {
         "iterations": len(iterations),
         "of": job.iterations if job else None,
@@ -47,10 +46,7 @@ def job_figures(record: RunRecord, job_id: str, stays: Sequence[Stay]) -> dict[s
         "worst_case_s": {phase: getattr(job, phase).worst_case_s for phase in PHASES} if job else None,
         "phase_s": _by_phase(usual, lambda part: part.end_s - part.start_s),
         "waits_s": _by_phase(usual, lambda part: part.start_s - part.asked_s),
-        "restarts": sum(fact.job_id == job_id for fact in record.restarted),
-        "repeated": sum(done.job_id == job_id for done in record.repeated),
-        "checkpoint_s": mean(fact.seconds for fact in written),
-        "checkpoint_gb": mean(fact.gb for fact in written),
+        **_checkpoints(record, job_id),
         "host_gb": _by_phase(phases, lambda part: part.host_gb, _most),
         "device_gb": _by_phase(phases, lambda part: part.device_gb, _most),
     }
@@ -110,6 +106,17 @@ def _stages(parts: Sequence[PhaseSlice]) -> dict[str, float]:
         for name, value in part.stages.items():
             seconds[name].append(value)
     return {name: fmean(values) for name, values in seconds.items()}
+
+
+def _checkpoints(record: RunRecord, job_id: str) -> dict[str, float | None]:
+    """How often a job was made anew, and what its checkpoints took."""
+    written = [fact for fact in record.checkpointed if fact.job_id == job_id]
+    return {
+        "restarts": sum(fact.job_id == job_id for fact in record.restarted),
+        "repeated": sum(done.job_id == job_id for done in record.repeated),
+        "checkpoint_s": mean(fact.seconds for fact in written),
+        "checkpoint_gb": mean(fact.gb for fact in written),
+    }
 
 
 def _rewards(iterations: Sequence[Iteration]) -> dict[str, float | None]:
