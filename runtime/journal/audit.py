@@ -119,7 +119,8 @@ def _outcomes(record: RunRecord) -> tuple[dict[str, Outcome], list[str]]:
                 f"A1: job {spec.id} is lost: the run ended when it had done {done[spec.id]} of {spec.iterations} iterations"
             )
     unknown = sorted((done.keys() | ends["failed"].keys() | ends["cancelled"].keys()) - jobs.keys())
-    return jobs, problems + [f"A1: nobody submitted job {job_id}" for job_id in unknown]
+    problems += map("A1: nobody submitted job {}".format, unknown)
+    return jobs, problems
 
 
 def _iterations(facts: Sequence[Fact], record: RunRecord) -> list[str]:

@@ -179,7 +179,7 @@ class PhaseSlice(_Lasted):
         iteration: of the job, from 0; of a profile -1.
         group: id of its group, or `LEASE`. pool: whose nodes it held; numbers: theirs within the group. nodes: their names.
         asked_s: when the job was ready for it. start_s: permit. end_s: nodes given back. `init` and the rollout that follows it
-            share one permit: the second begins where the first ends; where rollouts run ahead it has one of its own, and is `extra`.
+            share one permit: the second begins where the first ends; where rollouts run ahead it has its own, and is `extra`.
         run_s, done_s: when the method began and ended, by the job's clock: before it came the permit's way and loading.
         permit_s: how long the permit took to reach the job. load_s, offload_s: state onto the device, and off it.
         cold: the job's first phase of the kind in its placement. switched: a node last ran another job.

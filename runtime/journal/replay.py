@@ -6,8 +6,8 @@ placements and moves, nodes, and the order of permits.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -42,27 +42,20 @@ class Differences:
     lines: tuple[str, ...]
 
 
-@dataclass
-class _Decisions:
-    """What was decided, in order."""
-
-    placements: list[str] = field(default_factory=list)
-    nodes: list[str] = field(default_factory=list)
-    permits: list[str] = field(default_factory=list)
-
-    def add(self, entries: Iterable[Any]) -> None:
-        for entry in entries:
-            match entry:
-                case Admitted(job_id=job_id, placement=placement) | Moved(job_id=job_id, placement=placement):
-                    self.placements.append(f"{type(entry).__name__.lower()} {job_id}: {placement}")
-                case Assigned():
-                    self.nodes.append(f"{entry.node} to {entry.pool} {entry.number} of group {entry.group}")
-                case Returned():
-                    self.nodes.append(f"{entry.node} returned")
-                case Told(permits=permits):
-                    self.permits += [f"{phase} of {job_id}" for job_id, phase in permits]
-                case Grant(job_id=job_id, phase=phase):
-                    self.permits.append(f"{phase} of {job_id}")
+def _decisions(entries: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """What was decided, in order: of what kind, as the fields of `Differences` have it, and in words."""
+    for entry in entries:
+        match entry:
+            case Admitted(job_id=job_id, placement=placement) | Moved(job_id=job_id, placement=placement):
+                yield "placements", f"{type(entry).__name__.lower()} {job_id}: {placement}"
+            case Assigned():
+                yield "nodes", f"{entry.node} to {entry.pool} {entry.number} of group {entry.group}"
+            case Returned():
+                yield "nodes", f"{entry.node} returned"
+            case Told(permits=permits):
+                yield from (("permits", f"{phase} of {job_id}") for job_id, phase in permits)
+            case Grant(job_id=job_id, phase=phase):
+                yield "permits", f"{phase} of {job_id}"
 
 
 class _Repeated:
@@ -92,12 +85,14 @@ def replay_journal(facts: Sequence[Fact]) -> Differences:
     """
     record = record_of(facts)
     state_of(record)
-    original, replayed = _Decisions(), _Decisions()
-    original.add(facts)
-    lines = _feed(facts, record, replayed)
+    replayed: list[tuple[str, str]] = []
+    lines, original = _feed(facts, record, replayed), [*_decisions(facts)]
+    counts: dict[str, int] = {}
     for what in ("placements", "nodes", "permits"):
-        lines += _compared(what, getattr(original, what), getattr(replayed, what))
-    return Differences(len(original.placements), len(original.nodes), len(original.permits), tuple(lines))
+        before, after = ([words for kind, words in both if kind == what] for both in (original, replayed))
+        counts[what] = len(before)
+        lines += _compared(what, before, after)
+    return Differences(**counts, lines=tuple(lines))
 
 
 def assigned_nodes(record: RunRecord, nodes: Iterable[Node]) -> NodePool:
@@ -127,7 +122,7 @@ def restore(scheduler: Scheduler, record: RunRecord, now_s: float, gone: Collect
     return scheduler.restore(now_s, record.cluster, gone)
 
 
-def _feed(facts: Sequence[Fact], record: RunRecord, did: _Decisions) -> list[str]:
+def _feed(facts: Sequence[Fact], record: RunRecord, did: list[tuple[str, str]]) -> list[str]:
     """Let a scheduler decide; returns what it refuses."""
     scheduler = _scheduler(record, observed_state(record.started.policy, record.started.cluster), NodePool(record.started.nodes))
     rule = _Repeated()
@@ -139,11 +134,11 @@ def _feed(facts: Sequence[Fact], record: RunRecord, did: _Decisions) -> list[str
                 past = record_of(facts[:number])
                 scheduler = _scheduler(record, state_of(past), assigned_nodes(past, past.relaunched[-1].nodes))
                 restore(scheduler, past, fact.at_s, fact.gone)
-                did.add(scheduler.take_entries())
+                did += _decisions(scheduler.take_entries())
             else:
                 rule.permits, scheduler.stopped = fact.permits, fact.stopped
                 step = scheduler.step(fact.at_s, map(rule.put_into, fact.facts))
-                did.add([*step.entries, *step.commands])
+                did += _decisions([*step.entries, *step.commands])
         except (ValueError, KeyError, PlanError, InvariantError) as error:
             return [f"at {fact.at_s:.3f} s: {type(error).__name__}: {error}"]
     return []
