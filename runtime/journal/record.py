@@ -110,7 +110,11 @@ class RunRecord:
     @property
     def last_s(self) -> float:
         """The last time that the record knows, seconds."""
-        every = [fact for name in {*fields_of_kinds().values(), "repeated"} - {"bounds"} for fact in getattr(self, name)]
+        every = [
+            fact
+            for name in {*fields_of_kinds().values(), "repeated"} - {"started", "ended", "bounds"}
+            for fact in getattr(self, name)
+        ]
         return max(float(fact.at_s) for fact in (*every, self.ended or self.started))
 
     def wall_s(self, at_s: float) -> float:
@@ -147,8 +151,7 @@ def fields_of_kinds() -> dict[type, str]:
     """The field of `RunRecord` that keeps the facts of a kind, as the types of the fields say."""
     fields: dict[type, str] = {}
     for name, hint in get_type_hints(RunRecord).items():
-        if get_origin(hint) is tuple:
-            kind = get_args(hint)[0]
-            for one in get_args(kind) or (kind,):
-                fields.setdefault(one, name)
+        kind = get_args(hint)[0] if get_origin(hint) is tuple else hint
+        for one in get_args(kind) or (kind,):
+            fields.setdefault(one, name)
     return fields
