@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from rollmux_env.errors import InputError
 
 EXTRAS = {
-    "run": ("ray", "torch", "transformers", "tensorboard", "starlette", "uvicorn"),
-    "serve": ("starlette", "uvicorn"),
+    "run": ("ray", "torch", "transformers", "tensorboard", "starlette", "uvicorn", "prometheus_client"),
+    "serve": ("starlette", "uvicorn", "prometheus_client"),
     "train": ("torch", "stable_baselines3", "sb3_contrib", "tensorboard"),
     "vllm": ("vllm",),
     "math": ("math_verify",),

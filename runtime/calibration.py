@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from time import perf_counter, process_time
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from rollmux_env.timing.rollouts import batch_s
 from runtime.engines.interface import Engine, Progress, Sampling
 
 Prompts = Sequence[Sequence[int]]
+Point = TypeVar("Point", "Step", "Prefill")
 _STEPS = 8  # decode steps that are measured at a batch size and a context
 _READ_AT_ONCE = 2048  # tokens of prompts that every engine reads in a step, or more
 _LEAST = 1e-12  # seconds: of a part that the fit finds to cost nothing
@@ -159,25 +162,24 @@ def measure(measurer: Measurer, grid: Grid, rounds: int, checks: Sequence[tuple[
     Args:
         checks: prompts and longest response of a rollout; one of each in every round.
     """
-    points = [(batch, context) for batch in grid.batches for context in grid.contexts]
-    reads = [(batch, tokens) for batch in grid.batches for tokens in grid.prompts]
     for check in checks:  # first calls take longer than those after them
         measurer.rollout(*check)
-    steps: list[list[Step]] = [[] for _ in points]
-    prefills: list[list[Prefill]] = [[] for _ in reads]
+    steps: dict[tuple[int, int], list[Step]] = defaultdict(list)
+    prefills: dict[tuple[int, int], list[Prefill]] = defaultdict(list)
     rollouts: list[Rollout] = []
     for _ in range(rounds):
         gc.collect()
-        for place, point in enumerate(points):
-            steps[place].append(measurer.decode(*point))
-        for place, read in enumerate(reads):
-            prefills[place].append(measurer.prefill(*read))
+        for point in itertools.product(grid.batches, grid.contexts):
+            steps[point].append(measurer.decode(*point))
+        for point in itertools.product(grid.batches, grid.prompts):
+            prefills[point].append(measurer.prefill(*point))
         rollouts += [measurer.rollout(*check) for check in checks]
-    return Measured(
-        tuple(replace(repeats[0], seconds=median(one.seconds for one in repeats)) for repeats in steps),
-        tuple(replace(repeats[0], seconds=median(one.seconds for one in repeats)) for repeats in prefills),
-        tuple(rollouts),
-    )
+    return Measured(_medians(steps.values()), _medians(prefills.values()), tuple(rollouts))
+
+
+def _medians(points: Iterable[Sequence[Point]]) -> tuple[Point, ...]:
+    """Of each point, what was measured first, with the median of the seconds."""
+    return tuple(replace(repeats[0], seconds=median(one.seconds for one in repeats)) for repeats in points)
 
 
 def fit(figures: Measured, kv_tokens: int) -> ReplicaTiming:

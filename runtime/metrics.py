@@ -1,12 +1,15 @@
-"""Figures of a service for Prometheus; docs/guides/monitoring.md lists them, `runtime.service.prometheus` writes them as text."""
+"""Figures of a service, as Prometheus reads them; docs/guides/monitoring.md lists them."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from time import monotonic
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 Kind = Literal["gauge", "counter", "histogram"]
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BOUNDARIES_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """Upper ends of a histogram's buckets; one without an end follows."""
 KEEPS_ENDED_S = 300.0
@@ -41,48 +44,26 @@ DEFINITIONS = {
 }
 
 
-class Sample(NamedTuple):
-    """A figure: of a gauge the last value, of a counter the sum, of a histogram the sum, and how often it was written.
-
-    Attributes:
-        buckets: of a histogram, how many values lie in each bucket of `BOUNDARIES_S` and in the one above.
-    """
-
-    name: str
-    tags: dict[str, str]
-    value: float
-    times: int
-    buckets: tuple[int, ...] = ()
-
-
-class _Series:
-    """What was written of a figure with the same tags."""
-
-    def __init__(self, kind: Kind) -> None:
-        self.value = 0.0
-        self.times = 0
-        self.written_s = 0.0
-        self.buckets = [0] * (len(BOUNDARIES_S) + 1) if kind == "histogram" else []
+_WRITE: dict[Kind, str] = {"gauge": "set", "counter": "inc", "histogram": "observe"}
 
 
 class Metrics:
     """Takes figures, by the names of `DEFINITIONS`."""
 
     def __init__(self) -> None:
-        self._series: dict[tuple[str, tuple[str, ...]], _Series] = {}
+        from prometheus_client import CollectorRegistry, disable_created_metrics  # here: who reads a folder does without
+
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = CollectorRegistry()
+        self._figures = {name: _figure(name, definition, self._registry) for name, definition in DEFINITIONS.items()}
+        self._written_s: dict[tuple[str, str], float] = {}  # figures of jobs, by name and job
 
     def write(self, name: str, value: float, **tags: str) -> None:
         """Set a gauge, add to a counter, or note a value of a histogram."""
-        definition = DEFINITIONS[name]
-        key = name, tuple(tags[tag] for tag in definition.tags)
-        series = self._series.get(key)
-        if series is None:
-            series = self._series[key] = _Series(definition.kind)
-        series.value = value if definition.kind == "gauge" else series.value + value
-        series.times += 1
-        series.written_s = monotonic()
-        if series.buckets:
-            series.buckets[bisect_left(BOUNDARIES_S, value)] += 1
+        figure = self._figures[name].labels(**tags) if tags else self._figures[name]
+        getattr(figure, _WRITE[DEFINITIONS[name].kind])(value)
+        if "job_id" in tags:
+            self._written_s[name, tags["job_id"]] = monotonic()
 
     def keep_jobs(self, job_ids: set[str], ended_s: float = KEEPS_ENDED_S) -> None:
         """Forget figures of other jobs, which have ended, when they were last written so many seconds ago.
@@ -90,13 +71,22 @@ class Metrics:
         Else a service that stays would have more of them every day.
         """
         before_s = monotonic() - ended_s
-        for key, series in [*self._series.items()]:
-            if DEFINITIONS[key[0]].tags == ("job_id",) and key[1][0] not in job_ids and series.written_s <= before_s:
-                del self._series[key]
+        for (name, job_id), written_s in [*self._written_s.items()]:
+            if job_id not in job_ids and written_s <= before_s:
+                self._figures[name].remove(job_id)
+                del self._written_s[name, job_id]
 
-    def read(self) -> list[Sample]:
-        """All figures as they are now."""
-        return [
-            Sample(name, dict(zip(DEFINITIONS[name].tags, tags, strict=True)), series.value, series.times, tuple(series.buckets))
-            for (name, tags), series in sorted(self._series.items(), key=lambda item: item[0])
-        ]
+    def text(self) -> str:
+        """All figures as they are now, in the text format of Prometheus, version 0.0.4."""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self._registry).decode()
+
+
+def _figure(name: str, definition: Definition, registry: CollectorRegistry) -> Any:
+    from prometheus_client import Counter, Gauge, Histogram
+
+    known = name, definition.description, definition.tags
+    if definition.kind == "histogram":
+        return Histogram(*known, registry=registry, buckets=BOUNDARIES_S)
+    return (Gauge if definition.kind == "gauge" else Counter)(*known, registry=registry)

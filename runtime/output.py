@@ -1,4 +1,7 @@
-"""What the processes of jobs print: a file of each process in the job's folder, bounded, and read back by `rollmux logs`."""
+"""What the processes of jobs print: a file of each process in the job's folder, bounded, and read back by `rollmux logs`.
+
+Other files of a run's folder that grow with its iterations are bounded likewise (`append_bounded`).
+"""
 
 from __future__ import annotations
 
@@ -66,12 +69,30 @@ def trim(folder: Path, largest: int = LARGEST) -> None:
     for path in folder.glob("*/*.log"):
         with contextlib.suppress(OSError):  # it has gone meanwhile
             if path.stat().st_size > largest:
-                with contextlib.suppress(OSError), path.open("rb") as file:
-                    file.seek(-largest // 2, os.SEEK_END)
-                    tail = file.read(largest // 2).partition(b"\n")[2]
-                    with open(path.with_name(path.name + _OLDER), "wb", opener=private_opener) as older:
-                        older.write(tail)
+                with contextlib.suppress(OSError), open(path.with_name(path.name + _OLDER), "wb", opener=private_opener) as older:
+                    older.write(_newer_half(path, largest))
                 os.truncate(path, 0)
+
+
+def append_bounded(path: Path, lines: str, largest: int) -> None:
+    """Append lines, if there is room on the disk: nothing here is worth a job.
+
+    Args:
+        lines: whole ones. largest: bytes of the file; a larger one loses its older half.
+    """
+    with contextlib.suppress(OSError, InputError):
+        private_folder(path.parent)
+        with open(path, "a", opener=private_opener) as file:
+            file.write(lines)
+        if path.stat().st_size > largest:
+            write_whole(path, _newer_half(path, largest), private=True)
+
+
+def _newer_half(path: Path, largest: int) -> bytes:
+    """The whole lines among the last bytes of a file that has more than so many."""
+    with path.open("rb") as file:
+        file.seek(-largest // 2, os.SEEK_END)
+        return file.read(largest // 2).partition(b"\n")[2]
 
 
 def lines(folder: Path) -> Iterator[str]:
@@ -109,20 +130,3 @@ def follow_lines(folder: Path, ended: Callable[[], bool], pause: Callable[[float
         if last:
             return
         pause(_LOOKS_S)
-
-
-def append_bounded(path: Path, lines: str, largest: int) -> None:
-    """Append lines, if there is room on the disk: nothing here is worth a job.
-
-    Args:
-        lines: whole ones. largest: bytes of the file; a larger one loses its older half.
-    """
-    with contextlib.suppress(OSError, InputError):
-        private_folder(path.parent)
-        with open(path, "a", opener=private_opener) as file:
-            file.write(lines)
-        if path.stat().st_size > largest:
-            with path.open("rb") as whole:
-                whole.seek(-largest // 2, os.SEEK_END)
-                newer = whole.read().partition(b"\n")[2]
-            write_whole(path, newer, private=True)

@@ -1,6 +1,7 @@
-"""Samples of a job's rollouts for people to read: some prompts of every iteration, with the responses to them and their rewards.
+"""What a run keeps of its jobs' rollouts, in a file of each job.
 
-A run's folder has a file of each job, a JSON object an iteration: `iteration`, from 0, and `groups` of prompt, responses, rewards.
+Samples are for people to read: some prompts of every iteration, with the responses to them and their rewards, a JSON object an
+iteration: `iteration`, from 0, and `groups` of prompt, responses, rewards. What the trajectories were like is a line of each.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from pydantic import TypeAdapter, ValidationError
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_text
 from rollmux_env.suggestions import did_you_mean
+from rollmux_env.timing.trajectories import Trajectory
 from rollmux_env.validation_errors import one_line
 from runtime.output import append_bounded
 
-SAMPLES = "samples"
+SAMPLES, TRAJECTORIES = "samples", "trajectories"
 LARGEST = 8 << 20  # bytes of a file; a larger one loses its older half
 MOST = 8  # groups of an iteration
+_LARGEST_TRAJECTORIES = 64 << 20
 _LONGEST = 20_000  # characters of a text
 
 
@@ -57,6 +60,11 @@ def make_group(prompt: str, responses: Sequence[str], rewards: Sequence[float]) 
 def write_samples(path: Path, iteration: int, groups: Sequence[Group]) -> None:
     """Append an iteration's groups to a job's file, if there is room on the disk: no sample is worth a job."""
     append_bounded(path, json.dumps(asdict(_Iteration(iteration, tuple(groups[:MOST])))) + "\n", LARGEST)
+
+
+def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> None:
+    """Append an iteration's trajectories to a job's file, if there is room on the disk."""
+    append_bounded(path, "".join(one.line() + "\n" for one in trajectories), _LARGEST_TRAJECTORIES)
 
 
 def read_samples(folder: Path, job_id: str) -> dict[int, tuple[Group, ...]]:

@@ -14,10 +14,13 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
+from math import inf
+from time import monotonic
 from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_LOOKS_S = 0.2  # between looks at the count while an actor is waited for
 
 
 class SignalListener:
@@ -126,6 +129,22 @@ def check_signals() -> None:
     if _listener is not None:
         install_handlers()
         _listener.check()
+
+
+def result_of(call: Any, timeout_s: float = inf) -> Any:
+    """What a call of a Ray actor gives, so that the user may end the wait.
+
+    Raises:
+        KeyboardInterrupt: there were more interrupts than are allowed for. GetTimeoutError: it takes longer. Else as `ray.get`.
+    """
+    import ray
+
+    until_s = monotonic() + timeout_s
+    while not ray.wait([call], timeout=_LOOKS_S)[0]:
+        check_signals()
+        if monotonic() > until_s:
+            raise ray.exceptions.GetTimeoutError(f"no answer after {timeout_s:g} s")
+    return ray.get(call)
 
 
 @contextlib.contextmanager

@@ -1,15 +1,13 @@
-"""Where the jobs of a run were, one place after the other: in which shape, and on how many nodes."""
+"""Where the jobs of a run were, one place after the other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rollmux_env.cluster.events import Admitted, Resumed
+from rollmux_env.cluster.events import Admitted, Moved, Placement, Resumed
 from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.cluster.state import State
-from rollmux_env.keys.job import Job
-from rollmux_env.report.job_shapes import ShapeInUse, shape_in_use
 from runtime.journal.record import RunRecord
 
 
@@ -18,16 +16,16 @@ class Stay(NamedTuple):
 
     Attributes:
         from_s: since when; of a place that it was moved to, the end of the pause. What ends by then was done in the place before.
-        shape: number of its shape there. training_nodes: of its group.
+        group: its id. pins: numbers of the job's rollout nodes there. training_nodes: of the group.
+        colocated: as of `rollmux_env.cluster.events.Placement`. shape: number of the job's shape there.
     """
 
     from_s: float
-    shape: int
+    group: int
+    pins: tuple[int, ...]
     training_nodes: int
-
-    def planned(self, job: Job) -> ShapeInUse:
-        """By which figures a job is planned there."""
-        return shape_in_use(job, self.shape, self.training_nodes)
+    colocated: bool
+    shape: int
 
 
 def stays_of(record: RunRecord) -> dict[str, list[Stay]]:
@@ -38,14 +36,19 @@ def stays_of(record: RunRecord) -> dict[str, list[Stay]]:
     """
     state = State(record.started.cluster, observed=True)
     stays: dict[str, list[Stay]] = {}
+    placements: dict[str, Placement] = {}
     for event in record.log:
         apply_recorded(state, event)
+        if isinstance(event, Admitted | Moved):
+            placements[event.job_id] = event.placement
         if isinstance(event, Admitted | Resumed):
             job_id = event.job_id
-            stays.setdefault(job_id, []).append(Stay(event.at_s, state.shape(job_id), state.group_of(job_id).training_nodes))
+            group, placement = state.group_of(job_id), placements[job_id]
+            place = group.id, state.pins(job_id), group.training_nodes, placement.colocated, placement.shape
+            stays.setdefault(job_id, []).append(Stay(event.at_s, *place))
     return stays
 
 
-def stay_at(stays: Sequence[Stay], end_s: float) -> int:
-    """Number of the stay in which something ended."""
-    return max((number for number, stay in enumerate(stays) if stay.from_s < end_s), default=0)
+def stay_at(stays: Sequence[Stay], end_s: float) -> Stay:
+    """The stay in which something ended."""
+    return next((stay for stay in reversed(stays) if stay.from_s < end_s), stays[0])

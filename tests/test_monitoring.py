@@ -14,9 +14,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from runtime.metrics import DEFINITIONS
-from runtime.service.prometheus import exported_names
 
 DEPLOY = Path(__file__).parents[1] / "examples" / "deploy"
+ENDINGS = {"gauge": ("",), "counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
 OF_PROMETHEUS = {"instance", "job", "le"}  # labels that it adds, and those of buckets
 TESTS = """
 rule_files: [{rules}]
@@ -39,6 +39,11 @@ tests:
     alert_rule_test:
 {expected}
 """
+
+
+def exported_names() -> set[str]:
+    """Names of all series that a service exports."""
+    return {name + ending for name, definition in DEFINITIONS.items() for ending in ENDINGS[definition.kind]}
 
 
 def expressions() -> Iterator[str]:

@@ -2,8 +2,7 @@
 
 Placements and moves are those of the run, the dispatch policy is the run's, and the replay is repeated with many seeds. What is
 compared is what came after the first fifth of each job's iterations: their mean time (the period), the time from the first job's
-fifth to the last job's end (the makespan), and the parts of an iteration. Where the cores of the machine were taken from the jobs'
-processes, a second prediction knows for how long, in every iteration: what it gets right is no error of ours.
+fifth to the last job's end (the makespan), and the parts of an iteration. How long processes had no core is told beside it.
 """
 
 from __future__ import annotations
@@ -13,11 +12,9 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from policies.dispatch import make_dispatch
-from rollmux_env.cluster.events import Admitted
 from rollmux_env.errors import InputError
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.report.job_shapes import shape_in_use
-from runtime.compare.cores import core_waits
 from runtime.compare.foretell import Foretold, foretell, seen_iterations, until_interrupted
 from runtime.compare.parts import (
     Parts,
@@ -26,6 +23,7 @@ from runtime.compare.parts import (
     mean_parts,
     measured_parts,
     replayed_parts,
+    slices_of,
 )
 from runtime.compare.placements import Places, RecordedPlacements, places_of
 from runtime.journal.record import RunRecord
@@ -48,16 +46,17 @@ def compare(record: RunRecord) -> dict[str, Any]:
     Returns:
         `jobs`: {id: {`predicted_s`, `measured_s`, `error`}} of iterations, of a job with shapes besides `shapes`: a list of the
         same three with `shape`, `nodes` and `iterations`; `makespan`: the same three; `period_error`: the mean of the jobs'
-        |error|; `iterations_seen`: {id: how many}. An error is predicted over measured, less 1. Where cores were taken
-        for a hundredth of the phases' seconds, every error has `error_cores` and `error_ours`, which sum to it; `cores`: {`before`,
-        `after`} shares of the phases' seconds without a core, or None. `groups`: a list of {`group`, `jobs`: {id: {`iterations`,
+        |error|; `iterations_seen`: {id: how many}. An error is predicted over measured, less 1. `cores`: {`before`, `after`} shares
+        of the warm phases' seconds in which they were ready and had no core, in the first iterations and in the others; None of a
+        run that does not tell. `groups`: a list of {`group`, `jobs`: {id: {`iterations`,
         `predicted_s`: {part: seconds}, `measured_s`: the same}}, `largest`: {`job`, `part`, `predicted_s`, `measured_s`}}.
 
     Raises:
         InputError: too little was run to the end, or a job was placed twice; one line.
     """
     record = until_interrupted(record)
-    places = places_of(record)
+    stays = stays_of(record)
+    places = places_of(record, stays)
     done = {job_id: record.iterations_of(job_id) for job_id in places.first}
     if not done:
         raise InputError("compare: no job was placed in this run")
@@ -65,27 +64,39 @@ def compare(record: RunRecord) -> dict[str, Any]:
         if len(iterations) < 2:
             raise InputError(f"compare: job {job_id} has done {len(iterations)} iterations; two or more are needed of each")
     prefix = {job_id: seen_iterations(len(iterations)) for job_id, iterations in done.items()}
-    stays = stays_of(record)
     predicted = _predict(record, places, prefix, foretell(record, places, stays, prefix))
     measured = {job_id: measured_parts(record, job_id) for job_id in done}
-    cores = core_waits(record, prefix)
-    again = _predict(record, places, prefix, foretell(record, places, stays, prefix, True)) if cores and cores.is_much else None
     ends_s = {job_id: [one.end_s for one in iterations] for job_id, iterations in done.items()}
     jobs: dict[str, dict[str, Any]] = {}
     for job_id, parts in measured.items():
         rest = slice(prefix[job_id], None)
-        at_cores_s = _mean_s(again.parts[job_id][rest]) if again else None
-        jobs[job_id] = _error(_mean_s(predicted.parts[job_id][rest]), _mean_s(parts[rest]), at_cores_s)
+        jobs[job_id] = _error(_mean_s(predicted.parts[job_id][rest]), _mean_s(parts[rest]))
         if record.jobs[job_id].shapes:
             jobs[job_id]["shapes"] = _shapes(record, job_id, stays[job_id], predicted.parts[job_id], parts, prefix[job_id])
     return {
         "jobs": jobs,
-        "makespan": _error(predicted.makespan_s, makespan_s(ends_s, prefix), again.makespan_s if again else None),
+        "makespan": _error(predicted.makespan_s, makespan_s(ends_s, prefix)),
         "period_error": fmean(abs(job["error"]) for job in jobs.values()),
         "iterations_seen": prefix,
-        "cores": cores and cores._asdict(),
+        "cores": _without_core(record, prefix),
         "groups": _groups(record, prefix, predicted.parts, measured),
     }
+
+
+def _without_core(record: RunRecord, prefix: Mapping[str, int]) -> dict[str, float] | None:
+    """Shares of the warm phases' seconds without a core, in the first iterations and in the others."""
+    if not any(part.core_wait_s for part in record.phases):
+        return None
+    seconds: dict[str, list[tuple[float, float]]] = {"before": [], "after": []}
+    for job_id, first in prefix.items():
+        for number, own in slices_of(record, job_id).items():
+            waits = [(part.core_wait_s, part.end_s - part.start_s) for part in own if not part.cold and part.phase != "init"]
+            seconds["before" if number < first else "after"] += waits
+    shares = {}
+    for when, pairs in seconds.items():
+        total_s = sum(whole_s for _, whole_s in pairs)
+        shares[when] = sum(min(waited_s, whole_s) for waited_s, whole_s in pairs) / total_s if total_s else 0.0
+    return shares
 
 
 def makespan_s(ends_s: Mapping[str, Sequence[float]], prefix: Mapping[str, int]) -> float:
@@ -96,7 +107,7 @@ def makespan_s(ends_s: Mapping[str, Sequence[float]], prefix: Mapping[str, int])
 def _predict(record: RunRecord, places: Places, prefix: Mapping[str, int], foretold: Foretold) -> Prediction:
     """Replay what is foretold, with many seeds."""
     dispatch = make_dispatch(record.started.dispatch)
-    begin_s = {event.job_id: event.at_s for event in record.log if isinstance(event, Admitted)}
+    begin_s = {job_id: stay.from_s for job_id, stay in places.first.items()}
     whole_s = {job_id: [one.end_s - one.start_s for one in record.iterations_of(job_id)] for job_id in places.moves}
     iteration_s = {job_id: fmean(seconds) for job_id, seconds in whole_s.items()}
     replayed: list[dict[str, list[Parts]]] = []
@@ -117,7 +128,7 @@ def _shapes(
     job = record.jobs[job_id]
     by_place: dict[tuple[int, int], list[int]] = {}
     for number, done in enumerate(record.iterations_of(job_id)):
-        stay = stays[stay_at(stays, done.end_s)]
+        stay = stay_at(stays, done.end_s)
         if number >= first:
             by_place.setdefault((stay.shape, stay.training_nodes), []).append(number)
     rows = []
@@ -164,8 +175,5 @@ def _mean_s(parts: Sequence[Parts]) -> float:
     return fmean(sum(one) for one in parts)
 
 
-def _error(predicted_s: float, measured_s: float, at_cores_s: float | None = None) -> dict[str, Any]:
-    error = {"predicted_s": predicted_s, "measured_s": measured_s, "error": predicted_s / measured_s - 1}
-    if at_cores_s is not None:
-        error |= {"error_cores": (predicted_s - at_cores_s) / measured_s, "error_ours": at_cores_s / measured_s - 1}
-    return error
+def _error(predicted_s: float, measured_s: float) -> dict[str, Any]:
+    return {"predicted_s": predicted_s, "measured_s": measured_s, "error": predicted_s / measured_s - 1}

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import ceil
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollmux_env.cluster.events import Admitted
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.keys.job import Job
 from rollmux_env.scenario import Scenario
 from rollmux_env.timing.migration import Migration
 from rollmux_env.timing.tail import TailModel
 from runtime.compare.parts import Fixed, measured_parts, slices_of
-from runtime.compare.phases import forecast_phases, waits
+from runtime.compare.phases import forecast_phases
 from runtime.compare.placements import Places
 from runtime.journal.record import RunRecord
 from runtime.stays import Stay, stay_at
@@ -70,47 +70,36 @@ def seen_iterations(count: int) -> int:
     return ceil(SHARE * count)
 
 
-def foretell(
-    record: RunRecord, places: Places, stays: Mapping[str, Sequence[Stay]], prefix: Mapping[str, int], knows_cores: bool = False
-) -> Foretold:
+def foretell(record: RunRecord, places: Places, stays: Mapping[str, Sequence[Stay]], prefix: Mapping[str, int]) -> Foretold:
     """The run as a scenario of the event replay, from what the first iterations tell.
 
     Args:
         stays: of each job, as `runtime.stays.stays_of` tells them.
         prefix: how many iterations of each job may be looked at; jobs that are not in it are left out.
-        knows_cores: phases take what they took of a core in the first iterations, and besides, in every iteration, as long as they
-            had none in it: of that alone, all of the run is known.
     """
-    admitted_s = {event.job_id: event.at_s for event in record.log if isinstance(event, Admitted)}
     jobs: list[Job] = []
     fixed: dict[str, Fixed] = {}
-    for job_id in sorted(prefix, key=lambda job_id: admitted_s[job_id]):
+    for job_id in sorted(prefix, key=lambda job_id: places.first[job_id].from_s):
         job, moves = record.jobs[job_id], job_id in places.moves
-        slices = slices_of(record, job_id)
-        shapes = {number: stays[job_id][stay_at(stays[job_id], own[-1].end_s)].shape for number, own in slices.items()}
-        early = {number: own for number, own in slices.items() if number < prefix[job_id]}
-        forecast = forecast_phases(job, early, shapes, moves, knows_cores)
+        early = slices_of(record, job_id, prefix[job_id])
+        shapes = {number: stay_at(stays[job_id], own[-1].end_s).shape for number, own in early.items()}
+        forecast = forecast_phases(job, early, shapes, moves)
         first = forecast[places.first[job_id].shape]
-        began = [part.cold for part in early.get(0, ()) if part.phase == "rollout"]
-        early_s = first.rollout.switch.cold_s + first.training.switch.cold_s if moves and not any(began) else 0.0
-        beside = measured_parts(record, job_id)[: prefix[job_id]]
-        beside = beside[1:] or beside
-        sync_s = fmean(part.sync for part in beside)
-        other_s = max(-sync_s, fmean(part.other for part in beside))
-        fixed[job_id] = Fixed(first.rollout_switch_s, first.training_switch_s, sync_s, other_s)
+        begins_cold = any(part.cold for part in early.get(0, ()) if part.phase == "rollout")
+        early_s = 0.0 if begins_cold or not moves else sum(one.phase.switch.cold_s for one in first)
+        sync_s, other_s = _beside_s(record, job_id, prefix[job_id])
+        fixed[job_id] = Fixed(first.rollout.switch_s, first.training.switch_s, sync_s, other_s)
         after_s = jobs[-1].arrival_s if jobs else 0.0  # the order of arrivals stays
         values: dict[str, Any] = {
-            "arrival_s": max(after_s, admitted_s[job_id] - early_s),
+            "arrival_s": max(after_s, places.first[job_id].from_s - early_s),
             "iterations": len(record.iterations_of(job_id)),
-            "rollout": forecast[0].rollout,
-            "training": forecast[0].training,
+            "rollout": forecast[0].rollout.phase,
+            "training": forecast[0].training.phase,
             "shapes": tuple(one.shape for one in forecast[1:]),
             "sync_s": sync_s + other_s,
-            "drift": waits(slices, {number: forecast[shape] for number, shape in shapes.items()}) if knows_cores else (),
+            "drift": (),
         }
-        if moves:
-            values |= {"slo": _ANY_SLO, "movable": True}
-        jobs.append(job.model_copy(update=values))
+        jobs.append(job.model_copy(update=values | ({"slo": _ANY_SLO, "movable": True} if moves else {})))
     cluster = record.started.cluster
     pools = {name: pool.model_copy(update={"node_memory_gb": None}) for name, pool in cluster.pools.items()}
     limits = {"migration_s": 0.0, "max_group_size": max(len(jobs), cluster.max_group_size)}
@@ -118,15 +107,25 @@ def foretell(
     return Foretold(Scenario(version=1, cluster=cluster, jobs=tuple(jobs)), _tails(record, prefix), fixed)
 
 
+def _beside_s(record: RunRecord, job_id: str, count: int) -> tuple[float, float]:
+    """Seconds of a sync, and of what else comes between the phases of an iteration, as the first ones show."""
+    parts = measured_parts(record, job_id)[:count]
+    usual = parts[1:] or parts
+    sync_s = fmean(part.sync for part in usual)
+    return sync_s, max(-sync_s, fmean(part.other for part in usual))
+
+
 def _tails(record: RunRecord, prefix: Mapping[str, int]) -> TailModel | None:
     """How tails went in the first iterations, in the mean over all jobs; None where there was none.
 
     A tail that moved when a rollout was waiting already had just reached its threshold; others had reached it before.
     """
-    early = [
-        part for job_id in prefix for number, own in slices_of(record, job_id).items() if number < prefix[job_id] for part in own
+    rollouts = [
+        part
+        for job_id, count in prefix.items()
+        for part in chain.from_iterable(slices_of(record, job_id, count).values())
+        if part.phase == "rollout" and not part.cold
     ]
-    rollouts = [part for part in early if part.phase == "rollout" and not part.cold]
     after: dict[bool, list[float]] = {True: [], False: []}  # shares of the seconds: somebody was waiting, or not
     for part in rollouts:
         tails = [span for span in part.spans if span.tail]

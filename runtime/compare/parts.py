@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from math import inf
 from statistics import fmean
 from typing import NamedTuple
 
@@ -36,11 +37,11 @@ def mean_parts(parts: Sequence[Parts]) -> Parts:
     return Parts(*(fmean(column) for column in zip(*parts, strict=True)))
 
 
-def slices_of(record: RunRecord, job_id: str) -> dict[int, list[PhaseSlice]]:
-    """The phases of a job by iteration, without those of its profile and those that failed."""
+def slices_of(record: RunRecord, job_id: str, count: float = inf) -> dict[int, list[PhaseSlice]]:
+    """The phases of a job by iteration, of the first so many, without those of its profile and those that failed."""
     slices: dict[int, list[PhaseSlice]] = defaultdict(list)
     for part in record.phases:
-        if part.job_id == job_id and not part.profile and part.ok:
+        if part.job_id == job_id and not part.profile and part.ok and part.iteration < count:
             slices[part.iteration].append(part)
     return slices
 
@@ -48,33 +49,46 @@ def slices_of(record: RunRecord, job_id: str) -> dict[int, list[PhaseSlice]]:
 def measured_parts(record: RunRecord, job_id: str) -> list[Parts]:
     """The iterations of a job in a run, in order."""
     slices, stale = slices_of(record, job_id), record.jobs[job_id].staleness > 0
-    warm: dict[tuple[str, int], list[float]] = defaultdict(list)  # by phase and number of nodes
-    for part in (part for own in slices.values() for part in own):
-        if not part.cold:
-            warm[part.phase, len(part.nodes)].append(part.done_s - part.run_s)
-    usual = {alike: fmean(seconds) for alike, seconds in warm.items()}
-    syncs: dict[int, float] = defaultdict(float)
-    for sync in record.syncs:
-        if sync.job_id == job_id and not sync.profile:
-            syncs[sync.iteration] += sync.end_s - sync.start_s
+    usual_s = _usual_s(part for own in slices.values() for part in own)
+    sync_s = _sync_s(record, job_id)
     parts = []
     since_s: float | None = None
     for iteration in record.iterations_of(job_id):
         begin_s = iteration.start_s if since_s is None else since_s
         since_s = iteration.end_s
+        own = [part for part in slices[iteration.number] if part.phase == "training" or not stale]
         method = {"rollout": 0.0, "training": 0.0}
-        holding_s = waiting_s = 0.0
-        for part in slices[iteration.number]:
-            if stale and part.phase != "training":
-                continue
-            holding_s += part.end_s - part.start_s
-            waiting_s += max(0.0, part.start_s - (begin_s if stale else max(part.asked_s, begin_s)))
+        for part in own:
             if part.phase != "init":
                 seconds = part.done_s - part.run_s
-                method[part.phase] += min(seconds, usual.get((part.phase, len(part.nodes)), seconds)) if part.cold else seconds
-        known = Parts(**method, sync=syncs[iteration.number], switch=holding_s - sum(method.values()), waiting=waiting_s)
+                method[part.phase] += min(seconds, usual_s.get(_kind(part), seconds)) if part.cold else seconds
+        waiting_s = sum(max(0.0, part.start_s - (begin_s if stale else max(part.asked_s, begin_s))) for part in own)
+        switch_s = sum(part.end_s - part.start_s for part in own) - sum(method.values())
+        known = Parts(**method, sync=sync_s[iteration.number], switch=switch_s, waiting=waiting_s)
         parts.append(known._replace(other=iteration.end_s - begin_s - sum(known)))
     return parts
+
+
+def _sync_s(record: RunRecord, job_id: str) -> dict[int, float]:
+    """Seconds of the syncs of each iteration that had any."""
+    seconds: dict[int, float] = defaultdict(float)
+    for sync in record.syncs:
+        if sync.job_id == job_id and not sync.profile:
+            seconds[sync.iteration] += sync.end_s - sync.start_s
+    return seconds
+
+
+def _usual_s(parts: Iterable[PhaseSlice]) -> dict[tuple[str, int], float]:
+    """Mean seconds of the method in warm phases of each kind."""
+    warm: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for part in parts:
+        if not part.cold:
+            warm[_kind(part)].append(part.done_s - part.run_s)
+    return {kind: fmean(seconds) for kind, seconds in warm.items()}
+
+
+def _kind(part: PhaseSlice) -> tuple[str, int]:
+    return part.phase, len(part.nodes)
 
 
 def groups_of(record: RunRecord, job_id: str) -> list[int]:

@@ -30,12 +30,9 @@ def comparison_table(comparison: Mapping[str, Any]) -> RenderableType:
             nodes = " + ".join(str(count) for count in one["nodes"].values())
             rows[f"iteration of {job_id}, shape {one['shape']} ({nodes} nodes)"] = one
     rows["makespan"] = comparison["makespan"]
-    split = "error_ours" in comparison["makespan"]
-    table = make_table("", "predicted", "measured", "error", *(("of it the cores'", "ours") if split else ()))
+    table = make_table("", "predicted", "measured", "error")
     for name, row in rows.items():
-        errors = [row[key] for key in ("error", "error_cores", "error_ours") if key in row]
-        seconds = (f"{row[key]:.2f} s" for key in ("predicted_s", "measured_s"))
-        table.add_row(name, *seconds, *(f"{100 * error:+.1f}%" for error in errors))
+        table.add_row(name, f"{row['predicted_s']:.2f} s", f"{row['measured_s']:.2f} s", f"{100 * row['error']:+.1f}%")
     prefix = ", ".join(f"{number} of {job_id}" for job_id, number in comparison["iterations_seen"].items())
     note = (
         f"predicted by the event replay from the profiles and the first iterations ({prefix}); measured: the iterations after them"

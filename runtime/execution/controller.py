@@ -24,9 +24,8 @@ from runtime.jobs.named import load_named
 from runtime.jobs.spec import JobSpec
 from runtime.output import capture
 from runtime.phases import WorkerDied, runtime_hook, set_session
-from runtime.samples import SAMPLES, write_samples
+from runtime.samples import SAMPLES, TRAJECTORIES, write_samples, write_trajectories
 from runtime.standstill import PATIENCE, warnings
-from runtime.trajectories import TRAJECTORIES, write_trajectories
 
 _DETAILS = 20_000  # characters of a traceback that the journal keeps
 

@@ -9,7 +9,6 @@ from rollmux_env.scheduler import facts
 from rollmux_env.validation_errors import one_line
 from runtime.answers import Conflict, NotFound
 from runtime.execution.run_state import RunState
-from runtime.journal.facts import Drained, Joined, Undrained
 from runtime.machine import Node
 
 
@@ -39,7 +38,7 @@ class NodeChanges:
         if name in run.nodes.drained:
             raise Conflict(f"{name}: is drained already")
         run.log.say(f"{name}: is drained")
-        run.tell(facts.Drained(frozenset({name})), notes=(Drained(run.log.now(), name),))
+        run.tell(facts.Drained(frozenset({name})))
         seats = [seat for seat in run.scheduler.seats.values() if name in seat.nodes()]
         moves = [seat.job_id for seat in seats if seat.moving or seat.guest]
         queues = [seat.job_id for seat in seats if run.scheduler.is_to_go(seat.job_id)]
@@ -57,7 +56,7 @@ class NodeChanges:
             self._check(name)
             raise Conflict(f"{name}: is not drained")
         run.log.say(f"{name}: is used again")
-        run.tell(facts.Undrained(frozenset({name})), notes=(Undrained(run.log.now(), name),))
+        run.tell(facts.Undrained(frozenset({name})))
         return {"node": name, "drained": False}
 
     def join(self, nodes: Sequence[Node]) -> None:
@@ -72,7 +71,7 @@ class NodeChanges:
                 run.log.say(f"{node.name} has joined: {node.device}, {node.memory_gb:g} GB")
                 fits.append(node)
         if fits:
-            run.tell(facts.Joined(tuple(fits)), notes=(Joined(run.log.now(), tuple(fits)),))
+            run.tell(facts.Joined(tuple(fits)))
 
     def _check(self, name: str) -> None:
         if self._run.log.problem is not None:

@@ -38,7 +38,7 @@ from runtime.execution.run_plan import RunPlan
 from runtime.execution.shape_estimates import shape_lines
 from runtime.jobs.spec import JobSpec
 from runtime.journal.cold_starts import ColdStarts
-from runtime.journal.facts import Confined, Fact, Failed
+from runtime.journal.facts import Fact, Failed, Told
 from runtime.machine import Node, Pool
 
 if TYPE_CHECKING:
@@ -124,8 +124,11 @@ class RunState:
             notes: what else is to be in the journal of it, in front of what follows.
         """
         try:
-            step = self.scheduler.step(self.log.now(), news)
-            self.log.write(*notes, *step.entries)
+            at_s, stopped = self.log.now(), self.scheduler.stopped
+            step = self.scheduler.step(at_s, news)
+            permits = tuple((one.job_id, one.phase) for one in step.commands if isinstance(one, commands.Grant))
+            instant = [Told(at_s, news, permits, stopped)] if news or any(step) else []
+            self.log.write(*notes, *instant, *step.entries)
             for entry in step.entries:
                 self._announce(entry)
             self._owed += step.commands
@@ -137,8 +140,7 @@ class RunState:
     def confine(self, handle: JobHandle, names: frozenset[str]) -> None:
         """A job may have these nodes alone from now on; it waits for a place, or is about to."""
         if self.scheduler.planner.confined.get(handle.id) != names:
-            note = Confined(self.log.now(), handle.id, tuple(sorted(names)))
-            self.tell(facts.Confined(handle.id, names), notes=(note,))
+            self.tell(facts.Confined(handle.id, names))
 
     def follow(self, follows: Follows) -> None:
         """What an owner of a job has said has this to follow."""

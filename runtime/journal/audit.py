@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,29 +23,15 @@ from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.errors import InputError, InvariantError
 from rollmux_env.replay.checks import check_state
+from rollmux_env.scheduler.facts import Drained, Undrained
 from rollmux_env.validation_errors import one_line
-from runtime.journal.facts import (
-    LEASE,
-    Assigned,
-    Bound,
-    Cancelled,
-    Checkpointed,
-    Drained,
-    Fact,
-    Failed,
-    Iteration,
-    PhaseSlice,
-    Relaunched,
-    Restarted,
-    Returned,
-    SoloIteration,
-    SyncSlice,
-    Undrained,
-)
+from runtime.journal import facts as kinds
+from runtime.journal.facts import LEASE, Fact
 from runtime.journal.invariants import check_run
 from runtime.journal.record import RunRecord
 from runtime.journal.write import IMPOSSIBLE, JOURNAL, read_facts, record_of
 
+_Place = tuple[int, str, int]  # group, pool, number of the node within the group
 Outcome = Literal["done", "over_budget", "failed", "cancelled", "present"]
 
 
@@ -112,28 +98,29 @@ def _done(record: RunRecord) -> bool:
 
 def _outcomes(record: RunRecord) -> tuple[dict[str, Outcome], list[str]]:
     """A1: what became of every job, and what is wrong with that."""
-    problems = []
+    specs = [fact.spec for fact in record.submitted]
     done = Counter(iteration.job_id for iteration in record.iterations)
-    failed = Counter(fact.job_id for fact in record.failed)
-    cancelled = Counter(fact.job_id for fact in record.cancelled)
-    by_owner = {fact.job_id for fact in record.leases_ended if fact.done}
+    whole = {spec.id for spec in specs if done[spec.id] >= spec.iterations}
+    ends: dict[Outcome, Counter[str]] = {
+        "failed": Counter(fact.job_id for fact in record.failed),
+        "cancelled": Counter(fact.job_id for fact in record.cancelled),
+        "over_budget": Counter(record.over_budget),
+        "done": Counter(whole | {fact.job_id for fact in record.leases_ended if fact.done}),
+    }
+    submitted = Counter(spec.id for spec in specs)
+    problems = [f"A1: job {job_id} was submitted {times} times" for job_id, times in submitted.items() if times > 1]
     jobs: dict[str, Outcome] = {}
-    for job_id, times in Counter(fact.spec.id for fact in record.submitted).items():
-        if times > 1:
-            problems.append(f"A1: job {job_id} was submitted {times} times")
-    for spec in [fact.spec for fact in record.submitted]:
-        whole = done[spec.id] >= spec.iterations or spec.id in by_owner
-        spent = spec.id in record.over_budget
-        ends: dict[Outcome, int] = {"failed": failed[spec.id], "cancelled": cancelled[spec.id], "over_budget": spent, "done": whole}
-        jobs[spec.id] = next((outcome for outcome, times in ends.items() if times), "present")
-        if (times := sum(ends.values())) > 1:
+    for spec in specs:
+        jobs[spec.id] = next((outcome for outcome, counts in ends.items() if counts[spec.id]), "present")
+        if (times := sum(counts[spec.id] for counts in ends.values())) > 1:
             problems.append(f"A1: job {spec.id} ended {times} times")
         if _done(record) and jobs[spec.id] == "present":
             problems.append(
                 f"A1: job {spec.id} is lost: the run ended when it had done {done[spec.id]} of {spec.iterations} iterations"
             )
-    unknown = sorted((set(done) | set(failed) | set(cancelled)) - set(jobs))
-    return jobs, problems + [f"A1: nobody submitted job {job_id}" for job_id in unknown]
+    unknown = sorted((done.keys() | ends["failed"].keys() | ends["cancelled"].keys()) - jobs.keys())
+    problems += map("A1: nobody submitted job {}".format, unknown)
+    return jobs, problems
 
 
 def _iterations(facts: Sequence[Fact], record: RunRecord) -> list[str]:
@@ -144,21 +131,21 @@ def _iterations(facts: Sequence[Fact], record: RunRecord) -> list[str]:
     checkpoints: set[tuple[str, int]] = set()  # checkpoints: a job, and how many iterations it had done
     over: set[str] = set()
     for fact in facts:
-        if isinstance(fact, Failed | Cancelled):
+        if isinstance(fact, kinds.Failed | kinds.Cancelled):
             over.add(fact.job_id)
-        elif isinstance(fact, Iteration):
+        elif isinstance(fact, kinds.Iteration):
             if fact.number != due[fact.job_id] or fact.number >= most.get(fact.job_id, fact.number + 1):
                 problems.append(f"A2: job {fact.job_id} did iteration {fact.number} when {due[fact.job_id]} was due")
             if fact.job_id in over:
                 problems.append(f"A2: job {fact.job_id} did iteration {fact.number} after its end")
             due[fact.job_id] = fact.number + 1
-        elif isinstance(fact, Checkpointed):
+        elif isinstance(fact, kinds.Checkpointed):
             if fact.iterations > due[fact.job_id]:
                 problems.append(
                     f"A2: job {fact.job_id} has a checkpoint of {fact.iterations} iterations and did {due[fact.job_id]}"
                 )
             checkpoints.add((fact.job_id, fact.iterations))
-        elif isinstance(fact, Restarted):
+        elif isinstance(fact, kinds.Restarted):
             if fact.iteration > due[fact.job_id]:
                 problems.append(f"A2: job {fact.job_id} goes on at iteration {fact.iteration} when {due[fact.job_id]} was due")
             elif fact.iteration and (fact.job_id, fact.iteration) not in checkpoints:
@@ -169,39 +156,50 @@ def _iterations(facts: Sequence[Fact], record: RunRecord) -> list[str]:
 
 def _nodes(facts: Sequence[Fact], record: RunRecord) -> list[str]:
     """A3: who has which node."""
-    problems = []
-    places: dict[str, tuple[int, str, int]] = {}
-    drained: set[str] = set()
+    problems: list[str] = []
+    places: dict[str, _Place] = {}
+    drained: frozenset[str] = frozenset()
     for fact in facts:
-        if isinstance(fact, Drained):
-            drained.add(fact.node)
-        elif isinstance(fact, Undrained):
-            drained.discard(fact.node)
-        elif isinstance(fact, Assigned):
-            place = fact.group, fact.pool, fact.number
-            if fact.node in drained:
-                problems.append(f"A3: at {fact.at_s:.3f} s {fact.node} becomes {_named(place)}, and it is drained")
-            if fact.node in places or place in places.values():
-                problems.append(f"A3: at {fact.at_s:.3f} s {fact.node} becomes {_named(place)}, and one of them is taken")
-            places[fact.node] = place
-        elif isinstance(fact, Returned):
-            if places.pop(fact.node, None) is None:
-                problems.append(f"A3: at {fact.at_s:.3f} s {fact.node} is given back, which nobody had")
-        elif isinstance(fact, Relaunched):
-            there = {node.name for node in fact.nodes}
-            places = {node: place for node, place in places.items() if node in there}
-        elif isinstance(fact, PhaseSlice):
-            foreign = [node for node in fact.nodes if node not in places or places[node][0] != fact.group]
-            if foreign:
-                problems.append(
-                    f"A3: job {fact.job_id} ran on {foreign[0]}, which was not of group {fact.group}, until {fact.end_s:.3f} s"
-                )
+        match fact:
+            case kinds.Told():
+                drained = _drained(fact, drained)
+            case kinds.Assigned():
+                problems += _assign(fact, places, drained)
+            case kinds.Returned(at_s=at_s, node=node):
+                if places.pop(node, None) is None:
+                    problems.append(f"A3: at {at_s:.3f} s {node} is given back, which nobody had")
+            case kinds.Relaunched(nodes=nodes):
+                there = {node.name for node in nodes}
+                places = {node: place for node, place in places.items() if node in there}
+            case kinds.PhaseSlice(job_id=job_id, group=group, end_s=end_s):
+                foreign = [node for node in fact.nodes if node not in places or places[node][0] != group]
+                if foreign:
+                    problems.append(f"A3: job {job_id} ran on {foreign[0]}, which was not of group {group}, until {end_s:.3f} s")
     if _done(record):
         problems += [f"A3: {node} is {_named(place)} when the run has ended" for node, place in places.items()]
     return problems
 
 
-def _named(place: tuple[int, str, int]) -> str:
+def _drained(fact: kinds.Told, before: frozenset[str]) -> frozenset[str]:
+    """Names of the drained nodes, when the scheduler has been told something."""
+    for news in fact.facts:
+        if isinstance(news, Drained | Undrained):
+            before = before | news.names if isinstance(news, Drained) else before - news.names
+    return before
+
+
+def _assign(fact: kinds.Assigned, places: dict[str, _Place], drained: Collection[str]) -> Iterator[str]:
+    """A node gets a place."""
+    place = fact.group, fact.pool, fact.number
+    begins = f"A3: at {fact.at_s:.3f} s {fact.node} becomes {_named(place)}"
+    if fact.node in drained:
+        yield f"{begins}, and it is drained"
+    if fact.node in places or place in places.values():
+        yield f"{begins}, and one of them is taken"
+    places[fact.node] = place
+
+
+def _named(place: _Place) -> str:
     group, pool, number = place
     return f"{pool} node {number} of {'those lent' if group == LEASE else f'group {group}'}"
 
@@ -226,10 +224,9 @@ def _clock(facts: Sequence[Fact]) -> list[str]:
     problems = []
     last_s = 0.0
     for fact in facts:
-        if isinstance(fact, Bound | SyncSlice):  # a sync's times are by the job's own clock
+        if isinstance(fact, kinds.Bound | kinds.SyncSlice):  # a sync's times are by the job's own clock
             continue
-        at_s = fact.end_s if isinstance(fact, PhaseSlice | Iteration | SoloIteration) else fact.at_s
-        if at_s < last_s:
-            problems.append(f"A5: {type(fact).__name__} at {at_s:.6f} s comes after {last_s:.6f} s")
-        last_s = at_s
+        if fact.at_s < last_s:
+            problems.append(f"A5: {type(fact).__name__} at {fact.at_s:.6f} s comes after {last_s:.6f} s")
+        last_s = fact.at_s
     return problems

@@ -14,7 +14,7 @@ from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, copy_data
 from rollmux_env.validation_errors import one_line
-from runtime.journal.facts import Fact, Started
+from runtime.journal.facts import Bound, Fact, Started
 from runtime.journal.read import JOURNAL, DamagedJournal, facts_of, opened, structure_problem
 from runtime.journal.write import IMPOSSIBLE, LOCK
 from runtime.own_folder import spare_folder
@@ -37,8 +37,8 @@ class Check:
         if not self.facts:
             return "none"
         fact = self.facts[-1]
-        at_s = getattr(fact, "at_s", getattr(fact, "end_s", None))
-        return f"{len(self.facts)}, {type(fact).__name__}" + (f" at {at_s:.3f} s" if at_s is not None else "")
+        at_s = "" if isinstance(fact, Bound) else f" at {fact.at_s:.3f} s"
+        return f"{len(self.facts)}, {type(fact).__name__}{at_s}"
 
 
 def check_journal(folder: Path) -> Check:

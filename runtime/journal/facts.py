@@ -1,6 +1,7 @@
 """What happens in a run, a fact each: what the journal keeps, in the order in which it happened.
 
-A new fact is a class here, in `Fact`, and a field of `RunRecord`; a test holds them together.
+`Told` is what the scheduler was told, and the events behind it are what it made of that. All else is what a driver alone knows.
+A new fact is a class here, and a field of `RunRecord`; a test holds them together.
 
 Times are seconds since the run began, by the coordinator's clock, which stands still between a kill and a resume.
 """
@@ -8,30 +9,71 @@ Times are seconds since the run began, by the coordinator's clock, which stands 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cache
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_args, get_type_hints
+
+from pydantic import BaseModel, PlainValidator, create_model
 
 from rollmux_env.cluster.events import Event
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
+from rollmux_env.scheduler import facts as scheduler_facts
+from rollmux_env.scheduler.members import HoldName
 from rollmux_env.scheduler.nodes import LEASE as LEASE
 from rollmux_env.scheduler.nodes import Assigned as Assigned
 from rollmux_env.scheduler.nodes import Returned as Returned
 from rollmux_env.scheduler.shares import Span as Span
 from runtime.jobs.spec import JobSpec
-from runtime.journal.lease_facts import Attached as Attached
-from runtime.journal.lease_facts import Confined as Confined
-from runtime.journal.lease_facts import Continued as Continued
-from runtime.journal.lease_facts import Exceeded as Exceeded
-from runtime.journal.lease_facts import Freed as Freed
-from runtime.journal.lease_facts import Granted as Granted
-from runtime.journal.lease_facts import LeaseEnded as LeaseEnded
-from runtime.journal.lease_facts import Suspected as Suspected
 from runtime.machine import Node, Pool
 from runtime.residency.choice import Waits
 
+TOLD_KINDS: frozenset[type] = frozenset(get_args(scheduler_facts.Fact))
+_TOLD: dict[str, type[scheduler_facts.Fact]] = {kind.__name__: kind for kind in get_args(scheduler_facts.Fact)}
+
+
+def _told_of_json(value: Any) -> scheduler_facts.Fact:
+    """The fact of the scheduler's that the journal has so.
+
+    Raises:
+        ValueError: there is no such fact.
+    """
+    if not isinstance(value, dict) or value.get("kind") not in _TOLD:
+        raise ValueError("the scheduler can be told no such fact")
+    kind = _TOLD[value["kind"]]
+    fields = _fields(value["kind"])(**{name: one for name, one in value.items() if name != "kind"})
+    return kind(**{name: getattr(fields, name) for name in kind._fields})
+
+
+@cache
+def _fields(name: str) -> type[BaseModel]:
+    """What checks the fields of a fact of the scheduler's; nodes are those of the runtime."""
+    kind = _TOLD[name]
+    hints = get_type_hints(kind, localns={"PoolNode": Node, "DispatchPolicy": object})
+    fields: dict[str, Any] = {one: (hints[one], kind._field_defaults.get(one, ...)) for one in kind._fields}
+    return cast("type[BaseModel]", create_model(name, **fields))
+
 
 @dataclass(frozen=True)
-class Started:
+class _Timed:
+    at_s: float
+
+
+@dataclass(frozen=True)
+class _OfJob(_Timed):
+    job_id: str
+
+
+class _Lasted:
+    end_s: float
+
+    @property
+    def at_s(self) -> float:
+        """When it was over."""
+        return self.end_s
+
+
+@dataclass(frozen=True)
+class Started(_Timed):
     """The first fact of a run.
 
     Attributes:
@@ -43,7 +85,6 @@ class Started:
         seed: of policies that draw at random.
     """
 
-    at_s: float
     wall_s: float
     policy: str
     dispatch: str
@@ -54,7 +95,7 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Relaunched:
+class Relaunched(_Timed):
     """The run goes on after its end, whatever that was: a kill, a stop, a power cut.
 
     Attributes:
@@ -63,70 +104,55 @@ class Relaunched:
         versions: as in `Started`.
     """
 
-    at_s: float
     wall_s: float
     nodes: tuple[Node, ...]
     versions: dict[str, str]
 
 
 @dataclass(frozen=True)
-class Submitted:
+class Told(_Timed):
+    """What the scheduler was told at an instant. Behind it come the events that followed.
+
+    Attributes:
+        facts: read back, `Unprofiled` says only whether there was a rule.
+        permits: that it gave then: ids of jobs, and phases.
+        stopped: it gives none any more, or none yet, for the sake of nodes that a lost lease may still use.
+    """
+
+    facts: tuple[Annotated[scheduler_facts.Fact, PlainValidator(_told_of_json)], ...]
+    permits: tuple[tuple[str, HoldName], ...] = ()
+    stopped: bool = False
+
+
+@dataclass(frozen=True)
+class Restored(_Timed):
+    """The scheduler of a run that goes on has taken over the groups and the queue.
+
+    Attributes:
+        gone: ids of the jobs that had ended before.
+    """
+
+    gone: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Submitted(_Timed):
     """A job is to be run.
 
     Attributes:
         spec: all of it, as its job file says; its `arrival_s` counts from the run's beginning.
     """
 
-    at_s: float
     spec: JobSpec
 
 
 @dataclass(frozen=True)
-class Drained:
-    """A node gets no new jobs, and those on it are to leave it.
-
-    Attributes:
-        node: its name.
-    """
-
-    at_s: float
-    node: str
-
-
-@dataclass(frozen=True)
-class Undrained:
-    """A node gets jobs again.
-
-    Attributes:
-        node: its name.
-    """
-
-    at_s: float
-    node: str
-
-
-@dataclass(frozen=True)
-class Joined:
-    """More nodes are there.
-
-    Attributes:
-        nodes: those alone that have come.
-    """
-
-    at_s: float
-    nodes: tuple[Node, ...]
-
-
-@dataclass(frozen=True)
-class Cancelled:
+class Cancelled(_OfJob):
     """A user wants a job no longer."""
 
-    at_s: float
-    job_id: str
-
 
 @dataclass(frozen=True)
-class Profiled:
+class Profiled(_Timed):
     """A job is known by its worst case from now on.
 
     Attributes:
@@ -137,7 +163,6 @@ class Profiled:
         without_core: phases that had no core for a good part of their seconds, twice: these are without that wait, and not cached.
     """
 
-    at_s: float
     job: Job
     cached: bool
     waits: dict[Pool, Waits] = field(default_factory=dict)
@@ -146,7 +171,7 @@ class Profiled:
 
 
 @dataclass(frozen=True)
-class PhaseSlice:
+class PhaseSlice(_Lasted):
     """A phase that held its nodes.
 
     Attributes:
@@ -155,7 +180,7 @@ class PhaseSlice:
         iteration: of the job, from 0; of a profile -1.
         group: id of its group, or `LEASE`. pool: whose nodes it held; numbers: theirs within the group. nodes: their names.
         asked_s: when the job was ready for it. start_s: permit. end_s: nodes given back. `init` and the rollout that follows it
-            share one permit: the second begins where the first ends; of a stale job it has one of its own, and is `extra`.
+            share one permit: the second begins where the first ends; where rollouts run ahead it has its own, and is `extra`.
         run_s, done_s: when the method began and ended, by the job's clock: before it came the permit's way and loading.
         permit_s: how long the permit took to reach the job. load_s, offload_s: state onto the device, and off it.
         cold: the job's first phase of the kind in its placement. switched: a node last ran another job.
@@ -200,17 +225,21 @@ class PhaseSlice:
         """What it held of its nodes and when."""
         return self.spans or tuple(Span(node, self.start_s, self.end_s, 1.0, False) for node in self.nodes)
 
+    @property
+    def busy_s(self) -> float:
+        """Node-seconds in which it ran."""
+        spans = ((span.share, max(span.from_s, self.run_s), min(span.until_s, self.done_s)) for span in self.node_spans())
+        return sum(share * max(0.0, until_s - from_s) for share, from_s, until_s in spans)
+
 
 @dataclass(frozen=True)
-class Offloaded:
+class Offloaded(_OfJob):
     """State that had stayed on the devices of a phase has left them, since somebody needs the room.
 
     Attributes:
         pool: of the phase. nodes: names. seconds: it took. host_gb, device_gb: as of `PhaseSlice`, since then.
     """
 
-    at_s: float
-    job_id: str
     pool: Pool
     nodes: tuple[str, ...]
     seconds: float
@@ -219,7 +248,7 @@ class Offloaded:
 
 
 @dataclass(frozen=True)
-class SyncSlice:
+class SyncSlice(_Lasted):
     """Weights on their way to the rollout nodes.
 
     Attributes:
@@ -238,11 +267,11 @@ class SyncSlice:
 
 
 @dataclass(frozen=True)
-class Iteration:
+class Iteration(_Lasted):
     """An iteration is done: rollout, training and sync.
 
     Attributes:
-        number: from 0. start_s: when its rollout was ready for a permit; of a stale job, whose rollouts are ahead, not before the
+        number: from 0. start_s: when its rollout was ready for a permit; of a job whose rollouts run ahead, not before the
             iteration before it was over. end_s: when its sync was over.
         metrics: what the job reported, by name; of the built-in job `reward`, `loss`, `sampled_version`, `trained_version`, ...
         interrupted: it has waited for room on a disk, so its length says nothing of the job.
@@ -257,7 +286,7 @@ class Iteration:
 
 
 @dataclass(frozen=True)
-class SoloIteration:
+class SoloIteration(_Lasted):
     """An iteration that a job has done behind its last one, alone on the machine; it counts for nothing else.
 
     Attributes:
@@ -271,35 +300,31 @@ class SoloIteration:
 
 
 @dataclass(frozen=True)
-class Checkpointed:
+class Checkpointed(_OfJob):
     """What a job is after some iterations is on the disk.
 
     Attributes:
         iterations: how many it had done. seconds: how long writing took. gb: how much it is, GB.
     """
 
-    at_s: float
-    job_id: str
     iterations: int
     seconds: float
     gb: float
 
 
 @dataclass(frozen=True)
-class Absent:
+class Absent(_OfJob):
     """A job waits for room for its checkpoint: until it is ready for a rollout it takes no part in the turns of its group.
 
     Attributes:
         why: what the system says; one line.
     """
 
-    at_s: float
-    job_id: str
     why: str
 
 
 @dataclass(frozen=True)
-class Restarted:
+class Restarted(_OfJob):
     """A job is made anew after its processes have ended, and goes on from its last checkpoint; without one it begins again.
 
     Attributes:
@@ -307,14 +332,12 @@ class Restarted:
         why: one line.
     """
 
-    at_s: float
-    job_id: str
     iteration: int
     why: str
 
 
 @dataclass(frozen=True)
-class Failed:
+class Failed(_OfJob):
     """A job has failed, alone.
 
     Attributes:
@@ -323,22 +346,19 @@ class Failed:
         problem: one line. details: a traceback, or nothing.
     """
 
-    at_s: float
-    job_id: str
     where: str
     problem: str
     details: str = ""
 
 
 @dataclass(frozen=True)
-class Ended:
+class Ended(_Timed):
     """The last fact of a run that was not killed; of one that was stopped, until it is resumed.
 
     Attributes:
         outcome: `done` (some jobs may have failed), or `stopped` by the user.
     """
 
-    at_s: float
     outcome: Literal["done", "stopped"]
 
 
@@ -362,35 +382,115 @@ class Bound:
         return sum(self.alone_s) / max(self.parallel_s)
 
 
-Fact = (
-    Started
-    | Submitted
-    | Relaunched
-    | Cancelled
-    | Drained
-    | Undrained
-    | Joined
-    | Profiled
-    | Bound
-    | Assigned
-    | Returned
-    | PhaseSlice
-    | Offloaded
-    | SyncSlice
-    | Iteration
-    | SoloIteration
-    | Checkpointed
-    | Absent
-    | Restarted
-    | Failed
-    | Ended
-    | Attached
-    | Confined
-    | Exceeded
-    | Granted
-    | LeaseEnded
-    | Suspected
-    | Freed
-    | Continued
-    | Event
-)
+class OwnProcess(NamedTuple):
+    """A process of an owner.
+
+    Attributes:
+        started: when the machine started it, in clock ticks since it was booted; 0 where it cannot be seen from here.
+    """
+
+    pid: int
+    started: int
+
+
+@dataclass(frozen=True)
+class Attached(_OfJob):
+    """An owner has a lease of its job's place; again with the same lease, its processes are known anew.
+
+    Attributes:
+        lease: its id. host: where the owner says that it is. boot: the machine and its uptime, as `runtime.machine.boot_id`,
+            where that is this one; else empty. processes: those that it has named. nodes: names of the nodes of the place.
+    """
+
+    lease: str
+    host: str
+    boot: str
+    processes: tuple[OwnProcess, ...]
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Exceeded(_OfJob):
+    """A job keeps more memory of its nodes' GPUs than it has stated: from now on it is alone in its group.
+
+    Attributes:
+        phase: of which it is. device_gb, stated_gb: what it keeps, and what it has stated, GB.
+    """
+
+    phase: HoldName
+    device_gb: float
+    stated_gb: float
+
+    @property
+    def why(self) -> str:
+        """In words; one line."""
+        keeps = f"keeps {self.device_gb:.2f} GB of its {self.phase} nodes' GPUs"
+        return f"{keeps} and has stated {self.stated_gb:.2f} GB: alone in its group"
+
+
+@dataclass(frozen=True)
+class Granted(_OfJob):
+    """An owner is being told that it may run a phase.
+
+    Attributes:
+        phase, iteration: which. extra: a rollout that counts no iteration.
+        asked_s, start_s, switched: as of `PhaseSlice`, which says later that it is over.
+    """
+
+    lease: str
+    phase: HoldName
+    iteration: int
+    extra: bool
+    asked_s: float
+    start_s: float
+    switched: bool
+
+
+@dataclass(frozen=True)
+class LeaseEnded(_OfJob):
+    """A lease is over.
+
+    Attributes:
+        done: so is the job, as its owner says. why: one line.
+    """
+
+    lease: str
+    done: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Suspected(_OfJob):
+    """Nodes that a lease held when it was lost: nobody gets them until it is known that its owner does not use them.
+
+    Attributes:
+        nodes: their names.
+    """
+
+    lease: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Freed(_OfJob):
+    """Nodes that a lost lease held are not used by its owner any more.
+
+    Attributes:
+        nodes: their names. why: how that is known; one line.
+    """
+
+    lease: str
+    nodes: tuple[str, ...]
+    why: str
+
+
+Fact = _Timed | _Lasted | Bound | Assigned | Returned | Event
+
+
+def _kinds(base: type) -> list[type]:
+    """The classes below one that have none below them."""
+    classes: list[type] = base.__subclasses__()
+    return [kind for one in classes for kind in _kinds(one) or [one]]
+
+
+KINDS: tuple[type, ...] = (*_kinds(_Timed), *_kinds(_Lasted), Bound, Assigned, Returned, *get_args(Event))

@@ -4,7 +4,7 @@ R1  no job is lost or doubled: its iterations are counted once, in order
 R2  the clock never runs back
 R3  no node runs two phases at once, but for one migrated tail, and never more than the whole of a node
 R4  no node's residency is exceeded
-R7  no sample is older than its job's staleness when it is trained
+R7  no sample is older when it is trained than its job allows
 """
 
 from __future__ import annotations

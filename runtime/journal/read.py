@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from rollmux_env.cluster.events import Event
 from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular
 from rollmux_env.validation_errors import describe, one_line
-from runtime.journal.facts import Fact
+from runtime.journal.facts import KINDS, Fact
 
 JOURNAL = "journal.sqlite"
-SCHEMA = 2
+SCHEMA = 3
 TABLE = "CREATE TABLE facts (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL)"
 _LARGEST = 64 << 20  # bytes of a fact
 _OF_A_RUN = ("checkpoints/*/*/checkpoint.json", "logs/*/*.log")  # what there is only where a journal has held facts
-_KINDS: dict[str, type] = {kind.__name__: kind for kind in (*get_args(Event), *get_args(Fact)) if isinstance(kind, type)}
+_KINDS = {kind.__name__: kind for kind in KINDS}
 
 
 class DamagedJournal(InputError):
@@ -35,14 +34,6 @@ class DamagedJournal(InputError):
         super().__init__(f"{name}: fact {number} {problem}; `rollmux journal check` says what is whole")
         self.number = number
         self.problem = problem
-
-
-def _seed_of_policies(database: sqlite3.Connection) -> None:
-    """1 to 2: the start of a run names the seed of its policy, which is 0 where nobody wrote it down."""
-    database.execute("UPDATE facts SET body = json_set(body, '$.seed', 0) WHERE kind = 'Started' AND json_valid(body)")
-
-
-_UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {1: _seed_of_policies}
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -71,14 +62,8 @@ def is_begun(path: Path) -> bool:
     if path.is_symlink() or path.exists():
         check_regular(path)
     size = path.stat().st_size if path.exists() else 0
-    if size:
-        try:
-            with contextlib.closing(_reading(path)) as database:
-                tables = database.execute("SELECT 1 FROM sqlite_master").fetchone()
-                if tables is not None and database.execute("SELECT 1 FROM facts").fetchone() is not None:
-                    return True
-        except sqlite3.Error as error:
-            raise InputError(f"{name}: is no journal: {error}") from None
+    if size and _has_facts(path, name):
+        return True
     left = next((file for pattern in _OF_A_RUN for file in path.parent.glob(pattern)), None)
     if left is None and not size and log.is_file() and log.stat().st_size:  # SQLite would remove it
         left = log
@@ -88,11 +73,20 @@ def is_begun(path: Path) -> bool:
     return False
 
 
+def _has_facts(path: Path, name: str) -> bool:
+    try:
+        with contextlib.closing(_reading(path)) as database:
+            tables = database.execute("SELECT 1 FROM sqlite_master").fetchone()
+            return tables is not None and database.execute("SELECT 1 FROM facts").fetchone() is not None
+    except sqlite3.Error as error:
+        raise InputError(f"{name}: is no journal: {error}") from None
+
+
 def read_facts(path: Path) -> list[Fact]:
-    """All facts of a journal, in order. One of an older version is read as if it had been upgraded, and left as it is.
+    """All facts of a journal, in order.
 
     Raises:
-        InputError: there is none, or a newer version of RollMux wrote it; (DamagedJournal) it is not whole; one line.
+        InputError: there is none, or another version of RollMux wrote it; (DamagedJournal) it is not whole; one line.
     """
     name = one_line(str(path), 4096)
     facts = []
@@ -118,12 +112,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         database = _reading(path)
         try:
-            if version_of(database) != SCHEMA:
-                copy = connect(Path(":memory:"))
-                database.backup(copy)
-                database.close()
-                database = copy
-                upgrade(database, name)
+            check_version(database, name)
             kind = database.execute("SELECT type, sql FROM sqlite_master WHERE name = 'facts'").fetchone()
             if kind is not None and kind != (b"table", TABLE.encode()):  # a view may go on for ever
                 raise InputError(f"{name}: is no journal: its facts are no table of RollMux")
@@ -187,24 +176,12 @@ def structure_problem(database: sqlite3.Connection) -> str | None:
     return None if verdict == "ok" else one_line(verdict, 200)
 
 
-def version_of(database: sqlite3.Connection) -> int:
-    """Of a journal's schema."""
-    return int(database.execute("PRAGMA user_version").fetchone()[0])
-
-
-def upgrade(database: sqlite3.Connection, name: str) -> None:
-    """Bring a journal to this version, in one transaction.
+def check_version(database: sqlite3.Connection, name: str) -> None:
+    """Refuse a journal that another version wrote.
 
     Raises:
-        InputError: nobody knows how; one line.
+        InputError: it is of another version; one line.
     """
-    version = version_of(database)
-    if version == SCHEMA:
-        return
-    if version not in _UPGRADES:
-        raise InputError(f"{name}: is of version {version}; this RollMux reads versions 1 to {SCHEMA}")
-    database.execute("BEGIN IMMEDIATE")
-    for step in range(version, SCHEMA):
-        _UPGRADES[step](database)
-    database.execute(f"PRAGMA user_version={SCHEMA}")
-    database.execute("COMMIT")
+    version = int(database.execute("PRAGMA user_version").fetchone()[0])
+    if version != SCHEMA:
+        raise InputError(f"{name}: is of version {version}; this RollMux reads version {SCHEMA}")

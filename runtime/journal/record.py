@@ -7,47 +7,22 @@ that every group had, and `RunRecord.phase_runs` the phases, so that whatever re
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import get_args, get_origin, get_type_hints
+from typing import TypeVar, cast, get_args, get_origin, get_type_hints
 
 from rollmux_env.cluster.events import Event, OverBudget
 from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.keys.job import Job
 from rollmux_env.replay.run import PhaseRun
-from runtime.journal.facts import (
-    LEASE,
-    Absent,
-    Assigned,
-    Attached,
-    Bound,
-    Cancelled,
-    Checkpointed,
-    Confined,
-    Continued,
-    Drained,
-    Ended,
-    Exceeded,
-    Failed,
-    Freed,
-    Granted,
-    Iteration,
-    Joined,
-    LeaseEnded,
-    Offloaded,
-    PhaseSlice,
-    Profiled,
-    Relaunched,
-    Restarted,
-    Returned,
-    SoloIteration,
-    Started,
-    Submitted,
-    Suspected,
-    SyncSlice,
-    Undrained,
-)
+from rollmux_env.scheduler import facts as scheduler_facts
+from rollmux_env.scheduler.facts import Drained, Joined, Undrained
+from runtime.journal import facts
+from runtime.journal.facts import LEASE, Assigned, Iteration, PhaseSlice, Returned, Started
 from runtime.machine import Node
+
+News = TypeVar("News", bound=scheduler_facts.Fact)
 
 
 @dataclass(frozen=True)
@@ -57,41 +32,38 @@ class RunRecord:
     Attributes:
         ended: None where the run was killed.
         iterations: those that count; repeated: those that a job has done again since.
+        assigned: which places nodes were given, and when they were given back.
         bounds: with `--compare solo`, what taking turns could gain here, one a pairing of phases of the first two jobs; else none.
         solo: with `--compare solo`, iterations of jobs alone behind their last ones; else none.
     """
 
     started: Started
-    relaunched: tuple[Relaunched, ...] = ()
+    relaunched: tuple[facts.Relaunched, ...] = ()
+    instants: tuple[facts.Told, ...] = ()
+    restored: tuple[facts.Restored, ...] = ()
     log: tuple[Event, ...] = ()
-    submitted: tuple[Submitted, ...] = ()
-    cancelled: tuple[Cancelled, ...] = ()
-    drained: tuple[Drained, ...] = ()
-    undrained: tuple[Undrained, ...] = ()
-    joined: tuple[Joined, ...] = ()
-    profiled: tuple[Profiled, ...] = ()
-    assigned: tuple[Assigned, ...] = ()
-    returned: tuple[Returned, ...] = ()
+    submitted: tuple[facts.Submitted, ...] = ()
+    cancelled: tuple[facts.Cancelled, ...] = ()
+    profiled: tuple[facts.Profiled, ...] = ()
+    assigned: tuple[Assigned | Returned, ...] = ()
     phases: tuple[PhaseSlice, ...] = ()
-    offloaded: tuple[Offloaded, ...] = ()
-    syncs: tuple[SyncSlice, ...] = ()
+    offloaded: tuple[facts.Offloaded, ...] = ()
+    syncs: tuple[facts.SyncSlice, ...] = ()
     iterations: tuple[Iteration, ...] = ()
     repeated: tuple[Iteration, ...] = ()
-    checkpointed: tuple[Checkpointed, ...] = ()
-    absent: tuple[Absent, ...] = ()
-    restarted: tuple[Restarted, ...] = ()
-    failed: tuple[Failed, ...] = ()
-    attached: tuple[Attached, ...] = ()
-    confined: tuple[Confined, ...] = ()
-    exceeded: tuple[Exceeded, ...] = ()
-    granted: tuple[Granted, ...] = ()
-    leases_ended: tuple[LeaseEnded, ...] = ()
-    suspected: tuple[Suspected, ...] = ()
-    freed: tuple[Freed, ...] = ()
-    continued: tuple[Continued, ...] = ()
-    ended: Ended | None = None
-    bounds: tuple[Bound, ...] = ()
-    solo: tuple[SoloIteration, ...] = ()
+    checkpointed: tuple[facts.Checkpointed, ...] = ()
+    absent: tuple[facts.Absent, ...] = ()
+    restarted: tuple[facts.Restarted, ...] = ()
+    failed: tuple[facts.Failed, ...] = ()
+    attached: tuple[facts.Attached, ...] = ()
+    exceeded: tuple[facts.Exceeded, ...] = ()
+    granted: tuple[facts.Granted, ...] = ()
+    leases_ended: tuple[facts.LeaseEnded, ...] = ()
+    suspected: tuple[facts.Suspected, ...] = ()
+    freed: tuple[facts.Freed, ...] = ()
+    ended: facts.Ended | None = None
+    bounds: tuple[facts.Bound, ...] = ()
+    solo: tuple[facts.SoloIteration, ...] = ()
 
     @property
     def jobs(self) -> dict[str, Job]:
@@ -107,25 +79,28 @@ class RunRecord:
         """Ids of the jobs that ended since their budget was spent."""
         return frozenset(event.job_id for event in self.log if isinstance(event, OverBudget))
 
+    def news(self, kind: type[News]) -> Iterator[tuple[float, News]]:
+        """What the scheduler was told of a kind, and when."""
+        return ((instant.at_s, fact) for instant in self.instants for fact in instant.facts if isinstance(fact, kind))
+
     @property
     def nodes(self) -> dict[str, Node]:
         """All nodes that the run ever had, by name, as they were last."""
-        later: list[Relaunched | Joined] = [*self.relaunched, *self.joined]
-        later.sort(key=lambda fact: fact.at_s)
-        return {node.name: node for nodes in (self.started.nodes, *(fact.nodes for fact in later)) for node in nodes}
+        joined = [(at_s, cast("tuple[Node, ...]", fact.nodes)) for at_s, fact in self.news(Joined)]
+        later = sorted([*((fact.at_s, fact.nodes) for fact in self.relaunched), *joined], key=lambda pair: pair[0])
+        return {node.name: node for nodes in (self.started.nodes, *(nodes for _, nodes in later)) for node in nodes}
 
     @property
     def drained_nodes(self) -> set[str]:
         """Names of the nodes that were drained, and have not been taken back since."""
-        changes: list[Drained | Undrained] = [*self.undrained, *self.drained]
-        changes.sort(key=lambda fact: fact.at_s)
-        last = {fact.node: fact for fact in changes}
-        return {name for name, fact in last.items() if isinstance(fact, Drained)}
+        changes = (fact for instant in self.instants for fact in instant.facts if isinstance(fact, Drained | Undrained))
+        drained = {name: isinstance(fact, Drained) for fact in changes for name in fact.names}
+        return {name for name, is_drained in drained.items() if is_drained}
 
     @property
     def cluster(self) -> Cluster:
         """As the run was begun; nodes that have joined since come on top of what it may have."""
-        more: Counter[str] = Counter(node.pool for fact in self.joined for node in fact.nodes)
+        more: Counter[str] = Counter(node.pool for _, fact in self.news(Joined) for node in fact.nodes)
         grown: dict[str, Pool] = {}
         for name, pool in self.started.cluster.pools.items():
             if pool.max_nodes is not None:
@@ -135,9 +110,12 @@ class RunRecord:
     @property
     def last_s(self) -> float:
         """The last time that the record knows, seconds."""
-        every = (fact for name in {*fields_of_kinds().values(), "repeated"} for fact in getattr(self, name))
-        times = (float(getattr(fact, "at_s", getattr(fact, "end_s", 0.0))) for fact in every)
-        return max(self.ended.at_s if self.ended else 0.0, *times, 0.0)
+        every = [
+            fact
+            for name in {*fields_of_kinds().values(), "repeated"} - {"started", "ended", "bounds"}
+            for fact in getattr(self, name)
+        ]
+        return max(float(fact.at_s) for fact in (*every, self.ended or self.started))
 
     def wall_s(self, at_s: float) -> float:
         """Seconds since 1970 at a time of the run."""
@@ -173,8 +151,7 @@ def fields_of_kinds() -> dict[type, str]:
     """The field of `RunRecord` that keeps the facts of a kind, as the types of the fields say."""
     fields: dict[type, str] = {}
     for name, hint in get_type_hints(RunRecord).items():
-        if get_origin(hint) is tuple:
-            kind = get_args(hint)[0]
-            for one in get_args(kind) or (kind,):
-                fields.setdefault(one, name)
+        kind = get_args(hint)[0] if get_origin(hint) is tuple else hint
+        for one in get_args(kind) or (kind,):
+            fields.setdefault(one, name)
     return fields

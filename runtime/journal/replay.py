@@ -1,36 +1,31 @@
 """A recorded run, fed through the scheduler once more: it must decide as it did.
 
-What jobs did is read from the journal: when they came, asked for permits, ended phases and iterations, failed and left. What the
-scheduler makes of it is held against what the journal says: placements and moves, nodes, and the order of permits. The journal does
-not say everything: permits on lent nodes and in runs whose tails were migrated are left out, and a request that got no permit
-before its job died is not known.
+The scheduler is told again what it was told, at the same times. What it makes of it is held against what the journal says:
+placements and moves, nodes, and the order of permits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable, observed_state
 from rollmux_env.cluster.events import Admitted, Moved
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InvariantError, PlanError
-from rollmux_env.scheduler import facts as core_facts
+from rollmux_env.scheduler import facts as scheduler_facts
 from rollmux_env.scheduler.commands import Grant
-from rollmux_env.scheduler.core import Scheduler, Step
-from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Returned
+from rollmux_env.scheduler.core import Scheduler
+from rollmux_env.scheduler.nodes import Assigned, NodePool, Returned
+from rollmux_env.scheduler.view import GroupView, WaitingPhase
 from runtime.jobs.shapes import estimated_phases
-from runtime.journal.facts import Fact, Relaunched
+from runtime.journal.facts import Fact, Restored, Told
 from runtime.journal.record import RunRecord
-from runtime.journal.timeline import Instant, Timeline, own_permits, permit_phase
 from runtime.journal.write import record_of, state_of
-
-_OF_SEATS = (
-    *(core_facts.Ready, core_facts.Finished, core_facts.Sampled, core_facts.Synced, core_facts.Absent, core_facts.Continued),
-)
+from runtime.machine import Node
 
 
 @dataclass(frozen=True)
@@ -47,23 +42,39 @@ class Differences:
     lines: tuple[str, ...]
 
 
-@dataclass
-class _Decisions:
-    """What was decided, in order."""
+def _decisions(entries: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """What was decided, in order: of what kind, as the fields of `Differences` have it, and in words."""
+    for entry in entries:
+        match entry:
+            case Admitted(job_id=job_id, placement=placement) | Moved(job_id=job_id, placement=placement):
+                yield "placements", f"{type(entry).__name__.lower()} {job_id}: {placement}"
+            case Assigned():
+                yield "nodes", f"{entry.node} to {entry.pool} {entry.number} of group {entry.group}"
+            case Returned():
+                yield "nodes", f"{entry.node} returned"
+            case Told(permits=permits):
+                yield from (("permits", f"{phase} of {job_id}") for job_id, phase in permits)
+            case Grant(job_id=job_id, phase=phase):
+                yield "permits", f"{phase} of {job_id}"
 
-    placements: list[str] = field(default_factory=list)
-    nodes: list[str] = field(default_factory=list)
-    permits: list[str] = field(default_factory=list)
 
-    def add(self, entries: Iterable[Any]) -> None:
-        for entry in entries:
-            match entry:
-                case Admitted(job_id=job_id, placement=placement) | Moved(job_id=job_id, placement=placement):
-                    self.placements.append(f"{type(entry).__name__.lower()} {job_id}: {placement}")
-                case Assigned():
-                    self.nodes.append(f"{entry.node} to {entry.pool} {entry.number} of group {entry.group}")
-                case Returned():
-                    self.nodes.append(f"{entry.node} returned")
+class _Repeated:
+    """Does again, on lent nodes, what a rule of the driver's chose: the journal does not have such rules.
+
+    Attributes:
+        permits: that were given at this instant.
+    """
+
+    permits: Sequence[tuple[str, str]] = ()
+
+    def choose(self, group: GroupView) -> WaitingPhase | None:
+        """The next phase that got a permit."""
+        waiting = {(one.member.job_id, one.phase): one for one in group.waiting}
+        return next((waiting[permit] for permit in self.permits if permit in waiting), None)
+
+    def put_into(self, fact: scheduler_facts.Fact) -> scheduler_facts.Fact:
+        """A fact with this in place of the rule that it had."""
+        return fact._replace(rule=self) if isinstance(fact, scheduler_facts.Unprofiled) and fact.rule else fact
 
 
 def replay_journal(facts: Sequence[Fact]) -> Differences:
@@ -74,41 +85,63 @@ def replay_journal(facts: Sequence[Fact]) -> Differences:
     """
     record = record_of(facts)
     state_of(record)
-    compares = not any(part.spans for part in record.phases)
-    original, replayed = _Decisions(), _Decisions()
-    original.add(facts)
-    slices = [part for part in own_permits(record.phases) if part.group != LEASE] if compares else []
-    original.permits = [f"{permit_phase(part)} of {part.job_id}" for part in sorted(slices, key=lambda part: part.start_s)]
-    lines = _feed(facts, record, Timeline(facts, record).instants(), replayed)
-    if not compares:
-        replayed.permits.clear()
+    replayed: list[tuple[str, str]] = []
+    lines, original = _feed(facts, record, replayed), [*_decisions(facts)]
+    counts: dict[str, int] = {}
     for what in ("placements", "nodes", "permits"):
-        lines += _compared(what, getattr(original, what), getattr(replayed, what))
-    return Differences(len(original.placements), len(original.nodes), len(original.permits), tuple(lines))
+        before, after = ([words for kind, words in both if kind == what] for both in (original, replayed))
+        counts[what] = len(before)
+        lines += _compared(what, before, after)
+    return Differences(**counts, lines=tuple(lines))
 
 
-def _feed(facts: Sequence[Fact], record: RunRecord, instants: list[Instant], did: _Decisions) -> list[str]:
+def assigned_nodes(record: RunRecord, nodes: Iterable[Node]) -> NodePool:
+    """Nodes that are assigned as they were in a run, as far as they are there by name."""
+    pool = NodePool(nodes)
+    pool.restore(record.assigned)
+    pool.drained |= record.drained_nodes
+    return pool
+
+
+def restore(scheduler: Scheduler, record: RunRecord, now_s: float, gone: Collection[str]) -> list[str]:
+    """Let the scheduler of a run that goes on know what the one before it knew.
+
+    Args:
+        gone: ids of the jobs that have ended.
+
+    Returns:
+        Ids of the jobs that have lost their places, as `Scheduler.restore`.
+    """
+    for exceeded in record.exceeded:
+        scheduler.alone(exceeded.job_id)
+    for _, confined in record.news(scheduler_facts.Confined):
+        scheduler.confined(*confined)
+    for fact in record.submitted:
+        if phases := estimated_phases(fact.spec):
+            scheduler.estimated(fact.spec.id, phases)
+    return scheduler.restore(now_s, record.cluster, gone)
+
+
+def _feed(facts: Sequence[Fact], record: RunRecord, did: list[tuple[str, str]]) -> list[str]:
     """Let a scheduler decide; returns what it refuses."""
     scheduler = _scheduler(record, observed_state(record.started.policy, record.started.cluster), NodePool(record.started.nodes))
-    now_s = 0.0
-    for instant in instants:
-        now_s = max(now_s, instant.at_s)
+    rule = _Repeated()
+    for number, fact in enumerate(facts):
+        if not isinstance(fact, Told | Restored):
+            continue
         try:
-            if instant.relaunch >= 0:
-                scheduler = _relaunched(facts, record, instant.relaunch, now_s)
-            step: Step = scheduler.step(now_s, [fact for fact in instant.facts if _concerns(scheduler, fact)])
+            if isinstance(fact, Restored):
+                past = record_of(facts[:number])
+                scheduler = _scheduler(record, state_of(past), assigned_nodes(past, past.relaunched[-1].nodes))
+                restore(scheduler, past, fact.at_s, fact.gone)
+                did += _decisions(scheduler.take_entries())
+            else:
+                rule.permits, scheduler.stopped = fact.permits, fact.stopped
+                step = scheduler.step(fact.at_s, map(rule.put_into, fact.facts))
+                did += _decisions([*step.entries, *step.commands])
         except (ValueError, KeyError, PlanError, InvariantError) as error:
-            return [f"at {now_s:.3f} s: {type(error).__name__}: {error}"]
-        did.add(step.entries)
-        for command in step.commands:
-            if isinstance(command, Grant) and command.phase != "sync" and scheduler.seats[command.job_id].group.number != LEASE:
-                did.permits.append(f"{command.phase} of {command.job_id}")
+            return [f"at {fact.at_s:.3f} s: {type(error).__name__}: {error}"]
     return []
-
-
-def _concerns(scheduler: Scheduler, fact: core_facts.Fact) -> bool:
-    """Whether the scheduler was told: not of what a job does that has no seat."""
-    return not isinstance(fact, _OF_SEATS) or fact.job_id in scheduler.seats
 
 
 def _scheduler(record: RunRecord, state: State, nodes: NodePool) -> Scheduler:
@@ -118,36 +151,7 @@ def _scheduler(record: RunRecord, state: State, nodes: NodePool) -> Scheduler:
     def make_policy() -> Any:
         return make_runnable(start.policy, start.seed)
 
-    scheduler = Scheduler(state, make_policy(), make_dispatch(start.dispatch), nodes, make_policy if watches else None)
-    for spec in (fact.spec for fact in record.submitted):
-        if phases := estimated_phases(spec):
-            scheduler.estimated(spec.id, phases)
-    return scheduler
-
-
-def _relaunched(facts: Sequence[Fact], record: RunRecord, number: int, now_s: float) -> Scheduler:
-    """The scheduler of a run that goes on, as its journal was then."""
-    before = facts[:number]
-    relaunch = facts[number]
-    assert isinstance(relaunch, Relaunched)
-    past = record_of(before)
-    state, nodes = observed_state(record.started.policy, record.started.cluster), NodePool(relaunch.nodes)
-    for event in past.log:
-        apply(state, event)
-    nodes.restore(fact for fact in before if isinstance(fact, Assigned | Returned))
-    nodes.drained |= past.drained_nodes
-    over = {fact.job_id for fact in past.failed} | {fact.job_id for fact in past.cancelled} | past.over_budget
-    over |= {fact.job_id for fact in past.leases_ended if fact.done}
-    for spec in (fact.spec for fact in past.submitted):
-        if sum(done.job_id == spec.id for done in past.iterations) == spec.iterations:
-            over.add(spec.id)
-    scheduler = _scheduler(record, state, nodes)
-    for exceeded in past.exceeded:
-        scheduler.alone(exceeded.job_id)
-    for confined in past.confined:
-        scheduler.confined(confined.job_id, frozenset(confined.nodes))
-    scheduler.restore(now_s, past.cluster, over)
-    return scheduler
+    return Scheduler(state, make_policy(), make_dispatch(start.dispatch), nodes, make_policy if watches else None)
 
 
 def _compared(what: str, original: list[str], replayed: list[str]) -> list[str]:

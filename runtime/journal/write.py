@@ -14,7 +14,7 @@ import os
 import sqlite3
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,31 +26,29 @@ from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.files import private_opener
+from rollmux_env.scheduler import facts as scheduler_facts
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import JobSpec
-from runtime.journal.facts import (
-    Ended,
-    Fact,
-    Granted,
-    Iteration,
-    PhaseSlice,
-    Relaunched,
-    Restarted,
-    Started,
-    SyncSlice,
-)
+from runtime.journal import facts as kinds
+from runtime.journal.facts import TOLD_KINDS, Fact
 from runtime.journal.read import JOURNAL as JOURNAL
 from runtime.journal.read import SCHEMA as SCHEMA
-from runtime.journal.read import TABLE, connect, upgrade
+from runtime.journal.read import TABLE, check_version, connect
 from runtime.journal.read import is_begun as is_begun
 from runtime.journal.read import read_facts as read_facts
 from runtime.journal.record import RunRecord, fields_of_kinds
 
 DRIVER_LOCK = "driver.lock"  # of the process that a run or a service was started by
 LOCK = "journal.lock"
-_BATCHED = (PhaseSlice, SyncSlice, Iteration, Progressed, Ticked, Granted)  # who waits for one of them flushes
-_BATCH = 32  # facts; more of the batched kinds are never lost
+# Who waits for one of them flushes.
+_BATCHED = (kinds.PhaseSlice, kinds.SyncSlice, kinds.Iteration, Progressed, Ticked, kinds.Granted)
+_AT_ONCE = (  # what must not be forgotten of what the scheduler was told, and follows from nothing else
+    *(scheduler_facts.Confined, scheduler_facts.Continued, scheduler_facts.Absent),
+    *(scheduler_facts.Drained, scheduler_facts.Undrained, scheduler_facts.Joined),
+)
+_BATCH = 64  # facts; more of the batched kinds are never lost
 _RECENT = 5000  # facts that are kept as they were written
+_AS_JSON_HAS_IT = (str, int, float, bool, type(None))  # the first that a value is looked for among, since most are
 IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)  # of an event
 _PASSING = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
@@ -95,7 +93,7 @@ class Journal:
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
             if resume:
-                upgrade(self._database, name)
+                check_version(self._database, name)
             else:
                 self._database.execute("BEGIN IMMEDIATE")
                 self._database.execute(TABLE)
@@ -117,7 +115,7 @@ class Journal:
         """
         before = len(self._unwritten)
         self._unwritten += [(type(fact).__name__, json.dumps(_plain(fact), separators=(",", ":"))) for fact in facts]
-        if len(self._unwritten) >= _BATCH or not all(isinstance(fact, _BATCHED) for fact in facts):
+        if len(self._unwritten) >= _BATCH or not all(map(_may_wait, facts)):
             try:
                 self.flush()
             except InputError:
@@ -225,29 +223,21 @@ def record_of(facts: Iterable[Fact]) -> RunRecord:
     """
     by_field: dict[str, list[Any]] = defaultdict(list)
     fields = fields_of_kinds()
-    start: Started | None = None
-    end: Ended | None = None
     for fact in facts:
-        if isinstance(fact, Started):
-            if start is not None:
-                raise InputError("the journal holds the start of a run twice")
-            start = fact
-        elif isinstance(fact, Ended):
-            end = fact
-        elif isinstance(fact, Iteration):
-            by_field["iterations"].append(fact)
-        else:
-            by_field[fields[type(fact)]].append(fact)
-        if isinstance(fact, Relaunched):
-            end = None
-        if isinstance(fact, Restarted):
+        by_field[fields[type(fact)]].append(fact)
+        if isinstance(fact, kinds.Relaunched):
+            by_field["ended"].clear()
+        if isinstance(fact, kinds.Restarted):
             again = [done for done in by_field["iterations"] if done.job_id == fact.job_id and done.number >= fact.iteration]
             by_field["repeated"] += again
             by_field["iterations"] = [done for done in by_field["iterations"] if done not in again]
-    if start is None:
+    started, ended = by_field.pop("started", []), by_field.pop("ended", [])
+    if not started:
         raise InputError("the journal does not begin with the start of a run")
-    by_kind: dict[str, Any] = {name: tuple(facts) for name, facts in by_field.items()}
-    return RunRecord(start, ended=end, **by_kind)
+    if len(started) > 1:
+        raise InputError("the journal holds the start of a run twice")
+    by_kind: dict[str, Any] = {name: tuple(own) for name, own in by_field.items()}
+    return RunRecord(started[0], ended=ended[-1] if ended else None, **by_kind)
 
 
 def state_of(record: RunRecord) -> State:
@@ -266,15 +256,29 @@ def state_of(record: RunRecord) -> State:
     return state
 
 
+def _may_wait(fact: Fact) -> bool:
+    if isinstance(fact, kinds.Told):
+        return not any(isinstance(one, _AT_ONCE) for one in fact.facts)
+    return isinstance(fact, _BATCHED)
+
+
 def _plain(value: Any) -> Any:
     """A fact as JSON has it."""
+    kind = type(value)
+    if kind in _AS_JSON_HAS_IT:
+        return value
+    if kind in TOLD_KINDS:
+        fields = value._asdict()
+        if fields.get("rule") is not None:
+            fields["rule"] = True
+        return {"kind": kind.__name__, **_plain(fields)}
     if isinstance(value, BaseModel):
         as_given = isinstance(value, JobSpec)  # some keys of it exclude each other
         return value.model_dump(mode="json", exclude_none=True, exclude_unset=as_given, by_alias=True)
-    if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple | list):
         return [_plain(part) for part in value]
-    if isinstance(value, dict):
+    if isinstance(value, frozenset):
+        return [_plain(part) for part in sorted(value)]
+    if isinstance(value, Mapping):
         return {key: _plain(part) for key, part in value.items()}
-    return value
+    return {name: _plain(getattr(value, name)) for name in kind.__dataclass_fields__} if dataclasses.is_dataclass(value) else value

@@ -19,8 +19,7 @@ from runtime.execution.job_log import SHOWN
 from runtime.execution.job_records import Asked
 from runtime.execution.messages import Checkpoint, Done, Report
 from runtime.execution.run_state import Follows
-from runtime.journal.facts import Checkpointed, Continued, Fact, Iteration, PhaseSlice, SyncSlice
-from runtime.journal.guests import busy_s
+from runtime.journal.facts import Checkpointed, Fact, Iteration, PhaseSlice, SyncSlice
 from runtime.machine import Node
 
 
@@ -85,7 +84,7 @@ def released(handle: JobHandle, report: Report, done: PhaseSlice, cold_s: float 
     phase: HoldName = "training" if report.phase == "training" else "rollout"
     seconds, counts = report.done_s - report.run_s, not done.extra
     if handle.iteration != PROFILE and report.phase != "init":
-        handle.permits.busy_s[handle.pool_of(phase)] += busy_s(done)
+        handle.permits.busy_s[handle.pool_of(phase)] += done.busy_s
     _give_back(handle, phase)
     device_gb = 0.0 if report.stays else report.device_gb  # who stays leaves before others need the room
     news: tuple[facts.Fact, ...] = (facts.Finished(handle.id, phase, seconds, report.cold, counts, device_gb, cold_s),)
@@ -165,7 +164,7 @@ def moved(handle: JobHandle) -> Follows:
     return Follows((facts.Vacated(handle.id), facts.Resumed(handle.id)))
 
 
-def continued(handle: JobHandle, now_s: float, rollouts: int, trainings: int, runs: Collection[HoldName] = ()) -> Follows:
+def continued(handle: JobHandle, rollouts: int, trainings: int, runs: Collection[HoldName] = ()) -> Follows:
     """A job whose scheduler or processes are new goes on in the middle of an iteration.
 
     Args:
@@ -178,8 +177,7 @@ def continued(handle: JobHandle, now_s: float, rollouts: int, trainings: int, ru
     elif ahead and not runs:
         known = [facts.Continued(job_id, "rollout", False)]
     is_last = handle.spec.is_asynchronous and rollouts == handle.spec.iterations
-    notes = tuple(Continued(now_s, *one) for one in known)
-    return Follows((*known,), notes).then(Follows((facts.Sampled(job_id),) if is_last else ()))
+    return Follows((*known, *([facts.Sampled(job_id)] if is_last else [])))
 
 
 def _give_back(handle: JobHandle, phase: HoldName) -> None:

@@ -12,7 +12,7 @@ from rollmux_env.report.gantt import gantt_png
 from rollmux_env.report.lanes import Lane, follow
 from rollmux_env.report.perfetto import JobSlice, trace_json
 from rollmux_env.report.results import to_json
-from runtime.journal.facts import LEASE, Assigned, Returned
+from runtime.journal.facts import LEASE, Assigned
 from runtime.journal.record import RunRecord
 from runtime.report.figures import figures
 from runtime.report.shared_time import shared_times
@@ -71,13 +71,11 @@ def leased(record: RunRecord) -> list[Lane]:
     open_leases: dict[str, tuple[str, int, float]] = {}
     lanes: list[Lane] = []
     last_s = max([record.ended.at_s if record.ended else 0.0, *(part.end_s for part in record.phases)])
-    facts = [fact for fact in record.assigned if fact.group == LEASE]
-    changes: list[Assigned | Returned] = [*facts, *record.returned]
-    for fact in sorted(changes, key=lambda fact: fact.at_s):
+    for fact in record.assigned:
         if fact.node in open_leases:
             pool, number, since_s = open_leases.pop(fact.node)
             lanes.append(Lane(LEASE, pool, number, since_s, fact.at_s))
-        if isinstance(fact, Assigned):
+        if isinstance(fact, Assigned) and fact.group == LEASE:
             open_leases[fact.node] = (fact.pool, fact.number, fact.at_s)
     return lanes + [Lane(LEASE, pool, number, since_s, last_s) for pool, number, since_s in open_leases.values()]
 

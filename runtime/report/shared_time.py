@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rollmux_env.cluster.demand import demand_of
 from rollmux_env.report.lanes import POOLS, Lane, shares
 from runtime.journal.record import RunRecord
-from runtime.report.measured import job_ids, mean, solo_seconds
+from runtime.report.jobs import job_ids, mean, solo_seconds
 
 
 class Shared(NamedTuple):
@@ -47,13 +47,9 @@ def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | No
     node-seconds from the first admission to the end, starts and tails included. `bound` is what two phases on two nodes at once
     gain over one after the other, as measured in the same run.
     """
-    alone_s = {iteration.job_id: mean(solo_seconds(record, iteration.job_id)) for iteration in record.iterations}
-    if not alone_s or None in alone_s.values():
+    worth = _worth(record)
+    if worth is None:
         return None
-    worth: dict[str, float] = {}
-    for job_id, seconds in alone_s.items():
-        demand = demand_of(record.jobs[job_id], record.started.cluster)
-        worth[job_id] = (seconds or 0.0) * (demand.rollout_nodes + demand.training_nodes)
     done = paid = 0.0
     for shared in shared_times(record):
         if all(job_id in worth for job_id in shared.jobs):
@@ -72,6 +68,17 @@ def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | No
         "node_hours": paid_whole / 3600,
         "solo_node_hours": whole / 3600,
     }
+
+
+def _worth(record: RunRecord) -> dict[str, float] | None:
+    """Node-seconds that an iteration of each job costs alone; None unless every job that ran was measured so."""
+    worth: dict[str, float] = {}
+    for job_id in dict.fromkeys(iteration.job_id for iteration in record.iterations):
+        alone_s, demand = mean(solo_seconds(record, job_id)), demand_of(record.jobs[job_id], record.started.cluster)
+        if alone_s is None:
+            return None
+        worth[job_id] = alone_s * (demand.rollout_nodes + demand.training_nodes)
+    return worth or None
 
 
 def group_figures(record: RunRecord, lanes: Sequence[Lane], shared: Shared) -> dict[str, Any]:

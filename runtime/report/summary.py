@@ -10,6 +10,7 @@ from rich.text import Text
 
 from rollmux_env.report.sharing import sharing_table
 from rollmux_env.report.tables import heading, make_table
+from runtime.report.jobs import remarks
 
 
 def summary(figures: Mapping[str, Any]) -> RenderableType:
@@ -18,16 +19,7 @@ def summary(figures: Mapping[str, Any]) -> RenderableType:
     parts += [
         Text(f"{job_id} failed: {job['failed']}", style="bold red") for job_id, job in figures["jobs"].items() if job["failed"]
     ]
-    parts += [
-        Text(f"{job_id}: its budget was spent after {job['iterations']} iterations")
-        for job_id, job in figures["jobs"].items()
-        if job.get("over_budget")
-    ]
-    parts += [
-        Text(f"{job_id}: trained on samples of weights up to {job['staleness_max']:.0f} versions old, {job['staleness']} at most")
-        for job_id, job in figures["jobs"].items()
-        if job.get("staleness_max") is not None
-    ]
+    parts += [Text(line) for line in remarks(figures["jobs"])]
     parts += [*_shapes(figures), *_sharing(figures)]
     if users := figures.get("usd_by_user"):
         parts.append(Text("charged: " + ", ".join(f"{user or 'no user'} {usd:,.2f} $" for user, usd in users.items())))

@@ -65,7 +65,7 @@ class RunDriver:
         nodes, state = NodePool(plan.nodes), observed_state(plan.policy, plan.cluster)
         try:
             if plan.resume:
-                self.record, state = recall(plan, nodes)
+                self.record, state, nodes = recall(plan)
             run = self.run = RunState(plan, log, state, nodes, stays, observer)
         except BaseException:
             log.journal.close()

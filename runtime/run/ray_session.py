@@ -18,7 +18,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, write_whole
 from rollmux_env.validation_errors import one_line
-from runtime.answers import result_of
 from runtime.execution.nodes import find_nodes
 from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, asking_for_token, end_processes
 from runtime.execution.ray_address import check_address
@@ -28,7 +27,7 @@ from runtime.execution.run_plan import RunPlan
 from runtime.machine import Node, Pool
 from runtime.own_folder import OwnFolder, left_folders, make_own_folder
 from runtime.run.driver import RunDriver
-from runtime.signals import allowing, check_signals, masked, shielded
+from runtime.signals import allowing, check_signals, masked, result_of, shielded
 
 RAY = "ray"  # note in a run's folder of the Ray of its own that it has on this machine
 _WATCH_S = 0.2

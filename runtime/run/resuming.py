@@ -16,19 +16,17 @@ from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import RunState
 from runtime.journal.cold_starts import cold_starts_of
-from runtime.journal.facts import Assigned, Fact, Failed, Relaunched, Restarted, Returned
+from runtime.journal.facts import Fact, Failed, Relaunched, Restarted, Restored
 from runtime.journal.record import RunRecord
+from runtime.journal.replay import assigned_nodes, restore
 from runtime.journal.write import JOURNAL, read_facts, record_of, state_of
 from runtime.owners.http.resuming import is_in_use
 
 
-def recall(plan: RunPlan, nodes: NodePool) -> tuple[RunRecord, State]:
-    """What the journal knows; the nodes are assigned as they were, as far as they are there by name."""
-    entries = read_facts(Path(plan.folder) / JOURNAL)
-    record = record_of(entries)
-    nodes.restore(fact for fact in entries if isinstance(fact, Assigned | Returned))
-    nodes.drained |= record.drained_nodes
-    return record, state_of(record)
+def recall(plan: RunPlan) -> tuple[RunRecord, State, NodePool]:
+    """What the journal knows."""
+    record = record_of(read_facts(Path(plan.folder) / JOURNAL))
+    return record, state_of(record), assigned_nodes(record, plan.nodes)
 
 
 def relaunch(plan: RunPlan, log: RunLog, record: RunRecord) -> None:
@@ -48,16 +46,12 @@ def go_on(run: RunState, lifecycle: JobLifecycle, record: RunRecord) -> None:
             notes.append(Failed(run.log.now(), handle.id, "resume", problem))
             run.log.say(f"{handle.id}: FAILED in resume: {problem}")
     for exceeded in record.exceeded:
-        run.scheduler.alone(exceeded.job_id)
         run.handles[exceeded.job_id].residency.exceeds = exceeded.why
-    for fact in record.confined:
-        run.scheduler.confined(fact.job_id, frozenset(fact.nodes))
-    for handle in run.handles.values():
-        for known in lifecycle.estimated(handle):
-            run.scheduler.estimated(*known)
-    gone = {handle.id for handle in run.handles.values() if handle.gone}
-    again = run.scheduler.restore(run.log.now(), record.cluster, gone)
-    run.tell(notes=tuple(notes))
+    gone = [handle.id for handle in run.handles.values() if handle.gone]
+    restored = Restored(run.log.now(), tuple(gone))
+    again = restore(run.scheduler, record, restored.at_s, gone)
+    run.log.write(*notes, restored, *run.scheduler.take_entries())
+    run.tell()
     for job_id in again:
         lifecycle.enlist(run.handles[job_id])
 

@@ -14,7 +14,6 @@ import ray
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
-from runtime.answers import result_of
 from runtime.execution.nodes import find_nodes
 from runtime.execution.own_ray import ENVIRONMENT
 from runtime.execution.ray_address import check_address
@@ -24,7 +23,7 @@ from runtime.run.ray_session import coordinator_options, watch
 from runtime.service.address import SERVICE, RayAddress, let_in, listening_of
 from runtime.service.plan import ServiceOptions, service_plan
 from runtime.service.service import Service
-from runtime.signals import check_signals, masked, shielded
+from runtime.signals import check_signals, masked, result_of, shielded
 
 _SOCKET = Path("session_latest") / "sockets" / "raylet"
 _SETTLED_S = 30.0  # a coordinator that dies sooner would die again

@@ -21,7 +21,6 @@ from runtime.execution.space import check_space, checkpoint_bytes
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Submitted
 from runtime.journal.write import Unwritable
-from runtime.metrics import Sample
 from runtime.run.driver import RunDriver
 from runtime.service.address import Listen
 from runtime.service.events import Events
@@ -228,10 +227,10 @@ class Service:
         self.run.log.flush()
         return self._reports.job(handle, known.get(job_id))
 
-    async def metrics(self) -> list[Sample]:
-        """The figures that are exported to Prometheus."""
+    async def metrics(self) -> str:
+        """The figures that are exported to Prometheus, as text."""
         self._gauge()
-        return self._figures.metrics.read()
+        return self._figures.metrics.text()
 
     async def news(self, behind: int) -> list[str]:
         """Lines about what has happened, those after the first `behind`, as far as they are still known."""

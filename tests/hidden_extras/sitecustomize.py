@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-HIDDEN = {"ray", "torch", "transformers", "tensorboard", "vllm", "stable_baselines3", "sb3_contrib", "trl", "starlette", "uvicorn"}
+OF_RUN = {"ray", "torch", "transformers", "tensorboard", "starlette", "uvicorn", "prometheus_client"}
+HIDDEN = OF_RUN | {"vllm", "stable_baselines3", "sb3_contrib", "trl"}
 _find = PathFinder.find_spec
 
 

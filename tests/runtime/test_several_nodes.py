@@ -21,6 +21,7 @@ from rollmux_env.cluster.state import State, apply
 from runtime.execution.pools import cluster_of, nodes_wanted
 from runtime.execution.run_plan import RunPlan
 from runtime.jobs.spec import parse_jobs
+from runtime.journal.facts import Assigned
 from runtime.journal.invariants import check_run
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run, state_of
@@ -79,7 +80,9 @@ def pinned(record: RunRecord) -> dict[str, set[str]]:
         if isinstance(event, Admitted):
             mine = [part for part in record.phases if part.job_id == event.job_id and part.phase == "rollout" and not part.profile]
             places = {(mine[0].group, "rollout", number) for number in state.pins(event.job_id)}
-            found[event.job_id] = {one.node for one in record.assigned if (one.group, one.pool, one.number) in places}
+            found[event.job_id] = {
+                one.node for one in record.assigned if isinstance(one, Assigned) and (one.group, one.pool, one.number) in places
+            }
     return found
 
 
@@ -134,7 +137,7 @@ def test_a_machine_that_dies_sets_its_own_jobs_back_and_no_others(tmp_path: Path
             if "loses: iteration 2 of" in line and len(machines) == 2:
                 record = read_run(tmp_path)
                 group = state_of(record).group_of("loses").id
-                names = {one.node for one in record.assigned if one.group == group}
+                names = {one.node for one in record.assigned if isinstance(one, Assigned) and one.group == group}
                 (home,) = {node.machine for node in record.started.nodes if node.name in names}
                 (dead,) = (machine for machine in machines if machine.node_id == home)
                 machines.remove(dead)

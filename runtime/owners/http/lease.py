@@ -15,7 +15,7 @@ from rollmux_client import ATTACHMENT, Turns
 
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
-from runtime.journal.lease_facts import OwnProcess
+from runtime.journal.facts import OwnProcess
 from runtime.machine import boot_id
 
 _STARTED = 19  # place of the time of start in /proc/PID/stat, behind the name
@@ -51,7 +51,7 @@ class Owner:
     """Who has a lease.
 
     Attributes:
-        host, boot, processes: as of `runtime.journal.lease_facts.Attached`.
+        host, boot, processes: as of `runtime.journal.facts.Attached`.
     """
 
     host: str = ""

@@ -75,7 +75,7 @@ def _continue(ledger: Ledger, stay: Stay, lease: Lease, is_over: bool) -> None:
     if lease.suspects:
         ledger.suspected[handle.id] = lease
     lease.sign_s = stay.since_s
-    run.follow(continued(handle, run.log.now(), turns.rollouts, turns.trainings, turns.open))
+    run.follow(continued(handle, turns.rollouts, turns.trainings, turns.open))
     if is_over:
         if not lease.ended:
             lease.go("stop")

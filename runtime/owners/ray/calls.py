@@ -134,7 +134,7 @@ class JobCalls:
         await run.written()
         if not run.present(handle) or run.stopping:
             return
-        run.follow(continued(handle, run.log.now(), handle.iteration + sampled, handle.iteration))
+        run.follow(continued(handle, handle.iteration + sampled, handle.iteration))
 
     async def may_stay(self, handle: JobHandle, pool: Pool) -> bool:
         """Whether the state of a phase that is over may stay on its devices."""

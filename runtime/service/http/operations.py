@@ -18,11 +18,11 @@ from rollmux_env.validation_errors import format_error, one_line, problems
 from runtime.answers import NotAllowed, NotFound, Unprocessable
 from runtime.jobs.checks import check_names
 from runtime.jobs.spec import JobSpec
+from runtime.metrics import CONTENT_TYPE
 from runtime.output import LOGS, SERVICE_LOG
 from runtime.owners.http.leases import Leases
 from runtime.run.driver import RunDriver
 from runtime.service.http.endpoint import JSON, Body, Call, Operation, Query, Sent, answer, answer_in_steps
-from runtime.service.prometheus import CONTENT_TYPE, to_text
 from runtime.service.tokens import Holder, Right
 
 _LONGEST_WAIT_S = 30.0
@@ -234,7 +234,7 @@ def _checked(body: str) -> str:
 
 
 async def _metrics(call: Call) -> Any:
-    return Response(to_text(await call.service.metrics()), headers={"Content-Type": CONTENT_TYPE})
+    return Response(await call.service.metrics(), headers={"Content-Type": CONTENT_TYPE})
 
 
 _JOB, _LEASE = "/v1/jobs/{job}", "/v1/leases/{lease}"

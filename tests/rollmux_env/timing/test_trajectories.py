@@ -20,7 +20,7 @@ from rollmux_env.scenario import Scenario, load_scenario, parse_scenario
 from rollmux_env.timing.drift import observed_drift
 from rollmux_env.timing.trajectories import Trajectory, groups_of, read_reward_s, read_step_s, read_trajectories
 from runtime.phases import RuntimeHook
-from runtime.trajectories import write_trajectories
+from runtime.samples import write_trajectories
 from tests.conftest import Command
 
 POOLS = {

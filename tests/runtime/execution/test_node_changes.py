@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Moved, Requeued
+from rollmux_env.scheduler.facts import Drained, Joined
 from runtime.answers import Conflict, NotFound
 from runtime.journal.audit import audit
-from runtime.journal.facts import Assigned, Drained, Joined
+from runtime.journal.facts import Assigned, Returned, Told
 from runtime.journal.record import RunRecord
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, record_of
@@ -76,11 +77,11 @@ def test_jobs_move_to_other_nodes_at_the_end_of_their_iteration(tmp_path: Path) 
     record = check_end(tmp_path)
     assert answers["rollout-0"] == {"node": "rollout-0", "drained": False, "moves": ["a", "b"], "queues": [], "waits_for": []}
     assert [event.job_id for event in record.log if isinstance(event, Moved)] == ["a", "b"] and not record.restarted
-    (drained,) = record.drained
-    left_s = max(event.at_s for event in record.returned if event.node == "rollout-0")
-    assert drained.at_s < left_s and ran_on(record, "rollout-0", left_s) == []
+    ((drained_s, _),) = record.news(Drained)
+    left_s = max(event.at_s for event in record.assigned if isinstance(event, Returned) and event.node == "rollout-0")
+    assert drained_s < left_s and ran_on(record, "rollout-0", left_s) == []
     assert record.drained_nodes == {"rollout-0"}
-    assert ran_on(record, "rollout-1", drained.at_s) and ran_on(record, "training-1", drained.at_s)
+    assert ran_on(record, "rollout-1", drained_s) and ran_on(record, "training-1", drained_s)
 
 
 def test_where_there_is_no_room_they_wait_first_in_the_queue_and_go_on_from_a_checkpoint(tmp_path: Path) -> None:
@@ -121,8 +122,9 @@ def test_killed_while_nodes_are_drained_it_goes_on_with_the_drain(tmp_path: Path
     record = check_end(tmp_path)
     assert record.drained_nodes == known.drained_nodes
     if known.drained_nodes == {"training-1", "rollout-0"}:
-        assert ran_on(record, "training-1", record.drained[0].at_s) == []
-        assert set(ran_on(record, "rollout-1", record.drained[1].at_s)) <= {"a", "b"}
+        (first_s, _), (second_s, _), *_ = record.news(Drained)
+        assert ran_on(record, "training-1", first_s) == []
+        assert set(ran_on(record, "rollout-1", second_s)) <= {"a", "b"}
 
 
 def test_a_node_that_joins_takes_jobs_that_wait_also_after_a_restart(tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ def test_a_node_that_joins_takes_jobs_that_wait_also_after_a_restart(tmp_path: P
     assert carry_out(plan, stops_after=4, then={2: join}) == "stopped"
     assert carry_out(replace(plan, resume=True, nodes=(*PAIR, *new))) == "done"
     record = check_end(tmp_path)
-    assert record.joined[0].nodes == new and record.nodes["rollout-7"].machine == "n"
+    assert [fact.nodes for _, fact in record.news(Joined)] == [new] and record.nodes["rollout-7"].machine == "n"
     assert record.cluster.pools["rollout"].max_nodes == 2 and record.started.cluster.pools["rollout"].max_nodes == 1
     assert {part.job_id for part in record.phases if "rollout-7" in part.nodes} == {"b"}
 
@@ -152,7 +154,7 @@ def test_a_node_unlike_the_others_is_not_used(tmp_path: Path) -> None:
         lines.extend(driver.run.log.lines(0))
 
     assert carry_out(plan_of(tmp_path, JOBS), then={2: join}) == "done"
-    assert not check_end(tmp_path).joined
+    assert not [*check_end(tmp_path).news(Joined)]
     assert any(
         "rollout-8 has joined, and is not used: it has 1 GPU H100, and the others of its pool 1 core" in line for line in lines
     )
@@ -182,13 +184,13 @@ def test_an_audit_sees_a_drained_node_that_is_used(tmp_path: Path) -> None:
     facts = read_facts(tmp_path / JOURNAL)
     at = next(number for number, fact in enumerate(facts) if isinstance(fact, Assigned))
     node = facts[at].node  # type: ignore[union-attr]
-    tampered = [*facts[:at], Drained(facts[at].at_s, node), *facts[at:]]  # type: ignore[union-attr]
+    tampered = [*facts[:at], Told(facts[at].at_s, (Drained(frozenset({node})),)), *facts[at:]]  # type: ignore[union-attr]
     assert any(f"{node} becomes" in line and "it is drained" in line for line in audit(tampered).problems)
 
 
 def test_facts_of_nodes_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     node = Node("rollout-9", "rollout", "m", (1, 2), (0,), 8.0, "1 GPU")
     assert carry_out(
-        plan_of(tmp_path, JOBS), then={2: lambda driver: driver.run.log.write(Joined(driver.run.log.now(), (node,)))}
+        plan_of(tmp_path, JOBS), then={2: lambda driver: driver.run.log.write(Told(driver.run.log.now(), (Joined((node,)),)))}
     ) == ("done")
-    assert record_of(read_facts(tmp_path / JOURNAL)).joined[0].nodes == (node,)
+    assert [fact.nodes for _, fact in record_of(read_facts(tmp_path / JOURNAL)).news(Joined)] == [(node,)]

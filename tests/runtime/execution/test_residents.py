@@ -78,7 +78,7 @@ def test_one_who_stays_has_left_before_a_newcomer_runs_and_may_stay_again(tmp_pa
     newcomer = [part for part in record.phases if part.job_id == "b"]
     for part in newcomer:
         theirs: list[PhaseSlice | Offloaded] = [*_phases(record, "a"), *(fact for fact in record.offloaded if fact.job_id == "a")]
-        before = [(getattr(fact, "end_s", None) or fact.at_s, fact) for fact in theirs if fact.nodes == part.nodes]  # type: ignore[union-attr]
+        before = [(getattr(fact, "end_s", None) or fact.at_s, fact) for fact in theirs if fact.nodes == part.nodes]
         last = max(((at_s, fact) for at_s, fact in before if at_s <= part.run_s), key=lambda pair: pair[0], default=None)
         assert last is None or not getattr(last[1], "stays", False)  # when it began, nothing of the other was there
     assert _phases(record, "a")[-1].stays

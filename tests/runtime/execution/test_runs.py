@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.cluster.events import Admitted, Departed, Moved, Resumed
+from runtime.journal.facts import Returned
 from runtime.journal.invariants import check_run
 from runtime.journal.write import state_of
 from runtime.machine import Node
@@ -182,4 +183,5 @@ def test_a_move_is_a_checkpoint_and_a_restart_elsewhere(run: Running, nodes: tup
     assert len({done.metrics["pid"] for done in mine}) == 2  # to other processes
     groups = [part.group for part in record.phases if part.job_id == "mover" and not part.profile]
     assert groups == sorted(groups) and set(groups) == {0, 1}
-    assert [fact.node for fact in record.returned if fact.at_s >= resumed.at_s][:2] == ["rollout-0", "training-0"]
+    returned = [fact.node for fact in record.assigned if isinstance(fact, Returned) and fact.at_s >= resumed.at_s]
+    assert returned[:2] == ["rollout-0", "training-0"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rollmux_env.scheduler.facts import Drained, Undrained
 from runtime.execution.run_plan import RunPlan
 from runtime.journal.audit import audit
 from runtime.journal.replay import replay_journal
@@ -36,7 +37,7 @@ def plan_of(folder: Path) -> RunPlan:
 
 def test_its_status_can_be_read(folder: Path) -> None:
     jobs = {job["id"]: (job["state"], job["iteration"]) for job in past_report(folder)["jobs"]}
-    assert jobs == {"a": ("stopped", 7), "b": ("stopped", 7), "short": ("waiting", 0), "queued": ("waiting", 0)}
+    assert jobs == {"a": ("stopped", 8), "b": ("stopped", 7), "short": ("waiting", 0), "queued": ("waiting", 0)}
 
 
 def test_its_jobs_go_on_after_their_checkpoints_and_its_nodes_can_be_drained(folder: Path) -> None:
@@ -66,5 +67,5 @@ def test_its_jobs_go_on_after_their_checkpoints_and_its_nodes_can_be_drained(fol
     assert all(done in record.iterations for done in before.iterations if (done.job_id, done.number) != ("b", 6))
     for name, total in TOTALS.items():
         assert [done.metrics["count"] for done in record.iterations if done.job_id == name] == [*range(1, total + 1)]
-    assert {fact.job_id: fact.iteration for fact in record.restarted} == {"a": 7, "b": 6, "short": 0, "queued": 0}
-    assert ([fact.node for fact in record.drained], [fact.node for fact in record.undrained]) == (["rollout-0"], ["rollout-0"])
+    assert {fact.job_id: fact.iteration for fact in record.restarted} == {"a": 8, "b": 6, "short": 0, "queued": 0}
+    assert [fact.names for _, fact in record.news(Drained)] == [fact.names for _, fact in record.news(Undrained)] == [{"rollout-0"}]

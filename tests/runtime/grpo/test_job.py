@@ -28,8 +28,7 @@ from runtime.journal.write import JOURNAL, read_run
 from runtime.machine import Node
 from runtime.output import LOGS
 from runtime.output import lines as lines_of
-from runtime.samples import read_samples
-from runtime.trajectories import TRAJECTORIES
+from runtime.samples import TRAJECTORIES, read_samples
 from tests.runtime.execution.conftest import Running, nodes, run, running_on
 
 __all__ = ["nodes", "run"]

@@ -375,4 +375,4 @@ def test_suspects_outlive_the_coordinator_too(tmp_path: Path) -> None:
 
 
 def test_the_record_keeps_every_fact_of_leases() -> None:
-    assert {"attached", "granted", "leases_ended", "suspected", "freed", "continued"} <= RunRecord.__dataclass_fields__.keys()
+    assert {"attached", "granted", "leases_ended", "suspected", "freed"} <= RunRecord.__dataclass_fields__.keys()

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from rollmux_env.scheduler.facts import Confined
 from runtime.answers import Unprocessable
-from runtime.journal.facts import Assigned, Confined
+from runtime.journal.facts import Assigned
+from runtime.journal.write import record_of
 from runtime.service.service import Service
 from tests.runtime.owners.served import PAIRS, Served, job, node, plan_of, served, specs_of
 
@@ -31,7 +33,7 @@ def test_a_job_is_placed_where_its_entry_says_that_it_is(tmp_path: Path) -> None
             await run.iterate(answer["lease"], 0)
         other = await run.replaced()
         facts = await other.stop()
-        assert [fact.nodes for fact in facts if isinstance(fact, Confined)][:1] == [("rollout-1", "training-1")]
+        assert [fact.names for _, fact in record_of(facts).news(Confined)][:1] == [{"rollout-1", "training-1"}]
         assert [fact.node for fact in facts if isinstance(fact, Assigned)][:2] == ["rollout-1", "training-1"]
 
     served(work, plan_of(tmp_path, at(1, "a"), at(1, "b"), at(0, "c"), nodes=PAIRS))

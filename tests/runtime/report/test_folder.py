@@ -48,7 +48,7 @@ def test_the_trace_shows_phases_syncs_and_profiling() -> None:
     record = recorded(scenario_of({"id": "a", "sync_s": 1}))
     profile = PhaseSlice("a", "rollout", True, -1, LEASE, "rollout", (0,), ("rollout-0",), 0, 0, 3, 0, 3)
     assigned, returned = Assigned(0.0, LEASE, "rollout", 0, "rollout-0"), Returned(4.0, "rollout-0")
-    record = dataclasses.replace(record, phases=(profile, *record.phases), assigned=(assigned,), returned=(returned,))
+    record = dataclasses.replace(record, phases=(profile, *record.phases), assigned=(assigned, returned))
     events = json.loads(trace_of(record))["traceEvents"]
     names = {event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "process_name"}
     assert names == {"cluster", "profiling rollout", "group 0 rollout", "group 0 training", "beside phases"}

@@ -10,6 +10,7 @@ import pytest
 
 from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster, Pool
+from rollmux_env.scheduler.facts import Joined
 from runtime.execution.hosts import Hosts, more_nodes, nodes_of_hosts
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, record_of
@@ -73,5 +74,6 @@ def test_a_service_takes_them_while_it_runs_and_when_it_is_started_again(tmp_pat
     more = Hosts(rollout=("r1", "r2", "r3"), training=("t1", "t2"))
     assert asyncio.run(serve(more, MORE))[:2] == ([3, 2], [3, 2])
     facts = read_facts(folder / JOURNAL)
-    assert [[node.name for node in fact.nodes] for fact in record_of(facts).joined] == [["rollout-1", "training-1"], ["rollout-2"]]
+    joined = [[node.name for node in fact.nodes] for _, fact in record_of(facts).news(Joined)]
+    assert joined == [["rollout-1", "training-1"], ["rollout-2"]]
     assert replay_journal(facts).lines == ()

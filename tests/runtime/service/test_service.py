@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from rollmux_env.cluster.events import Moved, Reprofiled, Withdrawn
 from rollmux_env.errors import InputError
@@ -13,11 +14,17 @@ from runtime.journal.invariants import check_run
 from runtime.output import LOGS, lines
 from runtime.service.report import STATES
 from tests.fixtures import copied
-from tests.runtime.service.conftest import Serving
+from tests.runtime.service.conftest import Served, Serving
 
 SLEEPER = {"class": "toy_jobs:Sleeper"}
 WORKERS = {"class": "toy_jobs:WithWorkers"}
 OVER = ("done", "failed", "cancelled")
+
+
+def metrics_of(service: Served) -> dict[tuple[str, ...], float]:
+    """What Prometheus reads: by the name of a series and the values of its labels."""
+    families = text_string_to_metric_families(service.ask("metrics"))
+    return {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
 
 
 def over(jobs: dict[str, dict[str, Any]]) -> bool:
@@ -199,8 +206,7 @@ def test_a_job_that_drifts_is_known_anew_and_one_that_suffers_from_it_is_moved(s
     )
     jobs = service.until(lambda jobs: jobs["suffers"]["at_risk"] or over(jobs))
     assert jobs["suffers"]["slowdown"] > 6 and jobs["suffers"]["group"] == jobs["drifts"]["group"] == 0
-    slack = {sample.tags["job_id"]: sample.value for sample in service.ask("metrics") if sample.name == "rollmux_slo_slack"}
-    assert slack["suffers"] < 0
+    assert metrics_of(service)["rollmux_slo_slack", "suffers"] < 0
     jobs = service.until(lambda jobs: jobs["suffers"]["group"] not in (0, None) or over(jobs))
     assert jobs["suffers"]["group"] == 1
     service.until(lambda jobs: jobs["suffers"]["state"] == "done")
@@ -234,16 +240,16 @@ def test_the_metrics_count_what_happened(serve: Serving) -> None:
     service = serve()
     service.submit({"id": "a", **SLEEPER, "iterations": 8}, {"id": "b", **SLEEPER, "options": {"poison": "init"}})
     service.until(over)
-    found = {(sample.name, *sample.tags.values()): sample for sample in service.ask("metrics")}
-    assert found["rollmux_iterations", "a"].value == 8
-    assert found["rollmux_jobs", "done"].value == 1 and found["rollmux_jobs", "failed"].value == 1
-    assert found["rollmux_nodes", "rollout", "free"].value == 1 and found["rollmux_queue_length",].value == 0
-    training, rollout = (found["rollmux_permits", pool].value for pool in ("training", "rollout"))
+    found = metrics_of(service)
+    assert found["rollmux_iterations_total", "a"] == 8
+    assert found["rollmux_jobs", "done"] == 1 and found["rollmux_jobs", "failed"] == 1
+    assert found["rollmux_nodes", "rollout", "free"] == 1 and found["rollmux_queue_length",] == 0
+    training, rollout = (found["rollmux_permits_total", pool] for pool in ("training", "rollout"))
     assert training in (8, 9)  # it may have been profiled before
     assert rollout == training + 1  # that of the other job, which failed in it
-    assert found["rollmux_permit_latency_seconds", "rollout"].times == training
-    assert found["rollmux_permit_wait_seconds", "rollout"].times == rollout
-    assert 0 < found["rollmux_pool_utilization", "rollout"].value < 1 and found["rollmux_slo_slack", "a"].times
+    assert found["rollmux_permit_latency_seconds_count", "rollout"] == training
+    assert found["rollmux_permit_wait_seconds_count", "rollout"] == rollout
+    assert 0 < found["rollmux_pool_utilization", "rollout"] < 1 and ("rollmux_slo_slack", "a") in found
 
 
 def test_a_service_of_an_earlier_version_goes_on(serve: Serving, tmp_path: Path) -> None:

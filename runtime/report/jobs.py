@@ -1,0 +1,237 @@
+"""The figures of a job of a run, from the run's record alone.
+
+Warm iterations are all but a job's first in a run, which starts cold; where a job did only one, that one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from math import isfinite
+from statistics import fmean
+from typing import Any, TypeVar
+
+from rollmux_env.bench.intervals import mean_interval
+from rollmux_env.cluster.events import Admitted, Reprofiled
+from rollmux_env.keys.job import Job
+from rollmux_env.report.job_shapes import shape_in_use
+from runtime.journal.facts import Iteration, PhaseSlice
+from runtime.journal.record import RunRecord
+from runtime.stays import Stay, stay_at
+
+PHASES = ("rollout", "training")
+Kind = TypeVar("Kind")
+
+
+def job_figures(record: RunRecord, job_id: str, stays: Sequence[Stay]) -> dict[str, Any]:
+    """What `results.json` has of a job, but for dollars and switches.
+
+    Args:
+        stays: of the job, as `runtime.stays.stays_of` tells them; none where no job of the run has shapes.
+    """
+    job, iterations = record.jobs.get(job_id), record.iterations_of(job_id)
+    phases = _phases(record, job_id)
+    usual = {name: _warm(parts) or parts for name, parts in phases.items()}
+    return {
+        "iterations": len(iterations),
+        "of": job.iterations if job else None,
+        "failed": next((failure.problem for failure in record.failed if failure.job_id == job_id), None),
+        **({"over_budget": True} if job_id in record.over_budget else {}),
+        "strategy": next((event.placement.strategy for event in _events(record, Admitted) if event.job_id == job_id), None),
+        **_rewards(iterations),
+        **_paces(job, iterations, solo_seconds(record, job_id)),
+        **_ages(job, iterations),
+        **({"shapes": _shapes(record, job, stays, phases)} if job and job.shapes and stays else {}),
+        "worst_case_s": {phase: getattr(job, phase).worst_case_s for phase in PHASES} if job else None,
+        "phase_s": _by_phase(usual, lambda part: part.end_s - part.start_s),
+        "waits_s": _by_phase(usual, lambda part: part.start_s - part.asked_s),
+        **_checkpoints(record, job_id),
+        "host_gb": _by_phase(phases, lambda part: part.host_gb, _most),
+        "device_gb": _by_phase(phases, lambda part: part.device_gb, _most),
+    }
+
+
+def remarks(jobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What is to be said of jobs beside a table.
+
+    Args:
+        jobs: their figures, by id.
+    """
+    budgets = [
+        f"{job_id}: its budget was spent after {job['iterations']} iterations"
+        for job_id, job in jobs.items()
+        if job.get("over_budget")
+    ]
+    ages = [
+        f"{job_id}: trained on samples of weights up to {job['staleness_max']:.0f} versions old, {job['staleness']} at most"
+        for job_id, job in jobs.items()
+        if job.get("staleness_max") is not None
+    ]
+    return budgets + ages
+
+
+def switches(record: RunRecord, job_id: str) -> dict[str, Any]:
+    """Cold and warm switches of both phases, seconds: the whole, and parts by name. A cold one may be that of the profile."""
+    every = [part for part in record.phases if part.job_id == job_id and part.ok]
+    warm = {name: _warm(parts) for name, parts in _phases(record, job_id).items()}
+    return {phase: _switch(phase, [part for part in every if part.pool == phase], warm[phase]) for phase in PHASES}
+
+
+def _switch(phase: str, every: Sequence[PhaseSlice], warm: Sequence[PhaseSlice]) -> dict[str, Any]:
+    """Those of a phase.
+
+    Args:
+        every: what ran on its nodes, also before the job was known. warm: its warm phases.
+    """
+    inits = [part for part in every if part.phase == "init"]
+    cold = [part for part in every if part.cold and part.phase == phase]
+    load_s, warm_s = mean(part.load_s for part in cold), mean(part.load_s + part.offload_s for part in warm)
+    cold_s = None if load_s is None else load_s + (mean(part.end_s - part.start_s for part in inits) or 0.0)
+    whole = {"load": mean(part.load_s for part in warm), "offload": mean(part.offload_s for part in warm)}
+    return {
+        "cold_s": cold_s,
+        "warm_s": warm_s,
+        "stays": mean(part.stays for part in warm),
+        "times_faster": cold_s / warm_s if cold_s and warm_s else None,
+        "cold_stages_s": _stages([*inits, *cold]),
+        "warm_stages_s": _stages(warm) | (whole if warm else {}),
+    }
+
+
+def _stages(parts: Sequence[PhaseSlice]) -> dict[str, float]:
+    """Mean seconds of every stage that these phases name."""
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for part in parts:
+        for name, value in part.stages.items():
+            seconds[name].append(value)
+    return {name: fmean(values) for name, values in seconds.items()}
+
+
+def _checkpoints(record: RunRecord, job_id: str) -> dict[str, float | None]:
+    """How often a job was made anew, and what its checkpoints took."""
+    written = [fact for fact in record.checkpointed if fact.job_id == job_id]
+    return {
+        "restarts": sum(fact.job_id == job_id for fact in record.restarted),
+        "repeated": sum(done.job_id == job_id for done in record.repeated),
+        "checkpoint_s": mean(fact.seconds for fact in written),
+        "checkpoint_gb": mean(fact.gb for fact in written),
+    }
+
+
+def _rewards(iterations: Sequence[Iteration]) -> dict[str, float | None]:
+    """Rewards of the first tenth of the iterations and of the last; those that are held out of the first and the last."""
+    rewards, evaluations = (
+        [done.metrics[name] for done in iterations if name in done.metrics] for name in ("reward", "eval_reward")
+    )
+    tenth = max(1, len(rewards) // 10)
+    return {
+        "reward_first": _finite(mean(rewards[:tenth])),
+        "reward_last": _finite(mean(rewards[-tenth:])),
+        "eval_reward_first": _finite(evaluations[0]) if evaluations else None,
+        "eval_reward_last": _finite(evaluations[-1]) if evaluations else None,
+    }
+
+
+def _paces(job: Job | None, iterations: Sequence[Iteration], alone: Sequence[float]) -> dict[str, float | None]:
+    """Seconds of an iteration: mean, from the end of one warm iteration to the end of the next; alone; and by the profile."""
+    warm, alone_s = iterations[1:] or iterations, mean(alone)
+    own_s = (warm[-1].end_s - warm[0].start_s) / len(warm) if warm else None
+    return {
+        "iteration_s": own_s,
+        "solo_iteration_s": alone_s,
+        "solo_half_width_s": mean_interval(alone).half_width if alone else None,
+        "solo_iterations": len(alone),
+        "profiled_iteration_s": job.solo_s if job else None,
+        "slowdown": own_s / alone_s if own_s and alone_s else None,
+        "slo": job.slo if job else None,
+    }
+
+
+def _ages(job: Job | None, iterations: Sequence[Iteration]) -> dict[str, float | None]:
+    """By how many versions the oldest sample was behind when it was trained; None where the job does not say."""
+    if job is None or not job.staleness:
+        return {}
+    both = [done.metrics for done in iterations if {"trained_version", "sampled_version"} <= done.metrics.keys()]
+    oldest = max((metrics["trained_version"] - metrics["sampled_version"] for metrics in both), default=None)
+    return {"staleness": job.staleness, "staleness_max": oldest}
+
+
+def _shapes(record: RunRecord, job: Job, stays: Sequence[Stay], phases: Mapping[str, Sequence[PhaseSlice]]) -> list[dict[str, Any]]:
+    """The shapes that a job has been in, in order, each on so many nodes once.
+
+    Returns:
+        Of each `shape` (its number), `nodes` by phase, `iterations`, `iteration_s` (mean; without the first one in a place, which
+        begins with a cold start), `phase_s` (means of warm phases), and by which figures it is planned there, as they were known
+        last: `worst_case_s` by phase and `alone_s` of an iteration.
+    """
+    job = next((event.job for event in reversed(_events(record, Reprofiled)) if event.job.id == job.id), job)
+    seconds: dict[Stay, list[float]] = defaultdict(list)
+    for done in record.iterations_of(job.id):
+        seconds[stay_at(stays, done.end_s)].append(done.end_s - done.start_s)
+    used = []
+    for shape, training_nodes in dict.fromkeys((stay.shape, stay.training_nodes) for stay in stays):
+        own = [stay for stay in stays if (stay.shape, stay.training_nodes) == (shape, training_nodes)]
+        planned = shape_in_use(job, shape, training_nodes)
+        here = {name: [part for part in _warm(parts) if stay_at(stays, part.end_s) in own] for name, parts in phases.items()}
+        used.append(
+            {
+                "shape": shape,
+                "nodes": planned.nodes,
+                "iterations": sum(len(seconds[stay]) for stay in own),
+                "iteration_s": mean(value for stay in own for value in seconds[stay][1:] or seconds[stay]),
+                "phase_s": _by_phase(here, lambda part: part.end_s - part.start_s),
+                "worst_case_s": planned.worst_case_s,
+                "alone_s": planned.alone_s,
+            }
+        )
+    return used
+
+
+def job_ids(record: RunRecord) -> list[str]:
+    """Ids of the jobs that were profiled or have failed, in that order."""
+    return list(dict.fromkeys([*record.jobs, *(failure.job_id for failure in record.failed)]))
+
+
+def solo_seconds(record: RunRecord, job_id: str) -> list[float]:
+    """Seconds of a job's iterations alone, from the end of one to the end of the next: of all but the first."""
+    ends_s = [done.end_s for done in record.solo if done.job_id == job_id]
+    return [end_s - before_s for before_s, end_s in pairwise(ends_s)]
+
+
+def mean(values: Iterable[float]) -> float | None:
+    """None of nothing."""
+    items = list(values)
+    return fmean(items) if items else None
+
+
+def _most(values: Iterable[float]) -> float | None:
+    return max(values, default=None)
+
+
+def _by_phase(
+    phases: Mapping[str, Iterable[PhaseSlice]],
+    value: Callable[[PhaseSlice], float],
+    of: Callable[[Iterable[float]], float | None] = mean,
+) -> dict[str, float | None]:
+    """A figure of each phase."""
+    return {name: of(value(part) for part in parts) for name, parts in phases.items()}
+
+
+def _phases(record: RunRecord, job_id: str) -> dict[str, list[PhaseSlice]]:
+    """The phases of a job that went to their end, by name, without those of its profile."""
+    parts = [part for part in record.phases if part.job_id == job_id and not part.profile and part.ok]
+    return {name: [part for part in parts if part.phase == name] for name in PHASES}
+
+
+def _warm(parts: Iterable[PhaseSlice]) -> list[PhaseSlice]:
+    return [part for part in parts if not part.cold]
+
+
+def _events(record: RunRecord, kind: type[Kind]) -> list[Kind]:
+    return [event for event in record.log if isinstance(event, kind)]
+
+
+def _finite(value: float | None) -> float | None:
+    """None in place of NaN and infinity, which a job may report and JSON does not have."""
+    return value if value is not None and isfinite(value) else None
