@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -32,10 +32,6 @@ class Forecast:
     waits_s: float
     seconds: Floats
     reconfigure_s: float
-
-    def at(self, reconfigure_s: float) -> Forecast:
-        """The same with circuits that take so long to be set anew."""
-        return replace(self, reconfigure_s=reconfigure_s)
 
     def slack_s(self, step: int) -> float:
         """Seconds in which the fabric is expected to idle before a step."""

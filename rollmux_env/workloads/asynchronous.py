@@ -22,12 +22,17 @@ def with_staleness(jobs: Sequence[Job], stays_s: Sequence[float], options: Workl
     drawn = draws.uniform(options.seed, "asynchronous", len(jobs)).tolist()
     stalenesses = draws.uniform(options.seed, "staleness", len(jobs)).tolist()
     return tuple(
-        _stale(job, STALENESS[int(len(STALENESS) * v)], stay_s, options) if u < options.asynchronous else job
+        _asynchronous(job, STALENESS[int(len(STALENESS) * v)], stay_s, options) if u < options.asynchronous else job
         for job, stay_s, u, v in zip(jobs, stays_s, drawn, stalenesses, strict=True)
     )
 
 
-def _stale(job: Job, staleness: int, stay_s: float, options: WorkloadOptions) -> Job:
+def _asynchronous(job: Job, staleness: int, stay_s: float, options: WorkloadOptions) -> Job:
+    job = with_versions(job, staleness)
+    return job.model_copy(update=draws.stay(options, stay_s, job.solo_s))
+
+
+def with_versions(job: Job, staleness: int) -> Job:
+    """The job with a staleness, and with the sync of asynchronous jobs."""
     sync_s = round(SYNC_SHARE * (job.rollout.worst_case_s + job.training.worst_case_s), 3)
-    stale = job.model_copy(update={"staleness": staleness, "sync_s": sync_s})
-    return stale.model_copy(update=draws.stay(options, stay_s, stale.solo_s))
+    return job.model_copy(update={"staleness": staleness, "sync_s": sync_s})

@@ -7,8 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from rollmux_env.report.sharing import sharing_table
-from rollmux_env.report.tables import heading, make_table
+from rollmux_env.report.tables import heading, make_table, sharing_table
 from runtime.service.queue_tables import queue_table
 
 

@@ -16,9 +16,11 @@ from rollmux_env.bench.rollouts import (
     Stage,
     packed_s,
     pair_s,
+    rollout_rows,
     sized_s,
     step_s,
     stream_usd,
+    sweep,
 )
 from rollmux_env.bench.suite import Suite
 from rollmux_env.bench.tables.rollmux import PACKED_JOBS, packed_lengths
@@ -195,4 +197,7 @@ SUITE = Suite(
         "left to gain. The paper's lengths are not known to us.",
     ),
     seeds=3,
+    measure=partial(rollout_rows, CASES),
+    compares="rollout policies, and has its own",
+    sweep=partial(sweep, SWEPT),
 )

@@ -8,8 +8,7 @@ from statistics import median
 
 import pytest
 
-from rollmux_env.bench.fidelity import CONSTANT, SECONDS, fidelity_rows, figures
-from rollmux_env.bench.suites.fidelity import SUITE, TABLES
+from rollmux_env.bench.suites.fidelity import CONSTANT, SECONDS, SUITE, TABLES, fidelity_rows, figures
 from rollmux_env.bench.tables import nemo_rl, rollmux, verl
 from rollmux_env.bench.tables.table import Table
 from rollmux_env.timing.calibration import CALIBRATIONS, PHYSICAL, Calibration

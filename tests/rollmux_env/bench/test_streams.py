@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from rollmux_env.bench.streams import drifting, sampled, with_actual, with_drift, with_staleness, workload
+from rollmux_env.bench.streams import asynchronous, drifting, sampled, with_actual, with_drift, workload
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.timing.drift import FACTORS, drift
@@ -39,12 +39,12 @@ def test_a_law_for_both_phases() -> None:
 
 
 def test_every_job_gets_the_staleness_and_a_sync_and_does_the_same_iterations() -> None:
-    changed = with_staleness(STREAM, 2, 0.5)
+    changed = asynchronous("production", 2, 0, jobs=12)
     for before, after in zip(STREAM.jobs, changed.jobs, strict=True):
         assert (after.staleness, after.iterations) == (2, before.iterations)
-        assert after.sync_s == pytest.approx(before.solo_s / 2, abs=1e-3)
+        assert after.sync_s == pytest.approx(before.solo_s / 5, abs=1e-3)
         assert after.solo_s == pytest.approx(
-            max(before.rollout.worst_case_s, before.training.worst_case_s, before.solo_s / 2), 1e-3
+            max(before.rollout.worst_case_s, before.training.worst_case_s, before.solo_s / 5), 1e-3
         )
 
 
