@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from policies.placement.policy_file import PolicyConfig
-from rollmux_env.errors import InputError
-from rollmux_env.extras import lacks
+from rollmux_env.errors import InputError, lacks
 from rollmux_env.validation_errors import format_error, not_one_of, problems
 
 PROBLEMS = {

@@ -53,7 +53,7 @@ def replica_kinds(work: Work, budget: Budget) -> tuple[Kind, ...]:
         rows = [((each, gpus),) * stages for each in hardware for stages in _STAGES]
         rows += [((a, gpus), (b, gpus)) for a, b in combinations(hardware, 2)]
         for groups in rows:
-            stages = pipeline(work.shape, groups, _speed, budget.machine)
+            stages = pipeline(work.model, groups, _speed, budget.machine)
             if stages is not None:
                 used = tuple(sum(n for each, n in groups if each is own) for own in hardware)
                 if all(own <= most for own, most in zip(used, budget.counts, strict=True)):

@@ -33,7 +33,7 @@ def training_plans(work: Work, budget: Budget) -> tuple[Timed, ...]:
         choices = [tuple(_choices(count, copies, budget.machine)) for count in budget.counts]
         for parts in product(*choices):
             groups = tuple((each, gpus) for each, (stages, gpus) in zip(budget.hardware, parts, strict=True) for _ in range(stages))
-            stages = pipeline(work.shape, groups, _speed, budget.machine) if groups else None
+            stages = pipeline(work.model, groups, _speed, budget.machine) if groups else None
             if stages is None:
                 continue
             plan = TrainingPlan(stages, copies, budget.machine)

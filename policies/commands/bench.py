@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,8 @@ from rollmux_env.cli import Seed, WorkloadSettings
 from rollmux_env.command_options import takes
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from rollmux_env.bench.harness import Result
     from rollmux_env.bench.suite import Makers, Suite, SuiteRow
     from rollmux_env.scenario import Scenario
@@ -123,10 +125,7 @@ def _compare(target: str, options: BenchOptions) -> None:
     from rollmux_env.report.folder import make_folder
     from rollmux_env.report.progress import tracked
 
-    names = list(dict.fromkeys(options.policy or ["solo", "rollmux"]))
-    base = options.baseline or names[0]
-    if base not in names:
-        raise typer.BadParameter(f"{base} is not among the policies {', '.join(names)}", param_hint="--baseline")
+    names, base = _policies(options)
     fidelity, rollout_policy = _fidelity(options), options.rollout_policy or "plain"
     inside = make_at(rollout_policy, "replay")
     order = migrating(options.dispatch or "round-robin", inside)
@@ -148,6 +147,15 @@ def _compare(target: str, options: BenchOptions) -> None:
         lambda tell: run_tasks(make_policy, tasks, options.workers, tell), [f"{task.spec}, seed {task.seed}" for task in tasks]
     )
     _show_comparison(_title(target, options, scenarios, order if rule else None), options, fidelity, results, scenarios, base)
+
+
+def _policies(options: BenchOptions) -> tuple[list[str], str]:
+    """The policies to compare, each once, and the one that savings are relative to."""
+    names = list(dict.fromkeys(options.policy or ["solo", "rollmux"]))
+    base = options.baseline or names[0]
+    if base not in names:
+        raise typer.BadParameter(f"{base} is not among the policies {', '.join(names)}", param_hint="--baseline")
+    return names, base
 
 
 def _fidelity(options: BenchOptions) -> Fidelity:
@@ -185,12 +193,12 @@ def _show_comparison(
     base: str,
 ) -> None:
     """Print what came of a comparison, and write it."""
-    from rich.console import Group, RenderableType
+    from rich.console import Group
 
     from rollmux_env.bench.comparison import compare
     from rollmux_env.report.folder import write_bench
-    from rollmux_env.report.results import bench_csv, bench_report, to_json
-    from rollmux_env.report.tables import accounts_table, comparison_table, show
+    from rollmux_env.report.results import bench_csv, bench_report
+    from rollmux_env.report.tables import accounts_table, comparison_table
 
     rows, first = compare(results, base), scenarios[options.seed]
     report = bench_report(options.target or "", fidelity.value, results, base)
@@ -201,12 +209,18 @@ def _show_comparison(
         from rollmux_env.report.plots import bench_plots
 
         write_bench(options.out, report, scenarios, results, bench_plots(first, results, rows, base), Group(*tables))
-    if options.format is Format.json:
-        typer.echo(to_json(report), nl=False)
-    elif options.format is Format.csv:
-        typer.echo(bench_csv(results), nl=False)
-    else:
+    _print(options.format, report, bench_csv(results), *tables)
+
+
+def _print(format: Format, report: Mapping[str, Any], csv: str, *tables: RenderableType) -> None:
+    """Print results in the format that is asked for."""
+    from rollmux_env.report.results import to_json
+    from rollmux_env.report.tables import show
+
+    if format is Format.table:
         show(*tables)
+    else:
+        typer.echo(to_json(report) if format is Format.json else csv, nl=False)
 
 
 def makers() -> Makers:
@@ -227,14 +241,9 @@ def _run_suite(name: str, options: BenchOptions) -> None:
     from rollmux_env.bench.suites import find_suite
     from rollmux_env.errors import InputError
     from rollmux_env.report.folder import make_folder
-    from rollmux_env.report.results import to_json
     from rollmux_env.report.suites import suite_csv, suite_report, suite_table, write_suite
-    from rollmux_env.report.tables import show
 
-    for option in ("baseline", "dispatch", "failures", "fidelity", "rollout_policy", "settings", "most_phases"):
-        if getattr(options, option):
-            hint = {"settings": "--set", "most_phases": "--max-phases"}.get(option, f"--{option.replace('_', '-')}")
-            raise typer.BadParameter("a suite has its own", param_hint=hint)
+    _refuse_own(options)
     suite, added = find_suite(name), options.policy or []
     if suite.measure is not None and added:
         raise InputError(f"--policy {added[0]}: the suite {name} compares {suite.compares}")
@@ -245,16 +254,19 @@ def _run_suite(name: str, options: BenchOptions) -> None:
     quick = options.quick and suite.seeds > 0
     numbers = range(options.seed, options.seed + (options.seeds or (1 if quick else suite.seeds))) if suite.seeds else range(0)
     rows = suite.measure(numbers, quick, makers()) if suite.measure else _placed(suite, added, numbers, options)
-    report = suite_report(suite, rows, numbers, quick)
+    report, table = suite_report(suite, rows, numbers, quick), suite_table(suite, rows, numbers, quick)
     if options.out:
         points = suite.sweep(options.seed, makers()) if suite.sweep else ()
-        write_suite(options.out, suite, rows, report, suite_table(suite, rows, numbers, quick), points)
-    if options.format is Format.json:
-        typer.echo(to_json(report), nl=False)
-    elif options.format is Format.csv:
-        typer.echo(suite_csv(suite, rows), nl=False)
-    else:
-        show(suite_table(suite, rows, numbers, quick))
+        write_suite(options.out, suite, rows, report, table, points)
+    _print(options.format, report, suite_csv(suite, rows), table)
+
+
+def _refuse_own(options: BenchOptions) -> None:
+    """Refuse what a suite has of its own."""
+    for option in ("baseline", "dispatch", "failures", "fidelity", "rollout_policy", "settings", "most_phases"):
+        if getattr(options, option):
+            hint = {"settings": "--set", "most_phases": "--max-phases"}.get(option, f"--{option.replace('_', '-')}")
+            raise typer.BadParameter("a suite has its own", param_hint=hint)
 
 
 def _placed(suite: Suite, added: Sequence[str], numbers: range, options: BenchOptions) -> list[SuiteRow]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rollmux_env.kernel.dispatch.turns import is_bound
 from rollmux_env.scheduler.view import GroupView, MemberView
-from rollmux_env.timing.migration import SHARE, Migration
+from rollmux_env.timing.tail import SHARE, Migration
 
 
 class Tails:

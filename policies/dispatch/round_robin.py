@@ -18,7 +18,7 @@ class RoundRobin:
     Args:
         migrate: the share of a rollout's responses after which the rest leaves its nodes (the paper's: 0.8), as soon as the
             next rollout in turn waits for them; None never. share: of its nodes that it keeps; None is the usual
-            (`rollmux_env.timing.migration`). careful: not the tail of a job that is its group's bound.
+            (`rollmux_env.timing.tail`). careful: not the tail of a job that is its group's bound.
     """
 
     def __init__(self, migrate: float | None = None, share: float | None = None, careful: bool = False) -> None:

@@ -38,7 +38,7 @@ class WorkConserving:
         rank: of a waiting phase, the lowest first; None for first come, first served.
         migrate: the share of a rollout's responses after which the rest leaves its nodes (RollMux, arXiv 2512.11306: 0.8), as
             soon as a rollout that waits for them could begin; None never. share: of its nodes that it keeps; None is the usual
-            (`rollmux_env.timing.migration`). careful: not the tail of a job that is its group's bound.
+            (`rollmux_env.timing.tail`). careful: not the tail of a job that is its group's bound.
     """
 
     def __init__(self, rank: Rank | None, migrate: float | None = None, share: float | None = None, careful: bool = False) -> None:

@@ -72,10 +72,7 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
     def to_base(name: str) -> Mean:
         return mean_interval(ratios([getattr(metrics, name) for metrics in base], [getattr(metrics, name) for metrics in every]))
 
-    observed = [metrics.slo_attainment_observed for metrics in every if metrics.slo_attainment_observed is not None]
-    admitted = sum(sum(metrics.admissions.values()) for metrics in every)
-    alone = sum(metrics.admissions["isolated"] for metrics in every)
-    lost_h = [result.outcome.extra["lost_work_h"] for result in results if "lost_work_h" in result.outcome.extra]
+    extra = [result.outcome.extra for result in results]
     decisions = [seconds for result in results for seconds in result.outcome.decision_s]
     return Row(
         policy=policy,
@@ -84,10 +81,22 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
         saving=to_base("cost_usd"),
         saving_per_work=to_base("usd_per_work_hour"),
         slo_attainment=over_seeds("slo_attainment"),
-        slo_attainment_observed=mean_interval(observed) if observed else None,
+        slo_attainment_observed=_known([metrics.slo_attainment_observed for metrics in every]),
         slowdown=mean_interval([float(np.mean(list(metrics.slowdown.values()))) for metrics in every]),
         gpus={name: float(np.mean([metrics.peak_gpus[name] for metrics in every])) for name in every[0].peak_gpus},
-        packed=(admitted - alone) / max(1, admitted),
+        packed=_packed(every),
         decision_ms=float(np.median(decisions)) * 1e3 if decisions else None,
-        lost_work_h=mean_interval(lost_h) if lost_h else None,
+        lost_work_h=_known([figures.get("lost_work_h") for figures in extra]),
     )
+
+
+def _known(values: Sequence[float | None]) -> Mean | None:
+    """Mean of the values that there are; None where there are none."""
+    known = [value for value in values if value is not None]
+    return mean_interval(known) if known else None
+
+
+def _packed(every: Sequence[Metrics]) -> float:
+    """Share of the admitted jobs that joined a group."""
+    admitted = sum(sum(metrics.admissions.values()) for metrics in every)
+    return (admitted - sum(metrics.admissions["isolated"] for metrics in every)) / max(1, admitted)

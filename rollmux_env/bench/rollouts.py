@@ -25,9 +25,9 @@ from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.timing.calibration import ROLLMUX
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise
-from rollmux_env.timing.migration import migration_of
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.replica import fitting_replicas
+from rollmux_env.timing.tail import migration_of
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.catalogue import paper_cluster
 from rollmux_env.workloads.options import WorkloadOptions

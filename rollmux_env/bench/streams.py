@@ -7,17 +7,17 @@ bound: a `functools.partial` of a module's function can be sent to another proce
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Actual
+from rollmux_env.portable import uniform
 from rollmux_env.scenario import Scenario
 from rollmux_env.timing.drift import FACTORS, drift
 from rollmux_env.workloads import make_workload
-from rollmux_env.workloads.asynchronous import with_versions
-from rollmux_env.workloads.draws import uniform
+from rollmux_env.workloads.draws import with_versions
 from rollmux_env.workloads.options import WorkloadOptions
 
 QUICK_JOBS = 50
@@ -67,15 +67,14 @@ def asynchronous(name: str, versions: int, seed: int, quick: bool = False, **opt
     return _with_jobs(stream, (with_versions(job, versions) for job in stream.jobs))
 
 
-def with_actual(scenario: Scenario, mean_fraction: float, cv: float, cap: bool = True) -> Scenario:
+def with_actual(scenario: Scenario, mean_fraction: float, cv: float) -> Scenario:
     """Give both phases of every job a distribution of actual durations, for event replays.
 
     Args:
         mean_fraction: mean before the cap, as a fraction of the worst case.
         cv: coefficient of variation before the cap.
-        cap: no phase takes longer than its worst case.
     """
-    law = {"actual": Actual(mean_fraction=mean_fraction, cv=cv, cap=cap)}
+    law = {"actual": Actual(mean_fraction=mean_fraction, cv=cv)}
     jobs = (
         job.model_copy(update={"rollout": job.rollout.model_copy(update=law), "training": job.training.model_copy(update=law)})
         for job in scenario.jobs
@@ -83,7 +82,7 @@ def with_actual(scenario: Scenario, mean_fraction: float, cv: float, cap: bool =
     return _with_jobs(scenario, jobs)
 
 
-def with_drift(scenario: Scenario, template: str, seed: int, billions: Mapping[str, int] | None = None) -> Scenario:
+def with_drift(scenario: Scenario, template: str, seed: int) -> Scenario:
     """Let every job draw a drift template for a model of its size, for event replays (RollMux, arXiv 2512.11306, section 6.6).
 
     A job draws none or one of `rollmux_env.timing.drift.FACTORS`, uniformly; in `mixed` a direction besides, by a fair coin. That
@@ -92,7 +91,6 @@ def with_drift(scenario: Scenario, template: str, seed: int, billions: Mapping[s
     Args:
         template: one of `rollmux_env.timing.drift.TEMPLATES`, or `mixed`; `none` is no drift of any job.
         seed: of the draws.
-        billions: parameters of each job's model by job id; None reads them off ids of the catalogue's types, `7B-8k-003`.
 
     Raises:
         InputError: a job whose size is not known, or another template.
@@ -103,7 +101,7 @@ def with_drift(scenario: Scenario, template: str, seed: int, billions: Mapping[s
     up = ["increasing" if u < 0.5 else "decreasing" for u in uniform(seed, "drift directions", size).tolist()]
     jobs = []
     for job, factor, direction in zip(scenario.jobs, drawn, up, strict=True):
-        drifts = drift(direction if template == "mixed" else template, factor or 1.0, _billions(job, billions))
+        drifts = drift(direction if template == "mixed" else template, factor or 1.0, _billions(job))
         jobs.append(job.model_copy(update={"drift": drifts if factor else ()}))
     return _with_jobs(scenario, jobs)
 
@@ -112,10 +110,9 @@ def _with_jobs(scenario: Scenario, jobs: Iterable[Job]) -> Scenario:
     return Scenario(version=scenario.version, cluster=scenario.cluster, jobs=tuple(jobs))
 
 
-def _billions(job: Job, sizes: Mapping[str, int] | None) -> int:
-    if sizes is not None and job.id in sizes:
-        return sizes[job.id]
-    size = re.match(r"([1-9][0-9]*)B-", job.id) if sizes is None else None
+def _billions(job: Job) -> int:
+    """Parameters of its model, read off an id of the catalogue's types, `7B-8k-003`."""
+    size = re.match(r"([1-9][0-9]*)B-", job.id)
     if size is None:
         raise InputError(f"drift: job {job.id}: the size of its model is not known")
     return int(size[1])

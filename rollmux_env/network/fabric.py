@@ -114,11 +114,11 @@ def circuits_for(name: str, fabric: Fabric, demand: Floats) -> Circuits:
     Args:
         demand: as `demand_between` has it.
     """
-    between = np.zeros(demand.shape, np.int64)
+    between = np.zeros_like(demand, np.int64)
     free = np.full(fabric.leaves, fabric.optical)
     while True:
         worth = np.where((free[:, None] > 0) & (free[None, :] > 0), np.triu(demand), 0.0) / (between + 1)
-        a, b = np.unravel_index(int(np.argmax(worth)), worth.shape)
+        a, b = divmod(int(np.argmax(worth)), fabric.leaves)
         if worth[a, b] <= 0.0:
             return Circuits(name, between)
         between[a, b] += 1

@@ -10,13 +10,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rollmux_env.kernel.alone import alone_s
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.replay.admission import Decision
 from rollmux_env.report.tables import heading, table_of
-from rollmux_env.timing.parallel import PhaseTime
-from rollmux_env.timing.shapes import JobShape, ShapesOf
+from rollmux_env.timing.shapes import JobShape, PhaseTime, ShapesOf
 from rollmux_env.workloads.text import yaml_text
 
 
@@ -52,7 +50,7 @@ def shape_in_use(job: Job, shape: int, training_nodes: int | None = None) -> Sha
     rollout, training = job.phases(shape)
     nodes = training.nodes if training_nodes is None else training_nodes
     training_s = training.seconds_on(nodes)
-    own_s = alone_s(rollout.worst_case_s, training_s, job.sync_s, job.staleness)
+    own_s = job.alone_s(rollout.worst_case_s, training_s)
     return ShapeInUse(shape, rollout, training, nodes, training_s, own_s)
 
 

@@ -47,8 +47,7 @@ def profile(
     """
     import os
 
-    from rollmux_env.errors import InputError
-    from rollmux_env.extras import require
+    from rollmux_env.errors import InputError, require
     from rollmux_env.files import write_whole
     from rollmux_env.report.results import to_json
     from rollmux_env.report.tables import show

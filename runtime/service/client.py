@@ -12,8 +12,7 @@ from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from rollmux_env.errors import InputError
-from rollmux_env.extras import require
+from rollmux_env.errors import InputError, require
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import JobSpec
 from runtime.service.address import VARIABLE, find, folder_of

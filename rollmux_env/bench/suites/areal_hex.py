@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from rollmux_env.bench.suite import Column, Makers, Suite, SuiteRow, measured_row
@@ -40,13 +40,12 @@ class GapCase:
     """Allocators beside the yardstick, over several kinds of work on one budget.
 
     Attributes:
-        label: what tells it from the others. works: of an iteration, each. budget: of all. allocators: compared with `exhaustive`.
+        label: what tells it from the others. works: of an iteration, each. budget: of all.
     """
 
     label: str
     works: tuple[Work, ...]
     budget: Budget
-    allocators: tuple[str, ...] = field(default=("hex", "uniform"))
 
 
 def columns(against: Sequence[str]) -> tuple[Column, ...]:
@@ -93,7 +92,7 @@ def _gaps(case: GapCase, makers: Makers) -> dict[str, dict[str, float]]:
     yardstick = makers.allocator("exhaustive")
     best = [yardstick(work, case.budget).iteration_s for work in case.works]
     measured = {}
-    for name in case.allocators:
+    for name in ("hex", "uniform"):
         divide = makers.allocator(name)
         plans = [_timed(divide, work, case.budget) for work in case.works]
         gaps = [100 * (plan.iteration_s / least_s - 1) for (plan, _), least_s in zip(plans, best, strict=True)]

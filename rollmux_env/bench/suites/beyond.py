@@ -10,7 +10,7 @@ from rollmux_env.bench import columns
 from rollmux_env.bench.streams import asynchronous, sampled, workload
 from rollmux_env.bench.suite import Case, Column, Suite
 from rollmux_env.replay.failures import Failures
-from rollmux_env.workloads.asynchronous import SYNC_SHARE
+from rollmux_env.workloads.draws import SYNC_SHARE
 
 # How far apart checkpoints are, in iterations; 6.5 failures in 1,000 days of a node of 8 GPUs (RSC-1, arXiv 2410.21680). The other
 # rates and the 60 s are ours.

@@ -7,7 +7,7 @@ from typing import Any
 
 from rollmux_env.bench import columns
 from rollmux_env.bench.streams import apart, crowd, drifting, workload
-from rollmux_env.bench.suite import Case, Suite
+from rollmux_env.bench.suite import Case, Column, Suite
 
 FIXED, EQUAL, PAPER = "fixed stays", "equal work", "the paper's semantics"
 FLUID, EVENT = "worst case", "every phase, with switches"
@@ -67,7 +67,7 @@ def _micro(name: str) -> Suite:
 # Two weeks of production jobs, under both accountings; gavel and the optimum have no replay by events.
 _REPLAYED = ("solo", "colocated", "rollmux", "rollmux,prune=false", "consolidate")
 _PLACED = (*_REPLAYED[:2], "gavel", *_REPLAYED[2:])
-_PRODUCTION_PAPER = {
+_PRODUCTION_PAPER: dict[Column, dict[str, float]] = {
     columns.COST: {"solo": 347.9, "colocated": 262.8, "rollmux": 188.8},
     columns.SAVING: {"colocated": 1.32, "rollmux": 1.84},
     columns.SLO_OBSERVED: {"rollmux": 100.0},

@@ -31,11 +31,11 @@ def test_only_what_is_named_changes() -> None:
 
 
 def test_a_law_for_both_phases() -> None:
-    changed = with_actual(STREAM, 0.6, 0.25, cap=False)
+    changed = with_actual(STREAM, 0.6, 0.25)
     for job in changed.jobs:
         for phase in (job.rollout, job.training):
             assert phase.actual is not None
-            assert (phase.actual.mean_fraction, phase.actual.cv, phase.actual.cap) == (0.6, 0.25, False)
+            assert (phase.actual.mean_fraction, phase.actual.cv, phase.actual.cap) == (0.6, 0.25, True)
 
 
 def test_every_job_gets_the_staleness_and_a_sync_and_does_the_same_iterations() -> None:
@@ -77,14 +77,10 @@ def test_every_job_draws_its_template() -> None:
     assert all(job.drift == () for job in with_drift(changed, "none", 3).jobs)
 
 
-def test_sizes_are_passed_where_ids_do_not_tell() -> None:
+def test_the_size_of_a_model_is_read_off_the_id() -> None:
     renamed = STREAM.model_copy(update={"jobs": (STREAM.jobs[0].model_copy(update={"id": "mine"}),)})
-    seed = next(seed for seed in range(20) if with_drift(renamed, "increasing", seed, {"mine": 32}).jobs[0].drift)
-    own = with_drift(renamed, "increasing", seed, billions={"mine": 32}).jobs[0].drift
-    assert own in [drift("increasing", factor, 32) for factor in FACTORS]
-    for sizes in (None, {"7B-8k-001": 7}):
-        with pytest.raises(InputError, match=r"^drift: job mine: the size of its model is not known$"):
-            with_drift(renamed, "increasing", 0, billions=sizes)
+    with pytest.raises(InputError, match=r"^drift: job mine: the size of its model is not known$"):
+        with_drift(renamed, "increasing", 0)
 
 
 def test_what_makes_no_sense_is_refused() -> None:
