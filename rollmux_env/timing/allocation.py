@@ -14,7 +14,6 @@ from math import ceil
 
 from rollmux_env.command_options import parse_pairs
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.alone import alone_s
 from rollmux_env.timing.hardware import GPUS, Hardware, achieved, link_between
 from rollmux_env.timing.stages import Replica
 from rollmux_env.timing.training import Load, TrainingPlan, even_load
@@ -182,7 +181,7 @@ class Allocation:
     @property
     def iteration_s(self) -> float:
         """Of a steady iteration: the longer side, or on-policy both."""
-        return alone_s(self.rollout_s, self.training_s, 0.0, self.work.staleness)
+        return self.work.iteration_s(self.rollout_s, self.training_s)
 
     @property
     def usd_per_hour(self) -> float | None:

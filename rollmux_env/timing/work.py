@@ -8,6 +8,7 @@ from typing import Any
 
 from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
+from rollmux_env.kernel.alone import alone_s
 from rollmux_env.timing.models import ModelShape, model_shape
 from rollmux_env.validation_errors import describe, not_one_of
 
@@ -58,6 +59,10 @@ class Work:
         iteration's are being trained, unless the job is on-policy.
         """
         return self.responses * max(1, self.staleness)
+
+    def iteration_s(self, rollout_s: float, training_s: float) -> float:
+        """Of a steady iteration: the longer side, or on-policy both."""
+        return alone_s(rollout_s, training_s, 0.0, self.staleness)
 
     @property
     def sequence_tokens(self) -> int:
