@@ -106,8 +106,7 @@ def _status() -> int:
         return _print_error(problem)
     import typer
 
-    from rollmux_env.errors import InputError, PlanError
-    from rollmux_env.extras import EXTRAS, lacks
+    from rollmux_env.errors import EXTRAS, InputError, PlanError, lacks
 
     try:
         status = command()(standalone_mode=False, prog_name="rollmux") or 0

@@ -29,7 +29,7 @@ from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.report.tables import show
 from rollmux_env.scheduler.view import DispatchPolicy, GroupView, MemberView, WaitingPhase
-from rollmux_env.timing.migration import migration_of
+from rollmux_env.timing.tail import migration_of
 
 BASE = "round-robin,migrate=0.8"
 POLICIES = ("round-robin", "fifo,migrate=0.8", "learned:default")

@@ -7,8 +7,7 @@ from time import perf_counter
 import numpy as np
 
 from policies.network import make_network
-from rollmux_env.bench.fabric import played_hour
-from rollmux_env.bench.suites.fabric import CASES, WIDE
+from rollmux_env.bench.suites.fabric import CASES, WIDE, played_hour
 from rollmux_env.network.fabric import Fabric, traffic_s
 from rollmux_env.network.fairness import completion_s
 from rollmux_env.network.play import forecast_of, topologies

@@ -135,8 +135,8 @@ def shapes(
     Example: `rollmux shapes examples/models.yaml --job math-7b`
     """
     from rollmux_env.errors import InputError
+    from rollmux_env.report.job_shapes import shapes_report, shapes_tables, shapes_yaml
     from rollmux_env.report.results import to_json
-    from rollmux_env.report.shapes import shapes_report, shapes_tables, shapes_yaml
     from rollmux_env.scenario import load_scenario
     from rollmux_env.timing.shapes import shapes_of
     from rollmux_env.validation_errors import not_one_of

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
-from rollmux_env.keys.values import parse_pairs, parse_value
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import not_one_of
 

@@ -14,8 +14,7 @@ from rollmux_env.bench.harness import Contender, OwnReplay
 from rollmux_env.cluster import plan
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
-from rollmux_env.errors import InputError
-from rollmux_env.extras import lacks
+from rollmux_env.errors import InputError, lacks
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.validation_errors import not_one_of
 

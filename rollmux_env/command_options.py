@@ -1,12 +1,16 @@
-"""Commands with many options: these are the fields of a dataclass, and the command takes one argument."""
+"""Options of commands: of one with many of them, the fields of a dataclass; and those of the form key=value, as in
+`--set stays=fixed` and `--policy rollmux,prune=false`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from functools import wraps
 from inspect import Parameter, Signature
 from typing import Any, TypeVar, get_type_hints
+
+from rollmux_env.errors import InputError
 
 T = TypeVar("T")
 
@@ -39,3 +43,33 @@ def takes(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., Non
         return run
 
     return decorate
+
+
+def parse_pairs(label: str, pairs: Iterable[str], form: str = "key=value") -> list[tuple[str, str]]:
+    """Split pairs at their first `=`.
+
+    Args:
+        label: start of error messages. pairs: texts such as `jobs=40`; a key may have parts, as in `ppo.n_steps=256`.
+        form: of a pair, in error messages.
+
+    Returns:
+        Key and text of each. With `--set` the last one of a key counts, so that a script may append to a command.
+
+    Raises:
+        InputError: a pair has another form; one line.
+    """
+    items = []
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not all(key.split(".")):
+            raise InputError(f"{label}: '{pair}' is not of the form {form}")
+        items.append((key, text))
+    return items
+
+
+def parse_value(text: str) -> Any:
+    """The value that a text stands for: that of JSON, or else the text itself."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

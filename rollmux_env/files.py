@@ -1,4 +1,5 @@
-"""Reading files that a user names, within bounds, and writing files whole or not at all."""
+"""Reading files that a user names, within bounds, the examples that come with RollMux among them, and writing files whole or not at
+all."""
 
 from __future__ import annotations
 
@@ -14,12 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from rollmux_env.errors import InputError
+from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import one_line
 
 MB = 1 << 20
 TEXT_BYTES = 64 * MB  # of a scenario, a job file, a configuration
 DATA_BYTES = 256 * MB  # of a trace, of prompts
 _KINDS = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
+
+_HERE = Path(__file__).parent
+EXAMPLES = next((here for here in (_HERE / "examples", _HERE.parent / "examples") if here.is_dir()), _HERE)
+"""Where the examples are: in the package, or beside it in a clone."""
 
 
 def read_file(path: str | Path, most_bytes: int = TEXT_BYTES) -> bytes:
@@ -96,14 +102,14 @@ def read_text(path: str | Path, most_bytes: int = TEXT_BYTES) -> str:
         raise InputError(f"{one_line(str(path), 4096)}: is not a text file (UTF-8)") from None
 
 
-def text_lines(path: str | Path, most_bytes: int = DATA_BYTES) -> Iterator[str]:
+def text_lines(path: str | Path) -> Iterator[str]:
     """The lines of a text file, one after the other; they end where a line feed is, and keep it.
 
     Raises:
         InputError: as `read_text`.
     """
     try:
-        for line in io.BytesIO(read_file(path, most_bytes).removeprefix(codecs.BOM_UTF8)):
+        for line in io.BytesIO(read_file(path, DATA_BYTES).removeprefix(codecs.BOM_UTF8)):
             yield line.decode()
     except UnicodeDecodeError:
         raise InputError(f"{one_line(str(path), 4096)}: is not a text file (UTF-8)") from None
@@ -187,3 +193,24 @@ def write_whole(path: str | Path, content: str | bytes, private: bool = False) -
         if target is not None:
             with contextlib.suppress(OSError):
                 target.unlink(missing_ok=True)
+
+
+def example_names() -> list[str]:
+    """Names of the examples, without a suffix."""
+    return sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
+
+
+def find_file(path: str | Path) -> Path:
+    """The file that is meant: that of the path, or, where there is none, the example of that name (`quickstart`).
+
+    Raises:
+        InputError: there is neither; one line with a name that is near. A path in a folder is not looked at.
+    """
+    path = Path(path)
+    if path.parent not in (Path(), Path("examples")) or os.path.lexists(path):
+        return path
+    name = path.name.removesuffix(".yaml")
+    if name in example_names():
+        return EXAMPLES / f"{name}.yaml"
+    near = did_you_mean(name, example_names())
+    raise InputError(f"{one_line(str(path), 4096)}: No such file or directory, and no example of that name{near}")

@@ -6,14 +6,16 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_text
 from rollmux_env.progress import Progress
-from rollmux_env.validation_errors import describe, one_line, path_of
+from rollmux_env.validation_errors import describe, field_of, format_error, one_line, path_of, problems
 
-__all__ = ["describe", "merge_defaults", "read_mapping"]
+Read = TypeVar("Read", bound=BaseModel)
 
 DEEPEST = 40  # levels of nesting; the formats of this package have fewer than ten
 MOST_REPEATED = 200_000  # values that aliases may stand for; nested aliases multiply
@@ -144,19 +146,11 @@ class _YamlBuilder:
     def value(self, event: Any, path: tuple[Any, ...]) -> Any:
         from ruamel.yaml import events as ev
 
-        value: Any
         line = f"line {event.start_mark.line + 1}"
         if len(path) > DEEPEST:
             raise InputError(f"{line}: is nested too deeply")
         if isinstance(event, ev.AliasEvent):
-            if event.anchor not in self.anchors:
-                raise InputError(f"{line}: *{event.anchor} stands for nothing that is complete above it")
-            value, size = self.anchors[event.anchor]
-            self.built += size
-            self.repeated += size
-            if self.repeated > MOST_REPEATED:
-                raise InputError(f"{line}: aliases repeat more than {MOST_REPEATED} values")
-            return value
+            return self.repeat(event, line)
         before = self.built
         self.built += 1
         if not self.built % _LOOKS:
@@ -165,25 +159,44 @@ class _YamlBuilder:
             raise InputError(f"{line}: the tag {event.tag} is not used in this file format")
         if event.anchor:
             self.anchors.pop(event.anchor, None)
+        value: Any
         if isinstance(event, ev.SequenceStartEvent):
             value = []
             while not isinstance(item := next(self.events), ev.SequenceEndEvent):
                 value.append(self.value(item, (*path, len(value))))
         elif isinstance(event, ev.MappingStartEvent):
-            value = {}
-            while not isinstance(item := next(self.events), ev.MappingEndEvent):
-                key = self.value(item, (*path, "key"))
-                if isinstance(key, dict | list):
-                    raise InputError(f"line {item.start_mark.line + 1}: a key must be plain text or a number")
-                if key in value:
-                    raise InputError(f"line {item.start_mark.line + 1}: {path_of((*path, key))}: is given twice")
-                value[key] = self.value(next(self.events), (*path, key))
-                if len(value) > WIDEST:
-                    raise InputError(f"{line}: the mapping that begins here holds more than {WIDEST} keys")
+            value = self.mapping(path, line)
         else:
             value = _scalar(event.value) if event.implicit[0] else event.value
         if event.anchor:
             self.anchors[event.anchor] = (value, self.built - before)
+        return value
+
+    def repeat(self, event: Any, line: str) -> Any:
+        """What an alias stands for."""
+        if event.anchor not in self.anchors:
+            raise InputError(f"{line}: *{event.anchor} stands for nothing that is complete above it")
+        value, size = self.anchors[event.anchor]
+        self.built += size
+        self.repeated += size
+        if self.repeated > MOST_REPEATED:
+            raise InputError(f"{line}: aliases repeat more than {MOST_REPEATED} values")
+        return value
+
+    def mapping(self, path: tuple[Any, ...], line: str) -> dict[Any, Any]:
+        """The mapping that has begun at a line."""
+        from ruamel.yaml import events as ev
+
+        value: dict[Any, Any] = {}
+        while not isinstance(item := next(self.events), ev.MappingEndEvent):
+            key = self.value(item, (*path, "key"))
+            if isinstance(key, dict | list):
+                raise InputError(f"line {item.start_mark.line + 1}: a key must be plain text or a number")
+            if key in value:
+                raise InputError(f"line {item.start_mark.line + 1}: {path_of((*path, key))}: is given twice")
+            value[key] = self.value(next(self.events), (*path, key))
+            if len(value) > WIDEST:
+                raise InputError(f"{line}: the mapping that begins here holds more than {WIDEST} keys")
         return value
 
 
@@ -239,3 +252,27 @@ def only_in_defaults(data: dict[str, Any], field: tuple[str | int, ...]) -> bool
         return True
 
     return len(field) > 2 and field[0] == "jobs" and holds(data.get("defaults")) and not holds(data["jobs"][field[1]])
+
+
+def checked(
+    model: type[Read], data: dict[str, Any], source: str, prepare: Callable[[dict[str, Any]], dict[str, Any]], hint: str = ""
+) -> Read:
+    """What a file's mapping says, as a model.
+
+    Args:
+        source: the name that error messages begin with. prepare: merges `defaults` under every job, and fills in what jobs leave
+            out. hint: ends an error message.
+
+    Raises:
+        InputError: one line with the source, the path of the field and what is wrong with its value.
+    """
+    try:
+        return model.model_validate(prepare(data))
+    except ValidationError as error:
+        first = problems(error)[0]
+        problem = format_error(first, model) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
+    except InputError as error:
+        problem = str(error)
+    except RecursionError:
+        problem = "is nested too deeply"
+    raise InputError(f"{one_line(source, 4096)}: {one_line(problem)}{hint}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -45,25 +45,12 @@ class _Awaited(MetaPathFinder):
         others = (finder for finder in sys.meta_path if finder is not self)
         spec = next((located for finder in others if (located := finder.find_spec(fullname, path, target))), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Registering(spec.loader, self)
+            execute = spec.loader.exec_module
+
+            def execute_and_register(module: ModuleType) -> None:
+                execute(module)
+                sys.meta_path.remove(self)
+                _register(module)
+
+            spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
         return spec
-
-
-class _Registering(Loader):
-    """The registry's own loader, and our ids once it is done."""
-
-    def __init__(self, loader: Loader, finder: _Awaited) -> None:
-        self.loader = loader
-        self.finder = finder
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """See `Loader`."""
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """See `Loader`. The module keeps its own loader, for tracebacks and `inspect`."""
-        assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self.loader
-        self.loader.exec_module(module)
-        sys.meta_path.remove(self.finder)
-        _register(module)

@@ -16,16 +16,15 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, model_validator
 
 from rollmux_env.errors import InputError
-from rollmux_env.example_files import find_file
 from rollmux_env.fields import FileModel, Version
-from rollmux_env.keys.cluster import ONE_DEVICE, SIDES, Cluster
+from rollmux_env.files import find_file
+from rollmux_env.keys.cluster import SIDES, Cluster
 from rollmux_env.keys.job import STAYS, Job
-from rollmux_env.keys.network import broken_sync
 from rollmux_env.keys.phases import Phase
 from rollmux_env.keys.queue import beyond_quota, queue_key
 from rollmux_env.keys.shapes import Phases
-from rollmux_env.reading import has_key, merge_defaults, only_in_defaults, read_mapping
-from rollmux_env.validation_errors import field_error, field_of, format_error, one_line, problems
+from rollmux_env.reading import checked, has_key, merge_defaults, read_mapping
+from rollmux_env.validation_errors import field_error, format_error, problems
 
 _KINDS_OF_JOB_FILES = ("task", "class", "attach", "command")
 
@@ -61,10 +60,8 @@ class Scenario(FileModel):
             if job.id in first:
                 raise field_error(f"'{job.id}' is also the id of jobs[{first[job.id]}]", "jobs", k, "id")
             first[job.id] = k
-            if job.staleness and self.cluster.one_device:
-                raise field_error(f"does not go with cluster.one_device: {ONE_DEVICE}", "jobs", k, "staleness")
-            if broken := broken_sync(job, self.cluster.network):
-                raise field_error(broken[1], "jobs", k, broken[0])
+            if clash := job.clash(self.cluster):
+                raise field_error(clash[1], "jobs", k, clash[0])
             for number in range(1 + len(job.shapes)):
                 where = ("jobs", k, "shapes", number - 1) if number else ("jobs", k)
                 asked = check_room(self.cluster, job.phases(number), where)
@@ -110,7 +107,7 @@ def check_room(cluster: Cluster, phases: Phases, where: tuple[str | int, ...]) -
     return asked
 
 
-def _check_defaults(defaults: dict[str, Any], jobs: Any) -> None:
+def _check_defaults(defaults: dict[str, Any]) -> None:
     """Refuse what is wrong with `defaults` itself, under its own path, even where every job overrides it.
 
     Keys may be missing, and fields that do not go together may come apart under a job: both are for the merged jobs to say.
@@ -122,15 +119,19 @@ def _check_defaults(defaults: dict[str, Any], jobs: Any) -> None:
             in_list = any(isinstance(part, int) for part in problem["loc"])  # lists are not merged into
             if problem["type"] != "field_error" and (problem["type"] != "missing" or in_list):
                 raise InputError(format_error(problem, Job, "defaults")) from None
+
+
+def _check_stays(defaults: dict[str, Any], jobs: Any) -> None:
+    """Refuse two stays in `defaults`, and one beside which a job has the other."""
     stays = [name for name in STAYS if name in defaults]
     for stay in stays:
         if defaults[stay] is None:
             raise InputError(f"defaults.{stay}: must be a number, not null")
     if len(stays) == 2:
         raise InputError("defaults: takes at most one of iterations and duration_s; both are given")
-    for k, job in enumerate(jobs if isinstance(jobs, list) else []):
+    for k, job in enumerate(jobs if isinstance(jobs, list) and stays else []):
         for other in STAYS:
-            if isinstance(job, dict) and stays and other in job and other not in stays:
+            if isinstance(job, dict) and other in job and other not in stays:
                 raise InputError(f"jobs[{k}].{other}: does not go with defaults.{stays[0]}; a job has exactly one of the two")
 
 
@@ -145,25 +146,21 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario", folder: Path 
     Raises:
         InputError: one line with the source, the path of the field and what is wrong with its value.
     """
-    try:
-        merged = merge_defaults(data)
-        if "defaults" in data:
-            _check_defaults(data["defaults"], data.get("jobs"))
-        if _has_models(merged):
-            from rollmux_env.timing.filling import fill_in
-
-            merged = fill_in(merged, folder)
-        return Scenario.model_validate(merged)
-    except ValidationError as error:
-        first = problems(error)[0]
-        problem = format_error(first, Scenario) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
-    except InputError as error:
-        problem = str(error)
-    except RecursionError:
-        problem = "is nested too deeply"
     kind = next((key for key in _KINDS_OF_JOB_FILES if has_key(data, key)), None)
     hint = f"; {kind} is a key of job files, which `rollmux run` reads" if kind else ""
-    raise InputError(f"{one_line(source, 4096)}: {one_line(problem)}{hint}")
+
+    def prepare(data: dict[str, Any]) -> dict[str, Any]:
+        merged = merge_defaults(data)
+        if "defaults" in data:
+            _check_defaults(data["defaults"])
+            _check_stays(data["defaults"], data.get("jobs"))
+        if not _has_models(merged):
+            return merged
+        from rollmux_env.timing.filling import fill_in
+
+        return fill_in(merged, folder)
+
+    return checked(Scenario, data, source, prepare, hint)
 
 
 def _has_models(data: dict[str, Any]) -> bool:

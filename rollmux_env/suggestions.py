@@ -36,21 +36,24 @@ def meant_keys(model: type[BaseModel], path: Path) -> list[Path]:
     if not isinstance(word, str) or len(word) > 100:
         return []
     owners = _models_at(model, parents)
-    places = [k + 1 for k, part in enumerate(parents) if isinstance(part, int)]
-    entry = tuple(parents[: places[-1]]) if places else ()  # of a list, in which the key is
-    in_entry = [(*entry, *below) for owner in _models_at(model, entry) for below in _paths(owner, lists=False)]
-    in_file = [*_paths(model, lists=False), *_paths(model, lists=True)]
     own = {key for owner in owners for key in _fields(owner)}
     own |= {_BESIDE[key] for key in own if key in _BESIDE}
     near = get_close_matches(word.lower(), [key.lower() for key in own], 1, _NEAR)
-    for matches in (
-        [place for place in in_entry if place[-1] == word],
+    choices: tuple[list[Path], ...] = (
+        [place for place in _paths_in_entry(model, parents) if place[-1] == word],
         [(*parents, key) for key in own if key.lower() in near],
-        [place for place in in_file if place[-1] == word],
-    ):
-        if matches:
-            return sorted(dict.fromkeys(matches), key=len)[:_MOST]
-    return []
+        [place for lists in (False, True) for place in _paths(model, lists) if place[-1] == word],
+    )
+    matches = next(filter(None, choices), [])
+    return sorted(dict.fromkeys(matches), key=len)[:_MOST]
+
+
+def _paths_in_entry(model: type[BaseModel], parents: Sequence[str | int]) -> Iterator[Path]:
+    """Paths of all keys in the entry of a list that a place is in."""
+    places = [k + 1 for k, part in enumerate(parents) if isinstance(part, int)]
+    entry = tuple(parents[: places[-1]]) if places else ()
+    for owner in _models_at(model, entry):
+        yield from ((*entry, *below) for below in _paths(owner, lists=False))
 
 
 def _fields(model: type[BaseModel]) -> dict[str, Any]:

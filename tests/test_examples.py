@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rollmux_env.example_files import FOLDER
+from rollmux_env.files import EXAMPLES
 from tests.conftest import Command
 
 ROOT = Path(__file__).parents[1]
@@ -56,7 +56,7 @@ def test_what_is_installed_has_all_files_of_examples(tmp_path: Path) -> None:
     pytest.importorskip("setuptools")
     build = ["setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path), "build_py", "--build-lib", str(tmp_path / "lib")]
     subprocess.run([sys.executable, *build], cwd=ROOT, capture_output=True, check=True)
-    names = {path.name for path in FOLDER.iterdir() if path.suffix in (".py", ".yaml")}
+    names = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".yaml")}
     assert {path.name for path in (tmp_path / "lib" / "rollmux_env" / "examples").iterdir()} == names
     installed = os.environ | {"PYTHONPATH": str(tmp_path / "lib")}
     done = subprocess.run(

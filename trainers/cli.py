@@ -39,7 +39,7 @@ def train(
 
     `tensorboard --logdir runs`
     """
-    from rollmux_env.extras import require
+    from rollmux_env.errors import require
     from rollmux_env.report.tables import show
     from trainers.config import read_config
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
-from rollmux_env.held_out import FIRST_DRAWN_SEED
-from rollmux_env.keys.values import parse_pairs, parse_value
+from rollmux_env.portable import FIRST_DRAWN_SEED
 from rollmux_env.reading import read_mapping
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import field_error, field_of, format_error, problems

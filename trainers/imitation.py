@@ -30,8 +30,8 @@ from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.generator import Workload
 from rollmux_env.envs.placement.observation import candidate_names
 from rollmux_env.files import write_whole
-from rollmux_env.held_out import FIRST_DRAWN_SEED
 from rollmux_env.kernel.features import CLUSTER_FEATURES, JOB_FEATURES
+from rollmux_env.portable import FIRST_DRAWN_SEED
 from trainers.lookahead import Player
 from trainers.network import Scorer
 from trainers.teachers import TEACHERS, collect_examples

@@ -20,7 +20,7 @@ from policies.rollout.environment import PolicyAgent
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
 from rollmux_env.envs.rollout.generator import RandomJobs
 from rollmux_env.envs.rollout.observation import JOB_FEATURES, ROW_FEATURES, STATE_FEATURES
-from rollmux_env.held_out import FIRST_DRAWN_SEED
+from rollmux_env.portable import FIRST_DRAWN_SEED
 from trainers.imitation import Labels, fit, joined
 from trainers.network import Scorer
 from trainers.problem import RolloutProblem

@@ -27,9 +27,9 @@ from policies.placement.policy_file import PolicyConfig, Provenance, read_policy
 from policies.placement.scorer import score
 from rollmux_env.bench.streams import workload
 from rollmux_env.errors import InputError
-from rollmux_env.held_out import FIRST_DRAWN_SEED
 from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES, SHAPE_FEATURES
 from rollmux_env.kernel.tables import Floats
+from rollmux_env.portable import FIRST_DRAWN_SEED
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.scenario import Scenario

@@ -9,7 +9,6 @@ from math import inf
 
 from policies.allocation.plans import Kind, RolloutPlan, Timed, replica_kinds, rollout_plan, training_plans
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.alone import alone_s
 from rollmux_env.timing.allocation import Allocation, Budget, Counts
 from rollmux_env.timing.work import Work
 
@@ -78,7 +77,7 @@ class PlanTable:
         most = sum(count * each for count, each in zip(beside, self._speeds, strict=True))
         if not most:
             return inf
-        return alone_s(self.work.responses / most + self.budget.rewards_s(self.work), timed.seconds, 0.0, self.work.staleness)
+        return self.work.iteration_s(self.work.responses / most + self.budget.rewards_s(self.work), timed.seconds)
 
     @cached_property
     def _speeds(self) -> tuple[float, ...]:

@@ -45,7 +45,7 @@ def training_plans(work: Work, budget: Budget) -> tuple[Timed, ...]:
         choices = [tuple(_choices(count, copies, budget.machine)) for count in budget.counts]
         for parts in product(*choices):
             groups = tuple((each, gpus) for each, (stages, gpus) in zip(budget.hardware, parts, strict=True) for _ in range(stages))
-            stages = pipeline(work.shape, groups, _training_speed, budget.machine) if groups else None
+            stages = pipeline(work.model, groups, _training_speed, budget.machine) if groups else None
             if stages is None:
                 continue
             plan = TrainingPlan(stages, copies, budget.machine)
@@ -121,7 +121,7 @@ def replica_kinds(work: Work, budget: Budget) -> tuple[Kind, ...]:
         rows = [((each, gpus),) * stages for each in hardware for stages in _STAGES]
         rows += [((a, gpus), (b, gpus)) for a, b in combinations(hardware, 2)]
         for groups in rows:
-            stages = pipeline(work.shape, groups, _sampling_speed, budget.machine)
+            stages = pipeline(work.model, groups, _sampling_speed, budget.machine)
             if stages is not None:
                 used = tuple(sum(n for each, n in groups if each is own) for own in hardware)
                 if _within(used, budget.counts):

@@ -58,7 +58,7 @@ class Fidelity(StrEnum):
 def find_scenario(target: str, seed: int, settings: Sequence[str]) -> Scenario:
     """Load the scenario of a file or an example, the same for every seed, or generate that of a workload with values of `--set`."""
     from rollmux_env.errors import InputError
-    from rollmux_env.example_files import example_names
+    from rollmux_env.files import example_names
     from rollmux_env.scenario import load_scenario
     from rollmux_env.suggestions import did_you_mean
     from rollmux_env.workloads import WORKLOADS

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from rollmux_env.kernel.dispatch.rows import NOTHING, ROLLOUT, TAIL
 from rollmux_env.kernel.dispatch.turns import is_bound, round_robin
 from rollmux_env.scheduler.view import GroupView, MemberView, WaitingPhase
-from rollmux_env.timing.migration import SHARE, Migration
+from rollmux_env.timing.tail import SHARE, Migration
 
 
 class Migrating:
@@ -22,7 +22,7 @@ class Migrating:
     Args:
         migrate: the share of a rollout's responses after which the rest leaves its nodes (RollMux, arXiv 2512.11306: 0.8), as soon
             as a rollout that waits for them could begin; None never. share: of its nodes that it keeps; None is the usual
-            (`rollmux_env.timing.migration`). careful: not where the job is its group's bound, and waits for nobody: a slower
+            (`rollmux_env.timing.tail`). careful: not where the job is its group's bound, and waits for nobody: a slower
             rollout of its own would slow down everybody.
 
     Attributes:

@@ -11,7 +11,7 @@ from policies.rollout.published import ParallelismPlanner, Plain, StreamTrainer,
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.policy import JobPolicy, RolloutPolicy
 from rollmux_env.rollout.setting import Setting
-from rollmux_env.timing.migration import SHARE, Migration, migration_of
+from rollmux_env.timing.tail import SHARE, Migration, migration_of
 
 BATCHING: dict[str, Callable[..., RolloutPolicy]] = {"tail-batching": TailBatching}  # what is launched
 CONTROL: dict[str, Callable[..., RolloutPolicy]] = {  # what is done with it

@@ -32,7 +32,7 @@ from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.moves import Stay, deal, gather
 from rollmux_env.rollout.policy import Control, JobPolicy, Round, Wake
 from rollmux_env.rollout.setting import Setting
-from rollmux_env.timing.migration import AT, SHARE, Migration
+from rollmux_env.timing.tail import AT, SHARE, Migration
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from rollmux_env.bench.harness import Result
-from rollmux_env.bench.intervals import Mean, mean_interval
+from rollmux_env.bench.intervals import Mean, mean_interval, ratios
 from rollmux_env.replay.metrics import Metrics
 
 
@@ -56,44 +56,47 @@ def compare(results: Sequence[Result], baseline: str) -> list[Row]:
         results: every contender on the same seeds.
         baseline: the contender that the ratios are to.
     """
-    by_policy: dict[str, list[Result]] = {}
+    by_policy: dict[str, list[Result]] = {result.spec: [] for result in results}
     for result in sorted(results, key=lambda result: result.seed):
-        by_policy.setdefault(result.spec, []).append(result)
-    order = dict.fromkeys(result.spec for result in results)
+        by_policy[result.spec].append(result)
     base = [result.outcome.metrics for result in by_policy[baseline]]
-    return [_row(policy, by_policy[policy], base) for policy in order]
+    return [_row(policy, own, base) for policy, own in by_policy.items()]
 
 
 def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
-    metrics_list = [result.outcome.metrics for result in results]
+    every = [result.outcome.metrics for result in results]
 
-    def over_seeds(value: Callable[[Metrics], float]) -> Mean:
-        return mean_interval([value(metrics) for metrics in metrics_list])
+    def over_seeds(name: str) -> Mean:
+        return mean_interval([getattr(metrics, name) for metrics in every])
 
-    def to_base(value: Callable[[Metrics], float]) -> Mean:
-        return mean_interval([_ratio(value(b), value(m)) for b, m in zip(base, metrics_list, strict=True)])
+    def to_base(name: str) -> Mean:
+        return mean_interval(ratios([getattr(metrics, name) for metrics in base], [getattr(metrics, name) for metrics in every]))
 
-    observed = [m.slo_attainment_observed for m in metrics_list if m.slo_attainment_observed is not None]
-    admitted = [sum(metrics.admissions.values()) for metrics in metrics_list]
-    joined = [sum(metrics.admissions.values()) - metrics.admissions["isolated"] for metrics in metrics_list]
-    lost_h = [result.outcome.extra["lost_work_h"] for result in results if "lost_work_h" in result.outcome.extra]
+    extra = [result.outcome.extra for result in results]
     decisions = [seconds for result in results for seconds in result.outcome.decision_s]
     return Row(
         policy=policy,
-        cost_usd=over_seeds(lambda m: m.cost_usd),
-        usd_per_work_hour=over_seeds(lambda m: m.usd_per_work_hour),
-        saving=to_base(lambda m: m.cost_usd),
-        saving_per_work=to_base(lambda m: m.usd_per_work_hour),
-        slo_attainment=over_seeds(lambda m: m.slo_attainment),
-        slo_attainment_observed=mean_interval(observed) if observed else None,
-        slowdown=over_seeds(lambda m: float(np.mean(list(m.slowdown.values())))),
-        gpus={name: float(np.mean([metrics.peak_gpus[name] for metrics in metrics_list])) for name in metrics_list[0].peak_gpus},
-        packed=sum(joined) / max(1, sum(admitted)),
+        cost_usd=over_seeds("cost_usd"),
+        usd_per_work_hour=over_seeds("usd_per_work_hour"),
+        saving=to_base("cost_usd"),
+        saving_per_work=to_base("usd_per_work_hour"),
+        slo_attainment=over_seeds("slo_attainment"),
+        slo_attainment_observed=_known([metrics.slo_attainment_observed for metrics in every]),
+        slowdown=mean_interval([float(np.mean(list(metrics.slowdown.values()))) for metrics in every]),
+        gpus={name: float(np.mean([metrics.peak_gpus[name] for metrics in every])) for name in every[0].peak_gpus},
+        packed=_packed(every),
         decision_ms=float(np.median(decisions)) * 1e3 if decisions else None,
-        lost_work_h=mean_interval(lost_h) if lost_h else None,
+        lost_work_h=_known([figures.get("lost_work_h") for figures in extra]),
     )
 
 
-def _ratio(a: float, b: float) -> float:
-    """a / b; 1 where both are 0 (a cluster that costs nothing)."""
-    return a / b if b else 1.0 if a == b else float("inf")
+def _known(values: Sequence[float | None]) -> Mean | None:
+    """Mean of the values that there are; None where there are none."""
+    known = [value for value in values if value is not None]
+    return mean_interval(known) if known else None
+
+
+def _packed(every: Sequence[Metrics]) -> float:
+    """Share of the admitted jobs that joined a group."""
+    admitted = sum(sum(metrics.admissions.values()) for metrics in every)
+    return (admitted - sum(metrics.admissions["isolated"] for metrics in every)) / max(1, admitted)

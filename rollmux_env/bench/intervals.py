@@ -20,11 +20,10 @@ class Mean:
     mean: float
     half_width: float | None
 
-    def text(self, digits: int = 3) -> str:
-        """`1.563 ± 0.021`, or the mean alone."""
-        if self.half_width is None:
-            return f"{self.mean:,.{digits}f}"
-        return f"{self.mean:,.{digits}f} ± {self.half_width:,.{digits}f}"
+    def text(self, digits: int = 3, unit: str = "") -> str:
+        """`1.563 ± 0.021`, or the mean alone; with a unit, `1.563x ± 0.021`."""
+        spread = "" if self.half_width is None else f" ± {self.half_width:,.{digits}f}"
+        return f"{self.mean:,.{digits}f}{unit}{spread}"
 
 
 def mean_interval(values: Sequence[float]) -> Mean:
@@ -39,6 +38,11 @@ def mean_interval(values: Sequence[float]) -> Mean:
 
     error = sample.std(ddof=1) / np.sqrt(sample.size)
     return Mean(float(sample.mean()), float(stdtrit(sample.size - 1, 0.975) * error))
+
+
+def ratios(base: Sequence[float], own: Sequence[float]) -> list[float]:
+    """How many times smaller a policy's figures are than the base's, seed by seed; 1 where both are 0."""
+    return [a / b if b else 1.0 if a == b else float("inf") for a, b in zip(base, own, strict=True)]
 
 
 def interval_note(seeds: int) -> str:

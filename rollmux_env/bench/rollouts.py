@@ -13,21 +13,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollmux_env.bench.harness import MakeContender, Task, run_task
-from rollmux_env.bench.intervals import Mean, mean_interval
-from rollmux_env.bench.suite import Column, SuiteRow
+from rollmux_env.bench.harness import Task, run_task
+from rollmux_env.bench.intervals import ratios
+from rollmux_env.bench.suite import Column, Makers, SuiteRow, measured_row
 from rollmux_env.bench.tables.rollmux import THINKING_MEDIAN, THINKING_SIGMA
+from rollmux_env.replay.metrics import Outcome
 from rollmux_env.rollout.job import JobRollouts, Rollout
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.scenario import Scenario, parse_scenario
-from rollmux_env.scheduler.view import DispatchPolicy
 from rollmux_env.timing.calibration import ROLLMUX
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise
-from rollmux_env.timing.migration import migration_of
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.replica import fitting_replicas
+from rollmux_env.timing.tail import migration_of
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.catalogue import paper_cluster
 from rollmux_env.workloads.options import WorkloadOptions
@@ -38,20 +38,6 @@ ROLLOUTS = 20  # of a job, in a measurement
 ITERATIONS = 60  # of a pair
 QUICK_JOBS = 50  # of a stream
 _PROMPT_TOKENS, _PROMPTS, _EACH = 1024, 128, 8
-
-
-class Makers(NamedTuple):
-    """Factories of policies by name, passed in because `policies` is above this package.
-
-    Attributes:
-        placement, dispatch, rollout: by name. migrating: a dispatch policy's name, with the migration that a rollout policy
-            wants.
-    """
-
-    placement: MakeContender
-    dispatch: Callable[[str], DispatchPolicy]
-    rollout: Callable[[str], RolloutPolicy]
-    migrating: Callable[[str, RolloutPolicy], str]
 
 
 Measure = Callable[[str, int, bool, Makers], float]
@@ -74,33 +60,21 @@ class RolloutCase:
     static: tuple[str, ...] = ()
 
 
-COLUMNS = (
-    Column(SECONDS, lambda own, _: 0.0, digits=1, style=""),
-    Column(DOLLARS, lambda own, _: 0.0, digits=2, style=""),
-    Column(GAIN, lambda own, _: 0.0),
-    Column(OVER_BEST, lambda own, _: 0.0),
-)
+COLUMNS = (Column(SECONDS, digits=1, style=""), Column(DOLLARS, digits=2, style=""), Column(GAIN), Column(OVER_BEST))
 
 
 def rollout_rows(cases: Sequence[RolloutCase], seeds: Sequence[int], quick: bool, makers: Makers) -> list[SuiteRow]:
     """Measure every case: one row per case and policy, in order."""
     rows = []
     for case in cases:
-        figures_of = {policy: [case.measure(policy, seed, quick, makers) for seed in seeds] for policy in case.policies}
-        best = min(case.static, key=lambda policy: sum(figures_of[policy]), default=None)
-        for policy in case.policies:
-            figures: dict[str, Mean | None] = {SECONDS: None, DOLLARS: None, OVER_BEST: None}
-            figures[case.heading] = mean_interval(figures_of[policy])
-            figures[GAIN] = _gain(figures_of[case.policies[0]], figures_of[policy])
+        measured = {policy: [case.measure(policy, seed, quick, makers) for seed in seeds] for policy in case.policies}
+        best = min(case.static, key=lambda policy: sum(measured[policy]), default=None)
+        for policy, own in measured.items():
+            values = {case.heading: own, GAIN: ratios(measured[case.policies[0]], own)}
             if best is not None:
-                figures[OVER_BEST] = _gain(figures_of[best], figures_of[policy])
-            rows.append(SuiteRow(case.label, policy, figures))
+                values[OVER_BEST] = ratios(measured[best], own)
+            rows.append(measured_row(case.label, policy, (SECONDS, DOLLARS, OVER_BEST, GAIN), values))
     return rows
-
-
-def _gain(base: Sequence[float], own: Sequence[float]) -> Mean:
-    """How many times smaller a policy's figures are than the base's, seed by seed."""
-    return mean_interval([first / second for first, second in zip(base, own, strict=True)])
 
 
 def setting(
@@ -238,12 +212,17 @@ def pair_s(kinds: tuple[str, str], policy: str, seed: int, quick: bool, makers: 
     jobs = [{"id": f"{kind}-{k}", **_PAIRED} for k, kind in enumerate(kinds)]
     cluster = paper_cluster().model_dump()
     bare = parse_scenario({"version": 1, "cluster": cluster, "jobs": jobs})
-    inside = makers.rollout(policy)
-    dispatch = makers.dispatch(makers.migrating("round-robin", inside))
-    outcome = run_task(makers.placement, Task("rollmux,prune=false", seed, with_models(bare), dispatch, rollout=inside)).outcome
+    outcome = _replayed("rollmux,prune=false", policy, with_models(bare), seed, makers)
     if outcome.metrics.peak_gpus["rollout"] != 8:
         raise AssertionError("the pair was not placed together")
     return outcome.metrics.hours * 3600 / ITERATIONS
+
+
+def _replayed(placement: str, policy: str, scenario: Scenario, seed: int, makers: Makers) -> Outcome:
+    """An event replay of jobs with models, under a rollout policy."""
+    inside = makers.rollout(policy)
+    dispatch = makers.dispatch(makers.migrating("round-robin", inside))
+    return run_task(makers.placement, Task(placement, seed, scenario, dispatch, rollout=inside)).outcome
 
 
 _ONE_NODE = {"nodes": 1, "worst_case_s": 1.0}
@@ -253,10 +232,7 @@ _PAIRED = {"arrival_s": 0.0, "iterations": ITERATIONS, "slo": 10.0, "rollout": _
 def stream_usd(policy: str, seed: int, quick: bool, makers: Makers) -> float:
     """Dollars per work-hour of the production stream: `placement/rollout policy`, in an event replay."""
     placement, _, inner = policy.partition("/")
-    inside = makers.rollout(inner)
-    dispatch = makers.dispatch(makers.migrating("round-robin", inside))
-    stream = _stream(seed, quick)
-    return run_task(makers.placement, Task(placement, seed, stream, dispatch, rollout=inside)).outcome.metrics.usd_per_work_hour
+    return _replayed(placement, inner, _stream(seed, quick), seed, makers).metrics.usd_per_work_hour
 
 
 @lru_cache(maxsize=8)

@@ -7,16 +7,17 @@ bound: a `functools.partial` of a module's function can be sent to another proce
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Actual
+from rollmux_env.portable import uniform
 from rollmux_env.scenario import Scenario
 from rollmux_env.timing.drift import FACTORS, drift
 from rollmux_env.workloads import make_workload
-from rollmux_env.workloads.draws import uniform
+from rollmux_env.workloads.draws import with_versions
 from rollmux_env.workloads.options import WorkloadOptions
 
 QUICK_JOBS = 50
@@ -47,7 +48,7 @@ def crowd(jobs: int, seed: int, quick: bool = False) -> Scenario:
 def apart(name: str, seconds: float, seed: int, quick: bool = False, **options: Any) -> Scenario:
     """A workload whose jobs arrive so many seconds apart, in the file's order."""
     stream = workload(name, seed, quick, **options)
-    return _changed(stream, [{"arrival_s": k * seconds} for k in range(len(stream.jobs))])
+    return _with_jobs(stream, (job.model_copy(update={"arrival_s": k * seconds}) for k, job in enumerate(stream.jobs)))
 
 
 def sampled(name: str, seed: int, quick: bool = False, mean_fraction: float = 0.6, cv: float = 0.25, **options: Any) -> Scenario:
@@ -60,38 +61,28 @@ def drifting(name: str, template: str, seed: int, quick: bool = False, **options
     return with_drift(workload(name, seed, quick, **options), template, seed)
 
 
-def stale(name: str, staleness: int, sync_share: float, seed: int, quick: bool = False, **options: Any) -> Scenario:
-    """A workload whose jobs are asynchronous; see `with_staleness`."""
-    return with_staleness(workload(name, seed, quick, **options), staleness, sync_share)
+def asynchronous(name: str, versions: int, seed: int, quick: bool = False, **options: Any) -> Scenario:
+    """A workload all of whose jobs may be so many versions behind; with 0 they are on-policy, and have their syncs all the same."""
+    stream = workload(name, seed, quick, **options)
+    return _with_jobs(stream, (with_versions(job, versions) for job in stream.jobs))
 
 
-def with_staleness(scenario: Scenario, staleness: int, sync_share: float) -> Scenario:
-    """Give every job a staleness, and a sync that is so much of its two phases."""
-
-    def change(job: Job) -> dict[str, Any]:
-        sync_s = round(sync_share * (job.rollout.worst_case_s + job.training.worst_case_s), 3)
-        return {"staleness": staleness, "sync_s": sync_s}
-
-    return _changed(scenario, [change(job) for job in scenario.jobs])
-
-
-def with_actual(scenario: Scenario, mean_fraction: float, cv: float, cap: bool = True) -> Scenario:
+def with_actual(scenario: Scenario, mean_fraction: float, cv: float) -> Scenario:
     """Give both phases of every job a distribution of actual durations, for event replays.
 
     Args:
         mean_fraction: mean before the cap, as a fraction of the worst case.
         cv: coefficient of variation before the cap.
-        cap: no phase takes longer than its worst case.
     """
-    law = Actual(mean_fraction=mean_fraction, cv=cv, cap=cap)
+    law = {"actual": Actual(mean_fraction=mean_fraction, cv=cv)}
+    jobs = (
+        job.model_copy(update={"rollout": job.rollout.model_copy(update=law), "training": job.training.model_copy(update=law)})
+        for job in scenario.jobs
+    )
+    return _with_jobs(scenario, jobs)
 
-    def change(job: Job) -> dict[str, Any]:
-        return {name: getattr(job, name).model_copy(update={"actual": law}) for name in ("rollout", "training")}
 
-    return _changed(scenario, [change(job) for job in scenario.jobs])
-
-
-def with_drift(scenario: Scenario, template: str, seed: int, billions: Mapping[str, int] | None = None) -> Scenario:
+def with_drift(scenario: Scenario, template: str, seed: int) -> Scenario:
     """Let every job draw a drift template for a model of its size, for event replays (RollMux, arXiv 2512.11306, section 6.6).
 
     A job draws none or one of `rollmux_env.timing.drift.FACTORS`, uniformly; in `mixed` a direction besides, by a fair coin. That
@@ -100,7 +91,6 @@ def with_drift(scenario: Scenario, template: str, seed: int, billions: Mapping[s
     Args:
         template: one of `rollmux_env.timing.drift.TEMPLATES`, or `mixed`; `none` is no drift of any job.
         seed: of the draws.
-        billions: parameters of each job's model by job id; None reads them off ids of the catalogue's types, `7B-8k-003`.
 
     Raises:
         InputError: a job whose size is not known, or another template.
@@ -109,23 +99,20 @@ def with_drift(scenario: Scenario, template: str, seed: int, billions: Mapping[s
     strengths = (0.0, *FACTORS)
     drawn = [strengths[int(u * len(strengths))] for u in uniform(seed, "drift", size).tolist()]
     up = ["increasing" if u < 0.5 else "decreasing" for u in uniform(seed, "drift directions", size).tolist()]
-    changes: list[dict[str, Any]] = []
+    jobs = []
     for job, factor, direction in zip(scenario.jobs, drawn, up, strict=True):
-        kind = direction if template == "mixed" else template
-        drifts = drift(kind, factor or 1.0, _billions(job, billions))
-        changes.append({"drift": drifts if factor else ()})
-    return _changed(scenario, changes)
+        drifts = drift(direction if template == "mixed" else template, factor or 1.0, _billions(job))
+        jobs.append(job.model_copy(update={"drift": drifts if factor else ()}))
+    return _with_jobs(scenario, jobs)
 
 
-def _changed(scenario: Scenario, changes: list[dict[str, Any]]) -> Scenario:
-    jobs = tuple(job.model_copy(update=change) for job, change in zip(scenario.jobs, changes, strict=True))
-    return Scenario(version=scenario.version, cluster=scenario.cluster, jobs=jobs)
+def _with_jobs(scenario: Scenario, jobs: Iterable[Job]) -> Scenario:
+    return Scenario(version=scenario.version, cluster=scenario.cluster, jobs=tuple(jobs))
 
 
-def _billions(job: Job, sizes: Mapping[str, int] | None) -> int:
-    if sizes is not None and job.id in sizes:
-        return sizes[job.id]
-    size = re.match(r"([1-9][0-9]*)B-", job.id) if sizes is None else None
+def _billions(job: Job) -> int:
+    """Parameters of its model, read off an id of the catalogue's types, `7B-8k-003`."""
+    size = re.match(r"([1-9][0-9]*)B-", job.id)
     if size is None:
         raise InputError(f"drift: job {job.id}: the size of its model is not known")
     return int(size[1])

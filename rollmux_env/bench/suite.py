@@ -1,20 +1,41 @@
 """Suites: the paper's evaluation as data, and the code that runs one.
 
-A suite is a list of cases. A case has a stream for every seed and the policies that run on it. Figures are measured for
-each (case, policy, seed) and averaged over seeds. A ratio is computed per seed, so its interval is paired.
+A suite of placement policies is a list of cases. A case has a stream for every seed and the policies that run on it. Figures are
+measured for each (case, policy, seed) and averaged over seeds. A ratio is computed per seed, so its interval is paired. A suite of
+something else names the function that measures it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
-from rollmux_env.bench.harness import Result, Task
+from rollmux_env.bench.harness import MakeContender, Result, Task
 from rollmux_env.bench.intervals import Mean, mean_interval
 from rollmux_env.replay.failures import Failures
 from rollmux_env.replay.metrics import Outcome
+from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.view import DispatchPolicy
+
+Value = Callable[[Outcome, Outcome], float | None]
+
+
+class Makers(NamedTuple):
+    """Factories of policies by name, passed in because `policies` is above this package.
+
+    Attributes:
+        placement, dispatch, rollout, network, allocator: by name. migrating: a dispatch policy's name, with the migration that a
+            rollout policy wants.
+    """
+
+    placement: MakeContender
+    dispatch: Callable[[str], DispatchPolicy]
+    rollout: Callable[[str], RolloutPolicy]
+    migrating: Callable[[str, RolloutPolicy], str]
+    network: Callable[[str], Any]
+    allocator: Callable[[str], Any]
 
 
 @dataclass(frozen=True)
@@ -49,18 +70,33 @@ class Column:
 
     Attributes:
         heading: over the column.
-        value: of a policy's outcome, given that of the policy that the column is relative to, if any; None where it has none.
+        value: of a policy's outcome, given that of the policy that the column is relative to, if any; None where it has none, and
+            for a suite that is measured by a function of its own.
         against: the policy that it is relative to; the first of those named that the case has.
         digits: after the point; style: `x` for ratios, `%` for shares, `` for plain figures.
         observed: it is of the event replay, where a case has one beside its fluid one.
     """
 
     heading: str
-    value: Callable[[Outcome, Outcome], float | None]
+    value: Value = lambda own, base: None
     against: tuple[str, ...] = ()
     digits: int = 2
     style: str = "x"
     observed: bool = False
+
+
+@dataclass(frozen=True)
+class SuiteRow:
+    """One policy in one case: its figures by heading; None where a figure has no meaning."""
+
+    case: str
+    policy: str
+    figures: Mapping[str, Mean | None]
+
+
+def measured_row(case: str, policy: str, headings: Iterable[str], values: Mapping[str, Sequence[float]]) -> SuiteRow:
+    """The row of values of every seed, by heading; a heading without any has no figure."""
+    return SuiteRow(case, policy, {name: mean_interval(values[name]) if name in values else None for name in headings})
 
 
 @dataclass(frozen=True)
@@ -75,7 +111,10 @@ class Suite:
         frontier: headings of two figures to plot against each other, x and y; None for no such plot.
         least: heading of a figure of which less is better: each policy's best case is named below the table.
         varied: name of the option along which the frontier's curves run.
-        seeds: how many, as a rule; `--quick` takes one, and shorter streams.
+        seeds: how many, as a rule; `--quick` takes one, and shorter streams. 0: nothing is drawn by chance.
+        measure: of a suite without cases of placement policies, its rows, from seeds, whether to be quick, and policies.
+        compares: what such a suite compares, in words.
+        sweep: figures that are plotted beside the table, from a seed and policies.
     """
 
     name: str
@@ -89,15 +128,9 @@ class Suite:
     least: str = ""
     varied: str = ""
     seeds: int = 5
-
-
-@dataclass(frozen=True)
-class SuiteRow:
-    """One policy in one case: its figures by heading; None where a figure has no meaning."""
-
-    case: str
-    policy: str
-    figures: Mapping[str, Mean | None]
+    measure: Callable[[Sequence[int], bool, Makers], list[SuiteRow]] | None = None
+    compares: str = ""
+    sweep: Callable[[int, Makers], Sequence[Any]] | None = None
 
 
 def suite_tasks(

@@ -15,7 +15,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
-from rollmux_env.held_out import FIRST_DRAWN_SEED
+from rollmux_env.portable import FIRST_DRAWN_SEED
 from rollmux_env.validation_errors import describe, not_one_of
 
 Observation = dict[str, NDArray[Any]]

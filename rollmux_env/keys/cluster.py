@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -70,19 +70,22 @@ class Cluster(FileModel):
             if getattr(self, name) is None:
                 raise field_error("has no value (null); it must be a mapping", name)
         if "by_name" in self.model_fields_set:
-            if short:
-                raise field_error(f"does not go with cluster.{short[0]}, which is short for a pool of that name", "pools")
-            if not self.by_name:
-                raise field_error("is empty", "pools")
-            other = next((name for name in self.by_name if name not in SIDES), None)
-            if self.one_device and other is not None:
-                raise field_error("does not go with one_device, where training is the only pool", "pools", other)
+            self._check_named(short)
         wanted = ("training",) if self.one_device else () if self.by_name else SIDES
         if missing := [name for name in wanted if name not in (*short, *self.by_name)]:
             raise field_error("is missing", *(["pools"] if self.by_name else []), missing[0])
         if self.one_device and self.network is not None:
             raise field_error("does not go with one_device: there are no two pools to link", "network")
         return self
+
+    def _check_named(self, short: Sequence[str]) -> None:
+        """Refuse `pools` that say nothing, or what is said in short too."""
+        if short:
+            raise field_error(f"does not go with cluster.{short[0]}, which is short for a pool of that name", "pools")
+        if not self.by_name:
+            raise field_error("is empty", "pools")
+        if self.one_device and (others := [name for name in self.by_name if name not in SIDES]):
+            raise field_error("does not go with one_device, where training is the only pool", "pools", others[0])
 
     @model_serializer(mode="wrap")
     def _in_short(self, serialize: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:

@@ -22,10 +22,12 @@ from rollmux_env.fields import (
     by_name,
 )
 from rollmux_env.kernel.alone import alone_s
+from rollmux_env.keys.cluster import ONE_DEVICE, Cluster
+from rollmux_env.keys.model import Lengths, Model, Timing
+from rollmux_env.keys.network import broken_sync
 from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.keys.queue import Budget
 from rollmux_env.keys.shapes import MOST_SHAPES, Phases, PhaseShape, Shape, TrainingShape, check_shapes, reshaped
-from rollmux_env.timing.described import Lengths, Model, Timing
 from rollmux_env.validation_errors import field_error
 
 STAYS = ("iterations", "duration_s")
@@ -133,7 +135,17 @@ class Job(FileModel):
     @property
     def solo_s(self) -> float:
         """T_solo: seconds of an iteration of the job alone on its own nodes."""
-        return alone_s(self.rollout.worst_case_s, self.training.worst_case_s, self.sync_s, self.staleness)
+        return self.alone_s(self.rollout.worst_case_s, self.training.worst_case_s)
+
+    def alone_s(self, rollout_s: float, training_s: float) -> float:
+        """Seconds of an iteration of the job alone, where its phases take so long."""
+        return alone_s(rollout_s, training_s, self.sync_s, self.staleness)
+
+    def clash(self, cluster: Cluster) -> tuple[str, str] | None:
+        """What of the job does not go with a cluster: the key, and the problem; None: nothing."""
+        if self.staleness and cluster.one_device:
+            return "staleness", f"does not go with cluster.one_device: {ONE_DEVICE}"
+        return broken_sync(self, cluster.network)
 
     def training_s(self, nodes: int) -> float:
         """Worst-case seconds of the training phase, as the job is written, on a pool of `nodes` training nodes."""

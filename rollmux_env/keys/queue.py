@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic import model_validator
 
@@ -58,26 +58,19 @@ def beyond_quota(user: str, nodes: Mapping[str, int], cluster: Cluster) -> str |
     return None
 
 
-class _Queued(Protocol):
-    """A job of a scenario or of a job file."""
+def queue_key(cluster: Cluster, jobs: Iterable[Any]) -> str | None:
+    """The first of the keys `quotas`, `priority`, `user` and `budget` that is used, as a path; None: none.
 
-    @property
-    def priority(self) -> int: ...
-    @property
-    def user(self) -> str: ...
-    @property
-    def budget(self) -> Budget | None: ...
-
-
-def queue_key(cluster: Cluster, jobs: Iterable[_Queued]) -> str | None:
-    """The first of the keys `quotas`, `priority`, `user` and `budget` that is used, as a path; None: none."""
+    Args:
+        jobs: of a scenario or of a job file.
+    """
     if cluster.quotas:
         return "cluster.quotas"
     used = ((k, key) for k, job in enumerate(jobs) for key in ("priority", "user", "budget") if getattr(job, key))
     return next((f"jobs[{k}].{key}" for k, key in used), None)
 
 
-def refuse_queue_keys(cluster: Cluster, jobs: Iterable[_Queued], who: str) -> None:
+def refuse_queue_keys(cluster: Cluster, jobs: Iterable[Any], who: str) -> None:
     """Say that something knows no queue but first come, first served.
 
     Raises:

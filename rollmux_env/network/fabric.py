@@ -7,6 +7,19 @@ circuits where these are joined, else over the uplinks. Links of one kind betwee
 evenly over them, which hashing only comes near.
 
 With rails, a leaf holds the GPUs of equal places in their nodes. What goes to another place crosses over inside the sender's node.
+
+What a fabric costs follows from its ports. The prices are our own assumptions, in dollars of 2025 for 400 Gbit/s.
+
+| part | $ | why so much |
+|---|---|---|
+| port of an electrical switch | 700 | switches with 64 ports are offered at about 45,000 |
+| transceiver at one end of a fibre | 500 | between long-reach modules at 800 and more and short-reach ones at 400 |
+| copper cable from a GPU to its leaf | 150 | passive, within a rack |
+| port of an optical circuit switch | 500 | estimates of MEMS switches lie between 300 and 1,000; any rate passes |
+
+A leaf's uplink takes a port of the leaf, two transceivers and a port above; where one layer above cannot join all leaves, each of
+its ports takes two transceivers and two more ports. A circuit takes, at each of its leaves, a port of the leaf, a transceiver and
+an optical port. Network cards are the same everywhere and not counted; nor is power, of which a circuit switch takes next to none.
 """
 
 from __future__ import annotations
@@ -19,6 +32,10 @@ from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.network.fairness import completion_s
 from rollmux_env.network.traffic import Traffic
+
+SWITCH_PORT_USD, TRANSCEIVER_USD, COPPER_USD, OPTICAL_PORT_USD = 700.0, 500.0, 150.0, 500.0
+RADIX = 64  # ports of an electrical switch
+PAID_H = 4 * 8760  # over which a fabric is paid
 
 
 @dataclass(frozen=True)
@@ -97,11 +114,11 @@ def circuits_for(name: str, fabric: Fabric, demand: Floats) -> Circuits:
     Args:
         demand: as `demand_between` has it.
     """
-    between = np.zeros(demand.shape, np.int64)
+    between = np.zeros_like(demand, np.int64)
     free = np.full(fabric.leaves, fabric.optical)
     while True:
         worth = np.where((free[:, None] > 0) & (free[None, :] > 0), np.triu(demand), 0.0) / (between + 1)
-        a, b = np.unravel_index(int(np.argmax(worth)), worth.shape)
+        a, b = divmod(int(np.argmax(worth)), fabric.leaves)
         if worth[a, b] <= 0.0:
             return Circuits(name, between)
         between[a, b] += 1
@@ -143,3 +160,18 @@ def _entering(fabric: Fabric, traffic: Traffic) -> Ints:
     if not fabric.rails:
         return traffic.source
     return traffic.source - traffic.source % fabric.gpus_per_node + traffic.target % fabric.gpus_per_node
+
+
+def fabric_usd(fabric: Fabric) -> float:
+    """Price of a fabric, $: its leaves with the cables to GPUs, its uplinks with all above them, and its circuits."""
+    access = fabric.gpus * (SWITCH_PORT_USD + COPPER_USD)
+    layers = 1 if fabric.leaves <= RADIX else 2
+    uplink = SWITCH_PORT_USD + layers * (SWITCH_PORT_USD + 2 * TRANSCEIVER_USD) + (layers - 1) * SWITCH_PORT_USD
+    circuit_end = SWITCH_PORT_USD + TRANSCEIVER_USD + OPTICAL_PORT_USD
+    above = 0.0 if fabric.leaves == 1 else fabric.leaves * (fabric.uplinks * uplink + fabric.optical * circuit_end)
+    return access + above
+
+
+def usd_per_hour(fabric: Fabric) -> float:
+    """Price of an hour, $, if it is paid over `PAID_H`."""
+    return fabric_usd(fabric) / PAID_H

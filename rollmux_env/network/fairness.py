@@ -15,6 +15,29 @@ _TIE = 1e-9  # relative: links as full as this, and flows that end as near as th
 
 
 @compiled
+def _fullest(left: Floats, users: Ints) -> tuple[float, Ints]:
+    """The rate at which growing flows fill the first link, and (L,) 1 where links are full then."""
+    level = np.inf
+    for link in range(left.size):
+        if users[link] > 0:
+            level = min(level, left[link] / users[link])
+    full = np.zeros(left.size, np.int64)
+    for link in range(left.size):
+        if users[link] > 0 and left[link] / users[link] <= level * (1.0 + _TIE):
+            full[link] = 1
+    return level, full
+
+
+@compiled
+def _crosses(path: Ints, full: Ints) -> bool:
+    """Whether a flow crosses a full link."""
+    crosses = False
+    for link in path:
+        crosses = crosses or (link >= 0 and full[link] == 1)
+    return crosses
+
+
+@compiled
 def fair_rates(paths: Ints, capacity: Floats, active: Ints) -> Floats:
     """Max-min fair rates.
 
@@ -44,21 +67,11 @@ def fair_rates(paths: Ints, capacity: Floats, active: Ints) -> Floats:
             if paths[f, p] >= 0:
                 users[paths[f, p]] += 1
     while n > 0:
-        level = np.inf
-        for link in range(capacity.size):
-            if users[link] > 0:
-                level = min(level, left[link] / users[link])
+        level, full = _fullest(left, users)
         still = 0
-        full = np.zeros(capacity.size, np.int64)
-        for link in range(capacity.size):
-            if users[link] > 0 and left[link] / users[link] <= level * (1.0 + _TIE):
-                full[link] = 1
         for k in range(n):
             f = growing[k]
-            stops = False
-            for p in range(width):
-                stops = stops or (paths[f, p] >= 0 and full[paths[f, p]] == 1)
-            if not stops:
+            if not _crosses(paths[f], full):
                 growing[still] = f
                 still += 1
                 continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -32,10 +32,6 @@ class Forecast:
     waits_s: float
     seconds: Floats
     reconfigure_s: float
-
-    def at(self, reconfigure_s: float) -> Forecast:
-        """The same with circuits that take so long to be set anew."""
-        return replace(self, reconfigure_s=reconfigure_s)
 
     def slack_s(self, step: int) -> float:
         """Seconds in which the fabric is expected to idle before a step."""
@@ -123,8 +119,7 @@ def draw_hour(forecast: Forecast, generation_s: float, iterations: int, cv: floa
     """
     random = np.random.Generator(np.random.Philox(seed))
     sigma = math.sqrt(math.log1p(cv**2))
-    shape = iterations, len(forecast.steps)
-    factors = portable.exp(sigma * random.standard_normal((2, *shape)) - sigma**2 / 2)
+    factors = portable.exp(sigma * random.standard_normal((2, iterations, len(forecast.steps))) - sigma**2 / 2)
     longer = portable.exp(sigma * random.standard_normal(iterations) - sigma**2 / 2)
     before_s = np.array([step.before_s for step in forecast.steps]) * factors[0]
     beside_s = np.array([step.beside_s for step in forecast.steps]) * factors[1]
@@ -135,14 +130,14 @@ def play(hour: Hour, policy: NetworkPolicy | Yardstick) -> Played:
     """Play what happens under a policy."""
     forecast = hour.forecast
     if isinstance(policy, NetworkPolicy):
-        used = np.empty(hour.before_s.shape, np.int64)
+        used = np.empty_like(hour.before_s, np.int64)
         present = policy.first(forecast)
     else:
         used = policy.choose_all(hour)
         present = int(used[0, 0])
     now_s = late_s = 0.0
     switches = 0
-    for i in range(hour.before_s.shape[0]):
+    for i in range(len(hour.before_s)):
         generated_s = now_s + float(hour.generation_s[i])
         for s, step in enumerate(forecast.steps):
             topology = policy.topology_for(forecast, s, present) if isinstance(policy, NetworkPolicy) else int(used[i, s])

@@ -29,6 +29,7 @@ from rollmux_env.network.traffic import (
 from rollmux_env.timing.calibration import PHYSICAL
 from rollmux_env.timing.hardware import GPUS, HBM_SHARE
 from rollmux_env.timing.models import OTHER_SHAPES, SHAPES, ModelShape
+from rollmux_env.timing.replica import MACHINE
 from rollmux_env.timing.rl_job import Batch, Workers, generation_s, load_of, training_plan
 
 PATTERNS = ("pipeline", "gradients", "weights")
@@ -82,7 +83,7 @@ class FabricJob:
     gpu: str = "H800"
 
     @property
-    def shape(self) -> ModelShape:
+    def transformer(self) -> ModelShape:
         """Of the model."""
         return SHAPES.get(self.model) or OTHER_SHAPES[self.model]
 
@@ -92,18 +93,18 @@ class FabricJob:
         return self.training.gpus + self.generating
 
 
-def iteration_of(job: FabricJob, gpus_per_node: int = 8) -> Iteration:
+def iteration_of(job: FabricJob) -> Iteration:
     """What crosses the fabric in an iteration of a job, and what it computes meanwhile.
 
     Raises:
         InputError: a replica that generates spans nodes, or numbers that do not go together; one line.
     """
-    if job.replica > gpus_per_node or job.generating % job.replica:
+    if job.replica > MACHINE or job.generating % job.replica:
         raise InputError(f"fabric job: replicas of {job.replica} GPUs must fit into nodes and divide {job.generating} GPUs")
-    layout, batch, shape = job.training, job.batch, job.shape
+    layout, batch, model = job.training, job.batch, job.transformer
     workers = Workers(job.gpu, layout.gpus, layout.tensor * layout.pipeline, layout.pipeline)
     load = load_of(batch, _SYSTEM)
-    computing_s = training_plan(shape, workers, _SYSTEM).computing_s(load) / batch.updates
+    computing_s = training_plan(model, workers, _SYSTEM).computing_s(load) / batch.updates
     tokens = float((batch.prompt_tokens + batch.tokens()).sum()) / batch.updates / layout.data  # of a replica in an update
     micro_batches = max(1, ceil(tokens / (batch.prompt_tokens + batch.lengths.cap)))
     micro_s = computing_s / (micro_batches + layout.pipeline - 1)
@@ -114,38 +115,38 @@ def iteration_of(job: FabricJob, gpus_per_node: int = 8) -> Iteration:
         for step in (Step(PIPELINE, forward_s, computing_s - micro_s), Step(GRADIENTS, micro_s - forward_s, 0.0))
     ]
     hbm = GPUS[job.gpu].hbm_tb_s * 1e12 * HBM_SHARE
-    steps.append(Step(WEIGHTS, shape.parameters * _OPTIMIZER_BYTES / layout.gpus / hbm, 0.0))
+    steps.append(Step(WEIGHTS, model.parameters * _OPTIMIZER_BYTES / layout.gpus / hbm, 0.0))
     generation = Layout(layout.first + layout.gpus, job.replica, 1, job.generating // job.replica)
     workers = Workers(job.gpu, job.generating, job.replica)
-    traffic = (_pipeline(job, tokens, gpus_per_node), _gradients(job), weight_traffic(layout, generation, _gb(shape.parameters)))
-    return Iteration(traffic, tuple(steps), generation_s(shape, workers, batch, _SYSTEM))
+    traffic = (_pipeline(job, tokens), _gradients(job), weight_traffic(layout, generation, _gb(model.parameters)))
+    return Iteration(traffic, tuple(steps), generation_s(model, workers, batch, _SYSTEM))
 
 
 def _gb(numbers: float) -> float:
     return numbers * _NUMBER_BYTES / 1e9
 
 
-def _pipeline(job: FabricJob, tokens: float, gpus_per_node: int) -> Traffic:
+def _pipeline(job: FabricJob, tokens: float) -> Traffic:
     """Of an update: activations of all tokens over each boundary; four all-reduces of them in each layer of a stage, and two more
     as activations are recomputed; to the experts and back likewise."""
-    layout, shape = job.training, job.shape
+    layout, model = job.training, job.transformer
     passes = 2 + _SYSTEM.recomputed
-    layers = shape.layers / layout.pipeline
-    activations = _gb(tokens * shape.hidden)
-    parts = [pipeline_traffic(layout, activations), tensor_traffic(layout, 2 * passes * layers * activations, gpus_per_node)]
-    if shape.experts > 1:
-        sent = 2 * passes * layers * activations * shape.active / layout.tensor
+    layers = model.layers / layout.pipeline
+    activations = _gb(tokens * model.hidden)
+    parts = [pipeline_traffic(layout, activations), tensor_traffic(layout, 2 * passes * layers * activations, MACHINE)]
+    if model.experts > 1:
+        sent = 2 * passes * layers * activations * model.active / layout.tensor
         parts.append(expert_traffic(layout, job.experts, sent))
     return joined(*parts)
 
 
 def _gradients(job: FabricJob) -> Traffic:
     """Gradients and weights of what every replica has; experts are reduced among groups of replicas that hold the same ones."""
-    layout, shape = job.training, job.shape
-    shared = data_traffic(layout, _gb(shape.parameters - shape.expert_parameters))
+    layout, model = job.training, job.transformer
+    shared = data_traffic(layout, _gb(model.parameters - model.expert_parameters))
     groups = layout.data // job.experts
-    if shape.experts == 1 or groups == 1:
+    if model.experts == 1 or groups == 1:
         return shared
     # Each of the groups is taken as one replica with the ranks of all its members, whose experts are different ones.
     wide = replace(layout, tensor=layout.tensor * job.experts, data=groups)
-    return joined(shared, data_traffic(wide, _gb(shape.expert_parameters)))
+    return joined(shared, data_traffic(wide, _gb(model.expert_parameters)))

@@ -1,4 +1,4 @@
-"""Flows between GPUs, from the shapes of models and of their parallelism: who sends how much to whom.
+"""Flows between GPUs, from the sizes of models and their parallelism: who sends how much to whom.
 
 Ranks are laid out as Megatron-LM does: those of one tensor-parallel group stand together, then replicas, then stages of the
 pipeline. GPUs of one node that send to each other do so over NVLink and not over the fabric. Collectives are rings, used in both
@@ -132,7 +132,7 @@ def _flows(source: Ints, target: Ints, gb: float) -> Traffic:
 
 def _ring(members: Ints, gb: float) -> Traffic:
     """Rings over the rows of `members` (R, N): of `gb` each member passes (N - 1) / N on, half of it in either direction."""
-    n = members.shape[1]
+    n = len(members.T)
     if n == 1:
         return _flows(np.zeros(0, np.int64), np.zeros(0, np.int64), 0.0)
     onward = np.roll(members, -1, axis=1)

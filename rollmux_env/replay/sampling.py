@@ -23,8 +23,7 @@ from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.rollout.profile import RolloutProfile, rollout_profiles
 from rollmux_env.rollout.setting import setting_of
 from rollmux_env.timing.jobs import training_of
-from rollmux_env.timing.migration import Migration
-from rollmux_env.timing.tail import TailModel
+from rollmux_env.timing.tail import Migration, TailModel
 
 _BLOCK = 256
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from rollmux_env.report.tables import heading, make_table
 from rollmux_env.timing.allocation import Allocation
-from rollmux_env.timing.stages import Replica, Stage
+from rollmux_env.timing.stages import Stage
 
 
 def allocation_table(model: str, allocator: str, allocation: Allocation, planner_s: float) -> RenderableType:
@@ -19,21 +20,12 @@ def allocation_table(model: str, allocator: str, allocation: Allocation, planner
     names = ", ".join(f"{count} {name}" for name, count in allocation.budget.gpus.items())
     table = make_table("side", "GPUs", "copies", "stages", "layers of a stage", "tensor parallel", "sequences", "GB a GPU", left=2)
     for stages in _runs(training.stages):
-        table.add_row(
-            "training",
-            f"{training.copies * len(stages) * stages[0].gpus} {stages[0].hardware.name}",
-            *(str(training.copies), str(len(stages)), _layers(stages), str(stages[0].gpus), ""),
-            f"{training.memory_gb(work.micro_tokens):.1f}",
-        )
+        gpus = f"{training.copies * len(stages) * stages[0].gpus} {stages[0].hardware.name}"
+        table.add_row("training", gpus, *_cells(training.copies, stages, "", training.memory_gb(work.micro_tokens)))
     table.add_section()
     for replica, number in allocation.replicas:
         gpus = ", ".join(f"{number * count} {name}" for name, count in replica.gpus.items())
-        table.add_row(
-            "rollout",
-            gpus,
-            *(str(number), str(len(replica.stages)), _layers(replica.stages), str(replica.stages[0].gpus), str(replica.batch)),
-            f"{replica.memory_gb(work):.1f}",
-        )
+        table.add_row("rollout", gpus, *_cells(number, replica.stages, str(replica.batch), replica.memory_gb(work)))
     price = allocation.usd_per_hour
     usd = "" if price is None else f", ${price:.2f}/h, ${price * allocation.iteration_s / 3600:.2f} an iteration"
     spare = ", ".join(f"{count} {name}" for name, count in allocation.spare_gpus.items())
@@ -46,6 +38,13 @@ def allocation_table(model: str, allocator: str, allocation: Allocation, planner
     ]
     title = f"{model} on {names}, staleness {work.staleness}, {allocator}"
     return Group(heading(title), table, *(Text(line) for line in lines))
+
+
+def _cells(copies: int, stages: Sequence[Stage], sequences: str, gb: float) -> tuple[str, ...]:
+    """Of a line, from the copies on."""
+    least, most = min(stage.layers for stage in stages), max(stage.layers for stage in stages)
+    layers = f"{least}" if least == most else f"{least}-{most}"
+    return str(copies), str(len(stages)), layers, str(stages[0].gpus), sequences, f"{gb:.1f}"
 
 
 def allocation_report(model: str, allocator: str, allocation: Allocation) -> dict[str, Any]:
@@ -73,16 +72,16 @@ def allocation_report(model: str, allocator: str, allocation: Allocation) -> dic
             "rewards_s": allocation.budget.rewards_s(work),
             "update_s": allocation.update_s,
             "gpus": allocation.rollout_gpus,
-            "replicas": [{"number": number, **_replica(replica, allocation)} for replica, number in allocation.replicas],
+            "replicas": [
+                {
+                    "number": number,
+                    "sequences": replica.batch,
+                    "responses_per_s": replica.responses_per_s(work),
+                    "stages": [_stage(stage) for stage in replica.stages],
+                }
+                for replica, number in allocation.replicas
+            ],
         },
-    }
-
-
-def _replica(replica: Replica, allocation: Allocation) -> dict[str, Any]:
-    return {
-        "sequences": replica.batch,
-        "responses_per_s": replica.responses_per_s(allocation.work),
-        "stages": [_stage(stage) for stage in replica.stages],
     }
 
 
@@ -93,8 +92,3 @@ def _stage(stage: Stage) -> dict[str, Any]:
 def _runs(stages: tuple[Stage, ...]) -> list[list[Stage]]:
     """Stages of one type that follow one another."""
     return [list(run) for _, run in groupby(stages, key=lambda stage: stage.hardware.name)]
-
-
-def _layers(stages: tuple[Stage, ...] | list[Stage]) -> str:
-    least, most = min(stage.layers for stage in stages), max(stage.layers for stage in stages)
-    return f"{least}" if least == most else f"{least}-{most}"

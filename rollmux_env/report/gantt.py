@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 
 from rollmux_env.replay.run import PhaseRun
 from rollmux_env.report.lanes import POOLS, Lane, shares
+from rollmux_env.report.styles import png
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart, without its black, and then darker ones.
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#00395a", "#7a5400", "#00513c", "#6b2f52")
@@ -60,10 +61,7 @@ def gantt_png(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, 
     Raises:
         ValueError: no node is provisioned within the window.
     """
-    data = io.BytesIO()
-    figure = gantt_figure(phases, lanes, from_s, until_s, title)
-    figure.savefig(data, format="png", dpi=120, bbox_inches="tight", metadata={"Software": None})
-    return data.getvalue()
+    return png(gantt_figure(phases, lanes, from_s, until_s, title))
 
 
 def gantt_figure(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float, title: str = "") -> Figure:
@@ -71,10 +69,10 @@ def gantt_figure(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: floa
     shown = [lane for lane in sorted(lanes) if min(lane.until_s, until_s) > max(lane.from_s, from_s)]
     if not shown:
         raise ValueError("no node is provisioned within the window")
-    rows = {pool: [lane for lane in shown if lane.pool == pool] for pool in POOLS}
-    rows = {pool: own for pool, own in rows.items() if own}
+    rows = {pool: own for pool in POOLS if (own := [lane for lane in shown if lane.pool == pool])}
     bars = {pool: bars_of(phases, own, from_s, until_s) for pool, own in rows.items()}
-    drawn = {bar.job_id for own in bars.values() for bar in own}
+    every = [bar for own in bars.values() for bar in own]
+    drawn = {bar.job_id for bar in every}
     jobs = dict.fromkeys(phase.job_id for phase in _in_order(phases) if phase.job_id in drawn)  # the same order in every window
     colours = {job_id: _COLOURS[k % len(_COLOURS)] for k, job_id in enumerate(jobs)}
     heights = [_LANE_IN * len(own) + 0.1 for own in rows.values()]
@@ -82,16 +80,21 @@ def gantt_figure(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: floa
     axes = figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for axis, (pool, own) in zip(axes, rows.items(), strict=True):
         _draw(axis, bars[pool], own, from_s, until_s, colours)
-        pool_shares = shares(phases, own, from_s, until_s)
-        assert pool_shares is not None
-        switches = f", switches {100 * pool_shares.switching:.1f}%" if pool_shares.switching > 0.0 else ""
-        name = f"{pool.capitalize()} pool" + (f" ({own[0].other_pool})" if own[0].other_pool else "")
-        axis.set_title(f"{name}: bubbles {100 * pool_shares.bubble:.1f}%{switches}", loc="left", fontsize=11)
+        axis.set_title(_pool_title(pool, phases, own, from_s, until_s), loc="left", fontsize=11)
     axes[-1].set_xlabel(f"{_unit(until_s - from_s)[0]} from the start of the window")
     figure.suptitle(title, fontsize=12)
     figure.tight_layout()
-    _legend(figure, colours, any(bar.switches for own in bars.values() for bar in own))
+    _legend(figure, colours, any(bar.switches for bar in every))
     return figure
+
+
+def _pool_title(pool: str, phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float) -> str:
+    """A pool, and what its nodes do not run."""
+    of_nodes = shares(phases, lanes, from_s, until_s)
+    assert of_nodes is not None
+    switches = f", switches {100 * of_nodes.switching:.1f}%" if of_nodes.switching > 0.0 else ""
+    other = f" ({lanes[0].other_pool})" if lanes[0].other_pool else ""
+    return f"{pool.capitalize()} pool{other}: bubbles {100 * of_nodes.bubble:.1f}%{switches}"
 
 
 def bars_of(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float) -> list[Bar]:
@@ -116,32 +119,37 @@ def _draw(axis: Axes, bars: Sequence[Bar], lanes: Sequence[Lane], from_s: float,
     for lane in lanes:
         span_s = max(lane.from_s, from_s), min(lane.until_s, until_s)
         axis.barh(row[lane.node], (span_s[1] - span_s[0]) / unit_s, 0.8, (span_s[0] - from_s) / unit_s, color=_BUBBLE)
-    for colour in dict.fromkeys(colours.values()):
-        for switches in (False, True):
-            own = [bar for bar in bars if colours[bar.job_id] == colour and bar.switches == switches]
-            axis.barh(
-                [row[bar.node] + 0.8 * (bar.top + bar.share / 2 - 0.5) for bar in own],
-                [(bar.end_s - bar.start_s) / unit_s for bar in own],
-                [0.8 * bar.share for bar in own],
-                [(bar.start_s - from_s) / unit_s for bar in own],
-                facecolor=colour,
-                edgecolor="white",
-                linewidth=0.8 if len(bars) < _MANY * len(lanes) else 0.0,
-                hatch=_HATCH if switches else None,
-            )
-    for bar in bars:
-        inches = (bar.end_s - bar.start_s) / (until_s - from_s) * (_WIDTH_IN - 1)
-        for text in (f"{bar.job_id} · {bar.iteration}", str(bar.iteration)):
-            if not bar.switches and not bar.tail and (1 + len(text)) * _CHARACTER_IN < inches:
-                middle = ((bar.start_s + bar.end_s) / 2 - from_s) / unit_s
-                colour = _readable_on(colours[bar.job_id])
-                axis.text(middle, row[bar.node], text, ha="center", va="center", fontsize=9, color=colour)
-                break
+    edge = 0.8 if len(bars) < _MANY * len(lanes) else 0.0
+    for colour, switches in product(dict.fromkeys(colours.values()), (False, True)):
+        own = [bar for bar in bars if colours[bar.job_id] == colour and bar.switches == switches]
+        axis.barh(
+            [row[bar.node] + 0.8 * (bar.top + bar.share / 2 - 0.5) for bar in own],
+            [(bar.end_s - bar.start_s) / unit_s for bar in own],
+            [0.8 * bar.share for bar in own],
+            [(bar.start_s - from_s) / unit_s for bar in own],
+            facecolor=colour,
+            edgecolor="white",
+            linewidth=edge,
+            hatch=_HATCH if switches else None,
+        )
+    _label(axis, bars, row, from_s, until_s, colours)
     axis.set_yticks(range(len(lanes)), [f"node {lane.node}" for lane in lanes])
     axis.set_ylim(len(lanes) - 0.45, -0.55)
     axis.set_xlim(0, (until_s - from_s) / unit_s)
     axis.tick_params(axis="y", length=0)
     axis.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _label(axis: Axes, bars: Sequence[Bar], row: dict[int, int], from_s: float, until_s: float, colours: dict[str, str]) -> None:
+    """Write the job and the iteration on each phase that has room for them."""
+    _, unit_s = _unit(until_s - from_s)
+    for bar in bars:
+        inches = (bar.end_s - bar.start_s) / (until_s - from_s) * (_WIDTH_IN - 1)
+        texts = (f"{bar.job_id} · {bar.iteration}", str(bar.iteration)) if not bar.switches and not bar.tail else ()
+        if text := next((text for text in texts if (1 + len(text)) * _CHARACTER_IN < inches), ""):
+            middle = ((bar.start_s + bar.end_s) / 2 - from_s) / unit_s
+            colour = _readable_on(colours[bar.job_id])
+            axis.text(middle, row[bar.node], text, ha="center", va="center", fontsize=9, color=colour)
 
 
 def _legend(figure: Figure, colours: dict[str, str], has_switches: bool) -> None:

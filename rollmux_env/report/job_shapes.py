@@ -1,19 +1,21 @@
-"""The shapes that jobs are placed in: on how many nodes, and how long their phases may take there."""
+"""The shapes of jobs, as tables, as plain values, and as the text of a scenario file: those that a job may be given, and those that
+jobs are placed in: on how many nodes, and how long their phases may take there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rollmux_env.kernel.alone import alone_s
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.replay.admission import Decision
-from rollmux_env.report.tables import heading, make_table
+from rollmux_env.report.tables import heading, table_of
+from rollmux_env.timing.shapes import JobShape, PhaseTime, ShapesOf
+from rollmux_env.workloads.text import yaml_text
 
 
 class ShapeInUse(NamedTuple):
@@ -48,18 +50,24 @@ def shape_in_use(job: Job, shape: int, training_nodes: int | None = None) -> Sha
     rollout, training = job.phases(shape)
     nodes = training.nodes if training_nodes is None else training_nodes
     training_s = training.seconds_on(nodes)
-    own_s = alone_s(rollout.worst_case_s, training_s, job.sync_s, job.staleness)
+    own_s = job.alone_s(rollout.worst_case_s, training_s)
     return ShapeInUse(shape, rollout, training, nodes, training_s, own_s)
 
 
-def job_shapes_table(rows: Iterable[tuple[str, ShapeInUse]]) -> Table:
+def _in_use_table(rows: Iterable[tuple[str, ShapeInUse]]) -> Table:
     """A line for each (id, job in a shape)."""
-    table = make_table("job", "shape", "rollout", "training", "rollout s", "training s", "alone s")
-    for job_id, used in rows:
-        nodes = f"{used.rollout.nodes} x {used.rollout.pool}", f"{used.training_nodes} x {used.training.pool}"
-        seconds = used.rollout.worst_case_s, used.training_s, used.alone_s
-        table.add_row(job_id, str(used.shape), *nodes, *(f"{value:.1f}" for value in seconds))
-    return table
+    return table_of(
+        rows,
+        {
+            "job": lambda row: row[0],
+            "shape": lambda row: str(row[1].shape),
+            "rollout": lambda row: f"{row[1].rollout.nodes} x {row[1].rollout.pool}",
+            "training": lambda row: f"{row[1].training_nodes} x {row[1].training.pool}",
+            "rollout s": lambda row: f"{row[1].rollout.worst_case_s:.1f}",
+            "training s": lambda row: f"{row[1].training_s:.1f}",
+            "alone s": lambda row: f"{row[1].alone_s:.1f}",
+        },
+    )
 
 
 def placed_shapes(decisions: Iterable[Decision], jobs: Sequence[Job]) -> list[RenderableType]:
@@ -70,10 +78,99 @@ def placed_shapes(decisions: Iterable[Decision], jobs: Sequence[Job]) -> list[Re
         for decision in decisions
         if decision.shape is not None
     ]
-    return [Text(), heading("Chosen shapes"), job_shapes_table(rows)] if rows else []
+    return [Text(), heading("Chosen shapes"), _in_use_table(rows)] if rows else []
 
 
 def shapes_of_job(job: Job) -> list[RenderableType]:
     """Below `explain`: all shapes of the job, on the nodes that they ask for; nothing where it has none."""
     rows = [(job.id, shape_in_use(job, shape)) for shape in range(1 + len(job.shapes))]
-    return [heading("Shapes"), job_shapes_table(rows)] if job.shapes else []
+    return [heading("Shapes"), _in_use_table(rows)] if job.shapes else []
+
+
+def shapes_tables(shapes: ShapesOf) -> RenderableType:
+    """`rollmux shapes`: what fits each phase, and the pairs of numbers of nodes."""
+    job = shapes.job
+    return Group(
+        heading(f"{job.id}: rollout"),
+        _phase_table(shapes.rollouts),
+        heading(f"{job.id}: training"),
+        _phase_table(shapes.trainings),
+        heading(f"{job.id}: shapes, each phase at its fastest"),
+        _pair_table(shapes.shapes),
+    )
+
+
+def _phase_table(times: Sequence[PhaseTime]) -> RenderableType:
+    fastest = dict(reversed([((time.pool, time.nodes), time) for time in times]))
+    return table_of(
+        times,
+        {
+            "pool": lambda time: time.pool,
+            "nodes": lambda time: str(time.nodes),
+            "tensor parallel": lambda time: str(time.parallelism.tensor),
+            "stages": lambda time: str(time.parallelism.stages),
+            "copies": lambda time: str(time.parallelism.copies),
+            "worst case s": lambda time: f"{time.seconds:.1f}",
+            "GB a GPU": lambda time: f"{time.device_gb:.1f}",
+            "host GB a node": lambda time: f"{time.host_gb:.0f}",
+        },
+        style=lambda time: "" if fastest[time.pool, time.nodes] is time else "dim",
+    )
+
+
+def _pair_table(pairs: Sequence[JobShape]) -> RenderableType:
+    return table_of(
+        pairs,
+        {
+            "rollout": lambda pair: f"{pair.rollout.nodes} x {pair.rollout.pool}",
+            "training": lambda pair: f"{pair.training.nodes} x {pair.training.pool}",
+            "rollout s": lambda pair: f"{pair.rollout.seconds:.1f}",
+            "training s": lambda pair: f"{pair.training.seconds:.1f}",
+            "alone s": lambda pair: f"{pair.alone_s:.1f}",
+            "$ alone": lambda pair: f"{pair.usd:.3f}",
+            "$ busy": lambda pair: f"{pair.busy_usd:.3f}",
+            "": lambda pair: ", ".join(["own"] * pair.own + ["Pareto"] * pair.pareto),
+        },
+        left=2,
+        style=lambda pair: "" if pair.pareto or pair.own else "dim",
+    )
+
+
+def shapes_report(shapes: ShapesOf) -> dict[str, Any]:
+    """The shapes of a job as plain values; `shapes` is as a scenario file has it."""
+    return {
+        "job": shapes.job.id,
+        "rollout": [_time(time) for time in shapes.rollouts],
+        "training": [_time(time) for time in shapes.trainings],
+        "pairs": [
+            {
+                "rollout": _time(shape.rollout),
+                "training": _time(shape.training),
+                "alone_s": shape.alone_s,
+                "usd": shape.usd,
+                "busy_usd": shape.busy_usd,
+                "own": shape.own,
+                "pareto": shape.pareto,
+            }
+            for shape in shapes.shapes
+        ],
+        "shapes": shapes.in_file(),
+    }
+
+
+def _time(time: PhaseTime) -> dict[str, Any]:
+    return {
+        "pool": time.pool,
+        "nodes": time.nodes,
+        "tensor_parallel": time.parallelism.tensor,
+        "stages": time.parallelism.stages,
+        "copies": time.parallelism.copies,
+        "worst_case_s": time.seconds,
+        "device_gb": time.device_gb,
+        "host_memory_gb": time.host_gb,
+    }
+
+
+def shapes_yaml(every: Sequence[ShapesOf]) -> str:
+    """A list `shapes` for each job, to be pasted under it in a scenario file."""
+    return "".join(f"# {shapes.job.id}\n{yaml_text({'shapes': shapes.in_file()})}" for shapes in every)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from math import inf
 from typing import NamedTuple
 
 from rollmux_env.cluster.events import Admitted, Departed, Event, Moved, Resumed
@@ -72,33 +71,35 @@ def follow(cluster: Cluster, log: Iterable[Event]) -> tuple[list[Lane], list[Mem
         at_s = event.at_s
         if isinstance(event, Resumed):
             lanes += [lane._replace(until_s=at_s) for lane in vacated.pop(event.job_id, [])]
-        if not isinstance(event, Admitted | Moved | Departed):
-            apply(state, event)
-            continue
-        touched: dict[int, Group | None] = {}
-        others: list[str] = []
-        if state.is_running(event.job_id):
-            group = state.group_of(event.job_id)
-            others = [job_id for job_id in group.jobs if job_id != event.job_id]
-            touched[group.id] = None
-        apply(state, event)
-        for job_id in (*others[:1], event.job_id):
-            if state.is_running(job_id):
-                group = state.group_of(job_id)
-                touched[group.id] = group
-        for number, now in touched.items():
+        for number, now in _applied(state, event).items():
             members.pop((at_s, number), None)  # so that the order of the dictionary is the order of time
             members[at_s, number] = Membership(number, at_s, now.jobs if now else (), now.period_s if now else 0.0)
             known, nodes = since_s.setdefault(number, {}), _nodes(now)
-            gone = [_lane(number, node, known.pop(node), inf) for node in [*known] if node not in nodes]
+            gone = [_lane(number, node, known.pop(node), at_s) for node in [*known] if node not in nodes]
             known.update({node: at_s for node in nodes if node not in known})
             if isinstance(event, Moved):
                 vacated.setdefault(event.job_id, []).extend(gone)
             else:
-                lanes += [lane._replace(until_s=at_s) for lane in gone]
+                lanes += gone
     lanes += [lane._replace(until_s=state.now_s) for left in vacated.values() for lane in left]
     lanes += [_lane(number, node, at_s, state.now_s) for number, known in since_s.items() for node, at_s in known.items()]
     return sorted(lanes), list(members.values())
+
+
+def _applied(state: State, event: Event) -> dict[int, Group | None]:
+    """Apply an event; returns the groups whose members it changes, by number, as they are then. None is one that has ended."""
+    if not isinstance(event, Admitted | Moved | Departed):
+        apply(state, event)
+        return {}
+    touched: dict[int, Group | None] = {}
+    members = [event.job_id]
+    if state.is_running(event.job_id):
+        left = state.group_of(event.job_id)
+        touched[left.id] = None
+        members = [*[job_id for job_id in left.jobs if job_id != event.job_id][:1], event.job_id]
+    apply(state, event)
+    now = [state.group_of(job_id) for job_id in members if state.is_running(job_id)]
+    return touched | {group.id: group for group in now}
 
 
 def node_steps(lanes: Iterable[Lane], pools: Collection[str] = POOLS) -> list[tuple[float, dict[str, int]]]:

@@ -70,12 +70,16 @@ def trace_json(
             shaped.add(event.job.id)
         if from_s <= event.at_s <= until_s:
             records += _instants(event, zero_s, shaped)
-    inside = [phase for phase in phases if phase.start_s < until_s and phase.end_s > from_s]
-    records += _slices(inside, processes, threads, zero_s)
-    beside = [job_slice for job_slice in job_slices if job_slice.start_s < until_s and job_slice.end_s > from_s]
+    records += _slices([phase for phase in phases if _meet(phase, from_s, until_s)], processes, threads, zero_s)
+    beside = [job_slice for job_slice in job_slices if _meet(job_slice, from_s, until_s)]
     records += _beside(beside, first + len(threads), zero_s)
     lines = ",\n".join(json.dumps(record, separators=(",", ":"), allow_nan=False) for record in records)
     return f'{{"displayTimeUnit":"ms","traceEvents":[\n{lines}\n]}}\n'
+
+
+def _meet(span: PhaseRun | JobSlice, from_s: float, until_s: float) -> bool:
+    """Whether any of it is within a window."""
+    return span.start_s < until_s and span.end_s > from_s
 
 
 def _label(kind: str, pid: int, tid: int, value: str, place: int) -> list[_Record]:
@@ -113,21 +117,28 @@ def _counters(cluster: Cluster, lanes: Sequence[Lane], zero_s: float, from_s: fl
     return records
 
 
-def _instants(event: Event, zero_s: float, shaped: Collection[str]) -> list[_Record]:
-    """What happened to a job's place; of a job with shapes also in which it is then."""
+def happened(event: Event) -> tuple[str, str] | None:
+    """Whose place an event is about, and what happened to it; None: nobody's."""
     match event:
         case Arrived(job=job):
-            name, job_id = "arrived", job.id
+            return job.id, "arrived"
         case Admitted(job_id=job_id, placement=placement):
-            name = f"admitted, {placement.strategy}"
+            return job_id, f"admitted, {placement.strategy}"
         case Moved(job_id=job_id):
-            name = "moved"
+            return job_id, "moved"
         case Resumed(job_id=job_id):
-            name = "resumed"
+            return job_id, "resumed"
         case Departed(job_id=job_id):
-            name = "departed"
-        case _:
-            return []  # nothing happened to a job's place
+            return job_id, "departed"
+    return None
+
+
+def _instants(event: Event, zero_s: float, shaped: Collection[str]) -> list[_Record]:
+    """What happened to a job's place; of a job with shapes also in which it is then."""
+    about = happened(event)
+    if about is None:
+        return []
+    job_id, name = about
     args: _Record = {"job": job_id}
     if isinstance(event, Admitted | Moved) and job_id in shaped:
         name, args["shape"] = f"{name}, shape {event.placement.shape}", event.placement.shape
@@ -153,13 +164,10 @@ def _slices(
             if tid is None:
                 continue
             head = {"ph": "X", "pid": processes[phase.group, phase.pool], "tid": tid}
-            if times[1] > times[0]:
-                records.append(
-                    {**head, "ts": times[0], "dur": times[1] - times[0], "name": "switch", "cat": "switch", "args": args}
-                )
-            if times[2] > times[1]:
-                span = {"ts": times[1], "dur": times[2] - times[1]}
-                records.append({**head, **span, "name": names[phase.job_id], "cat": phase.phase, "args": args})
+            parts = (("switch", "switch", times[0], times[1]), (names[phase.job_id], phase.phase, times[1], times[2]))
+            for name, kind, begin, end in parts:
+                if end > begin:
+                    records.append({**head, "ts": begin, "dur": end - begin, "name": name, "cat": kind, "args": args})
     records.sort(key=lambda record: (record["tid"], record["ts"]))
     return records
 

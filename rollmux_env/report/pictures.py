@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Resumed
+from rollmux_env.cluster.events import Event
 from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
 from rollmux_env.replay.run import Run
 from rollmux_env.report.folder import make_folder
 from rollmux_env.report.gantt import gantt_png
 from rollmux_env.report.lanes import POOLS, Membership, follow, shares
-from rollmux_env.report.perfetto import trace_json
+from rollmux_env.report.perfetto import happened, trace_json
 
 META_ITERATIONS = 6  # in a Gantt, unless its hours are given
 
 
-class Stay(NamedTuple):
-    """A time in which a group's members stay the same, seconds."""
+class _Stay(NamedTuple):
+    """A time in which a group's members stay the same, until `until_s`, seconds."""
 
     members: Membership
     until_s: float
-
-    @property
-    def seconds(self) -> float:
-        """How long it is."""
-        return self.until_s - self.members.at_s
 
 
 class View(NamedTuple):
@@ -56,33 +51,35 @@ def write_pictures(
     Raises:
         InputError: no such group, nobody runs in the window, or a file cannot be written; one line.
     """
-    cluster, zero_s = run.scenario.cluster, run.time_s[0]
-    lanes, memberships = follow(cluster, run.log)
+    zero_s = run.time_s[0]
+    lanes, memberships = follow(run.scenario.cluster, run.log)
     view = choose_view(memberships, zero_s, group, from_h, hours)
     own = [lane for lane in lanes if lane.group == view.group]
     phases = [phase for phase in run.phases if phase.group == view.group]
     span = f"{(view.from_s - zero_s) / 3600:.2f} to {(view.until_s - zero_s) / 3600:.2f} h"
     make_folder(folder)
-    gantt = folder / f"group-{view.group}.png"
+    gantt, trace = folder / f"group-{view.group}.png", folder / "trace.json"
     write_whole(gantt, gantt_png(phases, own, view.from_s, view.until_s, f"{title}: group {view.group}, {span}"))
     by_pool = {pool: shares(phases, [lane for lane in own if lane.pool == pool], view.from_s, view.until_s) for pool in POOLS}
-    bubbles = [f"{pool} {100 * pool_shares.bubble:.1f}%" for pool, pool_shares in by_pool.items() if pool_shares]
+    bubbles = ", ".join(f"{pool} {100 * of_nodes.bubble:.1f}%" for pool, of_nodes in by_pool.items() if of_nodes)
 
-    events = run.log
+    which, shown, traced, log = "all groups", lanes, run.phases, run.log
     if group is not None:
-        jobs = {job_id for membership in memberships if membership.group == group for job_id in membership.jobs}
-        events = [event for event in run.log if _job_of(event) in jobs]
+        which, shown, traced, log = f"group {group}", own, phases, _events_of(run.log, memberships, group)
     window = None if from_h is None and hours is None else (view.from_s, view.until_s)
-    shown = lanes if group is None else own
     if window:
         shown = [lane for lane in shown if lane.from_s < view.until_s and lane.until_s > view.from_s]
-    trace = folder / "trace.json"
-    write_whole(trace, trace_json(cluster, run.phases if group is None else phases, shown, events, zero_s, window))
-    which = "all groups" if group is None else f"group {group}"
+    write_whole(trace, trace_json(run.scenario.cluster, traced, shown, log, zero_s, window))
     return [
-        f"{gantt}: group {view.group}, {span}, bubbles: {', '.join(bubbles)}",
+        f"{gantt}: group {view.group}, {span}, bubbles: {bubbles}",
         f"{trace}: {which}, {span if window else 'the whole replay'}, for ui.perfetto.dev",
     ]
+
+
+def _events_of(log: Iterable[Event], memberships: Iterable[Membership], group: int) -> list[Event]:
+    """What happened to the jobs that were in a group."""
+    jobs = {job_id for membership in memberships if membership.group == group for job_id in membership.jobs}
+    return [event for event in log if (about := happened(event)) and about[0] in jobs]
 
 
 def choose_view(
@@ -104,57 +101,42 @@ def choose_view(
     Raises:
         InputError: no such group, no such window, or nobody runs in it; one line.
     """
-    _require_hours("--from", from_h, "0 or more", from_h is None or from_h >= 0.0)
-    _require_hours("--hours", hours, "above 0", hours is None or hours > 0.0)
+    _check_hours("--from", from_h, "0 or more", 0.0)
+    _check_hours("--hours", hours, "above 0", 5e-324)
     every = list(_stays(memberships))
     stays = [stay for stay in every if group is None or stay.members.group == group]
     if not stays:
         last = max(stay.members.group for stay in every)
         raise InputError(f"--group {group}: there is no such group; the last one is {last}")
     end_s = max(stay.until_s for stay in stays)
-    if from_h is None:
-        shown = stays
-    else:
+    if from_h is not None:
         from_s = zero_s + 3600 * from_h
         until_s = from_s + 3600 * (hours or 0.0)
         shown = [stay for stay in stays if stay.until_s > from_s and stay.members.at_s <= until_s]
-    if not shown:
-        who = "the replay" if group is None else f"group {group}"
-        begins_h = (stays[0].members.at_s - zero_s) / 3600
-        raise InputError(
-            f"--from {from_h:g}: nobody runs then; {who} has jobs from {begins_h:.2f} to {(end_s - zero_s) / 3600:.2f} h"
-        )
-    best = max(shown, key=lambda stay: (len(stay.members.jobs), stay.seconds, -stay.members.group))
-    begin_s = best.members.at_s if from_h is None else from_s
-    if hours is not None:
-        return View(best.members.group, begin_s, begin_s + 3600 * hours)
-    return View(best.members.group, begin_s, min(begin_s + META_ITERATIONS * best.members.period_s, end_s))
+        if not shown:
+            who = "the replay" if group is None else f"group {group}"
+            span = f"from {(stays[0].members.at_s - zero_s) / 3600:.2f} to {(end_s - zero_s) / 3600:.2f} h"
+            raise InputError(f"--from {from_h:g}: nobody runs then; {who} has jobs {span}")
+        stays = shown
+    best = max(stays, key=lambda stay: (len(stay.members.jobs), stay.until_s - stay.members.at_s, -stay.members.group)).members
+    begin_s = best.at_s if from_h is None else from_s
+    until_s = min(begin_s + META_ITERATIONS * best.period_s, end_s) if hours is None else begin_s + 3600 * hours
+    return View(best.group, begin_s, until_s)
 
 
-def _stays(memberships: Iterable[Membership]) -> Iterator[Stay]:
+def _stays(memberships: Iterable[Membership]) -> Iterator[_Stay]:
     """How long each membership lasted; one that has not ended lasts for ever."""
     present: dict[int, Membership] = {}
     for members in memberships:
         before = present.pop(members.group, None)
         if before is not None:
-            yield Stay(before, members.at_s)
+            yield _Stay(before, members.at_s)
         if members.jobs:
             present[members.group] = members
     for members in present.values():
-        yield Stay(members, inf)
+        yield _Stay(members, inf)
 
 
-def _job_of(event: Event) -> str | None:
-    """Id of the job whose place an event is about."""
-    match event:
-        case Arrived(job=job):
-            return job.id
-        case Admitted(job_id=job_id) | Moved(job_id=job_id) | Resumed(job_id=job_id) | Departed(job_id=job_id):
-            return job_id
-        case _:
-            return None
-
-
-def _require_hours(option: str, value: float | None, wanted: str, holds: bool) -> None:
-    if value is not None and not (holds and isfinite(value)):
+def _check_hours(option: str, value: float | None, wanted: str, least: float) -> None:
+    if value is not None and not least <= value < inf:
         raise InputError(f"{option} {value:g}: must be a number of hours, {wanted}")

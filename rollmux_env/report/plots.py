@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -20,7 +19,7 @@ from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import Mean
 from rollmux_env.bench.rollouts import SweepPoint
 from rollmux_env.bench.suite import Column, Suite, SuiteRow
-from rollmux_env.report.styles import Floats, draw, style_of
+from rollmux_env.report.styles import Floats, draw, png, style_of
 from rollmux_env.scenario import Scenario
 
 _STYLE: Any = {
@@ -52,56 +51,54 @@ def bench_plots(scenario: Scenario, results: Sequence[Result], rows: Sequence[Ro
     over = f" (mean of {seeds} seeds, ± 1 standard deviation)" if seeds > 1 else ""
     with plt.rc_context(_STYLE):
         return {
-            "cost_over_time.png": _png(_cost_over_time(scenario, runs, over)),
-            "gpus_over_time.png": _png(_gpus_over_time(scenario, runs, over)),
-            "slowdown_cdf.png": _png(_slowdown_cdf(runs, over)),
-            "saving.png": _png(saving_figure(rows, baseline)),
+            "cost_over_time.png": _closed(_cost_over_time(scenario, runs, over)),
+            "gpus_over_time.png": _closed(_gpus_over_time(scenario, runs, over)),
+            "slowdown_cdf.png": _closed(_slowdown_cdf(runs, over)),
+            "saving.png": _closed(saving_figure(rows, baseline)),
         }
 
 
 def suite_bars(suite: Suite, column: Column, rows: Sequence[tuple[SuiteRow, Mean]]) -> bytes:
     """Draw bars of one figure of a suite: one colour per policy, reference policies hatched, the paper's figures as marks."""
+    own: dict[str, list[str]] = {}  # policies, by case
+    for row, _ in rows:
+        own.setdefault(row.case, []).append(row.policy)
+    cases, width = [*own], 0.8 / max(map(len, own.values()))
+
+    def x(row: SuiteRow) -> float:
+        policies = own[row.case]
+        return cases.index(row.case) + (policies.index(row.policy) - (len(policies) - 1) / 2) * width
+
     with plt.rc_context(_STYLE):
-        cases = list(dict.fromkeys(row.case for row, _ in rows))
-        policies = list(dict.fromkeys(row.policy for row, _ in rows))
         figure, axis = plt.subplots(figsize=(max(7.0, 1.0 + 0.28 * len(rows) + 0.9 * len(cases)), 4.2))
-        own = {case: [row.policy for row, _ in rows if row.case == case] for case in cases}
-        width = 0.8 / max(map(len, own.values()))
-        marks: list[tuple[float, float]] = []
-        for policy in policies:
-            shown = [
-                (cases.index(row.case) + (own[row.case].index(policy) - (len(own[row.case]) - 1) / 2) * width, row, mean)
-                for row, mean in rows
-                if row.policy == policy
-            ]
-            heights = [mean.mean for _, _, mean in shown]
-            spread = [mean.half_width or 0.0 for _, _, mean in shown]
-            axis.bar([x for x, _, _ in shown], heights, width, yerr=spread, label=policy, **_bar(policy))
-            papers = ((x, suite.paper.get((row.case, row.policy, column.heading))) for x, row, _ in shown)
-            marks += [(x, paper) for x, paper in papers if paper is not None]
-        if marks:
+        for policy in dict.fromkeys(row.policy for row, _ in rows):
+            shown = [(x(row), mean.mean, mean.half_width or 0.0) for row, mean in rows if row.policy == policy]
+            places, heights, spread = zip(*shown, strict=True)
+            axis.bar(places, heights, width, yerr=spread, label=policy, **_bar(policy))
+        papers = ((x(row), suite.paper.get((row.case, row.policy, column.heading))) for row, _ in rows)
+        if marks := [mark for mark in papers if mark[1] is not None]:
             axis.plot(*zip(*marks, strict=True), "kD", markersize=5, label="the paper", linestyle="none")
-        axis.set_xticks(range(len(cases)), cases, rotation=20 if len(cases) > 3 else 0, ha="right" if len(cases) > 3 else "center")
+        many = len(cases) > 3
+        axis.set_xticks(range(len(cases)), cases, rotation=20 if many else 0, ha="right" if many else "center")
         axis.set(title=suite.title, ylabel=f"{column.heading} ({column.style})" if column.style else column.heading)
         axis.grid(axis="x", visible=False)
-        if max(mean.mean for _, mean in rows) > 200 * max(1e-9, min(mean.mean for _, mean in rows)):
+        means = [mean.mean for _, mean in rows]
+        if max(means) > 200 * max(1e-9, min(means)):
             axis.set_yscale("log")
-        axis.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        return _png(figure)
+        _legend(axis)
+        return _closed(figure)
 
 
 def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow]) -> bytes:
     """Two figures of a suite against each other, a point a policy; policies that differ in the varied option alone are joined."""
+    curves: dict[str, list[tuple[Mean, Mean, str]]] = {}
+    for row in rows:
+        mean_x, mean_y = row.figures[x], row.figures[y]
+        if mean_x is not None and mean_y is not None:
+            curve, label = _curve(row.policy, suite.varied)
+            curves.setdefault(curve, []).append((mean_x, mean_y, label))
     with plt.rc_context(_STYLE):
         figure, (axis,) = _axes()
-        curves: dict[str, list[tuple[Mean, Mean, str]]] = {}
-        for row in rows:
-            mean_x, mean_y = row.figures[x], row.figures[y]
-            if mean_x is not None and mean_y is not None:
-                name, _, option = row.policy.rpartition(",")
-                varied = option.startswith(suite.varied) if suite.varied else False
-                curve = name if varied else row.policy
-                curves.setdefault(curve, []).append((mean_x, mean_y, option.partition("=")[2] if varied else ""))
         for name, points in curves.items():
             xs, ys = [point[0] for point in points], [point[1] for point in points]
             axis.errorbar(
@@ -119,37 +116,47 @@ def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow]) -> byt
         axis.set(xlabel=x, ylabel=y)
         axis.set_title(suite.title, wrap=True)
         axis.legend(frameon=False)
-        return _png(figure)
+        return _closed(figure)
+
+
+def _curve(policy: str, varied: str) -> tuple[str, str]:
+    """The name of a policy's curve, and that of its point there."""
+    name, _, option = policy.rpartition(",")
+    return (name, option.partition("=")[2]) if varied and option.startswith(varied) else (policy, "")
 
 
 def sweep_plot(points: Sequence[SweepPoint]) -> bytes:
     """Gains of rollout policies, a panel for what is varied; all on one scale, dotted where they are in GPU-seconds."""
+    gains = [point.gain for point in points]
     with plt.rc_context(_STYLE):
         kinds = list(dict.fromkeys(point.varied for point in points))
         figure, axes = _axes(len(kinds))
         for axis, varied in zip(axes, kinds, strict=True):
             shown = [point for point in points if point.varied == varied]
-            for policy in dict.fromkeys(point.policy for point in shown):
-                mine = [point for point in shown if point.policy == policy]
-                dots = "-" if mine[0].unit == "seconds" else ":"
-                label = f"{policy}, in {mine[0].unit}"
-                at, gains = [point.value for point in mine], [point.gain for point in mine]
-                axis.plot(at, gains, dots, marker="o", color=style_of(policy).colour, label=label)
+            for policy, unit in dict.fromkeys((point.policy, point.unit) for point in shown):
+                mine = [(point.value, point.gain) for point in shown if point.policy == policy]
+                dots = "-" if unit == "seconds" else ":"
+                axis.plot(*zip(*mine, strict=True), dots, marker="o", color=style_of(policy).colour, label=f"{policy}, in {unit}")
             axis.axhline(1, color="black", linewidth=0.8)
             axis.set(xlabel=varied, ylabel="gain over plain", title=f"Gain by {varied}")
-            axis.set_ylim(min(point.gain for point in points) - 0.1, max(point.gain for point in points) + 0.1)
-            if max(point.value for point in shown) > 10 * min(point.value for point in shown):
+            axis.set_ylim(min(gains) - 0.1, max(gains) + 0.1)
+            values = list(dict.fromkeys(point.value for point in shown))
+            if max(values) > 10 * min(values):
                 axis.set_xscale("log", base=2)
-                axis.set_xticks([point.value for point in mine], [f"{point.value:g}" for point in mine])
-        axes[-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        return _png(figure)
+                axis.set_xticks(values, [f"{value:g}" for value in values])
+        _legend(axes[-1])
+        return _closed(figure)
 
 
-def _png(figure: Figure) -> bytes:
-    data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=120, bbox_inches="tight", metadata={"Software": None})
+def _closed(figure: Figure) -> bytes:
+    data = png(figure)
     plt.close(figure)
-    return data.getvalue()
+    return data
+
+
+def _legend(axis: Axes) -> None:
+    """Right of the axes."""
+    axis.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def _axes(columns: int = 1) -> tuple[Figure, list[Axes]]:
@@ -167,12 +174,6 @@ def _bar(policy: str) -> dict[str, Any]:
 def _hours(result: Result) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     times_s = np.asarray(result.outcome.time_s)
     return np.asarray((times_s - times_s[0]) / 3600)
-
-
-def _over_time(runs: Sequence[Result], values: Callable[[Result], Floats], grid: Floats) -> Floats:
-    """(seeds, N) step functions of time at the hours of a grid."""
-    at = [values(run)[np.searchsorted(_hours(run), grid, side="right") - 1] for run in runs]
-    return np.array(at, dtype=np.float64)
 
 
 def _grid(runs: Mapping[str, Sequence[Result]]) -> Floats:
@@ -196,7 +197,7 @@ def _cost_over_time(scenario: Scenario, runs: Mapping[str, Sequence[Result]], ov
         draw(axis, grid, np.array([thousands(run) for run in own]), policy)
     axis.set(xlabel="hours", ylabel="thousand $ so far", title=f"Cost over time{over}", xlim=(0, grid[-1]))
     axis.set_ylim(bottom=0)
-    axis.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    _legend(axis)
     return figure
 
 
@@ -205,17 +206,15 @@ def _gpus_over_time(scenario: Scenario, runs: Mapping[str, Sequence[Result]], ov
     figure, axes = _axes(len(pools))
     grid = _grid(runs)
     for axis, (pool, owner) in zip(axes, pools.items(), strict=True):
-
-        def gpus(run: Result, pool: str = pool, each: int = owner.gpus_per_node) -> Floats:
-            return np.asarray(run.outcome.nodes[pool], dtype=np.float64) * each
-
         for policy, own in runs.items():
-            draw(axis, grid, _over_time(own, gpus, grid), policy, drawstyle="steps-post", linewidth=1.2)
+            nodes = [np.asarray(run.outcome.nodes[pool])[np.searchsorted(_hours(run), grid, side="right") - 1] for run in own]
+            gpus = np.array(nodes, dtype=np.float64) * owner.gpus_per_node
+            draw(axis, grid, gpus, policy, drawstyle="steps-post", linewidth=1.2)
         axis.set(xlabel="hours", ylabel="GPUs provisioned", title=f"{pool[:1].upper()}{pool[1:]} pool {owner.gpu}".strip())
         axis.set(xlim=(0, grid[-1]))
         axis.set_ylim(bottom=0)
     figure.suptitle(f"GPUs over time{over}", y=1.0)
-    axes[-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    _legend(axes[-1])
     return figure
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,6 +19,13 @@ from rollmux_env.replay.admission import Admission, Decision
 def to_json(data: Any) -> str:
     """Indented JSON; the same bytes for the same values."""
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
+
+
+def to_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A header and rows; what is None stays empty."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows((header, *rows))
+    return text.getvalue()
 
 
 def plan_report(policy: str, admission: Admission) -> dict[str, Any]:
@@ -55,24 +62,18 @@ def timing_entry(result: Result) -> dict[str, Any]:
 def bench_report(scenario: str, fidelity: str, results: Sequence[Result], baseline: str) -> dict[str, Any]:
     """The output of `rollmux bench`: the results of one seed, or of every seed with a summary."""
     seeds = sorted({result.seed for result in results})
+    by_seed = {seed: [result for result in results if result.seed == seed] for seed in seeds}
+    entries = {seed: [result_entry(result) for result in own] for seed, own in by_seed.items()}
+    timings = {seed: {result.spec: timing_entry(result) for result in own} for seed, own in by_seed.items()}
+    report: dict[str, Any] = {"scenario": scenario, "fidelity": fidelity}
     if len(seeds) == 1:
-        return {
-            "scenario": scenario,
-            "fidelity": fidelity,
-            "seed": seeds[0],
-            "results": [result_entry(result) for result in results],
-            "timings": {result.spec: timing_entry(result) for result in results},
-        }
-    return {
-        "scenario": scenario,
-        "fidelity": fidelity,
+        return report | {"seed": seeds[0], "results": entries[seeds[0]], "timings": timings[seeds[0]]}
+    return report | {
         "seeds": seeds,
         "baseline": baseline,
         "summary": [row.as_dict() for row in compare(results, baseline)],
-        "runs": [{"seed": seed, "results": [result_entry(result) for result in results if result.seed == seed]} for seed in seeds],
-        "timings": {
-            f"seed {seed}": {result.spec: timing_entry(result) for result in results if result.seed == seed} for seed in seeds
-        },
+        "runs": [{"seed": seed, "results": own} for seed, own in entries.items()],
+        "timings": {f"seed {seed}": own for seed, own in timings.items()},
     }
 
 
@@ -80,24 +81,15 @@ def bench_csv(results: Sequence[Result]) -> str:
     """One line per policy and seed. Nested figures are named like `peak_gpus.rollout`; per-job figures are in the JSON only."""
     rows = [{"seed": result.seed, **_flat(result_entry(result))} for result in results]
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n", restval="")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return to_csv(columns, ([row.get(column, "") for column in columns] for row in rows))
 
 
 def plan_csv(decisions: Sequence[Decision]) -> str:
     """One line per decision; nodes separated by spaces."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     rows = [_placed(decision) for decision in decisions]
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    writer.writerow(columns)
-    for row in rows:
-        cells = [row.get(column) for column in columns]
-        writer.writerow([" ".join(map(str, cell)) if isinstance(cell, tuple) else cell for cell in cells])
-    return text.getvalue()
+    cells = ([row.get(column) for column in columns] for row in rows)
+    return to_csv(columns, ([" ".join(map(str, cell)) if isinstance(cell, tuple) else cell for cell in row] for row in cells))
 
 
 def _flat(entry: dict[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,15 @@
-"""The style of a policy in plots: one colour by name in every figure, dashed reference policies, seeds as a band."""
+"""The style of pictures: of a policy one colour by name in every figure, dashed reference policies, seeds as a band; PNGs alike."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -63,6 +65,13 @@ def style_of(policy: str) -> Style:
         return Style(_COLOURS[policy], line)
     colour = _COLOURS.get(name) or _OTHERS[int(_drawn(name) * len(_OTHERS))]
     return Style(_mixed(colour, _drawn(options)) if options else colour, line)
+
+
+def png(figure: Figure) -> bytes:
+    """The picture: the same bytes for the same figure."""
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=120, bbox_inches="tight", metadata={"Software": None})
+    return data.getvalue()
 
 
 def draw(axis: Axes, x: Floats, values: Floats, policy: str, label: str | None = None, **more: Any) -> None:

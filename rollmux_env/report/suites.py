@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -12,6 +12,9 @@ from rich.text import Text
 
 from rollmux_env.bench.intervals import Mean, interval_note
 from rollmux_env.bench.suite import Column, Suite, SuiteRow, best_cases
+from rollmux_env.files import write_whole
+from rollmux_env.report.folder import results_page
+from rollmux_env.report.results import to_csv, to_json
 from rollmux_env.report.tables import heading, make_table
 
 
@@ -20,27 +23,28 @@ def suite_table(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], qu
     over = f"; {len(seeds)} seeds" if len(seeds) > 1 else "".join(f"; seed {seed}" for seed in seeds)
     title = f"{suite.title} ({suite.source}){over}{', quick: shorter streams' if quick else ''}"
     table = make_table("case", "policy", *(column.heading for column in suite.columns), left=2)
-    last = ""
-    for row in rows:
-        if last and row.case != last:
-            table.add_section()
-        cells = [
-            _cell(column, row.figures[column.heading], suite.paper.get((row.case, row.policy, column.heading)))
-            for column in suite.columns
-        ]
-        table.add_row(row.case if row.case != last else "", row.policy, *cells)
-        last = row.case
-    brackets = "[the paper's figure]" if suite.paper else ""
-    notes = [note] if (note := (brackets + interval_note(len(seeds))).removeprefix("; ")) else []
+    for case, own in groupby(rows, key=lambda row: row.case):
+        table.add_section()
+        for k, row in enumerate(own):
+            papers = (suite.paper.get((case, row.policy, column.heading)) for column in suite.columns)
+            cells = (_cell(column, row.figures[column.heading], paper) for column, paper in zip(suite.columns, papers, strict=True))
+            table.add_row("" if k else case, row.policy, *cells)
+    label = "Why it differs" if suite.paper else "Note"
+    parts = [Text(note, style="dim") for note in _notes(suite, rows, len(seeds))] + [
+        Text(f"{label}: {line}") for line in suite.differences
+    ]
+    return Group(heading(title), table, *parts)
+
+
+def _notes(suite: Suite, rows: Sequence[SuiteRow], seeds: int) -> Iterator[str]:
+    """What stands below the table."""
+    if note := (("[the paper's figure]" if suite.paper else "") + interval_note(seeds)).removeprefix("; "):
+        yield note
     if suite.least:
         column = next(column for column in suite.columns if column.heading == suite.least)
-        least = {
-            policy: (row.case, _cell(column, row.figures[suite.least], None)) for policy, row in best_cases(suite, rows).items()
-        }
-        notes += [f"least {suite.least}: " + "; ".join(f"{policy} {figure}, {case}" for policy, (case, figure) in least.items())]
-    label = "Why it differs" if suite.paper else "Note"
-    parts = [Text(note, style="dim") for note in notes] + [Text(f"{label}: {line}") for line in suite.differences]
-    return Group(heading(title), table, *parts)
+        best = best_cases(suite, rows).items()
+        least = (f"{policy} {_cell(column, row.figures[suite.least], None)}, {row.case}" for policy, row in best)
+        yield f"least {suite.least}: " + "; ".join(least)
 
 
 def _cell(column: Column, ours: Mean | None, papers: float | None) -> str:
@@ -80,16 +84,36 @@ def suite_report(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], q
 
 def suite_csv(suite: Suite, rows: Sequence[SuiteRow]) -> str:
     """One line per figure: case, policy, figure, mean, half-width, the paper's."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("case", "policy", "figure", "mean", "half_width", "paper"))
-    for row in rows:
-        for figure, mean in row.figures.items():
-            if mean is not None:
-                paper = suite.paper.get((row.case, row.policy, figure), "")
-                half_width = "" if mean.half_width is None else mean.half_width
-                writer.writerow((row.case, row.policy, figure, mean.mean, half_width, paper))
-    return text.getvalue()
+    cells = (
+        (row.case, row.policy, figure, mean.mean, mean.half_width, suite.paper.get((row.case, row.policy, figure)))
+        for row in rows
+        for figure, mean in row.figures.items()
+        if mean is not None
+    )
+    return to_csv(("case", "policy", "figure", "mean", "half_width", "paper"), cells)
+
+
+def write_suite(
+    folder: Path, suite: Suite, rows: Sequence[SuiteRow], report: Mapping[str, Any], table: RenderableType, points: Sequence[Any]
+) -> None:
+    """Write a suite's report, figures and table, with its plots where something is drawn by chance.
+
+    Args:
+        points: of its sweep; may be none.
+
+    Raises:
+        InputError: a file cannot be written; one line.
+    """
+    from rollmux_env.report.plots import sweep_plot
+
+    write_whole(folder / f"{suite.name}.json", to_json(report))
+    write_whole(folder / f"{suite.name}.csv", suite_csv(suite, rows))
+    pictures = suite_plots(suite, rows) if suite.seeds else {}
+    for file, data in pictures.items():
+        write_whole(folder / file, data)
+    if points:
+        write_whole(folder / f"{suite.name}_sweep.png", sweep_plot(points))
+    write_whole(folder / f"{suite.name}.html", results_page(suite.title, table, pictures))
 
 
 def suite_plots(suite: Suite, rows: Sequence[SuiteRow]) -> dict[str, bytes]:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
+import numpy as np
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from rollmux_env.bench.comparison import Row
-from rollmux_env.bench.intervals import Mean, interval_note
-from rollmux_env.replay.admission import Admission
+from rollmux_env.bench.harness import Result
+from rollmux_env.bench.intervals import interval_note, mean_interval
+from rollmux_env.replay.admission import Admission, Decision
 from rollmux_env.report.fitting import fitted
+from rollmux_env.scenario import Scenario
+
+T = TypeVar("T")
+Columns = Mapping[str, Callable[[T], str]]
+"""By heading: the text of a row's cell."""
 
 WIDTH = 120
 """Columns where standard output is no terminal."""
@@ -43,67 +50,120 @@ def make_table(*columns: str, left: int = 1) -> Table:
     return table
 
 
+def table_of(rows: Iterable[T], columns: Columns[T], left: int = 1, style: Callable[[T], str] = lambda row: "") -> Table:
+    """A table with a line for each of some rows; all columns but the first `left` are figures."""
+    table = make_table(*columns, left=left)
+    for row in rows:
+        table.add_row(*(text(row) for text in columns.values()), style=style(row))
+    return table
+
+
+def figure(value: float | None, unit: str = "", form: str = ".2f") -> str:
+    """A number with its unit; nothing where there is none."""
+    return "" if value is None else f"{value:{form}}{unit}"
+
+
 def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int = 1) -> RenderableType:
     """`bench`: one line per policy over the seeds. `saving` is how many times cheaper it is than the baseline."""
-    slo_heading = "SLO kept" if rows[0].slo_attainment_observed is None else "SLO kept (observed)"
-    savings = ("cost $", "saving $", "$/work-h", "saving $/work-h")
-    lost = ("lost work-h",) if rows[0].lost_work_h is not None else ()
-    table = make_table("policy", *savings, slo_heading, "slowdown", *lost, "peak GPUs", "packed", "decision")
-    for row in rows:
-        style = "dim" if row.policy == baseline else ""
-        table.add_row(
-            row.policy,
-            row.cost_usd.text(0),
-            _times(row.saving),
-            row.usd_per_work_hour.text(2),
-            _times(row.saving_per_work),
-            _percent(row.slo_attainment.mean)
-            + (f" ({_percent(row.slo_attainment_observed.mean)})" if row.slo_attainment_observed else ""),
-            f"{row.slowdown.mean:.2f}x",
-            *(() if row.lost_work_h is None else (row.lost_work_h.text(1),)),
-            " + ".join(f"{gpus:.0f}" for gpus in row.gpus.values()),
-            _percent(row.packed),
-            "" if row.decision_ms is None else f"{row.decision_ms:.2f} ms",
-            style=style,
-        )
-    paired = interval_note(seeds)
-    if rows[0].slo_attainment_observed is not None:
-        paired += "; observed: against solo runs with the same durations"
-    else:
-        paired += "; SLO kept: of steady periods, --fidelity event observes waits and switches"
-    if lost:
-        paired += "; lost work: what jobs did again after failures"
-    note = (
-        f"saving: {baseline}'s dollars over the policy's; slowdown: mean over jobs; peak GPUs: {' + '.join(rows[0].gpus)}; "
-        f"packed: share of jobs that joined a group; decision: median{paired}"
-    )
-    return Group(heading(title), table, Text(note, style="dim"))
+    observed, lost = rows[0].slo_attainment_observed is not None, rows[0].lost_work_h is not None
+    columns: dict[str, Callable[[Row], str]] = {
+        "policy": lambda row: row.policy,
+        "cost $": lambda row: row.cost_usd.text(0),
+        "saving $": lambda row: row.saving.text(2, "x"),
+        "$/work-h": lambda row: row.usd_per_work_hour.text(2),
+        "saving $/work-h": lambda row: row.saving_per_work.text(2, "x"),
+        "SLO kept (observed)" if observed else "SLO kept": _slos,
+        "slowdown": lambda row: f"{row.slowdown.mean:.2f}x",
+        "lost work-h": lambda row: "" if row.lost_work_h is None else row.lost_work_h.text(1),
+        "peak GPUs": lambda row: " + ".join(f"{gpus:.0f}" for gpus in row.gpus.values()),
+        "packed": lambda row: _percent(row.packed),
+        "decision": lambda row: figure(row.decision_ms, " ms"),
+    }
+    if not lost:
+        del columns["lost work-h"]
+    notes = [
+        f"saving: {baseline}'s dollars over the policy's",
+        "slowdown: mean over jobs",
+        f"peak GPUs: {' + '.join(rows[0].gpus)}",
+        "packed: share of jobs that joined a group",
+        f"decision: median{interval_note(seeds)}",
+        "observed: against solo runs with the same durations"
+        if observed
+        else "SLO kept: of steady periods, --fidelity event observes waits and switches",
+        *(["lost work: what jobs did again after failures"] if lost else []),
+    ]
+    table = table_of(rows, columns, style=lambda row: "dim" if row.policy == baseline else "")
+    return Group(heading(title), table, Text("; ".join(notes), style="dim"))
 
 
-def _times(mean: Mean) -> str:
-    return mean.text(2).replace(" ±", "x ±", 1) if mean.half_width is not None else f"{mean.mean:.2f}x"
+def _slos(row: Row) -> str:
+    observed = row.slo_attainment_observed
+    return _percent(row.slo_attainment.mean) + (f" ({_percent(observed.mean)})" if observed else "")
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}%"
 
 
+def accounts_table(results: Sequence[Result], scenario: Scenario) -> RenderableType:
+    """`bench` of a scenario with users or priorities: what each was charged under each policy, the mean over the seeds."""
+    table = make_table("policy", "jobs of", "jobs", "cost $", "mean wait h", "over budget", left=2)
+    for policy in dict.fromkeys(result.spec for result in results):
+        runs = [result.outcome.metrics for result in results if result.spec == policy]
+        for kind in ("user", "priority"):
+            for name in dict.fromkeys(str(getattr(job, kind)) for job in scenario.jobs):
+                mine = [job.id for job in scenario.jobs if str(getattr(job, kind)) == name]
+                usd = mean_interval([(getattr(run, f"usd_by_{kind}") or {})[name] for run in runs])
+                waits_s = [run.wait_s.get(job_id, 0.0) for run in runs for job_id in mine]
+                spent = np.mean([len({*mine} & {*(run.over_budget or ())}) for run in runs])
+                who = f"{kind} {name}" if name else "no user"
+                table.add_row(policy, who, str(len(mine)), usd.text(0), f"{np.mean(waits_s) / 3600:.2f}", f"{spent:.3g}")
+    note = "a group's dollars are charged to its members evenly; mean wait: of all these jobs, those included that did not wait"
+    return Group(heading("Users and priorities"), table, Text(note, style="dim"))
+
+
+def sharing_table(jobs: Iterable[Mapping[str, Any]]) -> Table:
+    """What sharing nodes costs each job in time, and what it saves in dollars: a line for each, red where its SLO is broken.
+
+    Args:
+        jobs: with `id`, seconds of an iteration shared (`iteration_s`) and alone (`alone_s`), `slowdown`, `slo`, and dollars per
+            hour that the job is charged, an even part of its group's (`usd_per_hour`), and those of its own nodes
+            (`usd_per_hour_solo`). What is None stays empty. `alone_half_width_s`, if there is one, is of a 95% interval.
+    """
+
+    def alone(job: Mapping[str, Any]) -> str:
+        half_width = job.get("alone_half_width_s")
+        return figure(job["alone_s"], f" ± {half_width:.2f} s" if half_width else " s")
+
+    def broken(job: Mapping[str, Any]) -> bool:
+        return job["slowdown"] is not None and job["slo"] is not None and job["slowdown"] > job["slo"] * (1 + 1e-6)
+
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "job": lambda job: str(job["id"]),
+        "iteration": lambda job: figure(job["iteration_s"], " s"),
+        "alone": alone,
+        "slowdown": lambda job: figure(job["slowdown"], "x"),
+        "SLO": lambda job: figure(job["slo"], "x"),
+        "$/h": lambda job: figure(job["usd_per_hour"]),
+        "alone $/h": lambda job: figure(job["usd_per_hour_solo"]),
+    }
+    return table_of(jobs, columns, style=lambda job: "red" if broken(job) else "")
+
+
 def plan_tables(policy: str, admission: Admission) -> RenderableType:
     """`plan`: the decisions, then the resulting groups."""
-    shaped = any(decision.shape is not None for decision in admission.decisions)
-    columns = ("group", "shape") if shaped else ("group",)
-    table = make_table("job", "strategy", *columns, "+$/h", "rollout nodes", "training nodes", left=2)
-    for decision in admission.decisions:
-        delta = decision.delta_usd_per_hour
-        table.add_row(
-            decision.job,
-            decision.strategy,
-            "" if decision.group is None else str(decision.group),
-            *(("" if decision.shape is None else str(decision.shape),) if shaped else ()),
-            "" if delta is None else f"{delta:.2f}",
-            _numbers(decision.rollout_nodes),
-            _numbers(decision.training_nodes),
-        )
+    columns: dict[str, Callable[[Decision], str]] = {
+        "job": lambda decision: decision.job,
+        "strategy": lambda decision: decision.strategy,
+        "group": lambda decision: _number(decision.group),
+        "shape": lambda decision: _number(decision.shape),
+        "+$/h": lambda decision: figure(decision.delta_usd_per_hour),
+        "rollout nodes": lambda decision: _numbers(decision.rollout_nodes),
+        "training nodes": lambda decision: _numbers(decision.training_nodes),
+    }
+    if all(decision.shape is None for decision in admission.decisions):
+        del columns["shape"]
+    table = table_of(admission.decisions, columns, left=2)
     reasons = make_table("queued or alone", "why", left=2)
     reasons.columns[-1].no_wrap = False
     for decision in admission.decisions:
@@ -114,13 +174,16 @@ def plan_tables(policy: str, admission: Admission) -> RenderableType:
     for group in admission.groups:
         jobs = ", ".join(f"{job_id} ({slowdown:.2f}x)" for job_id, slowdown in group.slowdown.items())
         groups.add_row(str(group.id), f"{group.period_s:.1f}", f"{group.usd_per_hour:.2f}", jobs)
-    queued = (reasons,) if reasons.row_count else ()
     waiting = sum(decision.strategy == "queued" for decision in admission.decisions)
-    total = f"{admission.usd_per_hour:.2f} $/h in all" + (
-        f", {waiting} job{'s wait' if waiting > 1 else ' waits'} for nodes" if waiting else ""
-    )
-    figures = [Text(f"{name}: {value:.6g}") for name, value in admission.extra.items()]
-    return Group(heading(f"Decisions of {policy}"), table, *queued, heading("Co-execution groups"), groups, Text(total), *figures)
+    wait = f", {waiting} job{'s wait' if waiting > 1 else ' waits'} for nodes" if waiting else ""
+    total = [Text(f"{admission.usd_per_hour:.2f} $/h in all{wait}")]
+    total += [Text(f"{name}: {value:.6g}") for name, value in admission.extra.items()]
+    parts = [table, reasons] if reasons.row_count else [table]
+    return Group(heading(f"Decisions of {policy}"), *parts, heading("Co-execution groups"), groups, *total)
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
 
 
 def _numbers(nodes: Sequence[int]) -> str:
@@ -129,44 +192,33 @@ def _numbers(nodes: Sequence[int]) -> str:
 
 def alternatives_table(report: dict[str, Any], most: int) -> RenderableType:
     """`explain`: every alternative of one decision and its outcome."""
-    shaped = "shape" in report["alternatives"][0]
-    table = make_table(
-        "verdict",
-        "group",
-        *(("shape",) if shaped else ()),
-        "nodes",
-        "+$/h",
-        "period s",
-        "slack",
-        left=1,
-    )
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "verdict": lambda row: str(row["verdict"]),
+        "group": lambda row: "new" if row["group"] is None else str(row["group"]),
+        "shape": lambda row: str(row["shape"]),
+        "nodes": _nodes,
+        "+$/h": lambda row: figure(row["delta_usd_per_hour"], form=",.2f"),
+        "period s": lambda row: figure(row["period_s"], form=",.1f"),
+        "slack": lambda row: "" if row["slack"] is None else f"{100 * row['slack']:+.1f}%",
+    }
+    if "shape" not in report["alternatives"][0]:
+        del columns["shape"]
     chosen = [row for row in report["alternatives"] if row["verdict"] == "chosen"]
     others = [row for row in report["alternatives"] if row["verdict"] != "chosen"]
-    for row in chosen + others[:most]:
-        existing = [str(node) for node in row["rollout_nodes"]]
-        new = f"{row['new_rollout_nodes']} new" if row["new_rollout_nodes"] else ""
-        table.add_row(
-            row["verdict"],
-            "new" if row["group"] is None else str(row["group"]),
-            *((str(row["shape"]),) if shaped else ()),
-            " + ".join(part for part in (" ".join(existing), new) if part),
-            _figure(row["delta_usd_per_hour"], 2),
-            _figure(row["period_s"], 1),
-            "" if row["slack"] is None else f"{100 * row['slack']:+.1f}%",
-            style="bold green" if row["verdict"] == "chosen" else "",
-        )
+    table = table_of(chosen + others[:most], columns, style=lambda row: "bold green" if row["verdict"] == "chosen" else "")
     whys = dict.fromkeys(row["why"] for row in sorted(others, key=lambda row: -(row["slack"] or 0.0)) if row["why"])
     hidden = len(others) - most
-    note = f"{hidden} more alternatives: --format json lists them all" if hidden > 0 else ""
     title = f"Job {report['job']} at {report['at_s']:,.0f} s, decided by {report['policy']}"
     parts: list[RenderableType] = [heading(title), table]
     if not chosen:
         parts.append(Text(report["outcome"], style="bold"))
     parts += [Text(why) for why in [*whys][:_WHYS]]
-    if note:
-        parts.append(Text(note, style="dim"))
+    if hidden > 0:
+        parts.append(Text(f"{hidden} more alternatives: --format json lists them all", style="dim"))
     return Group(*parts)
 
 
-def _figure(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:,.{digits}f}"
+def _nodes(row: dict[str, Any]) -> str:
+    """Existing nodes, and how many new ones."""
+    new = f"{row['new_rollout_nodes']} new" if row["new_rollout_nodes"] else ""
+    return " + ".join(part for part in (_numbers(row["rollout_nodes"]), new) if part)

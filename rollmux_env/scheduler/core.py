@@ -41,7 +41,7 @@ from rollmux_env.scheduler.review import Review
 from rollmux_env.scheduler.settling import Settling
 from rollmux_env.scheduler.shares import Span
 from rollmux_env.scheduler.view import DispatchPolicy
-from rollmux_env.timing.migration import migration_of
+from rollmux_env.timing.tail import migration_of
 
 Entry = Event | Assigned | Returned
 

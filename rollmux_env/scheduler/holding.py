@@ -9,7 +9,7 @@ from rollmux_env.scheduler.groups import Seat
 from rollmux_env.scheduler.members import HoldName, Permit
 from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.scheduler.shares import Shares
-from rollmux_env.timing.migration import Migration
+from rollmux_env.timing.tail import Migration
 
 Seats = Mapping[str, Seat]
 

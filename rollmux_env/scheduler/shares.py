@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from rollmux_env.scheduler.nodes import NodePool, PoolNode
-from rollmux_env.timing.migration import Migration
+from rollmux_env.timing.tail import Migration
 
 Numbers = tuple[int, ...]
 

@@ -19,7 +19,7 @@ CODES: dict[HoldName, int] = {"rollout": ROLLOUT, "training": TRAINING, "sync": 
 class DispatchPolicy(Protocol):
     """Who decides which waiting phase gets its nodes next. One object serves many groups and keeps nothing between calls.
 
-    One that migrates tails has an attribute `migration`: a `rollmux_env.timing.migration.Migration`.
+    One that migrates tails has an attribute `migration`: a `rollmux_env.timing.tail.Migration`.
     """
 
     def choose(self, group: GroupView) -> WaitingPhase | MemberView | None:

@@ -6,14 +6,14 @@ which a flat broadcast sends to one machine after the other.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
+from rollmux_env.command_options import parse_pairs
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.alone import alone_s
-from rollmux_env.keys.values import parse_pairs
 from rollmux_env.timing.hardware import GPUS, Hardware, achieved, link_between
 from rollmux_env.timing.stages import Replica
 from rollmux_env.timing.training import Load, TrainingPlan, even_load
@@ -123,7 +123,7 @@ def update_s(work: Work, training: tuple[Hardware, ...], machines: Mapping[Hardw
     """
     seconds = 0.0
     for hardware, count in machines.items():
-        weights = work.shape.parameters * hardware.number_bytes
+        weights = work.model.parameters * hardware.number_bytes
         seconds += count * min(link_between(source, hardware).seconds(weights) for source in training)
     return seconds
 
@@ -144,11 +144,10 @@ class Allocation:
     @cached_property
     def rollout_gpus(self) -> dict[str, int]:
         """GPUs of the rollout side by type."""
-        counts: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         for replica, number in self.replicas:
-            for name, gpus in replica.gpus.items():
-                counts[name] = counts.get(name, 0) + number * gpus
-        return counts
+            counts.update({name: number * gpus for name, gpus in replica.gpus.items()})
+        return dict(counts)
 
     @property
     def spare_gpus(self) -> dict[str, int]:
@@ -182,7 +181,7 @@ class Allocation:
     @property
     def iteration_s(self) -> float:
         """Of a steady iteration: the longer side, or on-policy both."""
-        return alone_s(self.rollout_s, self.training_s, 0.0, self.work.staleness)
+        return self.work.iteration_s(self.rollout_s, self.training_s)
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -192,10 +191,6 @@ class Allocation:
 
 def usd_per_hour(budget: Budget) -> float | None:
     """Price of a budget, $/h; None where one of its types has none."""
-    total = 0.0
-    for name, count in budget.gpus.items():
-        price = GPUS[name].usd_per_hour
-        if price is None:
-            return None
-        total += count * price
-    return total
+    prices = [GPUS[name].usd_per_hour for name in budget.gpus]
+    known = [price for price in prices if price is not None]
+    return sum(count * price for count, price in zip(budget.counts, known, strict=True)) if len(known) == len(prices) else None

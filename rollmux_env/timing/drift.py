@@ -1,10 +1,9 @@
 """Drift templates: how the phases of a job slow down or speed up over its iterations (RollMux, arXiv 2512.11306, section 6.6).
 
 The paper's increasing template at factor 1.0 lengthens the step time, over 88 steps, by about 17% (7B), by 31 to 38%
-(14B), and in bursts by up to 58% (32B). The rest is not printed and assumed: ramps are straight and stretched to the
-iterations asked for; both phases drift alike; 14B bursts between the two figures; 32B ramps to 31% between its bursts;
-other sizes follow the nearest published size below (7B if there is none); and `decreasing` is the reciprocal of
-`increasing`.
+(14B), and in bursts by up to 58% (32B). The rest is not printed and assumed: ramps are straight; both phases drift alike;
+14B bursts between the two figures; 32B ramps to 31% between its bursts; other sizes follow the nearest published size below
+(7B if there is none); and `decreasing` is the reciprocal of `increasing`.
 """
 
 from __future__ import annotations
@@ -18,40 +17,38 @@ from rollmux_env.validation_errors import not_one_of
 TEMPLATES = ("none", "increasing", "decreasing")
 FACTORS = (0.5, 1.0, 1.5)
 
+_RAMP = 88  # iterations that a ramp takes
 _STEPS = 22  # constant pieces of a ramp: four of the paper's 88 steps each
 _BURST_EVERY = 4
 _RAMP_AND_BURST = {7: (0.17, 0.17), 14: (0.31, 0.38), 32: (0.31, 0.58)}  # what the step time has gained when the ramp ends
 
 
-def drift(template: str, factor: float, billions: int, iterations: int = 88) -> tuple[Drift, ...]:
-    """The `drift` entries of a job.
+def drift(template: str, factor: float, billions: int) -> tuple[Drift, ...]:
+    """The `drift` entries of a job; after the ramp the durations stay as they are.
 
     Args:
         template: one of `TEMPLATES`.
         factor: strength; the paper's are `FACTORS`. The gains above are multiplied by it.
         billions: parameters of the model, in billions.
-        iterations: how many the ramp takes; after them the durations stay as they are.
 
     Raises:
-        InputError: another template, a factor that is not a number above 0, or fewer than one iteration or billion.
+        InputError: another template, a factor that is not a number above 0, or fewer than one billion.
     """
     if template not in TEMPLATES:
         raise InputError(f"drift template: {not_one_of(template, TEMPLATES)}")
     if not 0 < factor < float("inf"):
         raise InputError(f"drift factor: must be a number above 0, not {factor}")
-    for name, count in (("billions", billions), ("iterations", iterations)):
-        if count < 1:
-            raise InputError(f"drift {name}: must be at least 1, not {count}")
+    if billions < 1:
+        raise InputError(f"drift billions: must be at least 1, not {billions}")
     if template == "none":
         return ()
     ramp, burst = _RAMP_AND_BURST[max((size for size in _RAMP_AND_BURST if size <= billions), default=7)]
-    steps = min(_STEPS, iterations - 1)  # the first iteration has not drifted yet
     entries = []
-    for step in range(1, steps + 1):
-        last_burst = (steps - step) % _BURST_EVERY == 0
-        gain = factor * (burst if last_burst else ramp) * step / steps
+    for step in range(1, _STEPS + 1):  # the first iteration has not drifted yet
+        last_burst = (_STEPS - step) % _BURST_EVERY == 0
+        gain = factor * (burst if last_burst else ramp) * step / _STEPS
         slower = 1 + gain if template == "increasing" else 1 / (1 + gain)
-        entries.append(Drift(iteration=step * iterations // (steps + 1), rollout=slower, training=slower))
+        entries.append(Drift(iteration=step * _RAMP // (_STEPS + 1), rollout=slower, training=slower))
     return tuple(entries)
 
 

@@ -7,29 +7,31 @@ training on more nodes, both phases co-located on the training nodes, and the pa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from rollmux_env.errors import InputError
 from rollmux_env.fields import NodeCount
-from rollmux_env.keys.cluster import Cluster, Pool
-from rollmux_env.timing.described import Lengths, Model
+from rollmux_env.keys.cluster import SIDES, Cluster, Side
+from rollmux_env.keys.model import Lengths, Model
 from rollmux_env.timing.hardware import hardware
-from rollmux_env.timing.jobs import lengths_of, responses_of
+from rollmux_env.timing.jobs import actual_of, lengths_of, responses_of
 from rollmux_env.timing.lengths import read_lengths
-from rollmux_env.timing.means import actual_of
-from rollmux_env.timing.models import ModelShape, model_shape
+from rollmux_env.timing.models import model_shape
 from rollmux_env.timing.replica import Parallelism, ReplicaTiming, replica_timing
 from rollmux_env.timing.rollouts import worst_rollout_s
+from rollmux_env.timing.shapes import Nodes
 from rollmux_env.timing.training import MiniBatch, TrainingTiming, even_load, even_plan
 from rollmux_env.timing.trajectories import groups_of, read_trajectories
 from rollmux_env.timing.weights import rollout_memory_gb, sync_s, training_memory_gb
 from rollmux_env.validation_errors import format_error, not_one_of, problems
 
+Found = TypeVar("Found")
 _MORE_NODES = (2, 4)  # times training.nodes that `by_nodes` is filled in for
 _PHASES = 3  # that a controller sends a batch to: from the rollout, for log-probabilities, for the update
 
@@ -59,34 +61,41 @@ def _filled_in(job: dict[str, Any], k: int, cluster: Cluster, folder: Path) -> d
     if job.get("lengths") is None:
         raise InputError(f"{path}.lengths: is missing; a model needs it")
     lengths = _settled(_parsed(Lengths, job["lengths"], "jobs", k, "lengths"), path, folder)
-    rollout, training = ({} if job.get(name) is None else job[name] for name in ("rollout", "training"))
-    if not isinstance(rollout, dict) or not isinstance(training, dict):
+    phases = {name: {} if job.get(name) is None else job[name] for name in SIDES}
+    if not all(isinstance(phase, dict) for phase in phases.values()):
         return job  # for the check of the whole file to say
-    for name, phase in (("rollout", rollout), ("training", training)):
+    for name, phase in phases.items():
         if phase.get("actual") is not None:
             raise InputError(f"{path}.{name}.actual: does not go with a model, whose durations are drawn from its lengths")
-    phases = {"rollout": rollout, "training": training}
-    nodes = {name: _parsed(NodeCount, phase.get("nodes", 1), "jobs", k, name, "nodes") for name, phase in phases.items()}
-    pools: dict[str, Pool] = {
-        side: _pool(phases[side].get("pool", side), cluster, f"{path}.{side}.pool") for side in reversed(cluster.sides)
+    numbers = {name: _parsed(NodeCount, phase.get("nodes", 1), "jobs", k, name, "nodes") for name, phase in phases.items()}
+    places = {
+        side: _place(phases[side].get("pool", side), side, numbers[side], cluster, path, folder) for side in reversed(cluster.sides)
     }
     if cluster.one_device:
-        nodes["rollout"], pools["rollout"] = nodes["training"], pools["training"]
-    named = {side: f"cluster.pools.{phases[side].get('pool', side)}" if cluster.by_name else f"cluster.{side}" for side in pools}
-    prediction = _Prediction(path, model, lengths, pools, nodes, folder, named)
+        places["rollout"] = places["training"]
+    prediction = _Prediction(path, model, lengths, places, folder)
     link_gb_s = inf if cluster.network is None else cluster.network.link_gbps / 8
     return (
-        {"timing": prediction.timing(), **prediction.sync(link_gb_s), **prediction.colocated(training)}
+        {"timing": prediction.timing(), **prediction.sync(link_gb_s), **prediction.colocated(phases["training"])}
         | job
         | {"lengths": lengths.model_dump(mode="json", exclude_none=True)}
-        | {"rollout": prediction.rollout() | rollout, "training": prediction.training() | training}
+        | {"rollout": prediction.rollout() | phases["rollout"], "training": prediction.training() | phases["training"]}
     )
 
 
-def _pool(name: Any, cluster: Cluster, path: str) -> Pool:
+def _place(name: Any, side: Side, number: int, cluster: Cluster, path: str, folder: Path) -> Nodes:
+    """The nodes that a phase asks for."""
     if not isinstance(name, str) or name not in cluster.pools:
-        raise InputError(f"{path}: {not_one_of(name, cluster.pools)}")
-    return cluster.pools[name]
+        raise InputError(f"{path}.{side}.pool: {not_one_of(name, cluster.pools)}")
+    pool, named = cluster.pools[name], f"cluster.pools.{name}" if cluster.by_name else f"cluster.{side}"
+    return Nodes(name, _look_up(hardware, pool.gpu, f"{named}.gpu", folder), number, pool.gpus_per_node)
+
+
+def _look_up(look: Callable[[str, Path], Found], name: str, path: str, folder: Path) -> Found:
+    try:
+        return look(name, folder)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def _parsed(model: Any, value: Any, *path: str | int) -> Any:
@@ -116,86 +125,75 @@ class _Prediction:
     """The prediction for a job's model, as keys of a scenario file.
 
     Args:
-        path: of the job, for error messages. pools, nodes: of its phases, by side. named: paths of these pools.
+        path: of the job, for error messages. places: nodes of its phases, by side.
     """
 
-    def __init__(
-        self,
-        path: str,
-        model: Model,
-        lengths: Lengths,
-        pools: dict[str, Pool],
-        nodes: dict[str, int],
-        folder: Path,
-        named: dict[str, str],
-    ) -> None:
-        self._at = f"{path}.model"
+    def __init__(self, path: str, model: Model, lengths: Lengths, places: dict[Side, Nodes], folder: Path) -> None:
+        at = f"{path}.model"
         self._model = model
         self._lengths = lengths
         self._responses = responses_of(lengths)
-        self._pools = pools
-        self._nodes = nodes
-        self._devices = {name: nodes[name] * pool.gpus_per_node for name, pool in pools.items()}
-        self._hardware = {name: self._look_up(hardware, pool.gpu, f"{named[name]}.gpu", folder) for name, pool in pools.items()}
-        self._shape: ModelShape = self._look_up(model_shape, model.name, f"{self._at}.name", folder)
-        parallel, devices = model.tensor_parallel, self._devices["rollout"]
+        self._longest = self._responses.tokens(lengths.cap)
+        self._places = places
+        self._shape = _look_up(model_shape, model.name, f"{at}.name", folder)
+        parallel, devices, of_one = model.tensor_parallel, places["rollout"].devices, places["rollout"].gpus
         if devices % parallel:
-            raise InputError(f"{self._at}.tensor_parallel: must divide the {devices} GPUs of its rollout nodes, not be {parallel}")
+            raise InputError(f"{at}.tensor_parallel: must divide the {devices} GPUs of its rollout nodes, not be {parallel}")
         for size in model.sizes:
-            if devices % size or size > pools["rollout"].gpus_per_node:
-                inside = f"the {devices} GPUs of its rollout nodes, and be at most the {pools['rollout'].gpus_per_node} of one"
-                raise InputError(f"{self._at}.sizes: must divide {inside}, not {size}")
+            if devices % size or size > of_one:
+                inside = f"the {devices} GPUs of its rollout nodes, and be at most the {of_one} of one"
+                raise InputError(f"{at}.sizes: must divide {inside}, not {size}")
         try:
             self._replica = self._replica_on("rollout", parallel)
             self._sizes = [(size, self._replica_of(size)) for size in (parallel, *model.sizes)] if model.sizes else []
-            self._training = self._training_on(self._devices["training"])
-            self._worst_s = self._rollout_on(self._replica, devices // parallel)
+            self._training = self._training_on(places["training"].devices)
+            self._worst_s = worst_rollout_s(self._replica, devices // parallel, self._responses, lengths.cap)
             self._actual = actual_of(self._replica, devices // parallel, self._training, lengths)
         except InputError as error:
-            raise InputError(f"{self._at}: {error}") from None
+            raise InputError(f"{at}: {error}") from None
 
     def timing(self) -> dict[str, Any]:
         """`timing`."""
         training = self._training
+        sizes = [{"tensor_parallel": size, **asdict(replica)} for size, replica in self._sizes]
         return {
-            "replicas": self._devices["rollout"] // self._model.tensor_parallel,
+            "replicas": self._places["rollout"].devices // self._model.tensor_parallel,
             **asdict(self._replica),
             "update_s": training.update_s,
             "training_s_per_token": training.s_per_token,
             "training_s_per_token2": training.s_per_token2,
             "training_copies": training.copies,
             "training_padded": training.padded,
-            **({"sizes": [_size(size, replica) for size, replica in self._sizes]} if self._sizes else {}),
+            **({"sizes": sizes} if sizes else {}),
         }
 
     def rollout(self) -> dict[str, Any]:
         """`rollout`."""
-        number_bytes = self._hardware["rollout"].number_bytes
+        place = self._places["rollout"]
         sizes = (self._model.tensor_parallel, *self._model.sizes)  # engines of all are built beforehand
-        gpus = self._pools["rollout"].gpus_per_node
-        memory_gb = sum(rollout_memory_gb(self._shape, gpus, size, number_bytes) for size in sizes)
+        memory_gb = sum(rollout_memory_gb(self._shape, place.gpus, size, place.hardware.number_bytes) for size in sizes)
         return {"worst_case_s": _rounded(self._worst_s), "host_memory_gb": _rounded(memory_gb), "actual": self._actual[0]}
 
     def training(self) -> dict[str, Any]:
-        """`training`, but for `by_nodes`."""
-        nodes = self._nodes["training"]
-        memory_gb = training_memory_gb(self._shape, self._pools["training"].gpus_per_node, nodes)
+        """`training`."""
+        place = self._places["training"]
         by_nodes = {
-            f"{factor * nodes}": _rounded(self._worst_training_s(self._training_on(factor * self._devices["training"])))
+            f"{factor * place.number}": _rounded(self._worst_training_s(self._training_on(factor * place.devices)))
             for factor in _MORE_NODES
         }
         return {
             "worst_case_s": _rounded(self._worst_training_s(self._training)),
-            "host_memory_gb": _rounded(memory_gb),
+            "host_memory_gb": _rounded(training_memory_gb(self._shape, place.gpus, place.number)),
             "actual": self._actual[1],
             "by_nodes": by_nodes,
         }
 
     def sync(self, link_gb_s: float) -> dict[str, Any]:
         """`sync_s`, and `sync_gb` where the link between the pools is not infinite, GB/s."""
-        weights_gb = self._shape.parameters * self._hardware["rollout"].number_bytes / 1e9
-        sides = (self._hardware["training"], self._devices["training"], self._hardware["rollout"], self._devices["rollout"])
-        seconds = {"sync_s": _rounded(sync_s(weights_gb, *sides, self._nodes["rollout"], link_gb_s))}
+        rollout, training = self._places["rollout"], self._places["training"]
+        weights_gb = self._shape.parameters * rollout.hardware.number_bytes / 1e9
+        sides = training.hardware, training.devices, rollout.hardware, rollout.devices
+        seconds = {"sync_s": _rounded(sync_s(weights_gb, *sides, rollout.number, link_gb_s))}
         return seconds if link_gb_s == inf else seconds | {"sync_gb": _rounded(weights_gb)}
 
     def colocated(self, training: dict[str, Any]) -> dict[str, Any]:
@@ -205,25 +203,22 @@ class _Prediction:
             training: what the job itself says of its training.
         """
         training_s = training.get("worst_case_s", _rounded(self._worst_training_s(self._training)))
-        parallel = self._model.tensor_parallel
-        while self._devices["training"] % parallel == 0:
+        parallel, place = self._model.tensor_parallel, self._places["training"]
+        while place.devices % parallel == 0:
             try:
                 replica = self._replica_on("training", parallel)
-                rollout_s = self._rollout_on(replica, self._devices["training"] // parallel)
+                rollout_s = worst_rollout_s(replica, place.devices // parallel, self._responses, self._lengths.cap)
             except InputError:  # a smaller memory than the rollout GPUs': a copy takes more of them
                 parallel *= 2
                 continue
-            colocated = {"nodes": self._nodes["training"], "rollout_s": _rounded(rollout_s), "training_s": training_s}
-            return {"colocated": colocated}
+            return {"colocated": {"nodes": place.number, "rollout_s": _rounded(rollout_s), "training_s": training_s}}
         return {}
 
-    def _rollout_on(self, replica: ReplicaTiming, replicas: int) -> float:
-        return worst_rollout_s(replica, replicas, self._responses, self._lengths.cap)
-
-    def _replica_on(self, side: str, size: int) -> ReplicaTiming:
+    def _replica_on(self, side: Side, size: int) -> ReplicaTiming:
         """A replica of so many GPUs of a side; messages of a decode step are counted for its share of all responses."""
-        share = self._lengths.batch * size / self._devices[side]
-        return replica_timing(self._shape, self._hardware[side], size, share, machine=self._pools[side].gpus_per_node)
+        place = self._places[side]
+        share = self._lengths.batch * size / place.devices
+        return replica_timing(self._shape, place.hardware, size, share, machine=place.gpus)
 
     def _replica_of(self, size: int) -> ReplicaTiming:
         """A replica of another size.
@@ -231,33 +226,23 @@ class _Prediction:
         Raises:
             InputError: its cache does not hold the longest response; one line.
         """
-        replica, longest = self._replica_on("rollout", size), self._responses.tokens(self._lengths.cap)
-        if replica.kv_tokens <= longest:
-            problem = f"the cache of a copy on {size} GPUs holds {replica.kv_tokens} tokens, and a response has up to {longest}"
-            raise InputError(problem)
+        replica = self._replica_on("rollout", size)
+        if replica.kv_tokens <= self._longest:
+            room = f"holds {replica.kv_tokens} tokens, and a response has up to {self._longest}"
+            raise InputError(f"the cache of a copy on {size} GPUs {room}")
         return replica
 
     def _training_on(self, devices: int) -> TrainingTiming:
         """One copy a GPU, with a controller that sends the batch to each phase, and the rewards."""
-        gpu, batch, tokens = self._hardware["training"], self._lengths.batch, self._responses.tokens(self._lengths.cap)
-        plan = even_plan(self._shape, gpu, Parallelism(1, 1, devices), self._pools["training"].gpus_per_node)
-        timing = plan.timing(even_load(gpu.system, batch, tokens, tokens))
-        around_s = _PHASES * gpu.system.controller_s(batch * tokens) + batch * gpu.system.response_s
+        place, batch, tokens = self._places["training"], self._lengths.batch, self._longest
+        plan = even_plan(self._shape, place.hardware, Parallelism(1, 1, devices), place.gpus)
+        system = place.hardware.system
+        timing = plan.timing(even_load(system, batch, tokens, tokens))
+        around_s = _PHASES * system.controller_s(batch * tokens) + batch * system.response_s
         return replace(timing, update_s=timing.update_s + around_s)
 
     def _worst_training_s(self, timing: TrainingTiming) -> float:
-        return timing.seconds(MiniBatch.even(self._lengths.batch, self._responses.tokens(self._lengths.cap)))
-
-    def _look_up(self, look: Any, name: str, path: str, folder: Path) -> Any:
-        try:
-            return look(name, folder)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
-
-
-def _size(size: int, replica: ReplicaTiming) -> dict[str, Any]:
-    """An entry of `timing.sizes`."""
-    return {"tensor_parallel": size, **asdict(replica)}
+        return timing.seconds(MiniBatch.even(self._lengths.batch, self._longest))
 
 
 def _rounded(value: float) -> float:

@@ -131,9 +131,9 @@ class Hardware:
         """What holds besides its rates."""
         return CALIBRATIONS[self.calibration]
 
-    def arithmetic_of(self, shape: ModelShape) -> float:
+    def arithmetic_of(self, model: ModelShape) -> float:
         """Share of its arithmetic that products of this model reach."""
-        return self.system.grouped if shape.experts > 1 else 1.0
+        return self.system.grouped if model.experts > 1 else 1.0
 
     @property
     def machine_link(self) -> Link:
@@ -152,25 +152,17 @@ class Hardware:
 def achieved(name: str, gpu: Gpu, calibration: Calibration | None = None) -> Hardware:
     """The rates of a GPU of the catalogue in a calibration, by default its own."""
     calibration = calibration or gpu.calibration
-    arithmetic = gpu.tflops * calibration.arithmetic
-    reading = 1000 * gpu.hbm_tb_s * HBM_SHARE
+    products = ("decode_tflops", "prefill_tflops", "attention_tflops", "training_tflops")
     return Hardware(
         name=name,
         memory_gb=gpu.hbm_gb * MEMORY_SHARE,
         number_bytes=2.0,
-        weights_gb_s=reading,
-        kv_gb_s=reading,
-        decode_tflops=arithmetic,
-        prefill_tflops=arithmetic,
-        attention_tflops=arithmetic,
-        training_tflops=arithmetic,
-        step_s=calibration.step_s,
-        prefill_s=calibration.prefill_s,
-        update_s=calibration.update_s,
+        **dict.fromkeys(("weights_gb_s", "kv_gb_s"), 1000 * gpu.hbm_tb_s * HBM_SHARE),
+        **dict.fromkeys(products, gpu.tflops * calibration.arithmetic),
+        **{field: getattr(calibration, field) for field in ("step_s", "prefill_s", "update_s", "layer_s")},
         cross_gb_s=gpu.cross_gb_s * calibration.link,
         inside_gb_s=gpu.inside_gb_s * calibration.link,
         nvlink_gb_s=gpu.nvlink_gb_s,
-        layer_s=calibration.layer_s,
         calibration=calibration.name,
     )
 

@@ -1,7 +1,7 @@
 """Distributions of response lengths, in tokens, up to a cap.
 
 There are three kinds: lognormal, piecewise (quantiles with linear interpolation, as papers print them) and empirical (a
-list of lengths). All have the same four methods: `sample`, `quantile`, `mean`, `worst`.
+list of lengths).
 """
 
 from __future__ import annotations
@@ -119,11 +119,6 @@ def lognormal_of_mean(cap: int, tokens: float, sigma: float) -> Lognormal:
         raise InputError(f"mean: must be between 1 and the cap of {cap}, not {tokens}")
     logarithm = brentq(lambda x: mean(Lognormal(cap, float(exp(x)), sigma)) - tokens, -10.0, 40.0, xtol=1e-9)
     return Lognormal(cap, float(exp(logarithm)), sigma)
-
-
-def worst(lengths: Lengths, count: int) -> Tokens:
-    """(count,) all at the cap."""
-    return np.full(count, lengths.cap, dtype=np.int64)
 
 
 def whole(tokens: Floats) -> Tokens:

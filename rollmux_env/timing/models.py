@@ -1,6 +1,6 @@
-"""Shapes of language models, by a size name or from the `config.json` of a Hugging Face folder.
+"""Sizes of language models, by a size name or from the `config.json` of a Hugging Face folder.
 
-A size name stands for a published shape: 0.5B to 32B are Qwen2.5, except 4B and 8B, which are Qwen3; 70B is Llama 3.
+A size name stands for a published model: 0.5B to 32B are Qwen2.5, except 4B and 8B, which are Qwen3; 70B is Llama 3.
 In mixtures of experts a token is multiplied with the experts that it is sent to, and memory holds all.
 """
 
@@ -97,7 +97,7 @@ files do not take mixtures: the simulators read all weights in every step."""
 
 
 def model_shape(name: str, folder: Path = Path()) -> ModelShape:
-    """Return the shape of a model.
+    """Return the sizes of a model's parts.
 
     Args:
         name: a key of `SHAPES`, or the path of a `config.json` or of the directory that holds it.
@@ -116,7 +116,7 @@ def model_shape(name: str, folder: Path = Path()) -> ModelShape:
 
 
 def read_shape(path: Path) -> ModelShape:
-    """Read the shape from a Hugging Face `config.json`.
+    """Read the sizes from a Hugging Face `config.json`.
 
     Raises:
         InputError: it cannot be read, a size is missing or no count, or it has experts; one line.

@@ -100,7 +100,7 @@ class MixtureTiming(ReplicaTiming):
 
 
 def stage_timing(
-    shape: ModelShape, hardware: Hardware, gpus: int, layers: float, sequences: float, link: Link | None = None
+    model: ModelShape, hardware: Hardware, gpus: int, layers: float, sequences: float, link: Link | None = None
 ) -> ReplicaTiming:
     """Seconds of some layers of a model on a tensor-parallel group, with the messages inside it.
 
@@ -112,46 +112,46 @@ def stage_timing(
     """
     if gpus < 1:
         raise InputError(f"tensor_parallel: must be at least 1, not {gpus}")
-    part = layers / shape.layers
-    weights, experts = (part * count * hardware.number_bytes for count in (shape.parameters, shape.expert_parameters))
-    cached = part * shape.cached * hardware.number_bytes
+    part = layers / model.layers
+    weights, experts = (part * count * hardware.number_bytes for count in (model.parameters, model.expert_parameters))
+    cached = part * model.cached * hardware.number_bytes
     room = hardware.memory_gb * 1e9 * gpus - weights
     if room < cached:
         have = f"{gpus} x {hardware.name} with {hardware.memory_gb:.10g} GB for it"
         raise InputError(f"{weights / 1e9:.1f} GB of weights leave no room for a KV cache on {have}")
-    fixed_s, token_s = message_seconds(shape, hardware, gpus, layers, link or hardware.machine_link)
-    product, share = part * 2 * shape.matrix_parameters, hardware.arithmetic_of(shape)
+    fixed_s, token_s = message_seconds(model, hardware, gpus, layers, link or hardware.machine_link)
+    product, share = part * 2 * model.matrix_parameters, hardware.arithmetic_of(model)
     dense = ReplicaTiming(
         step_s=part * hardware.step_s + layers * hardware.layer_s + fixed_s + token_s * sequences,
         weights_s=(weights - experts) / (hardware.weights_gb_s * 1e9 * gpus),
         kv_s_per_token=cached / (hardware.kv_gb_s * 1e9 * gpus),
         sequence_s=product / (hardware.decode_tflops * 1e12 * gpus * share),
         prefill_s_per_token=product / (hardware.prefill_tflops * 1e12 * gpus * share) + token_s,
-        prefill_s_per_token2=part * shape.attended / (hardware.attention_tflops * 1e12 * gpus * share),
+        prefill_s_per_token2=part * model.attended / (hardware.attention_tflops * 1e12 * gpus * share),
         prefill_s=part * hardware.prefill_s + fixed_s,
         kv_tokens=int(room // cached),
     )
     if not experts:
         return dense
     experts_s = experts / (hardware.weights_gb_s * 1e9 * gpus)
-    return MixtureTiming(**asdict(dense), experts_s=experts_s, expert_share=shape.active / shape.experts)
+    return MixtureTiming(**asdict(dense), experts_s=experts_s, expert_share=model.active / model.experts)
 
 
-def message_seconds(shape: ModelShape, hardware: Hardware, gpus: int, layers: float, link: Link) -> tuple[float, float]:
+def message_seconds(model: ModelShape, hardware: Hardware, gpus: int, layers: float, link: Link) -> tuple[float, float]:
     """Seconds of the messages of tensor parallelism in a forward pass: fixed, and for each token; none on one GPU."""
     if gpus == 1:
         return 0.0, 0.0
     messages = MESSAGES * layers
-    return messages * link.latency_s, messages * token_bytes(shape, hardware) / gpus / (link.gb_s * 1e9)
+    return messages * link.latency_s, messages * token_bytes(model, hardware) / gpus / (link.gb_s * 1e9)
 
 
-def token_bytes(shape: ModelShape, hardware: Hardware) -> float:
+def token_bytes(model: ModelShape, hardware: Hardware) -> float:
     """Bytes of a token between two layers."""
-    return shape.hidden * hardware.number_bytes
+    return model.hidden * hardware.number_bytes
 
 
 def replica_timing(
-    shape: ModelShape, hardware: Hardware, tensor: int = 1, sequences: float = 1, stages: int = 1, machine: int = MACHINE
+    model: ModelShape, hardware: Hardware, tensor: int = 1, sequences: float = 1, stages: int = 1, machine: int = MACHINE
 ) -> ReplicaTiming:
     """A replica on `tensor * stages` GPUs of a type, with the messages of its parallelism.
 
@@ -165,21 +165,21 @@ def replica_timing(
         InputError: the weights leave no room for a KV cache; one line.
     """
     inside, between = (hardware.link(gpus, machine) for gpus in (tensor, tensor * stages))
-    stage = stage_timing(shape, hardware, tensor, shape.layers / stages, sequences / stages, inside)
+    stage = stage_timing(model, hardware, tensor, model.layers / stages, sequences / stages, inside)
     if stages == 1:
         return stage
-    hop_s = between.seconds(sequences / stages * token_bytes(shape, hardware))
+    hop_s = between.seconds(sequences / stages * token_bytes(model, hardware))
     return replace(
         stage,
         step_s=stages * (stage.step_s + hop_s),
         weights_s=stages * stage.weights_s,
         prefill_s=stages * (stage.prefill_s + between.latency_s),
-        prefill_s_per_token=stage.prefill_s_per_token + token_bytes(shape, hardware) / (between.gb_s * 1e9),
+        prefill_s_per_token=stage.prefill_s_per_token + token_bytes(model, hardware) / (between.gb_s * 1e9),
     )
 
 
 def fitting_replicas(
-    shape: ModelShape, hardware: Hardware, gpus: int, sequences: int, longest: int
+    model: ModelShape, hardware: Hardware, gpus: int, sequences: int, longest: int
 ) -> tuple[tuple[int, ReplicaTiming], ...]:
     """Replicas of 1, 2, 4 or 8 GPUs among so many, by size, whose cache holds the longest response.
 
@@ -189,7 +189,7 @@ def fitting_replicas(
     fitting = []
     for size in (size for size in SIZES if gpus % size == 0):
         with suppress(InputError):  # the weights alone are too large
-            timing = replica_timing(shape, hardware, size, sequences * size / gpus)
+            timing = replica_timing(model, hardware, size, sequences * size / gpus)
             if timing.kv_tokens > longest:
                 fitting.append((size, timing))
     return tuple(fitting)

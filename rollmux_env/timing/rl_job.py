@@ -106,7 +106,7 @@ class RlJob:
     stream: Stream | None = None
 
     @property
-    def shape(self) -> ModelShape:
+    def transformer(self) -> ModelShape:
         """Of the model."""
         return SHAPES.get(self.model) or OTHER_SHAPES[self.model]
 
@@ -116,7 +116,7 @@ def bound_s(job: RlJob, system: Calibration = PHYSICAL) -> dict[str, float]:
     capped = replace(job, batch=job.batch.at_cap())
     if job.stream is not None:
         return _streamed(capped, job.stream, system)
-    timing = rollout_replica(job.shape, job.rollout, capped.batch, system)
+    timing = rollout_replica(job.transformer, job.rollout, capped.batch, system)
     responses = Responses(job.batch.count, job.batch.prompt_tokens)
     gen_s = worst_rollout_s(timing, job.rollout.copies, responses, job.batch.lengths.cap)
     return _step(capped, gen_s + _around_s(job.batch, system), system)
@@ -131,10 +131,10 @@ def phases_s(job: RlJob, system: Calibration = PHYSICAL) -> dict[str, float]:
     """
     if job.stream is not None:
         return _streamed(job, job.stream, system)
-    return _step(job, generation_s(job.shape, job.rollout, job.batch, system), system)
+    return _step(job, generation_s(job.transformer, job.rollout, job.batch, system), system)
 
 
-def rollout_replica(shape: ModelShape, workers: Workers, batch: Batch, system: Calibration = PHYSICAL) -> ReplicaTiming:
+def rollout_replica(model: ModelShape, workers: Workers, batch: Batch, system: Calibration = PHYSICAL) -> ReplicaTiming:
     """Timing of a replica; messages of a decode step are counted for its mean load.
 
     Raises:
@@ -142,25 +142,25 @@ def rollout_replica(shape: ModelShape, workers: Workers, batch: Batch, system: C
     """
     tokens = batch.tokens()
     load = float(tokens.sum()) / float(tokens.max()) / workers.copies
-    return replica_timing(shape, workers.hardware(system), workers.parallel, load)
+    return replica_timing(model, workers.hardware(system), workers.parallel, load)
 
 
-def generation_s(shape: ModelShape, workers: Workers, batch: Batch, system: Calibration = PHYSICAL) -> float:
+def generation_s(model: ModelShape, workers: Workers, batch: Batch, system: Calibration = PHYSICAL) -> float:
     """Seconds of a rollout that starts with all prompts and ends with the last response, and of collecting the responses."""
-    timing = rollout_replica(shape, workers, batch, system)
+    timing = rollout_replica(model, workers, batch, system)
     decoding_s = rollout_s(timing, workers.copies, Responses(batch.count, batch.prompt_tokens), batch.tokens())
     return decoding_s + _around_s(batch, system)
 
 
-def scoring_s(shape: ModelShape, workers: Workers, batch: Batch, system: Calibration = PHYSICAL) -> float:
+def scoring_s(model: ModelShape, workers: Workers, batch: Batch, system: Calibration = PHYSICAL) -> float:
     """Seconds of one forward pass over the batch, for log-probabilities; ranks share the whole of it evenly."""
     load = scoring_load(system, batch.prompt_tokens + batch.tokens(), batch.micro_tokens)
-    return training_plan(shape, workers, system).seconds(load) + controller_s(batch, system)
+    return training_plan(model, workers, system).seconds(load) + controller_s(batch, system)
 
 
-def update_s(shape: ModelShape, workers: Workers, batch: Batch, system: Calibration = PHYSICAL) -> float:
+def update_s(model: ModelShape, workers: Workers, batch: Batch, system: Calibration = PHYSICAL) -> float:
     """Seconds of all mini-batches."""
-    return training_plan(shape, workers, system).seconds(load_of(batch, system)) + controller_s(batch, system)
+    return training_plan(model, workers, system).seconds(load_of(batch, system)) + controller_s(batch, system)
 
 
 def load_of(batch: Batch, system: Calibration = PHYSICAL) -> Load:
@@ -168,10 +168,10 @@ def load_of(batch: Batch, system: Calibration = PHYSICAL) -> Load:
     return update_load(system, batch.prompt_tokens + batch.tokens(), batch.updates, batch.micro_tokens)
 
 
-def training_plan(shape: ModelShape, workers: Workers, system: Calibration = PHYSICAL) -> TrainingPlan:
+def training_plan(model: ModelShape, workers: Workers, system: Calibration = PHYSICAL) -> TrainingPlan:
     """How GPUs of a training share its work."""
     parallelism = Parallelism(workers.parallel // workers.stages, workers.stages, workers.copies)
-    return even_plan(shape, workers.hardware(system), parallelism)
+    return even_plan(model, workers.hardware(system), parallelism)
 
 
 def controller_s(batch: Batch, system: Calibration = PHYSICAL) -> float:
@@ -196,8 +196,8 @@ def _step(job: RlJob, gen_s: float, system: Calibration) -> dict[str, float]:
 
 
 def _training(job: RlJob, batch: Batch, system: Calibration) -> dict[str, float]:
-    scored = {name: scoring_s(job.shape, job.training, batch, system) for name in job.scored}
-    return {**scored, "update": update_s(job.shape, job.training, batch, system)}
+    scored = {name: scoring_s(job.transformer, job.training, batch, system) for name in job.scored}
+    return {**scored, "update": update_s(job.transformer, job.training, batch, system)}
 
 
 def _streamed(job: RlJob, stream: Stream, system: Calibration) -> dict[str, float]:
@@ -206,7 +206,7 @@ def _streamed(job: RlJob, stream: Stream, system: Calibration) -> dict[str, floa
     piece = replace(batch, prompts=batch.prompts // stream.pieces, updates=max(1, batch.updates // stream.pieces))
     training = _training(job, piece, system)
     fetch_s = piece.count * system.fetch_s
-    timing = rollout_replica(job.shape, job.rollout, replace(batch, prompts=stream.at_once), system)
+    timing = rollout_replica(job.transformer, job.rollout, replace(batch, prompts=stream.at_once), system)
     piece_s = fetch_s + sum(training.values())
     played = streamed_step(timing, job.rollout.copies, batch, stream, piece_s, rewards_s(batch, system))
     by_phase = {name: seconds * stream.pieces for name, seconds in training.items()}

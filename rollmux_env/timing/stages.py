@@ -7,6 +7,7 @@ and a turn as long as its slowest stage.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,10 +26,10 @@ class Stage:
     """Layers on the GPUs of one tensor-parallel group, all of one type.
 
     Attributes:
-        shape: of the whole model. layers: of the stage. hardware: of its GPUs. gpus: their number. link: between them.
+        model: of the whole. layers: of the stage. hardware: of its GPUs. gpus: their number. link: between them.
     """
 
-    shape: ModelShape
+    model: ModelShape
     layers: int
     hardware: Hardware
     gpus: int
@@ -37,25 +38,25 @@ class Stage:
     @property
     def parameters(self) -> float:
         """Weights of the stage."""
-        return self.shape.parameters * self.layers / self.shape.layers
+        return self.model.parameters * self.layers / self.model.layers
 
     def timing(self, sequences: float) -> ReplicaTiming:
         """Seconds of its part of a rollout with so many sequences at once."""
-        return stage_timing(self.shape, self.hardware, self.gpus, self.layers, sequences, self.link)
+        return stage_timing(self.model, self.hardware, self.gpus, self.layers, sequences, self.link)
 
     def rollout_gb(self, sequences: float, tokens: float, at_work: float) -> float:
         """GB on each GPU for so many sequences of so many tokens each, of which `at_work` are worked on at once."""
-        number, cached = self.hardware.number_bytes, self.shape.cached * self.layers / self.shape.layers
+        number, cached = self.hardware.number_bytes, self.model.cached * self.layers / self.model.layers
         each = (self.parameters * number + sequences * tokens * cached * number) / self.gpus
-        return (each + ACTIVATIONS * at_work * tokens * token_bytes(self.shape, self.hardware)) / 1e9
+        return (each + ACTIVATIONS * at_work * tokens * token_bytes(self.model, self.hardware)) / 1e9
 
 
 def gpus_of(stages: Sequence[Stage]) -> dict[str, int]:
     """GPUs of some stages, by type."""
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for stage in stages:
-        counts[stage.hardware.name] = counts.get(stage.hardware.name, 0) + stage.gpus
-    return counts
+        counts[stage.hardware.name] += stage.gpus
+    return dict(counts)
 
 
 @dataclass(frozen=True)
@@ -91,17 +92,18 @@ class Replica:
 
     def memory_gb(self, work: Work) -> float:
         """GB on the GPU that holds most."""
-        each = self.batch / len(self.stages)
-        return max(stage.rollout_gb(self.batch, work.sequence_tokens, each) for stage in self.stages)
+        return max(self._stage_gb(stage, work) for stage in self.stages)
 
     def fits(self, work: Work) -> bool:
         """Whether every GPU can hold its part."""
-        each = self.batch / len(self.stages)
-        return all(stage.rollout_gb(self.batch, work.sequence_tokens, each) <= stage.hardware.memory_gb for stage in self.stages)
+        return all(self._stage_gb(stage, work) <= stage.hardware.memory_gb for stage in self.stages)
+
+    def _stage_gb(self, stage: Stage, work: Work) -> float:
+        return stage.rollout_gb(self.batch, work.sequence_tokens, self.batch / len(self.stages))
 
     def _hop_s(self, tokens: float) -> float:
         """Seconds of the slowest message from a stage to the next."""
-        sent = tokens * token_bytes(self.stages[0].shape, self.stages[0].hardware)
+        sent = tokens * token_bytes(self.stages[0].model, self.stages[0].hardware)
         return max((link_between(a.hardware, b.hardware).seconds(sent) for a, b in pairwise(self.stages)), default=0.0)
 
 
@@ -115,18 +117,18 @@ def largest_batch(stages: tuple[Stage, ...], work: Work) -> int:
 
 
 def pipeline(
-    shape: ModelShape, groups: tuple[tuple[Hardware, int], ...], speed: Callable[[Hardware], float], machine: int = MACHINE
+    model: ModelShape, groups: tuple[tuple[Hardware, int], ...], speed: Callable[[Hardware], float], machine: int = MACHINE
 ) -> tuple[Stage, ...] | None:
     """The stages of a pipeline, with layers in proportion to their GPUs' speed; None where there are fewer layers than stages.
 
     Args:
         groups: hardware and GPUs of each stage, in order. speed: of one GPU, in any unit. machine: GPUs of a machine.
     """
-    layers = share_layers(shape.layers, tuple(speed(hardware) * gpus for hardware, gpus in groups))
+    layers = share_layers(model.layers, tuple(speed(hardware) * gpus for hardware, gpus in groups))
     if layers is None:
         return None
     return tuple(
-        Stage(shape, count, hardware, gpus, hardware.link(gpus, machine))
+        Stage(model, count, hardware, gpus, hardware.link(gpus, machine))
         for count, (hardware, gpus) in zip(layers, groups, strict=True)
     )
 

@@ -27,12 +27,12 @@ class Stream:
     """How far rollouts may run ahead.
 
     Attributes:
-        pieces: that a step is trained in. staleness: share of a step's prompts that may start before its sync.
+        pieces: that a step is trained in. ahead: share of a step's prompts that may start before its sync; what verl limits.
         at_once: prompts that decode at once.
     """
 
     pieces: int
-    staleness: float
+    ahead: float
     at_once: int
 
 
@@ -78,7 +78,7 @@ class _Rollout:
     def __init__(self, batch: Batch, stream: Stream, rates_s: list[float]) -> None:
         self.now_s = 0.0
         self._batch, self._rates_s, self._at_once = batch, rates_s, stream.at_once
-        self._allowed = int(batch.prompts * (1 + stream.staleness))
+        self._allowed = int(batch.prompts * (1 + stream.ahead))
         self._generator = np.random.default_rng(_SEED)
         self._decoded = 0.0
         self._ends: list[tuple[float, int]] = []  # a heap of (`_decoded` at the end, prompt)
@@ -101,7 +101,7 @@ class _Rollout:
         self.now_s = until_s
 
     def sync(self) -> None:
-        """Prompts under way or complete count as stale from now on; others may start."""
+        """Prompts under way or complete count against the limit from now on; others may start."""
         self._since_sync = len(self._open) + self._complete
         self._start()
 

@@ -1,4 +1,9 @@
-"""A model of the inside of a rollout: when most responses are done, and the effect of migrating the others.
+"""The tail of a rollout: when it may move to a part of the nodes, and a model of what that does.
+
+Long-tail migration (RollMux, arXiv 2512.11306): dispatch policies and rollout policies that migrate tails have an attribute
+`migration`. Replays, environments and real runs all take both numbers from there, so that what was simulated is what runs.
+
+`TailModel` is of the inside of a rollout: when most responses are done, and the effect of migrating the others.
 
 Response lengths are lognormal and capped. A decoding step of all responses takes 1 + `batching` times as long as one of
 a single response, and linearly less as they finish: with X a length, the time until all responses have passed length L
@@ -6,7 +11,7 @@ is in proportion to L + batching * E[min(X, L)]. Of the `responses` lengths of a
 the one at which the wanted share is done, and the longest. Both have exact distributions (a Beta, and the largest of
 the remaining uniforms).
 
-Long-tail migration (`rollmux_env.timing.migration`) stops the rollout there and continues the others on a share of the same
+Migration stops the rollout there and continues the others on a share of the same
 nodes' GPUs. Lengths do not change. Steps become slower as the batch of each GPU grows. The next rollout has the other
 GPUs to itself and is slower by the same rule, with its full batch throughout, which errs on the slow side.
 
@@ -17,14 +22,49 @@ read off its figure), a batch that doubles the time of a step, and two seconds t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.portable import exp, log, power
-from rollmux_env.timing.migration import Migration
+
+AT, SHARE = 0.8, 0.5
+"""Where nobody says: the paper's threshold; and, as the paper says only a few workers, the half with which the pairs of its
+evaluation gain most (docs/results/rollout.md)."""
+
+
+@dataclass(frozen=True)
+class Migration:
+    """When a tail may move, and what it keeps.
+
+    Attributes:
+        at: share of a rollout's responses that are done then. share: of the rollout's replicas, or engines, that the tail keeps;
+            where only the nodes are known, of each node.
+
+    Raises:
+        ValueError: one of them is no number between 0 and 1; one line.
+    """
+
+    at: float = AT
+    share: float = SHARE
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+                raise ValueError(f"{field.name} must be a number between 0 and 1, not {value}")
+
+    def keeps(self, parts: int) -> int:
+        """How many of so many replicas or engines a tail keeps: its share, rounded up."""
+        return math.ceil(self.share * parts - 1e-9)
+
+
+def migration_of(policy: object) -> Migration | None:
+    """When a policy has tails moved, and what they keep; None where it has none moved."""
+    migration: Migration | None = getattr(policy, "migration", None)
+    return migration
 
 
 @dataclass(frozen=True)

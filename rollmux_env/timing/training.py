@@ -184,26 +184,26 @@ class TrainingPlan:
 
     def _rate(self, stage: Stage, load: Load) -> TrainingTiming:
         """Seconds of the load's tokens on a stage."""
-        shape, hardware = stage.shape, stage.hardware
-        operations = hardware.training_tflops * 1e12 * hardware.arithmetic_of(shape) * stage.gpus * shape.layers / stage.layers
-        _, send_s = message_seconds(shape, hardware, stage.gpus, stage.layers, stage.link)
-        token_s = 2 * load.passes * shape.matrix_parameters / operations + load.sends * send_s
+        model, hardware = stage.model, stage.hardware
+        operations = hardware.training_tflops * 1e12 * hardware.arithmetic_of(model) * stage.gpus * model.layers / stage.layers
+        _, send_s = message_seconds(model, hardware, stage.gpus, stage.layers, stage.link)
+        token_s = 2 * load.passes * model.matrix_parameters / operations + load.sends * send_s
         if hardware.system.elementwise:
-            layer_bytes = HIDDEN_BYTES * shape.hidden + EXPERT_BYTES * shape.active * shape.intermediate
+            layer_bytes = HIDDEN_BYTES * model.hidden + EXPERT_BYTES * model.active * model.intermediate
             token_s += load.passes * stage.layers * layer_bytes / (hardware.weights_gb_s * 1e9 * stage.gpus)
         return TrainingTiming(
-            0.0, token_s / self.copies, load.passes * shape.attended / operations / self.copies, self.copies, hardware.system.padded
+            0.0, token_s / self.copies, load.passes * model.attended / operations / self.copies, self.copies, hardware.system.padded
         )
 
     def _latency_s(self, stage: Stage, load: Load) -> float:
         """Fixed seconds of a micro-batch's messages inside a stage."""
-        return load.sends * message_seconds(stage.shape, stage.hardware, stage.gpus, stage.layers, stage.link)[0]
+        return load.sends * message_seconds(stage.model, stage.hardware, stage.gpus, stage.layers, stage.link)[0]
 
     def _hops_s(self, load: Load) -> float:
         """Of a micro-batch's slowest way from a stage to the next, in all passes."""
         alone = len(self.gpus) == 1 and sum(self.gpus.values()) <= self.machine
         links = [a.hardware.machine_link if alone else link_between(a.hardware, b.hardware) for a, b in pairwise(self.stages)]
-        sent = load.micro_tokens * token_bytes(self.stages[0].shape, self.stages[0].hardware)
+        sent = load.micro_tokens * token_bytes(self.stages[0].model, self.stages[0].hardware)
         return max((link.seconds(sent, load.sends) for link in links), default=0.0)
 
     def _sum_s(self, stage: Stage) -> float:
@@ -216,10 +216,10 @@ class TrainingPlan:
     def _stage_gb(self, stage: Stage, tokens: float) -> float:
         weights = stage.parameters * (WEIGHT_BYTES + OPTIMIZER_BYTES / self.copies)
         layer_bytes = stage.layers * stage.hardware.number_bytes * len(self.stages) + WORKING
-        return (weights + tokens * stage.shape.hidden * layer_bytes) / stage.gpus / 1e9
+        return (weights + tokens * stage.model.hidden * layer_bytes) / stage.gpus / 1e9
 
 
-def even_plan(shape: ModelShape, hardware: Hardware, parallelism: Parallelism, machine: int = MACHINE) -> TrainingPlan:
+def even_plan(model: ModelShape, hardware: Hardware, parallelism: Parallelism, machine: int = MACHINE) -> TrainingPlan:
     """The plan of GPUs of one type.
 
     Raises:
@@ -227,7 +227,7 @@ def even_plan(shape: ModelShape, hardware: Hardware, parallelism: Parallelism, m
     """
     if not hardware.training_tflops:
         raise InputError(f"{hardware.name}: its rate of training was not measured; a training pool needs a GPU of the catalogue")
-    stages = pipeline(shape, ((hardware, parallelism.tensor),) * parallelism.stages, lambda each: each.training_tflops, machine)
+    stages = pipeline(model, ((hardware, parallelism.tensor),) * parallelism.stages, lambda each: each.training_tflops, machine)
     if stages is None:
-        raise InputError(f"{parallelism.stages} stages are more than the model's {shape.layers} layers")
+        raise InputError(f"{parallelism.stages} stages are more than the model's {model.layers} layers")
     return TrainingPlan(stages, parallelism.copies, machine)

@@ -55,12 +55,12 @@ def sync_s(
     return topology_aware_s(weights_gb, min(training_devices, devices), nodes, cross_gb_s, rollout.inside_gb_s, most_gb_s)
 
 
-def rollout_memory_gb(shape: ModelShape, devices: int, tensor_parallel: int = 1, number_bytes: float = 2.0) -> float:
+def rollout_memory_gb(model: ModelShape, devices: int, tensor_parallel: int = 1, number_bytes: float = 2.0) -> float:
     """GB on a rollout node. A replica over several nodes has a part of its weights on each."""
     replicas = devices / tensor_parallel
-    return COPIES * replicas * shape.parameters * number_bytes / 1e9 + devices * ROLLOUT_PROCESS_GB
+    return COPIES * replicas * model.parameters * number_bytes / 1e9 + devices * ROLLOUT_PROCESS_GB
 
 
-def training_memory_gb(shape: ModelShape, devices: int, nodes: int = 1) -> float:
+def training_memory_gb(model: ModelShape, devices: int, nodes: int = 1) -> float:
     """GB on each training node."""
-    return TRAINING_BYTES * shape.parameters / nodes / 1e9 + devices * TRAINING_PROCESS_GB
+    return TRAINING_BYTES * model.parameters / nodes / 1e9 + devices * TRAINING_PROCESS_GB

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
-from rollmux_env.keys.values import parse_pairs, parse_value
+from rollmux_env.kernel.alone import alone_s
 from rollmux_env.timing.models import ModelShape, model_shape
 from rollmux_env.validation_errors import describe, not_one_of
 
@@ -21,7 +22,7 @@ class Work:
     """An iteration of an RL job.
 
     Attributes:
-        shape: of the model. responses: of an iteration. prompt_tokens, response_tokens: of one, on average.
+        model: that is trained. responses: of an iteration. prompt_tokens, response_tokens: of one, on average.
         cap: most tokens of a response; a training takes one sequence of that length at a time.
         updates: mini-batches of a training. staleness: most versions that the weights of a sample may be old.
         reads_cache: whether decoding pays for reading the KV cache; HexGen's model has it without.
@@ -30,7 +31,7 @@ class Work:
         InputError: a number out of its range; one line.
     """
 
-    shape: ModelShape
+    model: ModelShape
     responses: int = 8192
     prompt_tokens: int = 1024
     response_tokens: int = 8192
@@ -58,6 +59,10 @@ class Work:
         iteration's are being trained, unless the job is on-policy.
         """
         return self.responses * max(1, self.staleness)
+
+    def iteration_s(self, rollout_s: float, training_s: float) -> float:
+        """Of a steady iteration: the longer side, or on-policy both."""
+        return alone_s(rollout_s, training_s, 0.0, self.staleness)
 
     @property
     def sequence_tokens(self) -> int:

@@ -2,31 +2,29 @@
 
 Every draw is an inverse distribution function of uniform numbers, with one stream per purpose. Streams therefore stay
 the same across NumPy versions, and an option that changes one purpose does not affect the others.
+
+A job of a stream is asynchronous with the probability of the option, and then has a staleness of 1, 2 or 4 with equal
+probability. Its sync is a fifth of its two phases, beside them, as in the suite `asynchrony`: without one all stalenesses would be
+alike, as durations do not vary. The shares are assumed. A job that does a number of iterations does those that its stay would hold
+alone, as ever.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincinv, ndtr, ndtri
 
-from rollmux_env.portable import exp, log1p
+from rollmux_env.keys.job import Job
+from rollmux_env.portable import between, exp, log1p, uniform
 from rollmux_env.workloads.options import WorkloadOptions
 
 Array = NDArray[np.float64]
-
-
-def uniform(seed: int, purpose: str, n: int) -> Array:
-    """(n,) uniform numbers in [0, 1) from the stream of a purpose; earlier numbers do not depend on n."""
-    sequence = np.random.SeedSequence(seed, spawn_key=tuple(purpose.encode()))
-    return np.random.default_rng(sequence).random(n)
-
-
-def between(u: Array, low: Array | float, high: Array | float) -> Array:
-    """Uniform in [low, high]."""
-    return low + (high - low) * u
+STALENESS = (1, 2, 4)
+SYNC_SHARE = 0.2
 
 
 def lognormal_up_to(u: Array, mu: float, sigma: float, longest: float) -> Array:
@@ -51,8 +49,8 @@ def burst_arrivals(seed: int, n: int, within: float, apart: float) -> Array:
 
 def gamma_arrivals(seed: int, n: int, mean: float, cv: float) -> Array:
     """(n,) arrival times from 0 on; gaps are gamma of that mean and coefficient of variation, scaled to end at mean * (n - 1)."""
-    shape = cv**-2
-    gaps = np.asarray(gammaincinv(shape, uniform(seed, "gaps", n)), dtype=np.float64) / shape
+    alpha = cv**-2
+    gaps = np.asarray(gammaincinv(alpha, uniform(seed, "gaps", n)), dtype=np.float64) / alpha
     return _ending_at(gaps, (n - 1) * mean)
 
 
@@ -83,3 +81,24 @@ def _ending_at(gaps: Array, last: float) -> Array:
     """Arrivals from gaps (the first gap is not used), scaled to end at `last`."""
     arrivals = np.concatenate(([0.0], np.cumsum(gaps[1:])))
     return arrivals * (last / arrivals[-1]) if len(arrivals) > 1 else arrivals
+
+
+def with_staleness(jobs: Sequence[Job], stays_s: Sequence[float], options: WorkloadOptions) -> tuple[Job, ...]:
+    """The jobs of a stream, of which those that are drawn are asynchronous; with a share of 0 the same."""
+    drawn = uniform(options.seed, "asynchronous", len(jobs)).tolist()
+    stalenesses = uniform(options.seed, "staleness", len(jobs)).tolist()
+    return tuple(
+        _asynchronous(job, STALENESS[int(len(STALENESS) * v)], stay_s, options) if u < options.asynchronous else job
+        for job, stay_s, u, v in zip(jobs, stays_s, drawn, stalenesses, strict=True)
+    )
+
+
+def _asynchronous(job: Job, staleness: int, stay_s: float, options: WorkloadOptions) -> Job:
+    job = with_versions(job, staleness)
+    return job.model_copy(update=stay(options, stay_s, job.solo_s))
+
+
+def with_versions(job: Job, staleness: int) -> Job:
+    """The job with a staleness, and with the sync of asynchronous jobs."""
+    sync_s = round(SYNC_SHARE * (job.rollout.worst_case_s + job.training.worst_case_s), 3)
+    return job.model_copy(update={"staleness": staleness, "sync_s": sync_s})

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
-from rollmux_env.keys.values import parse_pairs, parse_value
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import describe, not_one_of
 
@@ -31,7 +31,7 @@ class WorkloadOptions:
         max_group_size: most jobs in a co-execution group.
         switches: jobs carry the paper's warm and cold start seconds, which event replays add (`production`, `micro-*`).
         shapes: jobs may run on half or twice their nodes too, by the rule of `rollmux_env.workloads.shapes` (`production`).
-        asynchronous: share of the jobs that are asynchronous, by `rollmux_env.workloads.asynchronous` (all but `micro-*`).
+        asynchronous: share of the jobs that are asynchronous, by `rollmux_env.workloads.draws` (all but `micro-*`).
         third_pool: jobs may run on nodes of a third kind, by `rollmux_env.workloads.shapes` (`production`).
         semantics: `paper` is what the paper's reported production figures need: SLOs from U(1.1, 2) and half the training
             nodes for 32B jobs (`production`).

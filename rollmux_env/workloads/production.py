@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from rollmux_env.keys.cluster import Cluster
+from rollmux_env.portable import uniform
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import draws
-from rollmux_env.workloads.asynchronous import with_staleness
 from rollmux_env.workloads.catalogue import PHASES_S, make_job, paper_cluster
+from rollmux_env.workloads.draws import with_staleness
 from rollmux_env.workloads.options import WorkloadOptions
 from rollmux_env.workloads.shapes import THIRD, THIRD_POOL, with_shapes
 
@@ -47,10 +48,10 @@ def draw_production(options: WorkloadOptions) -> ProductionDraws:
     n = options.jobs or published
     seed = options.seed
     kinds = [kind for kind, count in TYPE_COUNTS.items() for _ in range(count)]
-    u = draws.uniform(seed, "types", n)
+    u = uniform(seed, "types", n)
     drawn = np.argsort(u, kind="stable") if n == published else np.floor(published * u).astype(np.int64)
     arrivals_s = draws.times(60 * draws.burst_arrivals(seed, n, GAP_IN_BURST_MIN, GAP_BETWEEN_BURSTS_MIN))
-    stays_h = draws.lognormal_up_to(draws.uniform(seed, "stays", n), STAY_MU, STAY_SIGMA, LONGEST_STAY_H)
+    stays_h = draws.lognormal_up_to(uniform(seed, "stays", n), STAY_MU, STAY_SIGMA, LONGEST_STAY_H)
     slos = draws.slos(options, n, (1.1, 2.0) if options.semantics == "paper" else (1.0, 2.0))
     return ProductionDraws([kinds[k] for k in drawn.tolist()], arrivals_s, draws.seconds(3600 * stays_h), slos)
 

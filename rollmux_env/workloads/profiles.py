@@ -19,11 +19,12 @@ import numpy as np
 from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
+from rollmux_env.portable import between, uniform
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import not_one_of
 from rollmux_env.workloads import draws
-from rollmux_env.workloads.asynchronous import with_staleness
 from rollmux_env.workloads.catalogue import memory_gb, paper_cluster
+from rollmux_env.workloads.draws import with_staleness
 from rollmux_env.workloads.options import WorkloadOptions
 
 # Profile -> size -> seconds: rollout low, high, training low, high.
@@ -54,7 +55,7 @@ def draw_times(options: WorkloadOptions) -> tuple[list[float], list[float]]:
     n = options.jobs or JOBS
     mean_gap_s = 3600 * LAST_ARRIVAL_H / (JOBS - 1)
     arrivals_s = draws.times(draws.gamma_arrivals(options.seed, n, mean_gap_s, GAP_CV))
-    stays_h = draws.lognormal_up_to(draws.uniform(options.seed, "stays", n), STAY_MU, STAY_SIGMA, LONGEST_STAY_H)
+    stays_h = draws.lognormal_up_to(uniform(options.seed, "stays", n), STAY_MU, STAY_SIGMA, LONGEST_STAY_H)
     return arrivals_s, draws.seconds(3600 * stays_h)
 
 
@@ -82,10 +83,10 @@ def draw_profile(name: str, options: WorkloadOptions, n: int) -> ProfileDraws:
         if name in ("mixed", profile)
     ]
     seed = options.seed
-    drawn = np.floor(len(cells) * draws.uniform(seed, "profiles", n)).astype(np.int64)
+    drawn = np.floor(len(cells) * uniform(seed, "profiles", n)).astype(np.int64)
     ranges = np.array([cell[1] for cell in cells], dtype=np.float64)[drawn]
-    rollouts_s = draws.seconds(draws.between(draws.uniform(seed, "rollouts", n), ranges[:, 0], ranges[:, 1]))
-    trainings_s = draws.seconds(draws.between(draws.uniform(seed, "trainings", n), ranges[:, 2], ranges[:, 3]))
+    rollouts_s = draws.seconds(between(uniform(seed, "rollouts", n), ranges[:, 0], ranges[:, 1]))
+    trainings_s = draws.seconds(between(uniform(seed, "trainings", n), ranges[:, 2], ranges[:, 3]))
     return ProfileDraws([cells[k][0] for k in drawn.tolist()], rollouts_s, trainings_s, draws.slos(options, n))
 
 

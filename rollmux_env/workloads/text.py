@@ -21,14 +21,19 @@ def to_json(scenario: Scenario) -> str:
 
 def to_yaml(scenario: Scenario) -> str:
     """YAML 1.2, one job a block."""
+    return yaml_text(_plain(scenario))
+
+
+def yaml_text(data: Any) -> str:
+    """YAML 1.2 with innermost mappings on a line of their own, in their own order."""
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = None  # innermost mappings on a line of their own
+    yaml.default_flow_style = None
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     yaml.width = 132
     text = io.StringIO()
-    yaml.dump(_plain(scenario), text)
+    yaml.dump(data, text)
     return text.getvalue()
 
 

@@ -72,7 +72,7 @@ def export(
 
     Example: `rollmux export run math --to math-model`
     """
-    from rollmux_env.extras import require
+    from rollmux_env.errors import require
     from runtime.export import export_model
 
     require("run", "export")

@@ -38,8 +38,7 @@ def profile(
     """
     import os
 
-    from rollmux_env.errors import InputError
-    from rollmux_env.extras import require
+    from rollmux_env.errors import InputError, require
     from rollmux_env.files import write_whole
 
     require("run", "profile")

@@ -52,8 +52,7 @@ def run(
 
     `rollmux run --resume run`
     """
-    from rollmux_env.errors import InputError
-    from rollmux_env.extras import require
+    from rollmux_env.errors import InputError, require
     from runtime.execution.own_ray import stay_on_loopback
     from runtime.signals import listening
 

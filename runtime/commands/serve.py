@@ -57,8 +57,7 @@ def serve(
     """
     from policies.dispatch import make_dispatch
     from policies.registry import make_runnable
-    from rollmux_env.errors import InputError
-    from rollmux_env.extras import require
+    from rollmux_env.errors import InputError, require
     from rollmux_env.report.folder import make_folder
     from runtime.execution.hosts import load_hosts
     from runtime.jobs.spec import load_cluster

@@ -18,8 +18,7 @@ import numpy as np
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.keys.job import Job
 from rollmux_env.scenario import Scenario
-from rollmux_env.timing.migration import Migration
-from rollmux_env.timing.tail import TailModel
+from rollmux_env.timing.tail import Migration, TailModel
 from runtime.compare.parts import Fixed, measured_parts, slices_of
 from runtime.compare.phases import forecast_phases
 from runtime.compare.placements import Places

@@ -14,9 +14,9 @@ from rollmux_env.keys.phases import Phase
 from rollmux_env.keys.shapes import PhaseShape, Shape, TrainingShape
 from rollmux_env.timing.hardware import hardware
 from rollmux_env.timing.models import ModelShape, model_shape
-from rollmux_env.timing.parallel import Nodes, rollout_time, training_time
 from rollmux_env.timing.replica import Parallelism
 from rollmux_env.timing.rollouts import Responses
+from rollmux_env.timing.shapes import Nodes, rollout_time, training_time
 from runtime.execution.forecast import Forecast, forecasts, nodes_of
 from runtime.jobs.grpo_spec import TINY
 from runtime.jobs.models import tiny_config

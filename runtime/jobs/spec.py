@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from rollmux_env.errors import InputError
-from rollmux_env.example_files import find_file
 from rollmux_env.fields import (
     AtLeastOne,
     Count,
@@ -31,11 +30,12 @@ from rollmux_env.fields import (
     by_name,
     whole,
 )
+from rollmux_env.files import find_file
 from rollmux_env.keys.cluster import ONE_DEVICE, SIDES, Cluster, Side
 from rollmux_env.keys.queue import Budget, beyond_quota
 from rollmux_env.keys.shapes import Shape
-from rollmux_env.reading import has_key, merge_defaults, only_in_defaults, read_mapping
-from rollmux_env.validation_errors import describe, field_error, field_of, format_error, one_line, problems
+from rollmux_env.reading import checked, has_key, merge_defaults, read_mapping
+from rollmux_env.validation_errors import describe, field_error, format_error, one_line, problems
 from runtime.jobs.grpo_spec import TINY, Algorithm, EvaluationSpec, ModelSpec, Named, RewardsSpec, SyncSpec, TaskSpec
 from runtime.jobs.named import located
 from runtime.jobs.phase_spec import STATED, NodeNames, ProfileSpec, RolloutSpec, TrainingSpec, Word, is_unset
@@ -382,17 +382,10 @@ def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:
     Raises:
         InputError: one line with the source, the path of the field and what is wrong with its value.
     """
-    try:
-        jobs = Jobs.model_validate(_merged(data))
-        here = [job.model_copy(update={"folder": os.path.abspath(located(folder, job.folder))}) for job in jobs.jobs]
-        return jobs.model_copy(update={"jobs": tuple(here)})
-    except ValidationError as error:
-        first = problems(error)[0]
-        problem = format_error(first, Jobs) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
-    except InputError as error:
-        problem = str(error)
     hint = "" if any(has_key(data, kind) for kind in _KINDS) else _SCENARIO
-    raise InputError(f"{one_line(source, 4096)}: {one_line(problem)}{hint}")
+    jobs = checked(Jobs, data, source, _merged, hint)
+    here = [job.model_copy(update={"folder": os.path.abspath(located(folder, job.folder))}) for job in jobs.jobs]
+    return jobs.model_copy(update={"jobs": tuple(here)})
 
 
 def _merged(data: dict[str, Any]) -> dict[str, Any]:

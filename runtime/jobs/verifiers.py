@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-from rollmux_env.extras import require
+from rollmux_env.errors import require
 
 _MARK = "####"  # in front of the answer, in GSM8K's format
 _BOXED = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")

@@ -8,8 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rollmux_env.report.sharing import sharing_table
-from rollmux_env.report.tables import heading, make_table
+from rollmux_env.report.tables import heading, make_table, sharing_table
 from runtime.report.jobs import remarks
 
 

@@ -11,8 +11,7 @@ from time import sleep
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from rollmux_env.errors import InputError
-from rollmux_env.extras import require
+from rollmux_env.errors import InputError, require
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import JobSpec
 from runtime.journal.write import JOURNAL, is_begun

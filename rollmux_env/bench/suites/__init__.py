@@ -3,51 +3,13 @@
 from __future__ import annotations
 
 from rollmux_env.bench.suite import Suite
-from rollmux_env.bench.suites import (
-    areal_hex,
-    asynchrony,
-    contention,
-    drift,
-    fabric,
-    failures,
-    fidelity,
-    figure10,
-    latency,
-    learned,
-    mixed,
-    production,
-    promises,
-    quantile,
-    rollout,
-    sensitivity,
-    shapes,
-)
+from rollmux_env.bench.suites import areal_hex, beyond, fabric, fidelity, paper, rollout
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import not_one_of
 
 SUITES: dict[str, Suite] = {
-    suite.name: suite
-    for suite in (
-        *figure10.SUITES,
-        production.SUITE,
-        sensitivity.SUITE,
-        latency.SUITE,
-        mixed.SUITE,
-        drift.SUITE,
-        contention.SUITE,
-        failures.SUITE,
-        quantile.SUITE,
-        promises.SUITE,
-        learned.SUITE,
-        asynchrony.SUITE,
-        shapes.SUITE,
-    )
+    suite.name: suite for suite in (*paper.SUITES, *beyond.SUITES, rollout.SUITE, areal_hex.SUITE, fabric.SUITE, fidelity.SUITE)
 }
-
-ROLLOUT = rollout.SUITE.name  # of rollout policies: its cases are `rollout.CASES`, measured by `rollmux_env.bench.rollouts`
-FABRIC = fabric.SUITE.name  # of network policies: its cases are `fabric.CASES`, measured by `rollmux_env.bench.fabric`
-AREAL_HEX = areal_hex.SUITE.name  # of allocators: its cases are `areal_hex.CASES`, measured by `rollmux_env.bench.allocations`
-FIDELITY = fidelity.SUITE.name  # of no policies: its tables are `fidelity.TABLES`, compared by `rollmux_env.bench.fidelity`
 
 
 def find_suite(name: str) -> Suite:
@@ -57,5 +19,5 @@ def find_suite(name: str) -> Suite:
         InputError: there is none; one line with the names.
     """
     if name not in SUITES:
-        raise InputError(f"--suite: {not_one_of(name, (*SUITES, ROLLOUT, AREAL_HEX, FABRIC, FIDELITY))}")
+        raise InputError(f"--suite: {not_one_of(name, SUITES)}")
     return SUITES[name]

@@ -1,12 +1,111 @@
-"""`areal-hex`: GPUs of two types for one asynchronous job (AReaL-Hex, arXiv 2511.00796), beside the paper's figures."""
+"""`areal-hex`: GPUs of two types for one asynchronous job (AReaL-Hex, arXiv 2511.00796), beside the paper's figures.
+
+A case divides budgets of GPUs by allocators. A row is an allocator on a budget. Its gain is over the best division of a budget of
+one type alone, which costs as much or less.
+"""
 
 from __future__ import annotations
 
-from rollmux_env.bench.allocations import CHEAPER, GAIN, AllocationCase, GapCase, columns
-from rollmux_env.bench.suite import Suite
-from rollmux_env.timing.allocation import Budget
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from rollmux_env.bench.suite import Column, Makers, Suite, SuiteRow, measured_row
+from rollmux_env.timing.allocation import Allocation, Budget
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.work import Work
+
+RATE, PRICE, GAIN, CHEAPER = "responses/s", "$/h", "gain over {}", "$ a response over {}"
+GAP, PLANNER = "iteration over exhaustive's", "planner CPU s"
+
+
+@dataclass(frozen=True)
+class AllocationCase:
+    """Budgets for the same work.
+
+    Attributes:
+        label: what tells it from the others. work: of an iteration.
+        rows: by the name of a row, the allocator and the budget. against: names of rows that the others' gains are over.
+    """
+
+    label: str
+    work: Work
+    rows: Mapping[str, tuple[str, Budget]]
+    against: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GapCase:
+    """Allocators beside the yardstick, over several kinds of work on one budget.
+
+    Attributes:
+        label: what tells it from the others. works: of an iteration, each. budget: of all.
+    """
+
+    label: str
+    works: tuple[Work, ...]
+    budget: Budget
+
+
+def columns(against: Sequence[str]) -> tuple[Column, ...]:
+    """Of the suite, with gains over rows of these names."""
+    gains = (Column(heading.format(name)) for name in against for heading in (GAIN, CHEAPER))
+    return (
+        Column(RATE, digits=2, style=""),
+        Column(PRICE, digits=2, style=""),
+        *gains,
+        Column(GAP, digits=1, style="%"),
+        Column(PLANNER, digits=1, style=""),
+    )
+
+
+def allocation_rows(
+    cases: Sequence[AllocationCase | GapCase], against: Sequence[str], seeds: Sequence[int], quick: bool, makers: Makers
+) -> list[SuiteRow]:
+    """Measure every case, in order."""
+    headings = [column.heading for column in columns(against)]
+    rows: list[SuiteRow] = []
+    for case in cases:
+        measured = _gaps(case, makers) if isinstance(case, GapCase) else _budgets(case, makers)
+        for name, figures in measured.items():
+            rows.append(measured_row(case.label, name, headings, {heading: [value] for heading, value in figures.items()}))
+    return rows
+
+
+def _budgets(case: AllocationCase, makers: Makers) -> dict[str, dict[str, float]]:
+    measured: dict[str, dict[str, float]] = {}
+    for name, (allocator, budget) in case.rows.items():
+        allocation, planner_s = _timed(makers.allocator(allocator), case.work, budget)
+        rate = case.work.responses / allocation.iteration_s
+        measured[name] = {RATE: rate, PRICE: allocation.usd_per_hour or 0.0, PLANNER: planner_s}
+    for name, figures in measured.items():
+        for base in case.against if name not in case.against else ():
+            rate, price = measured[base][RATE], measured[base][PRICE]
+            figures[GAIN.format(base)] = figures[RATE] / rate
+            figures[CHEAPER.format(base)] = figures[RATE] / figures[PRICE] / (rate / price)
+    return measured
+
+
+def _gaps(case: GapCase, makers: Makers) -> dict[str, dict[str, float]]:
+    """The largest gap of all kinds of work, and the longest time of a plan."""
+    yardstick = makers.allocator("exhaustive")
+    best = [yardstick(work, case.budget).iteration_s for work in case.works]
+    measured = {}
+    for name in ("hex", "uniform"):
+        divide = makers.allocator(name)
+        plans = [_timed(divide, work, case.budget) for work in case.works]
+        gaps = [100 * (plan.iteration_s / least_s - 1) for (plan, _), least_s in zip(plans, best, strict=True)]
+        measured[name] = {GAP: max(gaps), PLANNER: max(planner_s for _, planner_s in plans)}
+    return measured
+
+
+def _timed(divide: Callable[[Work, Budget], Allocation], work: Work, budget: Budget) -> tuple[Allocation, float]:
+    """A division, and the seconds of the processor that it took."""
+    begin = time.process_time()
+    allocation = divide(work, budget)
+    return allocation, time.process_time() - begin
+
 
 H800, H20 = "H800-areal-hex", "H20-areal-hex"
 ALL_H800, ALL_H20 = "all H800", "all H20"
@@ -28,18 +127,10 @@ def _work(size: str, staleness: int = STALENESS, responses: int = 8192, reads_ca
     return Work(SHAPES[size], responses, staleness=staleness, reads_cache=reads_cache)
 
 
-def _same_budget(size: str, reads_cache: bool = False) -> str:
-    return f"{size}, same budget{_CACHE[reads_cache]}"
-
-
-def _same_throughput(size: str, reads_cache: bool = False) -> str:
-    return f"{size}, same throughput{_CACHE[reads_cache]}"
-
-
-_BUDGETS = tuple(
-    AllocationCase(
-        _same_budget(size, reads_cache),
-        _work(size, reads_cache=reads_cache),
+_SAME_BUDGET, _SAME_THROUGHPUT = "{}, same budget{}", "{}, same throughput{}"
+_DIVISIONS = (
+    (
+        _SAME_BUDGET,
         {
             "hex": ("hex", _MIXED),
             "exhaustive": ("exhaustive", _MIXED),
@@ -48,17 +139,12 @@ _BUDGETS = tuple(
             ALL_H20: ("exhaustive", _H20),
         },
         AGAINST,
-    )
-    for reads_cache in _CACHE
-    for size in GAINS
+    ),
+    (_SAME_THROUGHPUT, {"hex": ("hex", _SMALL), ALL_H800: ("exhaustive", _EQUAL)}, (ALL_H800,)),
 )
-_THROUGHPUTS = tuple(
-    AllocationCase(
-        _same_throughput(size, reads_cache),
-        _work(size, reads_cache=reads_cache),
-        {"hex": ("hex", _SMALL), ALL_H800: ("exhaustive", _EQUAL)},
-        (ALL_H800,),
-    )
+_BUDGETS = tuple(
+    AllocationCase(label.format(size, _CACHE[reads_cache]), _work(size, reads_cache=reads_cache), rows, against)
+    for label, rows, against in _DIVISIONS
     for reads_cache in _CACHE
     for size in GAINS
 )
@@ -71,7 +157,7 @@ _GAPS = tuple(
     for first, second in _GAP_BUDGETS
     for staleness in (0, STALENESS)
 )
-CASES: tuple[AllocationCase | GapCase, ...] = (*_BUDGETS, *_THROUGHPUTS, *_GAPS)
+CASES: tuple[AllocationCase | GapCase, ...] = (*_BUDGETS, *_GAPS)
 
 SUITE = Suite(
     name="areal-hex",
@@ -81,11 +167,11 @@ SUITE = Suite(
     columns=columns(AGAINST),
     paper={
         **{
-            (_same_budget(size), "hex", GAIN.format(name)): gain
+            (_SAME_BUDGET.format(size, ""), "hex", GAIN.format(name)): gain
             for size, gains in GAINS.items()
             for name, gain in zip(AGAINST, gains, strict=True)
         },
-        **{(_same_throughput(size), "hex", CHEAPER.format(ALL_H800)): CHEAPER_BY for size in GAINS},
+        **{(_SAME_THROUGHPUT.format(size, ""), "hex", CHEAPER.format(ALL_H800)): CHEAPER_BY for size in GAINS},
     },
     differences=(
         "same budget: 24 H800 + 24 H20 at $171.12/h against 32 H800 and 88 H20, whole machines that cost no more. Which numbers "
@@ -102,5 +188,7 @@ SUITE = Suite(
         "equivalent integer program of the rollout has few columns, as kinds of replicas that others replace are left out.",
         "iteration over exhaustive's: the largest of 1.5B, 7B and 14B, with 256 and 8,192 responses.",
     ),
-    seeds=1,
+    seeds=0,
+    measure=partial(allocation_rows, CASES, AGAINST),
+    compares="allocators, and has its own",
 )

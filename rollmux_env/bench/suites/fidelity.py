@@ -1,10 +1,115 @@
-"""`fidelity`: the phase-time model against phase seconds that others have published."""
+"""`fidelity`: the phase-time model against phase seconds that others have published: the error of every figure, by calibration, and
+with one constant a machine.
+
+The constant of a row is the median of published over predicted, over all figures of the other rows of its table that were
+measured on the same machine: the row itself is left out, so that no figure corrects itself. A bound has all responses at the cap,
+as `worst_case_s` of a scenario file has them.
+"""
 
 from __future__ import annotations
 
-from rollmux_env.bench.fidelity import COLUMNS, SECONDS
-from rollmux_env.bench.suite import Suite
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rollmux_env.bench.suite import Column, Suite, SuiteRow, measured_row
 from rollmux_env.bench.tables import nemo_rl, rollmux, verl
+from rollmux_env.bench.tables.table import Row, Table
+from rollmux_env.timing.calibration import CALIBRATIONS, PHYSICAL, ROLLMUX
+from rollmux_env.timing.rl_job import bound_s, phases_s
+
+SECONDS, CONSTANT = "seconds", "with a constant"
+COLUMNS = (
+    Column(SECONDS, digits=1, style=""),
+    *(Column(heading, digits=1, style="%") for heading in (PHYSICAL.name, CONSTANT, ROLLMUX.name)),
+)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One published figure beside the model's, in seconds.
+
+    Attributes:
+        row: that it is of. phase: its key there. published_s: as printed. mean_s, bound_s: the model's, by calibration.
+        constant: what the mean of `PHYSICAL` is multiplied by, from the other rows; None where the machine has no other.
+    """
+
+    row: Row
+    phase: str
+    published_s: float
+    mean_s: dict[str, float]
+    bound_s: dict[str, float]
+    constant: float | None
+
+    @property
+    def name(self) -> str:
+        """Of the figure in its table."""
+        return f"{self.row.name}: {self.phase}"
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """Of means, as shares of what is published, by heading; without one that there is not."""
+        corrected = {} if self.constant is None else {CONSTANT: self.constant * self.mean_s[PHYSICAL.name]}
+        return {heading: seconds / self.published_s - 1 for heading, seconds in (self.mean_s | corrected).items()}
+
+    @property
+    def beyond(self) -> dict[str, float]:
+        """How far bounds are above what is published, as shares of it, by calibration; below 0 where they are none."""
+        return {name: seconds / self.published_s - 1 for name, seconds in self.bound_s.items()}
+
+
+def figures(table: Table) -> list[Figure]:
+    """Every figure of a table's rows, in order."""
+    means = [{name: phases_s(row.job_for(each), each) for name, each in CALIBRATIONS.items()} for row in table.rows]
+    bounds = [{name: bound_s(row.job_for(each), each) for name, each in CALIBRATIONS.items()} for row in table.rows]
+    compared = []
+    for k, row in enumerate(table.rows):
+        others = [
+            seconds / means[i][PHYSICAL.name][phase]
+            for i, other in enumerate(table.rows)
+            if i != k and other.machine == row.machine
+            for phase, seconds in other.seconds.items()
+        ]
+        constant = float(np.median(others)) if others else None
+        for phase, seconds in row.seconds.items():
+            mean_s, most_s = ({name: by_phase[phase] for name, by_phase in each[k].items()} for each in (means, bounds))
+            compared.append(Figure(row, phase, seconds, mean_s, most_s, constant))
+    return compared
+
+
+def fidelity_rows(tables: Sequence[Table], *_: object) -> list[SuiteRow]:
+    """Every figure of every table; and of each table the median and the largest error, how far bounds are above what is published,
+    and how many figures are above their bound."""
+    rows: list[SuiteRow] = []
+    for table in tables:
+        compared = figures(table)
+        rows += [_row(table.name, each.name, each.errors, each.mean_s[PHYSICAL.name]) for each in compared]
+        count = f"{len(compared)} of {len(compared) + sum(part.number for part in table.not_covered)}"
+        errors, beyond = _columns([each.errors for each in compared]), _columns([each.beyond for each in compared])
+        summaries: dict[str, tuple[dict[str, list[float]], Callable[[list[float]], Any]]] = {
+            f"median |error| of {count}": (errors, lambda shares: np.median(np.abs(shares))),
+            f"largest |error| of {count}": (errors, lambda shares: np.max(np.abs(shares))),
+            "bound over published, median": (beyond, np.median),
+            "figures above their bound": (beyond, lambda shares: np.mean(np.less(shares, 0))),
+        }
+        for name, (columns, reduce) in summaries.items():
+            rows.append(_row(f"{table.name}, all", name, {heading: float(reduce(column)) for heading, column in columns.items()}))
+    return rows
+
+
+def _columns(rows: Sequence[dict[str, float]]) -> dict[str, list[float]]:
+    """Values by heading, of the rows that have it."""
+    headings = dict.fromkeys(heading for row in rows for heading in row)
+    return {heading: [row[heading] for row in rows if heading in row] for heading in headings}
+
+
+def _row(case: str, name: str, shares: dict[str, float], seconds: float | None = None) -> SuiteRow:
+    values = {heading: [100 * share] for heading, share in shares.items()} | ({} if seconds is None else {SECONDS: [seconds]})
+    return measured_row(case, name, (column.heading for column in COLUMNS), values)
+
 
 TABLES = (verl.TABLE, nemo_rl.TABLE, rollmux.ROLLPACKER, rollmux.ROLLMUX)
 
@@ -26,5 +131,7 @@ SUITE = Suite(
         *(f"{table.name}: {line}" for table in TABLES for line in table.assumed),
         "Errors that others print of their own simulators, on their own clusters: 2 to 6% (Charon, Frontier), 5% (RLSim).",
     ),
-    seeds=1,
+    seeds=0,
+    measure=partial(fidelity_rows, TABLES),
+    compares="no policies",
 )

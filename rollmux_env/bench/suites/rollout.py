@@ -16,9 +16,11 @@ from rollmux_env.bench.rollouts import (
     Stage,
     packed_s,
     pair_s,
+    rollout_rows,
     sized_s,
     step_s,
     stream_usd,
+    sweep,
 )
 from rollmux_env.bench.suite import Suite
 from rollmux_env.bench.tables.rollmux import PACKED_JOBS, packed_lengths
@@ -53,48 +55,11 @@ MIGRATION = "tail-migration,careful=true"
 BOTH = f"tail-batching+{MIGRATION}"
 
 
-def _pair(kinds: tuple[str, str]) -> str:
-    return " and ".join(kinds)
+Key = tuple[str, int, int, int]
+Measured = tuple[RolloutCase, dict[tuple[str, str], float]]  # a case, and what the papers have for it, by policy and heading
 
 
-def _packed(key: tuple[str, int, int, int]) -> str:
-    size, gpus, _, cap = key
-    return f"{size}-{cap}k on {gpus} H800"
-
-
-def _alike(key: tuple[str, int, int, int], alike: float) -> str:
-    return f"{_packed(key)}, alike {alike:g}"
-
-
-def _step(key: tuple[str, int, int, int]) -> str:
-    return f"{_packed(key)}: step, derived"
-
-
-def _sized(size: str) -> str:
-    return f"{size}-16k on 48 H800"
-
-
-def _published(key: tuple[str, int, int, int]) -> PublishedJob:
-    size, gpus, parallel, cap = key
-    return PublishedJob(size, gpus, parallel, packed_lengths(1024 * cap), PACKED[key][0])
-
-
-_PAIRS = tuple(
-    RolloutCase(_pair(kinds), ("plain", "tail-migration", MIGRATION, "tail-batching", BOTH), partial(pair_s, kinds))
-    for kinds in PAIRS
-)
-_PACKED = tuple(
-    RolloutCase(
-        _alike(key, alike),
-        ("plain", "tail-batching", "tail-batching,each_engine=true"),
-        partial(packed_s, _published(key), alike),
-    )
-    for key in PACKED
-    for alike in ALIKE
-)
-
-
-def rewards_and_training_s(key: tuple[str, int, int, int]) -> tuple[float, float]:
+def rewards_and_training_s(key: Key) -> tuple[float, float]:
     """What the published gains leave for rewards and training, seconds, if steps are all these and rewards can be hidden."""
     plain_s, batched_s = PACKED[key]
     first, second, *_ = STEPS[key]
@@ -102,50 +67,63 @@ def rewards_and_training_s(key: tuple[str, int, int, int]) -> tuple[float, float
     return base_s / first - base_s / second, base_s / second - batched_s
 
 
-_STEPS = tuple(
-    RolloutCase(
-        _step(key),
-        tuple(STAGES),
-        partial(step_s, _published(key), rewards_and_training_s(key), STAGES),
-    )
-    for key in STEPS
-)
+def _job(key: Key) -> tuple[str, PublishedJob]:
+    """A label, and the job."""
+    size, gpus, parallel, cap = key
+    return f"{size}-{cap}k on {gpus} H800", PublishedJob(size, gpus, parallel, packed_lengths(1024 * cap), PACKED[key][0])
+
+
+def _pair(kinds: tuple[str, str], gain: float) -> Measured:
+    policies = ("plain", "tail-migration", MIGRATION, "tail-batching", BOTH)
+    return RolloutCase(" and ".join(kinds), policies, partial(pair_s, kinds)), {("tail-migration", GAIN): gain}
+
+
+def _packed(key: Key, alike: float) -> Measured:
+    (label, job), (plain_s, batched_s) = _job(key), PACKED[key]
+    policies = ("plain", "tail-batching", "tail-batching,each_engine=true")
+    return RolloutCase(f"{label}, alike {alike:g}", policies, partial(packed_s, job, alike)), {
+        ("plain", SECONDS): plain_s,
+        ("tail-batching", SECONDS): batched_s,
+        ("tail-batching", GAIN): plain_s / batched_s,
+    }
+
+
+def _step(key: Key) -> Measured:
+    label, job = _job(key)
+    case = RolloutCase(f"{label}: step, derived", tuple(STAGES), partial(step_s, job, rewards_and_training_s(key), STAGES))
+    return case, {(stage, GAIN): gain for stage, gain in zip(tuple(STAGES)[1:], STEPS[key], strict=True)}
 
 
 def _at(policy: str, *sizes: int) -> tuple[str, ...]:
     return tuple(f"{policy}{AT}{parallel}" for parallel in sizes)
 
 
-_SIZED = tuple(
-    RolloutCase(
-        _sized(size),
-        (
-            *_at("plain", *sizes),
-            *_at("adaptive-parallelism", sizes[0], sizes[-1]),
-            *_at("tail-batching", sizes[0], sizes[-1]),
-            *_at("tail-batching+adaptive-parallelism", sizes[0], sizes[-1]),
-        ),
-        partial(sized_s, size, 48, packed_lengths(16384)),
-        static=_at("plain", *sizes),
-    )
-    for size, (_, sizes) in SIZED.items()
-)
+def _sized(size: str, gain: float, sizes: tuple[int, ...]) -> Measured:
+    static, ends = _at("plain", *sizes), (sizes[0], sizes[-1])
+    adaptive = _at("adaptive-parallelism", *ends)
+    policies = (*static, *adaptive, *_at("tail-batching", *ends), *_at("tail-batching+adaptive-parallelism", *ends))
+    measure = partial(sized_s, size, 48, packed_lengths(16384))
+    return RolloutCase(f"{size}-16k on 48 H800", policies, measure, static=static), {(one, OVER_BEST): gain for one in adaptive}
+
+
 _STREAM = RolloutCase(
     "production stream",
     (
-        "solo/plain",
-        "solo/tail-batching",
-        "rollmux/plain",
-        "rollmux/tail-batching",
-        "rollmux/tail-migration",
-        "rollmux/tail-batching+tail-migration",
+        *("solo/plain", "solo/tail-batching", "rollmux/plain", "rollmux/tail-batching"),
+        *("rollmux/tail-migration", "rollmux/tail-batching+tail-migration"),
     ),
     stream_usd,
     DOLLARS,
 )
-
+_MEASURED: tuple[Measured, ...] = (
+    *(_pair(kinds, gain) for kinds, gain in PAIRS.items()),
+    *(_packed(key, alike) for key in PACKED for alike in ALIKE),
+    *(_step(key) for key in STEPS),
+    *(_sized(size, gain, sizes) for size, (gain, sizes) in SIZED.items()),
+    (_STREAM, {}),
+)
+CASES = tuple(case for case, _ in _MEASURED)
 SWEPT = ("tail-batching", "tail-migration", "adaptive-parallelism", "tail-batching+tail-migration")
-CASES = (*_PAIRS, *_PACKED, *_STEPS, *_SIZED, _STREAM)
 
 SUITE = Suite(
     name="rollout",
@@ -153,29 +131,7 @@ SUITE = Suite(
     source="RollMux, RollPacker, OrchestrRL",
     cases=(),
     columns=COLUMNS,
-    paper={
-        **{(_pair(kinds), "tail-migration", GAIN): gain for kinds, gain in PAIRS.items()},
-        **{
-            (_alike(key, alike), policy, heading): figure
-            for key, (plain_s, batched_s) in PACKED.items()
-            for alike in ALIKE
-            for policy, heading, figure in (
-                ("plain", SECONDS, plain_s),
-                ("tail-batching", SECONDS, batched_s),
-                ("tail-batching", GAIN, plain_s / batched_s),
-            )
-        },
-        **{
-            (_step(key), stage, GAIN): gain
-            for key, gains in STEPS.items()
-            for stage, gain in zip(tuple(STAGES)[1:], gains, strict=True)
-        },
-        **{
-            (_sized(size), policy, OVER_BEST): gain
-            for size, (gain, sizes) in SIZED.items()
-            for policy in _at("adaptive-parallelism", sizes[0], sizes[-1])
-        },
-    },
+    paper={(case.label, policy, heading): figure for case, papers in _MEASURED for (policy, heading), figure in papers.items()},
     differences=(
         "Pairs: on-policy, no schedule beats one job alone. Two 14B-8k jobs can gain 1.10x at most here (1.09x by the phase "
         "times that the paper prints), so 1.28x needs longer rollouts than these; beside 7B-8k, the 14B-8k job alone is the bound, "
@@ -195,4 +151,7 @@ SUITE = Suite(
         "left to gain. The paper's lengths are not known to us.",
     ),
     seeds=3,
+    measure=partial(rollout_rows, CASES),
+    compares="rollout policies, and has its own",
+    sweep=partial(sweep, SWEPT),
 )

@@ -6,6 +6,8 @@ the scripts in its folder `shell`, at commit 709c8dfb87fd.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rollmux_env.bench.tables.table import NotCovered, Row, Table
 from rollmux_env.timing.lengths import Lognormal
 from rollmux_env.timing.rl_job import Batch, RlJob, Workers
@@ -35,87 +37,61 @@ _STREAMED = {
 _FETCHED = {32: (203.47, 30.88, 181.08), 64: (158.72, 26.32, 128.08), 128: (124.64, 25.62, 95.06)}
 
 
-def _math(updates: int = 16, cap: int = 28) -> Batch:
-    return Batch(512, 16, updates, PROMPT_TOKENS, Lognormal(1024 * cap, *MATH))
+def _math(cap: int = 28) -> Batch:
+    return Batch(512, 16, 16, PROMPT_TOKENS, Lognormal(1024 * cap, *MATH))
 
 
 def _stream(batch: Batch, servers: int, fetched: int, staleness: float) -> Stream:
     return Stream(batch.prompts // fetched, staleness, min(SERVER_PROMPTS * servers, int(batch.prompts * (1 + staleness))))
 
 
-def _dapo(gpus: int, fetched: int, staleness: float) -> RlJob:
-    workers = Workers(GPU, gpus, 4)
-    return RlJob("7B", workers, workers, _math(), (), stream=_stream(_math(), workers.copies, fetched, staleness))
-
-
-def _named(phases: tuple[str, ...], seconds: tuple[float, ...]) -> dict[str, float]:
-    return dict(zip(phases, seconds, strict=True))
-
-
 _SYNC = ("step", "gen", "old_log_prob", "update")
 _ASYNC = ("step", "gen", "update")
 
 
-def _dapo_rows() -> list[Row]:
-    rows = []
-    for gpus, colocated_s in _COLOCATED.items():
-        workers = Workers(GPU, gpus, 4)
-        rows.append(Row(f"7B-28k colocated, {gpus}", GPU, _named(_SYNC, colocated_s), RlJob("7B", workers, workers, _math())))
-    for (gpus, fetched, staleness), seconds in _STREAMED.items():
-        name = f"7B-28k streamed, {gpus}:{gpus}, staleness {staleness:g}"
-        rows.append(Row(name, GPU, _named(_ASYNC, seconds), _dapo(gpus, fetched, staleness)))
-    for fetched, seconds in _FETCHED.items():
-        name = f"7B-28k streamed, 64:64, {fetched} at once"
-        rows.append(Row(name, GPU, _named(_ASYNC, seconds), _dapo(64, fetched, 0.5)))
-    return rows
+def _row(name: str, phases: tuple[str, ...], seconds: tuple[float, ...], job: RlJob) -> Row:
+    return Row(name, GPU, dict(zip(phases, seconds, strict=True)), job)
 
 
-def _mixture_rows() -> list[Row]:
-    batch = Batch(512, 16, 4, PROMPT_TOKENS, Lognormal(8192, *MIXTURE))
-    both = Workers(GPU, 128, 4, eager=True)
-    colocated = RlJob("30B-A3B", both, both, batch, ("old_log_prob", "ref"))
-    seconds = _named(("step", "gen", "old_log_prob", "ref", "update"), (497.89, 348.05, 28.73, 20.86, 86.27))
-    rollout = Workers(GPU, 96, 4, eager=True)
-    streamed = RlJob("30B-A3B", rollout, Workers(GPU, 32, 4), batch, ("ref",), stream=_stream(batch, rollout.copies, 128, 0.5))
-    return [
-        Row("30B-A3B-8k colocated, 128", GPU, seconds, colocated),
-        Row(
-            "30B-A3B-8k streamed, 96:32",
-            GPU,
-            _named(("step", "gen", "ref", "update"), (282.75, 22.06, 50.05, 206.63)),
-            streamed,
-        ),
-    ]
+def _dapo(name: str, gpus: int, fetched: int, staleness: float, seconds: tuple[float, ...]) -> Row:
+    workers = Workers(GPU, gpus, 4)
+    job = RlJob("7B", workers, workers, _math(), (), stream=_stream(_math(), workers.copies, fetched, staleness))
+    return _row(f"7B-28k streamed, {gpus}:{gpus}, {name}", _ASYNC, seconds, job)
 
 
-def _validated_rows() -> list[Row]:
-    batch = _math(cap=10)
-    both, half = Workers(GPU, 16), Workers(GPU, 8)
-    return [
-        Row("7B-10k colocated, 16", GPU, _named(_ASYNC, (484.623, 52.939, 430.263)), RlJob("7B", both, both, batch, ())),
-        Row(
-            "7B-10k streamed, 8:8",
-            GPU,
-            _named(_ASYNC, (489.953, 52.622, 435.874)),
-            RlJob("7B", half, half, batch, (), stream=_stream(batch, half.copies, 128, 0.5)),
-        ),
-    ]
+def _rows() -> Iterator[Row]:
+    for gpus, seconds in _COLOCATED.items():
+        both = Workers(GPU, gpus, 4)
+        yield _row(f"7B-28k colocated, {gpus}", _SYNC, seconds, RlJob("7B", both, both, _math()))
+    for (gpus, fetched, staleness), streamed_s in _STREAMED.items():
+        yield _dapo(f"staleness {staleness:g}", gpus, fetched, staleness, streamed_s)
+    for fetched, streamed_s in _FETCHED.items():
+        yield _dapo(f"{fetched} at once", 64, fetched, 0.5, streamed_s)
 
+    batch, both = Batch(512, 16, 4, PROMPT_TOKENS, Lognormal(8192, *MIXTURE)), Workers(GPU, 128, 4, eager=True)
+    scored, mixture_s = ("old_log_prob", "ref"), (497.89, 348.05, 28.73, 20.86, 86.27)
+    colocated = RlJob("30B-A3B", both, both, batch, scored)
+    yield _row("30B-A3B-8k colocated, 128", ("step", "gen", *scored, "update"), mixture_s, colocated)
+    rollout, stream = Workers(GPU, 96, 4, eager=True), _stream(batch, 24, 128, 0.5)
+    streamed = RlJob("30B-A3B", rollout, Workers(GPU, 32, 4), batch, ("ref",), stream=stream)
+    yield _row("30B-A3B-8k streamed, 96:32", ("step", "gen", "ref", "update"), (282.75, 22.06, 50.05, 206.63), streamed)
 
-def _tool_rows() -> list[Row]:
+    batch, both, half = _math(cap=10), Workers(GPU, 16), Workers(GPU, 8)
+    yield _row("7B-10k colocated, 16", _ASYNC, (484.623, 52.939, 430.263), RlJob("7B", both, both, batch, ()))
+    streamed = RlJob("7B", half, half, batch, (), stream=_stream(batch, half.copies, 128, 0.5))
+    yield _row("7B-10k streamed, 8:8", _ASYNC, (489.953, 52.622, 435.874), streamed)
+
     batch = Batch(64, 16, 4, PROMPT_TOKENS, Lognormal(16384, *TOOLS), TURNS, TOOL_S)
     both, half = Workers(GPU, 32, 4), Workers(GPU, 16, 4)
+    yield _row("7B-16k tools colocated, 32", _SYNC, (375.47, 228.03, 35.19, 111.84), RlJob("7B", both, both, batch))
     streamed = RlJob("7B", half, half, batch, (), stream=_stream(batch, half.copies, 16, 1.0))
-    return [
-        Row("7B-16k tools colocated, 32", GPU, _named(_SYNC, (375.47, 228.03, 35.19, 111.84)), RlJob("7B", both, both, batch)),
-        Row("7B-16k tools streamed, 16:16", GPU, _named(_ASYNC, (221.36, 40.59, 179.58)), streamed),
-    ]
+    yield _row("7B-16k tools streamed, 16:16", _ASYNC, (221.36, 40.59, 179.58), streamed)
 
 
 TABLE = Table(
     "verl",
     "verl-project/verl, verl/experimental/fully_async_policy/README.md at 0351589fc034",
-    (*_dapo_rows(), *_mixture_rows(), *_validated_rows(), *_tool_rows()),
+    (*_rows(),),
     (
         NotCovered(59, "total times of 50 to 400 steps", "sums of the steps above, with validations of unstated size"),
         NotCovered(2, "validation of 7B-10k", "the number of responses is not printed"),

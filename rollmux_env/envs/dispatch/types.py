@@ -15,7 +15,7 @@ from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.network import refuse_network
 from rollmux_env.keys.queue import refuse_queue_keys
-from rollmux_env.timing.migration import Migration
+from rollmux_env.timing.tail import Migration
 
 MOST_NODES = 61
 THRESHOLD = 5  # what comes next for a rollout that is not past it; else a phase of `rollmux_env.kernel.dispatch.rows`

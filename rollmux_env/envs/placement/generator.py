@@ -15,12 +15,12 @@ from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
+from rollmux_env.portable import uniform
 from rollmux_env.scenario import Scenario
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import describe, not_one_of
 from rollmux_env.workloads import WorkloadOptions, make_workload
 from rollmux_env.workloads.catalogue import PHASES_S, make_job, memory_gb, paper_cluster
-from rollmux_env.workloads.draws import uniform
 from rollmux_env.workloads.production import OPTIONS as PRODUCTION_OPTIONS
 from rollmux_env.workloads.production import TYPE_COUNTS, draw_production, production_cluster
 from rollmux_env.workloads.profiles import JOBS, NAMES, draw_profile, draw_times

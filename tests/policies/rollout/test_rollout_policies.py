@@ -17,8 +17,8 @@ from rollmux_env.rollout.job import JobRollouts, Rollout, play
 from rollmux_env.rollout.profile import rollout_profiles
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.lengths import Lognormal
-from rollmux_env.timing.migration import Migration
 from rollmux_env.timing.replica import ReplicaTiming
+from rollmux_env.timing.tail import Migration
 
 TIMINGS = {
     1: ReplicaTiming(0.008, 0.006, 2e-8, 1e-4, 1e-4, 1e-9, 0.01, 200_000),

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from policies.allocation import make_allocator
-from rollmux_env.bench.allocations import (
+from policies.commands.bench import makers
+from rollmux_env.bench.suites.areal_hex import (
+    AGAINST,
+    ALL_H800,
+    CASES,
     CHEAPER,
     GAIN,
     GAP,
+    H20,
+    H800,
     PLANNER,
     PRICE,
     RATE,
+    SUITE,
     AllocationCase,
     GapCase,
     allocation_rows,
     columns,
 )
-from rollmux_env.bench.suites.areal_hex import AGAINST, ALL_H800, CASES, H20, H800, SUITE
 from rollmux_env.timing.allocation import Budget, usd_per_hour
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.work import Work
@@ -49,7 +54,7 @@ def test_gains_are_ratios_of_throughput_and_of_dollars() -> None:
     work = Work(SHAPES["1.5B"], 256)
     rows = {"hex": ("hex", Budget({H800: 4, H20: 4})), ALL_H800: ("exhaustive", Budget({H800: 5}))}
     cases = (AllocationCase("one", work, rows, (ALL_H800,)), GapCase("two", (work,), Budget({H800: 2, H20: 2})))
-    measured = {(row.case, row.policy): row.figures for row in allocation_rows(cases, AGAINST, make_allocator)}
+    measured = {(row.case, row.policy): row.figures for row in allocation_rows(cases, AGAINST, (), False, makers())}
     assert all(list(figures) == [column.heading for column in columns(AGAINST)] for figures in measured.values())
     mixed, alone = (
         {heading: mean.mean for heading, mean in measured["one", row].items() if mean is not None} for row in ("hex", ALL_H800)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from policies.network import make_network
-from rollmux_env.bench.fabric import COLUMNS, LATE, PER_CLUSTER, PER_FABRIC, SECONDS, SWITCHES, fabric_rows
+from policies.commands.bench import makers
 from rollmux_env.bench.suite import SuiteRow
-from rollmux_env.bench.suites import FABRIC, fabric
+from rollmux_env.bench.suites import SUITES, fabric
+from rollmux_env.bench.suites.fabric import COLUMNS, LATE, PER_CLUSTER, PER_FABRIC, SECONDS, SWITCHES, fabric_rows
 from tests.conftest import Command
 
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, SuiteRow]:
     """The largest mixture of experts."""
-    return {row.policy: row for row in fabric_rows(fabric.CASES[-1:], [0], True, make_network)}
+    return {row.policy: row for row in fabric_rows(fabric.CASES[-1:], [0], True, makers())}
 
 
 def figure(row: SuiteRow, heading: str) -> float:
@@ -47,8 +49,8 @@ def test_fewer_uplinks_are_never_faster(rows: dict[str, SuiteRow]) -> None:
 
 
 def test_the_command_prints_it_and_takes_no_policies(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fabric, "CASES", fabric.CASES[:1])
-    status, printed, _ = command("bench", "--suite", FABRIC, "--quick", "--format", "json")
+    monkeypatch.setitem(SUITES, "fabric", replace(fabric.SUITE, measure=partial(fabric_rows, fabric.CASES[:1])))
+    status, printed, _ = command("bench", "--suite", "fabric", "--quick", "--format", "json")
     assert status == 0 and [row["policy"] for row in json.loads(printed)["rows"]] == [arm.name for arm in fabric.CASES[0].arms]
-    status, _, said = command("bench", "--suite", FABRIC, "-p", "solo")
+    status, _, said = command("bench", "--suite", "fabric", "-p", "solo")
     assert status == 2 and "compares network policies" in said and said.count("\n") == 1

@@ -8,8 +8,7 @@ from statistics import median
 
 import pytest
 
-from rollmux_env.bench.fidelity import CONSTANT, SECONDS, fidelity_rows, figures
-from rollmux_env.bench.suites.fidelity import SUITE, TABLES
+from rollmux_env.bench.suites.fidelity import CONSTANT, SECONDS, SUITE, TABLES, fidelity_rows, figures
 from rollmux_env.bench.tables import nemo_rl, rollmux, verl
 from rollmux_env.bench.tables.table import Table
 from rollmux_env.timing.calibration import CALIBRATIONS, PHYSICAL, Calibration
@@ -84,7 +83,7 @@ def test_the_summary_is_of_the_rows_above_it() -> None:
 @pytest.mark.parametrize("calibration", CALIBRATIONS.values(), ids=CALIBRATIONS)
 @pytest.mark.parametrize("table", TABLES, ids=[table.name for table in TABLES])
 def test_the_largest_published_seconds_of_a_phase_are_below_the_bound(table: Table, calibration: Calibration) -> None:
-    rows = [row for row in table.rows if row.job.shape.experts == 1]  # mixtures wait for messages that nobody models
+    rows = [row for row in table.rows if row.job.transformer.experts == 1]  # mixtures wait for messages that nobody models
     for phase in {phase for row in rows for phase in row.seconds}:
         row = max((row for row in rows if phase in row.seconds), key=lambda row: row.seconds[phase])
         assert row.seconds[phase] <= bound_s(row.job_for(calibration), calibration)[phase], row.name

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from policies.dispatch import make_dispatch
-from policies.registry import make_policy
+from policies.commands.bench import makers
 from policies.rollout import make_rollout, migrating
 from rollmux_env.bench.rollouts import (
     AT,
@@ -17,7 +16,6 @@ from rollmux_env.bench.rollouts import (
     GAIN,
     OVER_BEST,
     SECONDS,
-    Makers,
     RolloutCase,
     pair_s,
     rollout_rows,
@@ -32,7 +30,7 @@ from rollmux_env.rollout.job import JobRollouts, Rollout
 from rollmux_env.rollout.setting import setting_of
 from rollmux_env.workloads import WorkloadOptions, make_workload
 
-MAKERS = Makers(make_policy, make_dispatch, make_rollout, migrating)
+MAKERS = makers()
 
 
 def test_every_figure_of_the_papers_has_its_cell_and_every_policy_can_be_made() -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from rollmux_env.bench.streams import drifting, sampled, with_actual, with_drift, with_staleness, workload
+from rollmux_env.bench.streams import asynchronous, drifting, sampled, with_actual, with_drift, workload
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.timing.drift import FACTORS, drift
@@ -31,20 +31,20 @@ def test_only_what_is_named_changes() -> None:
 
 
 def test_a_law_for_both_phases() -> None:
-    changed = with_actual(STREAM, 0.6, 0.25, cap=False)
+    changed = with_actual(STREAM, 0.6, 0.25)
     for job in changed.jobs:
         for phase in (job.rollout, job.training):
             assert phase.actual is not None
-            assert (phase.actual.mean_fraction, phase.actual.cv, phase.actual.cap) == (0.6, 0.25, False)
+            assert (phase.actual.mean_fraction, phase.actual.cv, phase.actual.cap) == (0.6, 0.25, True)
 
 
 def test_every_job_gets_the_staleness_and_a_sync_and_does_the_same_iterations() -> None:
-    changed = with_staleness(STREAM, 2, 0.5)
+    changed = asynchronous("production", 2, 0, jobs=12)
     for before, after in zip(STREAM.jobs, changed.jobs, strict=True):
         assert (after.staleness, after.iterations) == (2, before.iterations)
-        assert after.sync_s == pytest.approx(before.solo_s / 2, abs=1e-3)
+        assert after.sync_s == pytest.approx(before.solo_s / 5, abs=1e-3)
         assert after.solo_s == pytest.approx(
-            max(before.rollout.worst_case_s, before.training.worst_case_s, before.solo_s / 2), 1e-3
+            max(before.rollout.worst_case_s, before.training.worst_case_s, before.solo_s / 5), 1e-3
         )
 
 
@@ -77,14 +77,10 @@ def test_every_job_draws_its_template() -> None:
     assert all(job.drift == () for job in with_drift(changed, "none", 3).jobs)
 
 
-def test_sizes_are_passed_where_ids_do_not_tell() -> None:
+def test_the_size_of_a_model_is_read_off_the_id() -> None:
     renamed = STREAM.model_copy(update={"jobs": (STREAM.jobs[0].model_copy(update={"id": "mine"}),)})
-    seed = next(seed for seed in range(20) if with_drift(renamed, "increasing", seed, {"mine": 32}).jobs[0].drift)
-    own = with_drift(renamed, "increasing", seed, billions={"mine": 32}).jobs[0].drift
-    assert own in [drift("increasing", factor, 32) for factor in FACTORS]
-    for sizes in (None, {"7B-8k-001": 7}):
-        with pytest.raises(InputError, match=r"^drift: job mine: the size of its model is not known$"):
-            with_drift(renamed, "increasing", 0, billions=sizes)
+    with pytest.raises(InputError, match=r"^drift: job mine: the size of its model is not known$"):
+        with_drift(renamed, "increasing", 0)
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -16,7 +16,7 @@ from rollmux_env.bench.suite import Case, Suite, SuiteRow, best_cases, suite_row
 from rollmux_env.bench.suites import SUITES
 
 
-@pytest.fixture(params=list(SUITES))
+@pytest.fixture(params=[name for name, suite in SUITES.items() if suite.cases])
 def suite(request: pytest.FixtureRequest) -> Suite:
     return SUITES[request.param]
 

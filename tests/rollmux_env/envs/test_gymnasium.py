@@ -16,7 +16,7 @@ import rollmux_env  # noqa: F401 (registers)
 from rollmux_env.envs.placement.generator import Fixed, Workload
 from rollmux_env.envs.placement.stream import stream_of
 from rollmux_env.errors import InputError
-from rollmux_env.held_out import FIRST_DRAWN_SEED
+from rollmux_env.portable import FIRST_DRAWN_SEED
 from tests.rollmux_env.envs.playing import bytes_of
 
 ID = "RollMux/Placement-v0"

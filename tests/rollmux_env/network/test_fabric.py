@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollmux_env.errors import InputError
-from rollmux_env.network.fabric import Circuits, Fabric, circuits_for, demand_between, no_circuits, routes, traffic_s
+from rollmux_env.network import fabric as fabrics
+from rollmux_env.network.fabric import Circuits, Fabric, circuits_for, demand_between, fabric_usd, no_circuits, routes, traffic_s
 from rollmux_env.network.fairness import fair_rates
-from rollmux_env.network.prices import Prices, fabric_usd
 from rollmux_env.network.traffic import Traffic
 from tests.oracle.draw import examples
 
@@ -86,14 +86,13 @@ def test_no_leaf_has_more_circuits_than_ports_and_no_link_carries_too_much(drawn
     assert (loads <= capacity * (1 + 1e-9)).all() and (rates[paths[:, 0] >= 0] > 0).all()
 
 
-def test_prices_by_hand() -> None:
-    prices = Prices(switch_port=7, transceiver=5, copper=1, optical_port=3, radix=4)
-    access, uplink = 16 * (7 + 1), 7 + (7 + 2 * 5)
-    assert fabric_usd(small(), prices) == access + 16 * uplink
-    assert fabric_usd(small(uplinks=1, optical=3), prices) == access + 4 * uplink + 12 * (7 + 5 + 3)
-    two_layers = Prices(switch_port=7, transceiver=5, copper=1, optical_port=3, radix=2)
-    assert fabric_usd(small(), two_layers) == access + 16 * (7 + 2 * (7 + 2 * 5) + 7)
-    assert fabric_usd(small(gpus=4), prices) == 4 * (7 + 1), "one leaf has nothing above it"
+def test_prices_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    access, uplink = 16 * (700 + 150), 700 + (700 + 2 * 500)
+    assert fabric_usd(small()) == access + 16 * uplink
+    assert fabric_usd(small(uplinks=1, optical=3)) == access + 4 * uplink + 12 * (700 + 500 + 500)
+    assert fabric_usd(small(gpus=4)) == 4 * (700 + 150), "one leaf has nothing above it"
+    monkeypatch.setattr(fabrics, "RADIX", 2)
+    assert fabric_usd(small()) == access + 16 * (700 + 2 * (700 + 2 * 500) + 700), "two layers"
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,7 @@ from rollmux_env.replay.metrics import metrics
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.scheduler.view import GroupView, MemberView, WaitingPhase
-from rollmux_env.timing.migration import Migration
-from rollmux_env.timing.tail import TailModel
+from rollmux_env.timing.tail import Migration, TailModel
 from tests.oracle import draw
 from tests.oracle.draw import examples
 

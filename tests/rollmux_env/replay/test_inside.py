@@ -16,7 +16,7 @@ from rollmux_env.replay.sampling import Durations
 from rollmux_env.rollout.profile import KEPT, rollout_profiles
 from rollmux_env.rollout.setting import setting_of
 from rollmux_env.scenario import Scenario, parse_scenario
-from rollmux_env.timing.migration import Migration
+from rollmux_env.timing.tail import Migration
 
 ITERATIONS = 20
 LENGTHS = {"cap": 8192, "batch": 64, "prompt_tokens": 512, "published": "7B-8k"}

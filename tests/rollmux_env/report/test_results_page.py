@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Group
 from rich.text import Text
 
+from rollmux_env.report.folder import results_page
 from rollmux_env.report.html import to_html
-from rollmux_env.report.results_page import results_page
 from rollmux_env.report.tables import heading, make_table
 from tests.chromium import Browser, Tab, needs_chromium
 from tests.conftest import Command

@@ -40,16 +40,13 @@ def test_factors_scale_the_gain_and_decreasing_undoes_increasing(billions: int) 
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_any_number_of_iterations_gives_entries_in_order_after_the_first(template: Any) -> None:
-    for iterations in (1, 2, 3, 21, 22, 23, 24, 88, 5000):
-        at = [entry.iteration for entry in drift(template, 1.5, 32, iterations)]
-        assert at == sorted(set(at))
-        assert all(0 < k < iterations for k in at)
+def test_entries_are_in_order_after_the_first_iteration(template: Any) -> None:
+    at = [entry.iteration for entry in drift(template, 1.5, 32)]
+    assert at == sorted(set(at))
+    assert all(0 < k < 88 for k in at)
 
 
-@pytest.mark.parametrize(
-    "bad", [("up", 1.0, 7, 88), ("none", 0.0, 7, 88), ("none", float("nan"), 7, 88), ("none", 1.0, 0, 88), ("none", 1.0, 7, 0)]
-)
+@pytest.mark.parametrize("bad", [("up", 1.0, 7), ("none", 0.0, 7), ("none", float("nan"), 7), ("none", 1.0, 0)])
 def test_what_cannot_be_is_refused(bad: Any) -> None:
     with pytest.raises(InputError, match=r"^drift "):
         drift(*bad)

@@ -15,9 +15,8 @@ from rollmux_env.reading import read_mapping
 from rollmux_env.scenario import Scenario, load_scenario, parse_scenario
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.parallel import Nodes, parallelisms
 from rollmux_env.timing.replica import replica_timing
-from rollmux_env.timing.shapes import ShapesOf, shapes_of
+from rollmux_env.timing.shapes import Nodes, ShapesOf, parallelisms, shapes_of
 from tests.conftest import Command
 
 FILE = Path(__file__).parents[3] / "examples" / "models.yaml"

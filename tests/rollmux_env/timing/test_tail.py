@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from rollmux_env.errors import InputError
-from rollmux_env.timing.migration import Migration
-from rollmux_env.timing.tail import TailModel
+from rollmux_env.timing.tail import Migration, TailModel
 
 
 def sampled(model: TailModel, at: float, rollouts: int = 400) -> float:

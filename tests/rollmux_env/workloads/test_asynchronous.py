@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollmux_env.workloads import make_workload
-from rollmux_env.workloads.asynchronous import STALENESS
+from rollmux_env.workloads.draws import STALENESS
 from rollmux_env.workloads.options import WorkloadOptions
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rollmux_env.errors import InvariantError
 from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.scheduler.shares import Shares, kept_parts
-from rollmux_env.timing.migration import Migration
+from rollmux_env.timing.tail import Migration
 from runtime.compare import compare
 from runtime.journal.facts import Span
 from runtime.journal.invariants import check_run

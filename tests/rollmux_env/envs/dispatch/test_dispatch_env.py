@@ -30,9 +30,9 @@ from rollmux_env.envs.dispatch.reward import Work
 from rollmux_env.envs.dispatch.step import follow_round_robin
 from rollmux_env.envs.dispatch.types import Group
 from rollmux_env.errors import InputError
-from rollmux_env.held_out import FIRST_DRAWN_SEED
 from rollmux_env.kernel.dispatch.rows import WAITS
 from rollmux_env.keys.phases import Switch
+from rollmux_env.portable import FIRST_DRAWN_SEED
 from tests.rollmux_env.envs.dispatch.playing import ROOM, TAILS, loaded, replayed, spans_of, with_room
 from tests.rollmux_env.envs.playing import at_random_of, bytes_of, check_scalar
 

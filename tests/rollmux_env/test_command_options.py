@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
-from rollmux_env.keys.values import parse_pairs, parse_value
 
 
 def test_the_last_pair_of_a_key_counts() -> None:

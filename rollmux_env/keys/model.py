@@ -1,4 +1,4 @@
-"""The model and the responses of a job in a scenario file, and what they amount to on the cluster's GPUs.
+"""Keys of the model and the responses of a job in scenario files, and what they amount to on the cluster's GPUs.
 
 `rollmux_env.timing.filling` reads `Model` and `Lengths` and fills in `Timing`.
 """
