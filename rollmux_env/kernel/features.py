@@ -222,7 +222,7 @@ def cluster_features(view: View, first_s: float, consolidate: bool, out: Out) ->
     aged_s = 0.0
     rollout_load = 0.0
     training_load = 0.0
-    for k in range(view.order.shape[0]):
+    for k in range(len(view.order)):
         group = view.groups[view.order[k]]
         for i in range(group.n_members):
             job = view.jobs[group.members[i]]
@@ -239,7 +239,7 @@ def cluster_features(view: View, first_s: float, consolidate: bool, out: Out) ->
     out[CONSOLIDATES] = 1.0 if consolidate else 0.0
     out[RUNNING] = squash(running, 16.0)
     out[WAITING] = squash(clock.waiting, 16.0)
-    out[GROUPS] = squash(view.order.shape[0], 16.0)
+    out[GROUPS] = squash(len(view.order), 16.0)
     out[PROVISIONED_ROLLOUT] = _provisioned(clock.nodes, ROLLOUT, limits)
     out[PROVISIONED_TRAINING] = _provisioned(clock.nodes, TRAINING, limits)
     out[CLUSTER_PACKING] = share(usd, alone_usd)
@@ -254,7 +254,7 @@ def _provisioned(nodes: Ints, side: int, limits: Limits) -> float:
     """Nodes on one side, over the most that there can be of the pools that they are of."""
     count = 0
     most = 0.0
-    for p in range(nodes.shape[0]):
+    for p in range(len(nodes)):
         if nodes[p, side] > 0:
             count += nodes[p, side]
             most += limits.pools[p].nodes_max
@@ -366,7 +366,7 @@ def candidate_features(view: View, job: int, place: Records, shared: Records, ou
         n_nodes += g.n_nodes
         at = 0
         for v in range(g.n_nodes):
-            if at < place.nodes.shape[0] and place.nodes[at] == g.node_number[v]:
+            if at < len(place.nodes) and place.nodes[at] == g.node_number[v]:
                 at += 1
                 node_gb = max(node_gb, g.node_gb[v] + asks.rollout_gb)
                 node_load = max(node_load, g.node_load_s[v] + asks.rollout_s)

@@ -113,7 +113,7 @@ def _beats(kind: int, one: Way, other: Way) -> bool:
 @compiled(arrays=False)
 def _is_beaten(jobs: Records, limits: Limits, columns: Columns, known: tuple[int, int], kind: int, way: Way) -> bool:
     """Whether a column of a range, which ends where they are counted and no longer written, makes a way useless."""
-    k, end = known[0], min(known[1], columns.period_s.shape[0])
+    k, end = known[0], min(known[1], len(columns.period_s))
     while k < end and not _beats(kind, _way(jobs, limits, columns, k), way):
         k += 1
     return bool(k < end)
@@ -123,7 +123,7 @@ def _is_beaten(jobs: Records, limits: Limits, columns: Columns, known: tuple[int
 def _keep(jobs: Records, limits: Limits, columns: Columns, known: tuple[int, int], kind: int, way: Way) -> int:
     """Drop the columns of a range that a way beats, and make room for it behind them; returns the range's new end."""
     at, end = known
-    if end > columns.period_s.shape[0]:
+    if end > len(columns.period_s):
         return end + 1
     left = at
     for k in range(at, end):
@@ -139,11 +139,11 @@ def _keep(jobs: Records, limits: Limits, columns: Columns, known: tuple[int, int
 @compiled(arrays=False)
 def _write(columns: Columns, row: int, members: Ints, way: Way) -> None:
     """Write a column, if there is such a row."""
-    if row >= columns.period_s.shape[0]:
+    if row >= len(columns.period_s):
         return
     columns.nodes[row, 0], columns.nodes[row, 1], columns.period_s[row] = way.rollout_nodes, way.training_nodes, way.period_s
     for i in range(columns.members.shape[1]):
-        columns.members[row, i] = members[i] if i < members.shape[0] else -1
+        columns.members[row, i] = members[i] if i < len(members) else -1
 
 
 @compiled(arrays=False)
@@ -161,7 +161,7 @@ def group_columns(
         The new end; where the arrays end, the rest are counted and not written. And whether the group may be feasible: it is not
         looked at where nothing could come of it.
     """
-    n = members.shape[0]
+    n = len(members)
     kind, most_usd = wanted
     lead = jobs[members[0]]
     rollout, training = limits.pools[lead.rollout_pool], limits.pools[lead.training_pool]
@@ -230,7 +230,7 @@ def group_columns(
                 r += 1
         larger = np.iinfo(np.int64).max
         for i in range(n):
-            for k in range(jobs[0].rescale_nodes.shape[0]):
+            for k in range(len(jobs[0].rescale_nodes)):
                 if jobs[members[i]].rescale_nodes[k] > t:
                     larger = min(larger, jobs[members[i]].rescale_nodes[k])
                     break
@@ -261,8 +261,8 @@ def enumerate_groups(
         Negative: there was more to look at than is wanted.
     """
     tries = 0
-    rows = columns.members.shape[0]
-    n_jobs = choices.starts.shape[0] - 1
+    rows = len(columns.members)
+    n_jobs = len(choices.starts) - 1
     following = np.zeros(size_max + 2, np.int64)  # which job may come next behind so many members
     following[1] = 1
     alone_usd = np.zeros(size_max + 1)
@@ -283,7 +283,7 @@ def enumerate_groups(
             most_usd = alone_usd[size] if wanted.kind == CHEAPEST and size > 1 else np.inf
             for parent in range(begins[size - 1], begins[size]):
                 for k in range(choices.starts[job], choices.starts[job + 1]):
-                    if top == tuples.shape[0]:
+                    if top == len(tuples):
                         smaller, tuples = tuples, np.zeros((2 * top, size_max), np.int64)
                         for row in range(top):  # by hand: what numba has to say of shapes that differ takes seconds to compile
                             _copy(smaller[row], tuples[row], size_max)

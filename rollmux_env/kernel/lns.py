@@ -90,7 +90,7 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
     """
     jobs, groups, limits, usd, version = view.jobs, view.groups, view.limits, search.usd, search.version
     n_jobs = facts.n_jobs
-    for group in range(facts.rollout_nodes.shape[0]):
+    for group in range(len(facts.rollout_nodes)):
         changed(view, facts, group, search)
     if newcomer != NOWHERE and insert(view, facts, newcomer, 0.0, rng, search) == 0:
         return np.nan
@@ -102,14 +102,14 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
     was_training = np.empty(n_jobs, np.int64)
     was_usd = np.empty_like(usd)
     was_version = np.empty_like(version)
-    counted = np.empty((limits.pools.shape[0], 2), np.int64)
+    counted = np.empty((len(limits.pools), 2), np.int64)
     looked = 0
     while looked < budget:
         looked += 1
         count = _choose(jobs, groups, facts, rng, picked, chosen)
         if count == 0:
             continue
-        for group in range(usd.shape[0]):
+        for group in range(len(usd)):
             was_usd[group], was_version[group] = usd[group], version[group]
         for k in range(count):
             job = picked[k]
@@ -141,6 +141,6 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
         for k in range(count - 1, -1, -1):
             groups[was[k].group].training_nodes = was_training[k]
             put_back(jobs, groups, picked[k], was[k])
-        for group in range(usd.shape[0]):
+        for group in range(len(usd)):
             usd[group], version[group] = was_usd[group], was_version[group]
     return float(began - now)

@@ -11,22 +11,12 @@ import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.lns_insert import may_join
-from rollmux_env.kernel.pools import nodes_usd, own_usd
-from rollmux_env.kernel.tables import Ints, Limits, Records, View
+from rollmux_env.kernel.pools import dearness
+from rollmux_env.kernel.tables import Ints, View
 
 _ROUND = 3  # groups that are compared; the dearest of them is taken
 _TRIES = 8  # draws for every group that is wanted
 _SHARE = 3  # a third at most for groups that have changed, and for those that a newcomer could join
-
-
-@compiled(arrays=False)
-def dearness(jobs: Records, group: Records, limits: Limits) -> float:
-    """The price of a group's nodes over that of its members' own nodes; the group is a record."""
-    own = 0.0
-    for i in range(group.n_members):
-        own += own_usd(jobs[group.members[i]], limits)
-    usd = nodes_usd(group, group.n_nodes, group.training_nodes, limits)
-    return float(usd / own if own > 0.0 else 0.0)
 
 
 @compiled
@@ -41,7 +31,7 @@ def choose_part(view: View, newcomer: int, host: int, rng: np.random.Generator, 
         How many.
     """
     jobs, groups, order, limits = view.jobs, view.groups, view.order, view.limits
-    n, most = order.shape[0], out.shape[0]
+    n, most = len(order), len(out)
     chosen = np.zeros(n, np.bool_)
     count = 0
     for k in range(n):

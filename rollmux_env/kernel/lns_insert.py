@@ -183,14 +183,14 @@ def _look(view: View, facts: Regrouping, job: int, group: int, search: Search) -
     place, rows = search.places[job, group], search.rows
     count = enumerate_candidates(view, job, view.jobs[job].rollout_nodes > _ALL_PINS, False, rows)
     place.looked, place.usd = count, np.inf
-    for k in range(min(count, rows.shape[0])):
+    for k in range(min(count, len(rows))):
         row = rows[k]
         if row.group != group or row.reason != FEASIBLE:
             continue
         more = group_usd(view, facts, group, job, row, row.period_s) - search.usd[group]
         if more < place.usd - _TIE_USD:
             place.usd, place.new_nodes = more, row.new_nodes
-            for v in range(row.nodes.shape[0]):
+            for v in range(len(row.nodes)):
                 place.nodes[v] = row.nodes[v]
 
 
@@ -212,7 +212,7 @@ def _best_place(
     room = max(0, int(min(float(job.rollout_nodes), pool.nodes_max - nodes_of_pool(view.clock.nodes, job.rollout_pool))))
     best_group = NOWHERE
     looked = 0
-    for group in range(version.shape[0]):
+    for group in range(len(version)):
         if version[group] == EMPTY:
             continue
         looked += 1
@@ -246,7 +246,7 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
     """
     jobs, groups, limits, version = view.jobs, view.groups, view.limits, search.version
     home = facts.homes[job].group
-    used = np.zeros((limits.pools.shape[0], 2), np.int64)
+    used = np.zeros((len(limits.pools), 2), np.int64)
     if not is_unlimited(limits):
         nodes_in_use(jobs, groups, facts, used)
     looked = 0
@@ -258,8 +258,8 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
         at_home = jobs[shape_row(jobs[job], job, facts.homes[job].of_shape)]
         left_usd = rollout_usd(at_home, limits) * at_home.rollout_nodes * facts.migration_h
         best, best_group = search.places[job, home].usd - left_usd, home
-    empty = facts.rollout_nodes.shape[0]
-    while empty < version.shape[0] and version[empty] != EMPTY:
+    empty = len(facts.rollout_nodes)
+    while empty < len(version) and version[empty] != EMPTY:
         empty += 1
     there = View(jobs, groups, np.empty(1, np.int64), limits, Clock(view.clock.now_s, used, view.clock.waiting))
     for shape in range(1 + jobs[job].more_shapes):
@@ -271,7 +271,7 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
         if group != NOWHERE:
             best_group, best_row = group, row
         wanted, training = jobs[row].rollout_nodes, jobs[row].training_nodes
-        if empty < version.shape[0] and keeps_alone(jobs[row]) and has_room(jobs[row], wanted, training, limits, there.clock):
+        if empty < len(version) and keeps_alone(jobs[row]) and has_room(jobs[row], wanted, training, limits, there.clock):
             looked += 1
             hours, worth = job_worth(jobs, facts, row, empty, jobs[row].alone_s)
             usd = hours * own_usd(jobs[row], limits) - worth

@@ -129,7 +129,7 @@ def nodes_left(jobs: Records, groups: Records, facts: Regrouping, out: Ints) -> 
     Args:
         out: (P, 2) of each pool and side; added to.
     """
-    for group in range(facts.rollout_nodes.shape[0]):
+    for group in range(len(facts.rollout_nodes)):
         rollout, training = groups[group].rollout_pool, groups[group].training_pool
         out[rollout, ROLLOUT] += facts.rollout_nodes[group]
         out[training, TRAINING] += facts.training_nodes[group]
@@ -161,11 +161,11 @@ def _counted(jobs: Records, groups: Records, facts: Regrouping, group: int, end:
 @compiled(arrays=False)
 def nodes_in_use(jobs: Records, groups: Records, facts: Regrouping, out: Ints) -> None:
     """Write (P, 2) the nodes provisioned while the moves' pauses last: those of the groups, left ones, and held ones."""
-    for p in range(out.shape[0]):
+    for p in range(len(out)):
         for side in range(out.shape[1]):
             out[p, side] = facts.reserved[p, side]
     nodes_left(jobs, groups, facts, out)
-    for group in range(groups.shape[0]):
+    for group in range(len(groups)):
         if groups[group].n_members > 0:
             out[groups[group].rollout_pool, ROLLOUT] += groups[group].n_nodes
             out[groups[group].training_pool, TRAINING] += groups[group].training_nodes

@@ -26,11 +26,23 @@ def keeps_alone(job: Records) -> bool:
 
 
 @compiled(arrays=False)
+def cycle_s(job: Records, rollout_s: float, training_s: float, sync_s: float) -> float:
+    """Seconds of an iteration of a job, a record, that has its nodes for itself, with such phases."""
+    return float(own_period(rollout_s, training_s, sync_s, job.staleness))
+
+
+@compiled(arrays=False)
+def one_after_the_other(job: Records) -> bool:
+    """Whether a job, a record, is on-policy: it runs one phase at a time."""
+    return bool(job.staleness == 0.0)
+
+
+@compiled(arrays=False)
 def training_seconds(jobs: Records, job: int, nodes: int) -> float:
     """Worst-case training seconds of a job row on a pool of `nodes` training nodes."""
     j = jobs[job]
     seconds = j.training_s
-    for k in range(j.rescale_nodes.shape[0]):
+    for k in range(len(j.rescale_nodes)):
         if j.rescale_nodes[k] > nodes:
             break
         seconds = j.rescale_s[k]
@@ -185,7 +197,7 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
         training_gb += j.training_gb
         training_device_gb += j.training_device_gb
         cycle = max(cycle, j.alone_s)
-        placed_cycle = max(placed_cycle, own_period(j.placed_rollout_s, j.placed_training_s, j.placed_sync_s, j.staleness))
+        placed_cycle = max(placed_cycle, cycle_s(j, j.placed_rollout_s, j.placed_training_s, j.placed_sync_s))
         limit = min(limit, j.limit_s)
         warm = max(warm, max(j.rollout_warm_s, j.training_warm_s))
         if j.n_pins > 1 or j.placed_sync_s > 0.0:
@@ -296,7 +308,7 @@ def wear(jobs: Records, job: int, shape: int) -> None:
     j.training_pool = other.training_pool
     j.rollout_nodes = other.rollout_nodes
     j.training_nodes = other.training_nodes
-    for k in range(j.rescale_nodes.shape[0]):
+    for k in range(len(j.rescale_nodes)):
         j.rescale_nodes[k] = other.rescale_nodes[k]
         j.rescale_s[k] = other.rescale_s[k]
     j.of_shape = shape

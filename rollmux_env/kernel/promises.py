@@ -79,7 +79,7 @@ def promise(view: View, rows: int, observed: bool, pause_s: float) -> None:
         pause_s: of a move.
     """
     jobs, groups, now_s = view.jobs, view.groups, view.clock.now_s
-    for position in range(view.order.shape[0]):
+    for position in range(len(view.order)):
         g = groups[view.order[position]]
         for i in range(g.n_members):
             j = jobs[g.members[i]]

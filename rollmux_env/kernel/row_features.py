@@ -65,7 +65,7 @@ def move_features(view: View, known_stays: bool, unit_usd: float, work_usd: floa
         unit_usd: mean price of the running jobs' own nodes, $/h. work_usd: worth of a work-hour, $.
         choice: a record of `rollmux_env.kernel.neighbourhood.table.choice_type`.
     """
-    for k in range(out.shape[0]):
+    for k in range(len(out)):
         out[k] = 0.0
     out[IS_ROW] = 1.0
     if choice.n_moves == 0:
@@ -100,5 +100,5 @@ def move_features(view: View, known_stays: bool, unit_usd: float, work_usd: floa
     out[_ROLLOUT_NODES] = squash(job.rollout_nodes, 4.0)
     left_s = max(0.0, departure_s(view.jobs, view.groups, row) - view.clock.now_s)
     out[_REMAINING] = squash(left_s / 3600.0, 24.0) if known_stays else 0.0
-    if out.shape[0] > _ROWS:
+    if len(out) > _ROWS:
         shape_features(view, shape_row(job, row, choice.of_shape[0]), out, _ROWS)

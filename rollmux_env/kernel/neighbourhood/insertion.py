@@ -6,19 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from rollmux_env.kernel.candidates import complete, next_subset, period_with
+from rollmux_env.kernel.candidates import bar_nodes, next_period
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import (
     entry_limit,
     keeps_alone,
     refresh,
-    rollout_memory_fits,
     shape_row,
     training_memory_fits,
     training_seconds,
 )
 from rollmux_env.kernel.pools import has_room, is_same
-from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, Ints, Limits, Records, View
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, Limits, Records, View
 from rollmux_env.kernel.valuation import N_VALUES, Valuation, net_usd, value_group, value_members
 
 _TIE_USD = 1e-9
@@ -34,16 +33,6 @@ def place_type(nodes: int) -> np.dtype[Any]:
     floats = [("period_s", "f8"), ("usd", "f8"), ("more", "f8", (N_VALUES,))]
     ints = [(name, "i8") for name in ("ok", "breaks", "of_shape", "new_nodes")]
     return np.dtype([*ints, ("nodes", "i8", (nodes,)), *floats])
-
-
-@compiled(arrays=False)
-def _loads_fit(group: Records, job: Records, limits: Limits, chosen: Ints, size: int, limit: float) -> bool:
-    for k in range(size):
-        if not rollout_memory_fits(group, chosen[k], job, limits):
-            return False
-        if group.node_load_s[chosen[k]] + job.rollout_s > limit:
-            return False
-    return True
 
 
 @compiled(arrays=False)
@@ -83,46 +72,34 @@ def best_place(view: View, valuation: Valuation, group: int, job: int, barred: i
 def _look(view: View, valuation: Valuation, group: int, job: int, before: Floats, best: Records) -> None:
     """Look at the places in a group of the job, or the shape of one, in a row, and keep what costs less than `best`."""
     g, j = view.groups[group], view.jobs[job]
-    limits, terms, place = view.limits, valuation.terms[0], valuation.place[0]
+    place, values, subsets = valuation.place[0], valuation.values, valuation.subsets
     training_s = training_seconds(view.jobs, job, g.training_nodes)
     limit = entry_limit(view.jobs, j, g, 0) * (1.0 + TOLERANCE)  # who runs enters nowhere warm
-    longest = limit if terms.shield == 1 else np.inf
+    longest = limit if valuation.terms[0].shield == 1 else np.inf
     if max(g.period_s, g.training_load_s + training_s) > longest:
         return
-    n_nodes, n = g.n_nodes, j.rollout_nodes
-    chosen, values, before_nodes = valuation.chosen, valuation.values, valuation.node_before
-    for v in range(n_nodes):
-        before_nodes[v] = g.node_before[v]
+    bar_nodes(g, j, view.limits, longest, subsets)
     valued_s = -1.0
-    for new in range(max(0, n - n_nodes), n + 1):
-        size = n - new
-        if not has_room(j, new, 0, limits, view.clock):
+    for new in range(max(0, j.rollout_nodes - g.n_nodes), j.rollout_nodes + 1):
+        size = j.rollout_nodes - new
+        if not has_room(j, new, 0, view.limits, view.clock):
             break
-        more = complete(chosen, 0, size, n_nodes, before_nodes)
-        while more:
-            if _loads_fit(g, j, limits, chosen, size, longest):
-                period = period_with(view.jobs, view.groups, job, group, training_s, chosen, size, longest)
-                if period <= longest:
-                    place.new_nodes, place.period_s = new, period
-                    for k in range(size):
-                        place.nodes[k] = g.node_number[chosen[k]]
-                    if period != valued_s:
-                        value_members(view, valuation, group, period)
-                        valued_s = period
-                    value_group(view, valuation, group, job, place, values)
-                    usd = net_usd(values) - net_usd(before)
-                    if usd < best.usd - _TIE_USD:
-                        best.ok = 1
-                        best.breaks = 1 if period > limit else 0
-                        best.of_shape = j.of_shape
-                        best.usd = usd
-                        best.period_s = period
-                        best.new_nodes = new
-                        for k in range(best.nodes.shape[0]):
-                            best.nodes[k] = place.nodes[k] if k < size else -1
-                        for k in range(values.shape[0]):
-                            best.more[k] = values[k] - before[k]
-            more = next_subset(chosen, size, n_nodes, before_nodes)
+        period = next_period(view, job, group, subsets, size, True, (training_s, longest))
+        while period < np.inf:
+            place.new_nodes, place.period_s = new, period
+            for k in range(len(place.nodes)):
+                place.nodes[k] = g.node_number[subsets.chosen[k]] if k < size else -1
+            if period != valued_s:
+                value_members(view, valuation, group, period)
+                valued_s = period
+            value_group(view, valuation, group, job, place, values)
+            usd = net_usd(values) - net_usd(before)
+            if usd < best.usd - _TIE_USD:
+                for k in range(len(values)):
+                    values[k] -= before[k]
+                _keep(best, j.of_shape, place, usd, values)
+                best.breaks = 1 if period > limit else 0
+            period = next_period(view, job, group, subsets, size, False, (training_s, longest))
 
 
 @compiled(arrays=False)
@@ -135,40 +112,43 @@ def place_alone(view: View, valuation: Valuation, job: int, barred: int, best: R
         row = shape_row(view.jobs[job], job, shape)
         asks = view.jobs[row]
         n = asks.rollout_nodes
-        fits = shape != barred and keeps_alone(asks) and has_room(asks, n, asks.training_nodes, view.limits, view.clock)
-        if not fits:
+        if shape == barred or not keeps_alone(asks) or not has_room(asks, n, asks.training_nodes, view.limits, view.clock):
             continue
         place.new_nodes, place.period_s = n, asks.alone_s
+        for k in range(len(place.nodes)):
+            place.nodes[k] = -1
         value_members(view, valuation, NOWHERE, place.period_s)
         value_group(view, valuation, NOWHERE, row, place, values)
         usd = net_usd(values)
-        if best.ok == 1 and usd >= best.usd - _TIE_USD:
-            continue
-        best.ok = 1
-        best.breaks = 0
-        best.of_shape = shape
-        best.usd, best.new_nodes, best.period_s = usd, n, place.period_s
-        for k in range(best.nodes.shape[0]):
-            best.nodes[k] = -1
-        for k in range(values.shape[0]):
-            best.more[k] = values[k]
+        if usd < best.usd - _TIE_USD:
+            _keep(best, shape, place, usd, values)
 
 
 @compiled(arrays=False)
-def copy_group(jobs: Records, groups: Records, group: int, without: int, copies: Records, copy: int) -> None:
-    """Make a row of another table a copy of a group without one of its members.
+def _keep(best: Records, shape: int, place: Records, usd: float, more: Floats) -> None:
+    """Write a place that keeps every SLO, where a group comes to so much `more` with the job."""
+    best.ok = 1
+    best.breaks = 0
+    best.of_shape = shape
+    best.usd, best.new_nodes, best.period_s = usd, place.new_nodes, place.period_s
+    for k in range(len(best.nodes)):
+        best.nodes[k] = place.nodes[k]
+    for k in range(len(more)):
+        best.more[k] = more[k]
+
+
+@compiled(arrays=False)
+def copy_without(jobs: Records, groups: Records, job: int, copies: Records, copy: int) -> None:
+    """Make a row of another table a copy of a job's group without the job.
 
     Args:
-        without: row of the member; negative leaves none out.
         copies: a table with as many rows at least as `groups` has, so that what is looked up by a member's group exists.
     """
-    copies[copy] = groups[group]
-    if without < 0:
-        return
-    g, c = groups[group], copies[copy]
+    g, c = groups[jobs[job].group], copies[copy]
+    copies[copy] = g
     count = 0
     for i in range(g.n_members):
-        if g.members[i] != without:
+        if g.members[i] != job:
             c.members[count] = g.members[i]
             count += 1
     c.n_members = count
