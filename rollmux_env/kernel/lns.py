@@ -11,11 +11,12 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.lns_insert import Search, changed, insert, put_back
+from rollmux_env.kernel.lns_insert import Search, changed, insert
 from rollmux_env.kernel.lns_value import Regrouping, nodes_in_use, nodes_left
 from rollmux_env.kernel.membership import detach
 from rollmux_env.kernel.pools import are_within, is_unlimited, provisioned_usd
 from rollmux_env.kernel.tables import NOWHERE, Ints, Limits, Records, View
+from rollmux_env.kernel.trials import begin_trial, keep_group, keep_job, take_back
 
 OVERLOOKED = 0.1  # share of the groups, while a job is put back
 _LEAST_USD = 1e-6  # a saving below is rounding
@@ -74,6 +75,19 @@ def _fits(jobs: Records, groups: Records, limits: Limits, facts: Regrouping, use
     return are_within(used, limits)
 
 
+@compiled(arrays=False)
+def _take_out(view: View, facts: Regrouping, picked: Ints, search: Search) -> None:
+    """Begin a trial: take jobs out of their groups."""
+    trial, jobs, groups = search.trial, view.jobs, view.groups
+    begin_trial(trial)
+    for job in picked:
+        keep_job(trial, jobs, job)
+        keep_group(trial, groups, jobs[job].group)
+        detach(jobs, groups, job)
+    for k in range(len(picked)):
+        changed(view, facts, trial.group_rows[k], search)
+
+
 @compiled
 def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.random.Generator, search: Search) -> float:
     """Place a newcomer, then regroup the free jobs for the better, in place.
@@ -89,17 +103,14 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
         What the moves save, discounted $, with what they cost taken off; nan where there is no place for the newcomer.
     """
     jobs, groups, limits, usd, version = view.jobs, view.groups, view.limits, search.usd, search.version
-    n_jobs = facts.n_jobs
     for group in range(len(facts.rollout_nodes)):
         changed(view, facts, group, search)
     if newcomer != NOWHERE and insert(view, facts, newcomer, 0.0, rng, search) == 0:
         return np.nan
     began = usd.sum()
     now = began
-    picked = np.empty(n_jobs, np.int64)
-    chosen = np.zeros(n_jobs, np.int64)
-    was = np.empty_like(facts.homes)
-    was_training = np.empty(n_jobs, np.int64)
+    picked = np.empty(facts.n_jobs, np.int64)
+    chosen = np.zeros(facts.n_jobs, np.int64)
     was_usd = np.empty_like(usd)
     was_version = np.empty_like(version)
     counted = np.empty((len(limits.pools), 2), np.int64)
@@ -109,21 +120,9 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
         count = _choose(jobs, groups, facts, rng, picked, chosen)
         if count == 0:
             continue
-        for group in range(len(usd)):
-            was_usd[group], was_version[group] = usd[group], version[group]
-        for k in range(count):
-            job = picked[k]
-            group = jobs[job].group
-            rank = 0
-            while groups[group].members[rank] != job:
-                rank += 1
-            was[k].group, was[k].rank, was_training[k] = group, rank, groups[group].training_nodes
-            was[k].n_pins, was[k].visits, was[k].of_shape = jobs[job].n_pins, jobs[job].visits, jobs[job].of_shape
-            for v in range(jobs[job].n_pins):
-                was[k].pins[v] = jobs[job].pins[v]
-            detach(jobs, groups, job)
-        for k in range(count):
-            changed(view, facts, was[k].group, search)
+        was_usd[:] = usd
+        was_version[:] = version
+        _take_out(view, facts, picked[:count], search)
         placed = 0
         while placed < count:
             places = insert(view, facts, picked[placed], OVERLOOKED, rng, search)
@@ -136,11 +135,7 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
             if then < now - _LEAST_USD:
                 now = then
                 continue
-        for k in range(placed):
-            detach(jobs, groups, picked[k])
-        for k in range(count - 1, -1, -1):
-            groups[was[k].group].training_nodes = was_training[k]
-            put_back(jobs, groups, picked[k], was[k])
-        for group in range(len(usd)):
-            usd[group], version[group] = was_usd[group], was_version[group]
+        take_back(search.trial, jobs, groups)
+        usd[:] = was_usd
+        version[:] = was_version
     return float(began - now)

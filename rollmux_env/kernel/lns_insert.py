@@ -15,18 +15,20 @@ from rollmux_env.kernel.candidates import FEASIBLE, candidate_type, enumerate_ca
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.lns_value import Regrouping, group_usd, is_home, job_worth, nodes_in_use
 from rollmux_env.kernel.membership import (
-    attach,
     detach,
     entry_limit,
     keeps_alone,
     memory_kept,
     open_group,
-    refresh,
+    replan,
     shape_row,
     training_seconds,
+    visit,
+    wear,
 )
 from rollmux_env.kernel.pools import has_room, is_same, is_unlimited, nodes_of_pool, own_usd, rollout_usd
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Clock, Floats, Ints, Limits, Records, View
+from rollmux_env.kernel.trials import Trial, keep_group, make_trial
 
 CANDIDATES = 1024  # of one job in one group; what comes after is not looked at
 EMPTY = -1  # version of a group that nobody is in
@@ -44,6 +46,7 @@ class Search(NamedTuple):
         places: (J, G) records of `_place_type`: the best place of a job in a group; for its home, that of going home. A job of
             several shapes has the rows of its shapes for the one and its own for the other.
         rows: (R,) records of `rollmux_env.kernel.candidates.candidate_type`.
+        trial: the rows that change.
     """
 
     usd: Floats
@@ -51,6 +54,7 @@ class Search(NamedTuple):
     last: Ints
     places: Records
     rows: Records
+    trial: Trial
 
 
 def _place_type(nodes: int) -> np.dtype[Any]:
@@ -72,6 +76,7 @@ def make_search(view: View) -> Search:
         np.zeros(1, dtype=np.int64),
         np.zeros((jobs, groups), dtype=_place_type(nodes)),
         np.zeros(CANDIDATES, dtype=candidate_type(nodes)),
+        make_trial(view.jobs, view.groups, 2 * view.groups.dtype["members"].shape[0] + 2),
     )
 
 
@@ -86,19 +91,10 @@ def changed(view: View, facts: Regrouping, group: int, search: Search) -> None:
 
 
 @compiled(arrays=False)
-def take_shape(jobs: Records, job: int, row: int) -> None:
-    """Write what the row of a shape says, which may be the job's own, into the row of a job that is in no group."""
-    if row != job:
-        first, more = jobs[job].first_shape, jobs[job].more_shapes
-        jobs[job] = jobs[row]
-        jobs[job].first_shape, jobs[job].more_shapes = first, more
-
-
-@compiled(arrays=False)
-def put_back(jobs: Records, groups: Records, job: int, home: Records) -> None:
-    """Make a job again what it was before it was taken out, as a record of `rollmux_env.kernel.lns_value.home_type` has it."""
-    take_shape(jobs, job, shape_row(jobs[job], job, home.of_shape))
-    group, rank, pins, n_pins = home.group, home.rank, home.pins, home.n_pins
+def _put_back(jobs: Records, groups: Records, job: int, home: Records, rank: int) -> None:
+    """Make a job what it is at home, as a record of `rollmux_env.kernel.lns_value.home_type` has it, as a member of that rank."""
+    wear(jobs, job, home.of_shape)
+    group, pins, n_pins = home.group, home.pins, home.n_pins
     n = groups[group].n_members
     groups[group].rollout_pool, groups[group].training_pool = jobs[job].rollout_pool, jobs[job].training_pool
     for i in range(n, rank, -1):
@@ -120,11 +116,8 @@ def put_back(jobs: Records, groups: Records, job: int, home: Records) -> None:
         groups[group].n_nodes += 1
     jobs[job].n_pins = n_pins
     jobs[job].group = group
-    jobs[job].visits = home.visits
-    jobs[job].placed_rollout_s = jobs[job].rollout_s
-    jobs[job].placed_training_s = training_seconds(jobs, job, groups[group].training_nodes)
-    jobs[job].placed_sync_s = jobs[job].sync_s
-    refresh(jobs, groups, group)
+    jobs[job].visits = 0
+    replan(jobs, groups, job)
 
 
 @compiled(arrays=False)
@@ -136,14 +129,12 @@ def _go_home(view: View, facts: Regrouping, job: int) -> bool:
     if groups[group].n_members >= limits.group_size_max:
         return False
     g = groups[group]
-    rank = home.rank
-    home.rank = 0  # among those that are there
+    rank = 0  # among those that are there
     for i in range(g.n_members):
         member = g.members[i]
-        if is_home(jobs, facts, member, group) and homes[member].rank < rank:
-            home.rank += 1
-    put_back(jobs, groups, job, home)
-    home.rank = rank
+        if is_home(jobs, facts, member, group) and homes[member].rank < home.rank:
+            rank += 1
+    _put_back(jobs, groups, job, home, rank)
     limit = g.joined_limit_s if g.visitors > 0 else g.limit_s
     fits = g.period_s <= limit * (1.0 + TOLERANCE) and memory_kept(g, limits)
     if not fits:
@@ -233,6 +224,26 @@ def _best_place(
     return best, best_group, looked
 
 
+@compiled(arrays=False)
+def _alone_usd(view: View, facts: Regrouping, row: int, group: int) -> float:
+    """What a job in the shape of a row comes to in a group of its own, an empty one; infinite where it may have none."""
+    job, limits = view.jobs[row], view.limits
+    if not keeps_alone(job) or not has_room(job, job.rollout_nodes, job.training_nodes, limits, view.clock):
+        return np.inf
+    hours, worth = job_worth(view.jobs, facts, row, group, job.alone_s)
+    return float(hours * own_usd(job, limits) - worth)
+
+
+@compiled
+def _with_nodes(view: View, facts: Regrouping) -> View:
+    """The view with the nodes that are in use in its clock, where they are limited, and room for one group in its order."""
+    used = np.zeros((len(view.limits.pools), 2), np.int64)
+    if not is_unlimited(view.limits):
+        nodes_in_use(view.jobs, view.groups, facts, used)
+    clock = Clock(view.clock.now_s, used, view.clock.waiting)
+    return View(view.jobs, view.groups, np.empty(1, np.int64), view.limits, clock)
+
+
 @compiled
 def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.random.Generator, search: Search) -> int:
     """Give a job that is in no group the place, and the shape, where the dollars rise least.
@@ -246,9 +257,7 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
     """
     jobs, groups, limits, version = view.jobs, view.groups, view.limits, search.version
     home = facts.homes[job].group
-    used = np.zeros((len(limits.pools), 2), np.int64)
-    if not is_unlimited(limits):
-        nodes_in_use(jobs, groups, facts, used)
+    there = _with_nodes(view, facts)
     looked = 0
     best = np.inf
     best_group, best_row = NOWHERE, NOWHERE  # who goes home needs no row
@@ -261,7 +270,6 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
     empty = len(facts.rollout_nodes)
     while empty < len(version) and version[empty] != EMPTY:
         empty += 1
-    there = View(jobs, groups, np.empty(1, np.int64), limits, Clock(view.clock.now_s, used, view.clock.waiting))
     for shape in range(1 + jobs[job].more_shapes):
         if overlooked > 0.0 and jobs[job].more_shapes > 0 and rng.random() < facts.overlooked:
             continue
@@ -270,28 +278,27 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
         looked += count
         if group != NOWHERE:
             best_group, best_row = group, row
-        wanted, training = jobs[row].rollout_nodes, jobs[row].training_nodes
-        if empty < len(version) and keeps_alone(jobs[row]) and has_room(jobs[row], wanted, training, limits, there.clock):
-            looked += 1
-            hours, worth = job_worth(jobs, facts, row, empty, jobs[row].alone_s)
-            usd = hours * own_usd(jobs[row], limits) - worth
-            if usd < best - _TIE_USD:
-                best, best_group, best_row = usd, empty, row
+        usd = _alone_usd(there, facts, row, empty) if empty < len(version) else np.inf
+        looked += usd < np.inf
+        if usd < best - _TIE_USD:
+            best, best_group, best_row = usd, empty, row
     if best_group == NOWHERE:
         return 0
+    keep_group(search.trial, groups, best_group)
     if best_row == NOWHERE:
         _go_home(view, facts, job)
     else:
-        take_shape(jobs, job, best_row)
-        wanted, there_already = jobs[job].rollout_nodes, 0
-        if best_group == empty:
-            open_group(groups, empty, NOWHERE, jobs[job], jobs[job].training_nodes, 0.0)
-        else:
-            place = search.places[best_row, best_group]
-            there_already = wanted - place.new_nodes
-            for k in range(there_already):
-                jobs[job].pins[k] = place.nodes[k]
-        jobs[job].visits = 1
-        attach(jobs, groups, job, best_group, there_already, wanted - there_already)
+        _enter(view, job, best_row, best_group, search)
     changed(view, facts, best_group, search)
     return looked
+
+
+@compiled(arrays=False)
+def _enter(view: View, job: int, row: int, group: int, search: Search) -> None:
+    """Let a job take the place that was found in a group, which may be an empty one, for the shape in a row."""
+    jobs, shaped, place = view.jobs, view.jobs[row], search.places[row, group]
+    new_nodes = place.new_nodes
+    if search.version[group] == EMPTY:
+        open_group(view.groups, group, NOWHERE, shaped, shaped.training_nodes, 0.0)
+        new_nodes = shaped.rollout_nodes
+    visit(jobs, view.groups, job, group, shaped.of_shape, place.nodes, new_nodes)

@@ -21,13 +21,13 @@ def home_type(pins: int) -> np.dtype[Any]:
     """What is known of a job that is regrouped. It is at home where it runs now; any other place is a move.
 
     group: row of the group where the job is at home, NOWHERE for one that waits for a place. of_shape: number of its shape there.
-    rank: its position among the members there. pins: its rollout nodes there, ascending; n_pins: how many. visits: 0 there; 1 of
-    another place. free: 1 where it may be given another place.
+    rank: its position among the members there. pins: its rollout nodes there, ascending; n_pins: how many. free: 1 where it may be
+    given another place.
     stay_h: hours that a job of fixed stay still has; infinite for others. iterations: what a job that leaves after so many still
     has to do; infinite for others. pause_h: hours until it makes progress at home: the rest of an earlier pause.
     work_usd: worth of a work-hour (T_solo / 3600 an iteration) of the job, $.
     """
-    ints = [(name, "i8") for name in ("group", "of_shape", "rank", "n_pins", "visits", "free")]
+    ints = [(name, "i8") for name in ("group", "of_shape", "rank", "n_pins", "free")]
     floats = [(name, "f8") for name in ("stay_h", "iterations", "pause_h", "work_usd")]
     return np.dtype([*ints, ("pins", "i8", (pins,)), *floats])
 

@@ -294,20 +294,12 @@ def wear(jobs: Records, job: int, shape: int) -> None:
     if j.more_shapes <= 0:
         return
     other = jobs[j.first_shape + shape]
-    j.rollout_s = other.rollout_s
-    j.training_s = other.training_s
-    j.alone_s = other.alone_s
-    j.rollout_warm_s = other.rollout_warm_s
-    j.training_warm_s = other.training_warm_s
-    j.cold_s = other.cold_s
-    j.rollout_gb = other.rollout_gb
-    j.training_gb = other.training_gb
-    j.rollout_device_gb = other.rollout_device_gb
-    j.training_device_gb = other.training_device_gb
-    j.rollout_pool = other.rollout_pool
-    j.training_pool = other.training_pool
-    j.rollout_nodes = other.rollout_nodes
-    j.training_nodes = other.training_nodes
+    j.rollout_s, j.training_s, j.sync_s, j.alone_s = other.rollout_s, other.training_s, other.sync_s, other.alone_s
+    j.rollout_warm_s, j.training_warm_s, j.cold_s = other.rollout_warm_s, other.training_warm_s, other.cold_s
+    j.rollout_gb, j.training_gb = other.rollout_gb, other.training_gb
+    j.rollout_device_gb, j.training_device_gb = other.rollout_device_gb, other.training_device_gb
+    j.rollout_pool, j.training_pool = other.rollout_pool, other.training_pool
+    j.rollout_nodes, j.training_nodes = other.rollout_nodes, other.training_nodes
     for k in range(len(j.rescale_nodes)):
         j.rescale_nodes[k] = other.rescale_nodes[k]
         j.rescale_s[k] = other.rescale_s[k]
@@ -350,6 +342,22 @@ def attach(jobs: Records, groups: Records, job: int, group: int, there: int, new
     g.members[g.n_members] = job
     g.n_members += 1
     replan(jobs, groups, job)
+
+
+@compiled(arrays=False)
+def visit(jobs: Records, groups: Records, job: int, group: int, shape: int, nodes: Ints, new_nodes: int) -> None:
+    """Let a job that is in no group take a place of a plan that is being made, which it has not entered yet.
+
+    Args:
+        nodes: numbers of the group's rollout nodes that it is pinned to, ascending, and behind them what is not looked at.
+    """
+    wear(jobs, job, shape)
+    j = jobs[job]
+    there = j.rollout_nodes - new_nodes
+    for k in range(there):
+        j.pins[k] = nodes[k]
+    j.visits = 1
+    attach(jobs, groups, job, group, there, new_nodes)
 
 
 @compiled(arrays=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import attach, shape_row, wear
+from rollmux_env.kernel.membership import shape_row, visit
 from rollmux_env.kernel.neighbourhood.insertion import best_place
 from rollmux_env.kernel.neighbourhood.table import (
     EXCHANGE,
@@ -155,13 +155,7 @@ def _try(chance: Chance, i: int, b: int) -> None:
     for v in range(len(place.more)):
         scratch.sums[b, v] = (scratch.base[b, v] if scratch.gains[b] == 0 else scratch.sums[b, v]) + place.more[v]
     scratch.gains[b] = 1
-    j = view.jobs[job]
-    wear(view.jobs, job, place.of_shape)
-    taken = j.rollout_nodes - place.new_nodes
-    for v in range(taken):
-        j.pins[v] = place.nodes[v]
-    j.visits = 1
-    attach(view.jobs, view.groups, job, group, taken, place.new_nodes)
+    visit(view.jobs, view.groups, job, group, place.of_shape, place.nodes, place.new_nodes)
     delay(stays[job], chance.valuation.terms[0].migration_h)
 
 
