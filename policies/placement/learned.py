@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from policies.placement.chains import Chain, Rows, after, best_chain, best_rows, joint_search, promising
 from policies.placement.policy_file import PolicyConfig, read_policy
 from policies.placement.scorer import random_weights, score
-from rollmux_env.cluster.candidates import candidates
+from rollmux_env.cluster.candidates import candidates, part_of
 from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.features import features
-from rollmux_env.cluster.part import part_of
 from rollmux_env.cluster.plan import Place, Plan, Wait
 from rollmux_env.cluster.regroupings import regroupings
 from rollmux_env.cluster.state import State

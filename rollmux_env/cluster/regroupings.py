@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.plan import Move, Plan
-from rollmux_env.cluster.records import begin_with, rows_of_shapes
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.feature_tables import features_of_moves
 from rollmux_env.kernel.features import (
@@ -24,7 +23,7 @@ from rollmux_env.kernel.features import (
 from rollmux_env.kernel.membership import shape_row
 from rollmux_env.kernel.neighbourhood.enumerate import choose_groups
 from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST, MOVES_MOST, NEW_GROUP, choice_type, make_scratch
-from rollmux_env.kernel.tables import Records, group_table, group_width, job_table
+from rollmux_env.kernel.tables import Records, begin_with, group_table, group_width, job_table, rows_of_shapes
 from rollmux_env.kernel.valuation import make_valuation, present_rates, work_price
 
 _COLUMNS = len(CANDIDATE_FEATURES + MOVE_FEATURES + SHAPE_FEATURES)

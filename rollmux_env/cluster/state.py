@@ -11,7 +11,7 @@ import numpy as np
 
 from rollmux_env.cluster import link
 from rollmux_env.cluster.charges import NOTHING, Charges
-from rollmux_env.cluster.demand import Demand, demand_of
+from rollmux_env.cluster.demand import Demand, demand_of, limits_of, write_known
 from rollmux_env.cluster.events import (
     Admitted,
     Arrived,
@@ -30,10 +30,7 @@ from rollmux_env.cluster.events import (
     Withdrawn,
 )
 from rollmux_env.cluster.group import Group, Nodes, group_at, node_columns, nodes_of
-from rollmux_env.cluster.known import write_known
-from rollmux_env.cluster.limits import limits_of
 from rollmux_env.cluster.pauses import Pauses
-from rollmux_env.cluster.records import copied
 from rollmux_env.errors import InputError
 from rollmux_env.kernel import membership
 from rollmux_env.kernel.promises import promise
@@ -47,6 +44,7 @@ from rollmux_env.kernel.tables import (
     Ints,
     Records,
     View,
+    copied,
     copy_into,
     group_table,
     job_table,
@@ -266,6 +264,10 @@ class State:
     def next_departure_s(self) -> float:
         """When the next running job leaves if nothing changes before; infinite where none runs."""
         return float(self._departs_s[self.order].min()) if self.order.size else np.inf
+
+    def next_change_s(self) -> float:
+        """When the next running job leaves, or goes on after a move, if nothing changes before; infinite where none does."""
+        return min(self.next_departure_s(), self.charges.next_end_s(), self.next_resume_s())
 
     def departing(self, until_s: float) -> list[str]:
         """Ids of the running jobs that leave by `until_s`, in order of arrival."""

@@ -16,12 +16,12 @@ from rollmux_env.kernel.membership import (
     cycle_s,
     entry_limit,
     keeps_alone,
-    node_positions,
     one_after_the_other,
     rollout_memory_fits,
     shape_row,
     training_memory_fits,
     training_seconds,
+    write_member,
     write_phases,
 )
 from rollmux_env.kernel.period import PHASES, add_warm_starts, exact_period, period_bound
@@ -137,13 +137,8 @@ def period_with(
     pinned = np.zeros((n, n_nodes), np.int64)
     phases = np.empty((PHASES, n))
     for i in range(n - 1):
-        member = g.members[i]
-        write_phases(jobs, member, phases, i)
-        node_positions(jobs, groups, member, group, pinned[i])
-    write_phases(jobs, job, phases, n - 1)
-    phases[0, n - 1] = j.rollout_s
-    phases[1, n - 1] = training_s
-    phases[2, n - 1] = j.sync_s
+        write_member(jobs, groups, group, i, phases, pinned)
+    write_phases(j, j.rollout_s, training_s, j.sync_s, phases, n - 1)
     for k in range(size):
         pinned[n - 1, chosen[k]] = 1
     if starts:

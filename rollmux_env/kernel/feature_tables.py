@@ -16,14 +16,15 @@ from rollmux_env.kernel.features import (
     candidate_features,
     cluster_features,
     job_features,
+    move_features,
     shape_features,
     shared_features,
+    value_features,
 )
 from rollmux_env.kernel.membership import shape_row
 from rollmux_env.kernel.neighbourhood.enumerate import enumerate_moves
 from rollmux_env.kernel.neighbourhood.table import Scratch, write_stop
 from rollmux_env.kernel.pools import own_usd
-from rollmux_env.kernel.row_features import move_features, value_features
 from rollmux_env.kernel.tables import Floats, Records, View
 from rollmux_env.kernel.valuation import (
     N_VALUES,

@@ -226,15 +226,19 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
 
 
 @compiled(arrays=False)
-def write_phases(jobs: Records, job: int, phases: Floats, i: int) -> None:
-    """Write a member's phases in its place into column `i`, as `rollmux_env.kernel.period` has them."""
-    j = jobs[job]
-    phases[0, i] = j.placed_rollout_s
-    phases[1, i] = j.placed_training_s
-    phases[2, i] = j.placed_sync_s
-    phases[3, i] = j.staleness
-    phases[4, i] = j.rollout_warm_s
-    phases[5, i] = j.training_warm_s
+def write_phases(job: Records, rollout_s: float, training_s: float, sync_s: float, phases: Floats, i: int) -> None:
+    """Write such phases of a job, a record, into column `i`, as `rollmux_env.kernel.period` has them."""
+    phases[0, i], phases[1, i], phases[2, i] = rollout_s, training_s, sync_s
+    phases[3, i], phases[4, i], phases[5, i] = job.staleness, job.rollout_warm_s, job.training_warm_s
+
+
+@compiled(arrays=False)
+def write_member(jobs: Records, groups: Records, group: int, i: int, phases: Floats, pinned: Ints) -> None:
+    """Write the phases and the pins of a group's member in its place."""
+    row = groups[group].members[i]
+    j = jobs[row]
+    write_phases(j, j.placed_rollout_s, j.placed_training_s, j.placed_sync_s, phases, i)
+    node_positions(jobs, groups, row, group, pinned[i])
 
 
 @compiled
@@ -246,9 +250,7 @@ def _refresh_pins(jobs: Records, groups: Records, group: int) -> None:
     pinned = np.zeros((n, n_nodes), np.int64)
     phases = np.empty((PHASES, n))
     for i in range(n):
-        job = g.members[i]
-        write_phases(jobs, job, phases, i)
-        node_positions(jobs, groups, job, group, pinned[i])
+        write_member(jobs, groups, group, i, phases, pinned)
     for v in range(n_nodes):
         for w in range(v - 1, -1, -1):
             same = True

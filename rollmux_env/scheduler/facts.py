@@ -11,9 +11,8 @@ from typing import NamedTuple
 from rollmux_env.cluster.events import Progress
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.estimates import PhaseOfShape
-from rollmux_env.scheduler.members import HoldName
 from rollmux_env.scheduler.nodes import PoolName, PoolNode
-from rollmux_env.scheduler.view import DispatchPolicy
+from rollmux_env.scheduler.view import DispatchPolicy, HoldName
 
 
 class Arrived(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rollmux_env.scheduler.members import HoldName
+from rollmux_env.scheduler.view import HoldName
 
 
 class OwnProcess(NamedTuple):

@@ -6,8 +6,8 @@ import numpy as np
 
 from policies.placement.consolidate.active import Active, active, plan_of
 from policies.placement.consolidate.stays import LearnedStays, is_fixed, known_stays
+from rollmux_env.cluster.candidates import part_of
 from rollmux_env.cluster.events import Arrived, Event
-from rollmux_env.cluster.part import part_of
 from rollmux_env.cluster.plan import Place, Plan, Wait
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.cluster import Pool as PoolSpec
-from rollmux_env.scheduler.members import HoldName
+from rollmux_env.scheduler.view import HoldName
 from runtime.execution.run_plan import RunPlan
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.journal.audit import audit

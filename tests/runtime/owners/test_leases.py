@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rollmux_env.scheduler.members import HoldName
+from rollmux_env.scheduler.view import HoldName
 from runtime.journal.facts import Attached, Freed, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
 from runtime.journal.record import RunRecord
 from runtime.output import LOGS, lines
