@@ -23,7 +23,7 @@ from rollmux_env.kernel.features import (
     CLUSTER_FEATURES,
     JOB_FEATURES,
     MOVE_FEATURES,
-    NEW_GROUP,
+    PLACE,
     SHAPE_FEATURES,
 )
 from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST
@@ -175,7 +175,7 @@ class Learned:
     def _rows(self, state: State, groups_most: int = GROUPS_MOST, limit: int = _FEW_ROWS) -> Rows:
         """What may be done now, `stop` first, and how far each row's score is above that of `stop`."""
         rows = regroupings(state, _first_s(state), self.config.known_stays, limit, groups_most=groups_most)
-        opens = rows.candidates[:, NEW_GROUP] > 0
+        opens = rows.candidates[:, PLACE.new_group] > 0
         if len(rows.plans) == 1:
             return Rows(rows.plans, np.zeros(1, dtype=np.float32), opens)
         scores = self._scores(rows.job, rows.candidates, rows.cluster)
