@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.candidates import ANY_NODES, FEASIBLE, SLO, candidate_type, enumerate_candidates
-from rollmux_env.kernel.lns_choose import choose_part
+from rollmux_env.kernel.lns import choose_part
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, Ints, Records
 
 REASONS = (
@@ -188,7 +188,7 @@ class Part(NamedTuple):
 
 
 def part_of(state: State, most: int, newcomer: str | None = None) -> Part:
-    """At most so many groups, others at every event; equal states give equal parts. See `rollmux_env.kernel.lns_choose`.
+    """At most so many groups, others at every event; equal states give equal parts. See `rollmux_env.kernel.lns`.
 
     Args:
         newcomer: a job that waits for a place.

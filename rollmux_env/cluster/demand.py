@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollmux_env.kernel.alone import alone_s
 from rollmux_env.kernel.tables import LIMITS, POOL, UNUSED, Limits, Records
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
@@ -92,7 +91,7 @@ def write_known(jobs: Records, row: int, job: Job, demand: Demand, pools: Mappin
         "sync_s": job.sync_s,
         "staleness": job.staleness,
         "solo_s": solo_s,
-        "alone_s": alone_s(demand.rollout_s, demand.training_s, job.sync_s, job.staleness) if shape else solo_s,
+        "alone_s": job.iteration_s(demand.rollout_s, demand.training_s, job.sync_s) if shape else solo_s,
         **dict.fromkeys(LIMITS, job.slo * solo_s),
         "rescale_nodes": (*(nodes for nodes, _ in by_nodes), *[UNUSED] * unused),
         "rescale_s": (*(seconds for _, seconds in by_nodes), *jobs["rescale_s"][row, steps - unused :].tolist()),

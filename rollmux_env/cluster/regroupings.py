@@ -133,13 +133,7 @@ def _excerpt(state: State, looked: NDArray[np.int64]) -> tuple[Records, Records,
     begin_with(jobs[rows.size :], shapes)
     jobs["first_shape"][: rows.size] = np.where(own["more_shapes"] > 0, rows.size + starts, np.arange(rows.size))
     jobs["first_shape"][rows.size : rows.size + shapes.size] = rows.size + starts[of_job]
-    for name in groups.dtype.names:
-        values = table.groups[name][looked]
-        if values.ndim == 1:
-            groups[name][: looked.size] = values
-        else:
-            wide = min(values.shape[1], groups[name].shape[1])
-            groups[name][: looked.size, :wide] = values[:, :wide]
+    begin_with(groups, table.groups.take(looked))
     at = 0
     for group, part in enumerate(parts):
         jobs["group"][at : at + len(part)] = group

@@ -31,7 +31,7 @@ Out = NDArray[Any]  # of either float type
 JOB_FEATURES = (
     "rollout_share",  # rollout seconds over T_solo
     "training_share",  # training seconds over T_solo
-    "sync_share",  # sync seconds over T_solo; of a stale job the three come to more than 1
+    "sync_share",  # sync seconds over T_solo; the three can come to more than 1
     "solo",  # T_solo, scale 600 s
     "tolerance",  # 1 - 1 / slo
     "rollout_nodes",  # asked for, scale 4

@@ -4,17 +4,22 @@ A few jobs are taken out of their groups, each is put back where the dollars ris
 result is kept where it is worth more than its moves cost: moves, swaps and mergers of groups are all of this kind. This is large
 neighbourhood search (Shaw, 1998) by ruin and recreate (Schrimpf et al., 2000), with groups overlooked at random while a job is put
 back, so that the search does not always do the same (SISR: Christiaens and Vanden Berghe, 2020).
+
+A decision in a large cluster looks at a part of it, so that its cost does not grow with the cluster. Jobs come and go one at a
+time, and with them decisions: a cluster twice as large has twice as many decisions in an hour. So each may look at a part, if the
+parts are drawn anew every time: those groups that have just changed, some that a newcomer could join, and others at random, the
+dearer the more likely. (Large problems are improved part by part: Taillard and Voss, POPMUSIC, 2002.)
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.lns_insert import Search, changed, insert
-from rollmux_env.kernel.lns_value import Regrouping, nodes_in_use, nodes_left
+from rollmux_env.kernel.lns_insert import Regrouping, Search, changed, insert, may_join, nodes_in_use, nodes_left
 from rollmux_env.kernel.membership import detach
-from rollmux_env.kernel.pools import are_within, is_unlimited, provisioned_usd
+from rollmux_env.kernel.pools import are_within, dearness, is_unlimited, provisioned_usd
 from rollmux_env.kernel.tables import NOWHERE, Ints, Limits, Records, View
 from rollmux_env.kernel.trials import begin_trial, keep_group, keep_job, take_back
 
@@ -139,3 +144,61 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
         usd[:] = was_usd
         version[:] = was_version
     return float(began - now)
+
+
+_ROUND = 3  # groups that are compared; the dearest of them is taken
+_TRIES = 8  # draws for every group that is wanted
+_SHARE = 3  # a third at most for groups that have changed, and for those that a newcomer could join
+
+
+@compiled
+def choose_part(view: View, newcomer: int, host: int, rng: np.random.Generator, out: Ints) -> int:
+    """Choose the groups that are looked at, where there are more of them than `out` takes.
+
+    Args:
+        newcomer: row of a job that waits for a place, negative for none. host: row of a group that it fits into, likewise.
+        out: (F,) out: their positions in the view's order, ascending.
+
+    Returns:
+        How many.
+    """
+    jobs, groups, order, limits = view.jobs, view.groups, view.order, view.limits
+    n, most = len(order), len(out)
+    chosen = np.zeros(n, np.bool_)
+    count = 0
+    for k in range(n):
+        known = order[k] == host
+        if known or (count < most // _SHARE and groups[order[k]].since_s == view.clock.now_s):
+            chosen[k] = True
+            count += 1
+    wanted = min(most, count + most // _SHARE) if newcomer >= 0 else 0
+    for _ in range(_TRIES * wanted):
+        k = int(rng.random() * n) if count < wanted else -1
+        if k >= 0 and not chosen[k] and groups[order[k]].exclusive == 0 and may_join(jobs, groups[order[k]], limits, newcomer):
+            chosen[k] = True
+            count += 1
+    for _ in range(_TRIES * most):
+        best = _draw_dear(view, chosen, rng) if count < most else -1
+        if best >= 0:
+            chosen[best] = True
+            count += 1
+    at = 0
+    for k in range(n):
+        if chosen[k] and at < most:
+            out[at] = k
+            at += 1
+    return at
+
+
+@compiled(arrays=False)
+def _draw_dear(view: View, chosen: NDArray[np.bool_], rng: np.random.Generator) -> int:
+    """The dearest of some groups that are drawn: its position in the view's order, or -1 where all are chosen already."""
+    best, dearest = -1, -1.0
+    for _ in range(_ROUND):
+        k = int(rng.random() * len(view.order))
+        group = view.groups[view.order[k]]
+        if not chosen[k] and group.exclusive == 0:
+            dear = dearness(view.jobs, group, view.limits)
+            if dear > dearest:
+                best, dearest = k, dear
+    return best

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollmux_env.kernel.alone import alone_s
 from rollmux_env.kernel.compiled import compiled, twin
+from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.kernel.tables import Floats, Ints
 
 _ROUNDING = 1e-12

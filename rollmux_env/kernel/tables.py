@@ -218,10 +218,11 @@ def group_width(members: int, pins: int) -> tuple[int, int]:
     return members, members * _round_up(pins, 4)
 
 
-def copy_into(larger: Records, smaller: Records) -> None:
-    """Copy every column into the corner of a table that is at least as large."""
-    for name in smaller.dtype.names:
-        larger[name][tuple(slice(0, n) for n in smaller[name].shape)] = smaller[name]
+def copy_into(table: Records, other: Records) -> None:
+    """Copy every column of another table, as far as this one has room for it."""
+    for name in other.dtype.names:
+        corner = tuple(slice(0, min(sizes)) for sizes in zip(table[name].shape, other[name].shape, strict=True))
+        table[name][corner] = other[name][corner]
 
 
 # NumPy copies records column by column, which takes twenty times as long as in one piece. For chosen rows, `table.take(rows)` does
@@ -239,7 +240,7 @@ def joined(first: Records, second: Records) -> Records:
 
 
 def begin_with(table: Records, rows: Records) -> None:
-    """Write rows into the first ones of a table, which may be wider."""
+    """Write rows into the first ones of a table, as far as that is wide."""
     if table.dtype == rows.dtype:
         _bytes(table)[: len(rows)] = _bytes(rows)
     else:

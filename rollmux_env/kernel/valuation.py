@@ -1,8 +1,8 @@
 """What groups cost and do from now on, at several horizons.
 
 A rollout node is paid for until the last job pinned to it has left, training nodes until the last member has, and work is done
-until then; both are discounted by exp(-t / horizon), as in `rollmux_env.kernel.lns_value`, since what is far away will be regrouped
-before it comes. Here all horizons are had for one exponential: each divides the next one.
+until then; both are discounted by exp(-t / horizon), as in `rollmux_env.kernel.lns_insert`, since what is far away will be
+regrouped before it comes. Here all horizons are had for one exponential: each divides the next one.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from rollmux_env.fields import (
     UserName,
     by_name,
 )
-from rollmux_env.kernel.alone import alone_s
+from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.keys.queue import Budget
 from rollmux_env.keys.shapes import MOST_SHAPES, Phases, PhaseShape, Shape, TrainingShape, check_shapes, reshaped
@@ -133,7 +133,11 @@ class Job(FileModel):
     @property
     def solo_s(self) -> float:
         """T_solo: seconds of an iteration of the job alone on its own nodes."""
-        return alone_s(self.rollout.worst_case_s, self.training.worst_case_s, self.sync_s, self.staleness)
+        return self.iteration_s(self.rollout.worst_case_s, self.training.worst_case_s, self.sync_s)
+
+    def iteration_s(self, rollout_s: float, training_s: float, sync_s: float) -> float:
+        """Seconds of an iteration of the job alone, were these its phases."""
+        return alone_s(rollout_s, training_s, sync_s, self.staleness)
 
     def training_s(self, nodes: int) -> float:
         """Worst-case seconds of the training phase, as the job is written, on a pool of `nodes` training nodes."""

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rollmux_env.kernel.alone import alone_s
+from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.replay.admission import Decision

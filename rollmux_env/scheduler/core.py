@@ -274,13 +274,12 @@ class Scheduler:
     def left(self, job_id: str, over_budget: bool = False) -> None:
         if self._dispatch is not None:
             seat = self.seats.pop(job_id)
-            self._unsettle(seat.seating.group)
-            if self.state.job(job_id).staleness:
-                self._quit(seat)
-            elif seat.group.dispatcher.leaving(job_id):
-                self._after(seat.group)
-            else:
+            if not seat.group.dispatcher.leaving(job_id):
                 raise ValueError(f"job {job_id} has an iteration in hand")
+            self._unsettle(seat.seating.group)
+            if self._holding is not None:
+                self._holding.give_all(seat)
+            self._after(seat.group)
         self._depart(job_id, over_budget)
 
     def end_stays(self, now_s: float) -> None:

@@ -12,7 +12,7 @@ from functools import cached_property
 from math import ceil
 
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.alone import alone_s
+from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.keys.values import parse_pairs
 from rollmux_env.timing.hardware import GPUS, Hardware, achieved, link_between
 from rollmux_env.timing.stages import Replica

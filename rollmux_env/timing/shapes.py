@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.alone import alone_s
+from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase
