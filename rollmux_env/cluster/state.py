@@ -480,8 +480,8 @@ class State:
             self.order = self.order[self.order != group]
             del self._group_rows[int(self._groups["id"][group])]
             self._free_groups.append(group)
-        pools = (int(self._groups[f"{side}_pool"][group]) for side in SIDES)
-        return Nodes(*pools, dropped, training_nodes)
+        rollout_pool, training_pool = (int(self._groups[f"{side}_pool"][group]) for side in SIDES)
+        return Nodes(rollout_pool, training_pool, dropped, training_nodes)
 
     def _charge(self, group: int) -> None:
         """Let the members of a group, which is another one than before, pay for it from now on."""

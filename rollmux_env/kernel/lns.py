@@ -183,10 +183,9 @@ def choose_part(view: View, newcomer: int, host: int, rng: np.random.Generator, 
             chosen[best] = True
             count += 1
     at = 0
-    for k in range(n):
-        if chosen[k] and at < most:
-            out[at] = k
-            at += 1
+    for k in np.flatnonzero(chosen)[:most]:
+        out[at] = k
+        at += 1
     return at
 
 

@@ -216,15 +216,21 @@ def _place(p: Packing, level: int) -> None:
 
 
 @compiled(arrays=False)
+def _is_mirrored(p: Packing, n: int) -> bool:
+    """Whether an order of the members and its reverse have the same period."""
+    mirrored = n > 2
+    for i in range(n):
+        mirrored = mirrored and p.phases[2, i] == 0.0 and p.phases[3, i] == p.phases[3, 0]
+    return bool(mirrored)
+
+
+@compiled(arrays=False)
 def _best_order(p: Packing, n: int, bound: float, longest: float) -> float:
     """Least period over the member orders of the pinning at level `n`, written into the members' `order`.
 
     Infinite where all are above `longest`; the caller asks again whether the result is better than what it has.
     """
-    mirrored = n > 2
-    for i in range(n):
-        if p.phases[2, i] > 0.0 or p.phases[3, i] != p.phases[3, 0]:
-            mirrored = False
+    mirrored = _is_mirrored(p, n)
     best = np.inf
     p.sequence[1, 0] = 0
     level = 1
