@@ -87,7 +87,7 @@ def write_stay(stay: Records, solo_s: float, leaves_s: float, iterations: float,
         leaves_s: seconds until its fixed stay ends, or infinite. iterations: after which it leaves, or infinite.
         aged_s: seconds since its admission. done: iterations so far.
         known: whether it is known when jobs leave; else only `aged_s` and `done` count, and which kind of stay it is. Stays then
-            are as if drawn from a Lomax distribution of shape 2: the mean of what is left is a constant and the age.
+            are as if drawn from a Lomax distribution with alpha = 2: the mean of what is left is a constant and the age.
     """
     fixed = iterations == np.inf
     if known:

@@ -10,14 +10,7 @@ import numpy as np
 
 from rollmux_env.kernel.candidates import bar_nodes, next_period
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import (
-    entry_limit,
-    keeps_alone,
-    refresh,
-    shape_row,
-    training_memory_fits,
-    training_seconds,
-)
+from rollmux_env.kernel.membership import entry_limit, keeps_alone, refresh, shape_row, training_memory_fits, training_seconds
 from rollmux_env.kernel.pools import has_room, is_same, nodes_usd, rollout_usd
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, Ints, Limits, Records, View
 from rollmux_env.kernel.trials import Trial, make_trial
