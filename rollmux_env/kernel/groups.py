@@ -228,10 +228,10 @@ def group_columns(making: Making, members: Ints, wanted: tuple[int, float], at: 
         if wanted[0] != PERIODS:
             most = min(most, fewest - 1)
         load_members(jobs, members, len(members), t, making.packing)
-        end, found = _add_ways(making, members, wanted, (at, end), (asked.least, most, t), asked.limit_s)
-        if found != NOWHERE:
+        end, enough = _add_ways(making, members, wanted, (at, end), (asked.least, most, t), asked.limit_s)
+        if enough != NOWHERE:
             possible = True
-            fewest = min(fewest, found)
+            fewest = min(fewest, enough)
         t = _next_step(jobs, members, t)
         if t == UNUSED or t > limits.pools[lead.training_pool].nodes_max:
             break
@@ -251,18 +251,18 @@ def _add_ways(
     limits, p, columns = making.limits, making.packing, making.columns
     lead, floor = making.jobs[members[0]], least_bound(p, len(members))
     kind, (at, end), (r, most, t) = wanted[0], known, nodes
-    found = NOWHERE
+    enough = NOWHERE
     best = np.inf
     if floor > limit * (1.0 + TOLERANCE):
-        return end, found
+        return end, enough
     while r <= most:
         way = Way(r, t, floor, nodes_usd(lead, r, t, limits), lead.rollout_pool, lead.training_pool)
         if way.usd >= wanted[1] or _is_beaten(making, (at, end), kind, way):
-            return end, UNUSED if found == NOWHERE else found
+            return end, UNUSED if enough == NOWHERE else enough
         period = least_period(p, len(members), r, limits.pools[lead.rollout_pool], limit)
         if period < best:
             best = period
-            found = r if found == NOWHERE else found
+            enough = r if enough == NOWHERE else enough
             way = Way(r, t, period, way.usd, lead.rollout_pool, lead.training_pool)
             if not _is_beaten(making, (at, end), kind, way):
                 end = _keep(making, (at, end), kind, way)
@@ -270,7 +270,7 @@ def _add_ways(
             if period <= floor or kind != PERIODS:
                 break
         r += 1
-    return end, found
+    return end, enough
 
 
 @compiled(arrays=False)
