@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from policies.placement.chains import Chain, Rows, after, best_chain, best_rows, joint_search, promising
 from policies.placement.policy_file import PolicyConfig, read_policy
 from policies.placement.scorer import random_weights, score
-from rollmux_env.cluster.candidates import candidates
+from rollmux_env.cluster.candidates import candidates, part_of
 from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.features import features
-from rollmux_env.cluster.part import part_of
 from rollmux_env.cluster.plan import Place, Plan, Wait
 from rollmux_env.cluster.regroupings import regroupings
 from rollmux_env.cluster.state import State
@@ -24,7 +23,7 @@ from rollmux_env.kernel.features import (
     CLUSTER_FEATURES,
     JOB_FEATURES,
     MOVE_FEATURES,
-    NEW_GROUP,
+    PLACE,
     SHAPE_FEATURES,
 )
 from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST
@@ -176,7 +175,7 @@ class Learned:
     def _rows(self, state: State, groups_most: int = GROUPS_MOST, limit: int = _FEW_ROWS) -> Rows:
         """What may be done now, `stop` first, and how far each row's score is above that of `stop`."""
         rows = regroupings(state, _first_s(state), self.config.known_stays, limit, groups_most=groups_most)
-        opens = rows.candidates[:, NEW_GROUP] > 0
+        opens = rows.candidates[:, PLACE.new_group] > 0
         if len(rows.plans) == 1:
             return Rows(rows.plans, np.zeros(1, dtype=np.float32), opens)
         scores = self._scores(rows.job, rows.candidates, rows.cluster)

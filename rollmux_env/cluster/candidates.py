@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from threading import local
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.candidates import ANY_NODES, FEASIBLE, SLO, candidate_type, enumerate_candidates
-from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Records
+from rollmux_env.kernel.lns import choose_part
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, Ints, Records
 
 REASONS = (
     "feasible",
@@ -170,3 +172,35 @@ def cheapest(state: State, job_id: str, prune: bool) -> Placement | None:
         return Placement(None, (), new_nodes, int(state.view.jobs["training_nodes"][row]), shape=shape)
     nodes = tuple(node for node in best["nodes"].tolist() if node >= 0)
     return Placement(int(state.view.groups["id"][group]), nodes, new_nodes, shape=shape)
+
+
+class Part(NamedTuple):
+    """The groups of a large state that a decision looks at, so that it costs what it may change and not what there is.
+
+    Attributes:
+        positions: of the groups in `State.order`, ascending; all of them where there are no more than are asked for.
+        host: the cheapest place of a newcomer in the whole cluster, whose group is one of them; None where all are, where there is
+            no such place, or no newcomer.
+    """
+
+    positions: Ints
+    host: Placement | None
+
+
+def part_of(state: State, most: int, newcomer: str | None = None) -> Part:
+    """At most so many groups, others at every event; equal states give equal parts. See `rollmux_env.kernel.lns`.
+
+    Args:
+        newcomer: a job that waits for a place.
+    """
+    positions = np.arange(state.order.size)
+    if positions.size <= most:
+        return Part(positions, None)
+    row = group = NOWHERE
+    host = None
+    if newcomer is not None:
+        row, host = state.row(newcomer), cheapest(state, newcomer, prune=False)
+        if host is not None and host.group is not None and (known := state.group_row(host.group)) is not None:
+            group = known
+    rng = np.random.default_rng(state.arrived + state.departed)
+    return Part(positions[: choose_part(state.view, row, group, rng, positions[:most])], host)

@@ -1,4 +1,4 @@
-"""What a job asks of the pools, as the kernel counts it.
+"""What a job asks of the pools, and what these have, as the kernel counts it: columns of the job table, and limits.
 
 On one device (`cluster.one_device`) an iteration is a single phase to the kernel: both phases, one after the other, on all nodes of
 the group's only pool. Whoever is not the kernel still knows the two.
@@ -6,8 +6,13 @@ the group's only pool. Whoever is not the kernel still knows the two.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from math import inf
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from rollmux_env.kernel.tables import LIMITS, POOL, UNUSED, Limits, Records
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 
@@ -66,3 +71,42 @@ def solo_usd_per_hour(job: Job, cluster: Cluster) -> float:
     demand = demand_of(job, cluster)
     rollout, training = cluster.pools[demand.rollout_pool], cluster.pools[demand.training_pool]
     return demand.rollout_nodes * rollout.usd_per_node_hour + demand.training_nodes * training.usd_per_node_hour
+
+
+def write_known(jobs: Records, row: int, job: Job, demand: Demand, pools: Mapping[str, int], switches: bool) -> None:
+    """Write what is known of a job into a row of the table, in the shape that the row has.
+
+    Args:
+        demand: what the job asks for in that shape.
+        pools: numbers of the pools, by name.
+        switches: switches are planned.
+    """
+    shape, solo_s, steps = int(jobs["of_shape"][row]), job.solo_s, jobs["rescale_s"].shape[1]
+    values: dict[str, Any] = demand._asdict()
+    by_nodes = values.pop("by_nodes")
+    unused = steps - len(by_nodes)
+    values |= {
+        "rollout_pool": pools[demand.rollout_pool],
+        "training_pool": pools[demand.training_pool],
+        "sync_s": job.sync_s,
+        "staleness": job.staleness,
+        "solo_s": solo_s,
+        "alone_s": job.iteration_s(demand.rollout_s, demand.training_s, job.sync_s) if shape else solo_s,
+        **dict.fromkeys(LIMITS, job.slo * solo_s),
+        "rescale_nodes": (*(nodes for nodes, _ in by_nodes), *[UNUSED] * unused),
+        "rescale_s": (*(seconds for _, seconds in by_nodes), *jobs["rescale_s"][row, steps - unused :].tolist()),
+        "movable": job.movable,
+        "cold_s": sum(phase.switch.cold_s for phase in job.phases(shape)),
+    }
+    if not switches:
+        values |= {"rollout_warm_s": 0.0, "training_warm_s": 0.0, "cold_s": 0.0}
+    jobs[[*values]][row] = tuple(values.values())  # all at once: one after the other takes four times as long
+
+
+def limits_of(cluster: Cluster) -> Limits:
+    """Prices and limits of a cluster's pools, in their order, and of its groups."""
+    pools = np.zeros(len(cluster.pools), dtype=POOL)
+    for number, pool in enumerate(cluster.pools.values()):
+        limits = (pool.max_nodes, pool.node_memory_gb, pool.device_memory_gb)
+        pools[number] = (pool.usd_per_node_hour, *(inf if limit is None else limit for limit in limits))
+    return Limits(pools, cluster.max_group_size)

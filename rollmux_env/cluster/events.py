@@ -45,6 +45,17 @@ def isolated(job: Job, cluster: Cluster | None = None) -> Placement:
 
 
 @dataclass(frozen=True)
+class _OfJob:
+    at_s: float
+    job_id: str
+
+
+@dataclass(frozen=True)
+class _Placed(_OfJob):
+    placement: Placement
+
+
+@dataclass(frozen=True)
 class Arrived:
     """A job is known and waits for a place."""
 
@@ -52,7 +63,6 @@ class Arrived:
     job: Job
 
 
-@dataclass(frozen=True)
 class Requeued(Arrived):
     """A job that had to give up its place waits for another one, before all others of its priority."""
 
@@ -73,51 +83,28 @@ class Warm:
     nodes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Admitted:
+class Admitted(_Placed):
     """A waiting job has a place and runs."""
 
-    at_s: float
-    job_id: str
-    placement: Placement
 
-
-@dataclass(frozen=True)
-class Moved:
+class Moved(_Placed):
     """A running job has another place; it makes no progress until its pause (`migration_s`) ends."""
 
-    at_s: float
-    job_id: str
-    placement: Placement
 
-
-@dataclass(frozen=True)
-class Resumed:
+class Resumed(_OfJob):
     """The pause of a moved job has ended; the nodes that it left are given back."""
 
-    at_s: float
-    job_id: str
 
-
-@dataclass(frozen=True)
-class Departed:
+class Departed(_OfJob):
     """A job has done its stay and leaves."""
 
-    at_s: float
-    job_id: str
 
-
-@dataclass(frozen=True)
 class OverBudget(Departed):
     """A job's budget is spent, and it leaves before it has done its stay."""
 
 
-@dataclass(frozen=True)
-class Withdrawn:
+class Withdrawn(_OfJob):
     """A waiting job leaves the queue without having had a place."""
-
-    at_s: float
-    job_id: str
 
 
 @dataclass(frozen=True)

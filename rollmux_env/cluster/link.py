@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from rollmux_env.kernel.period import own_period
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Records
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.network import Network, own_rate_gbps
@@ -82,7 +81,7 @@ def _write_sync(linked: Linked, row: int, seconds: float) -> None:
     for one in _rows_of(linked.jobs, row):
         record = linked.jobs[one]
         record["sync_s"] = seconds if record["rollout_pool"] != record["training_pool"] else linked.models[row].sync_s
-        record["alone_s"] = own_period(record["rollout_s"], record["training_s"], record["sync_s"], record["staleness"])
+        record["alone_s"] = linked.models[row].iteration_s(*(float(record[name]) for name in ("rollout_s", "training_s", "sync_s")))
 
 
 def _rows_of(jobs: Records, row: int) -> list[int]:

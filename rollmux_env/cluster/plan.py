@@ -21,6 +21,7 @@ from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import PlanError
 from rollmux_env.kernel.membership import may_pause
 from rollmux_env.kernel.tables import TOLERANCE
+from rollmux_env.keys.job import Job
 
 
 @dataclass(frozen=True)
@@ -106,20 +107,8 @@ def carry_out(state: State, plan: Plan, keeps_slo: bool, passed: int = 0) -> lis
         raise PlanError("P1: the plan is not a tuple of Place, Move and Wait")
     if not plan:
         return []
+    _check_named(state, plan, passed)
     events: list[Admitted | Moved] = []
-    named: set[str] = set()
-    for action in plan:
-        if action.job_id in named:
-            raise PlanError(f"P1: the plan names job {action.job_id} twice")
-        named.add(action.job_id)
-        if isinstance(action, Move):
-            _check_movable(state, action.job_id)
-        elif action.job_id not in state.waiting:
-            raise PlanError(f"P1: job {action.job_id} is not waiting")
-    placed = [action.job_id for action in plan if isinstance(action, Place)]
-    first = state.waiting.index(placed[0]) if placed and passed else 0
-    if first > passed or placed != state.waiting[first : first + len(placed)]:
-        raise PlanError(f"P1: the plan passes over job {state.waiting[min(first, passed)]}, the first of the queue")
     for action in plan:
         if isinstance(action, Wait):
             continue
@@ -133,6 +122,23 @@ def carry_out(state: State, plan: Plan, keeps_slo: bool, passed: int = 0) -> lis
         _check_group(state, event.job_id, keeps_slo)
     _check_pools(state)
     return [*events]
+
+
+def _check_named(state: State, plan: Plan, passed: int) -> None:
+    """P1, P7, P8 of the jobs that a plan names, of which so many at the head of the queue may be passed over."""
+    named: set[str] = set()
+    for action in plan:
+        if action.job_id in named:
+            raise PlanError(f"P1: the plan names job {action.job_id} twice")
+        named.add(action.job_id)
+        if isinstance(action, Move):
+            _check_movable(state, action.job_id)
+        elif action.job_id not in state.waiting:
+            raise PlanError(f"P1: job {action.job_id} is not waiting")
+    placed = [action.job_id for action in plan if isinstance(action, Place)]
+    first = state.waiting.index(placed[0]) if placed and passed else 0
+    if first > passed or placed != state.waiting[first : first + len(placed)]:
+        raise PlanError(f"P1: the plan passes over job {state.waiting[min(first, passed)]}, the first of the queue")
 
 
 def _check_movable(state: State, job_id: str) -> None:
@@ -154,10 +160,7 @@ def check_nodes(state: State, job_id: str, placement: Placement) -> None:
     if not 0 <= placement.shape <= (0 if placement.colocated else len(job.shapes)):
         raise PlanError(f"P2: job {job_id} has no shape {placement.shape}")
     if placement.colocated:
-        wanted = job.colocated.nodes if job.colocated else job.training.nodes
-        rollout_nodes = placement.rollout_nodes or placement.new_rollout_nodes
-        if placement.group is not None or placement.training_nodes != wanted or rollout_nodes:
-            raise PlanError(f"P2: job {job_id} runs co-located on {wanted} training nodes of its own")
+        _check_colocated(job, placement)
         return
     view = state.view
     jobs, groups = view.jobs, view.groups
@@ -182,6 +185,14 @@ def check_nodes(state: State, job_id: str, placement: Placement) -> None:
         raise PlanError(f"P2: job {job_id} is pinned to rollout nodes that its group does not have")
     if training_nodes < asked:
         raise PlanError(f"P2: job {job_id} asks for {asked} training nodes, its group has {training_nodes}")
+
+
+def _check_colocated(job: Job, placement: Placement) -> None:
+    """P2 of a job that runs both phases on training nodes."""
+    wanted = job.colocated.nodes if job.colocated else job.training.nodes
+    rollout_nodes = placement.rollout_nodes or placement.new_rollout_nodes
+    if placement.group is not None or placement.training_nodes != wanted or rollout_nodes:
+        raise PlanError(f"P2: job {job.id} runs co-located on {wanted} training nodes of its own")
 
 
 def _check_group(state: State, job_id: str, keeps_slo: bool) -> None:

@@ -13,16 +13,19 @@ from rollmux_env.cluster.events import (
     Departed,
     Event,
     Moved,
+    OverBudget,
     Progressed,
     Reprofiled,
     Resized,
     Resumed,
+    Ticked,
     Warm,
     Withdrawn,
 )
 from rollmux_env.cluster.plan import check_nodes
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError, PlanError
+from rollmux_env.keys.job import Job
 from rollmux_env.keys.shapes import Phases
 
 
@@ -42,8 +45,16 @@ def apply_recorded(state: State, event: Event) -> None:
     apply(state, event)
 
 
-def _nodes(phases: Phases) -> tuple[int, int]:
-    return phases.rollout.nodes, phases.training.nodes
+_WAITS, _RUNS, _PAUSED = "is not waiting", "is not running", "is not in the pause of a move"
+_NEEDS: dict[type[Event], str] = {  # what speaks against an event whose job is not so
+    Admitted: _WAITS,
+    Withdrawn: _WAITS,
+    Warm: _WAITS,
+    Moved: f"{_RUNS}, or in the pause of a move",
+    Resumed: _PAUSED,
+    Departed: _RUNS,
+    OverBudget: _RUNS,
+}
 
 
 def _problem(state: State, event: Event) -> str | None:
@@ -52,33 +63,35 @@ def _problem(state: State, event: Event) -> str | None:
         case Arrived(job=job):
             there = job.id in state.waiting or state.is_running(job.id)
             return f"job {job.id} is there already" if there else None
-        case Admitted(job_id=job_id, placement=placement):
-            if job_id not in state.waiting:
-                return f"job {job_id} is not waiting"
-            check_nodes(state, job_id, placement)
-        case Moved(job_id=job_id, placement=placement):
-            if not state.is_running(job_id) or state.is_paused(job_id):
-                return f"job {job_id} is not running, or in the pause of a move"
-            check_nodes(state, job_id, placement)
-        case Resumed(job_id=job_id):
-            return None if state.is_paused(job_id) else f"job {job_id} is not in the pause of a move"
-        case Departed(job_id=job_id):
-            return None if state.is_running(job_id) else f"job {job_id} is not running"
-        case Withdrawn(job_id=job_id) | Warm(job_id=job_id):
-            return None if job_id in state.waiting else f"job {job_id} is not waiting"
         case Reprofiled(job=job):
-            if not state.knows(job.id):
-                return f"job {job.id} has not arrived"
-            known = state.job(job.id)
-            if len(job.shapes) != len(known.shapes):
-                return f"job {job.id} has other shapes than before"
-            shapes = range(1 + len(job.shapes))
-            same = all(_nodes(job.phases(k)) == _nodes(known.phases(k)) for k in shapes)
-            steps = all(len(job.phases(k).training.by_nodes) <= len(known.phases(k).training.by_nodes) for k in shapes)
-            return None if same and steps else f"job {job.id} has other nodes than before"
+            return _changed(state.job(job.id), job) if state.knows(job.id) else f"job {job.id} has not arrived"
         case Progressed(jobs=jobs):
             unknown = next((done.job_id for done in jobs if not state.knows(done.job_id)), None)
             return None if unknown is None else f"job {unknown} has not arrived"
         case Resized(rollout_nodes=rollout_nodes, training_nodes=training_nodes):
             return None if min(rollout_nodes, training_nodes) >= 0 else "a pool has fewer than no nodes"
+        case Ticked():
+            return None
+    job_id, needs = event.job_id, _NEEDS[type(event)]
+    paused = state.is_paused(job_id)
+    holds = job_id in state.waiting if needs == _WAITS else paused if needs == _PAUSED else state.is_running(job_id)
+    if not holds or (isinstance(event, Moved) and paused):
+        return f"job {job_id} {needs}"
+    if isinstance(event, Admitted | Moved):
+        check_nodes(state, job_id, event.placement)
     return None
+
+
+def _changed(known: Job, job: Job) -> str | None:
+    """What may not have changed of a job that is known anew, and has."""
+    if len(job.shapes) != len(known.shapes):
+        return f"job {job.id} has other shapes than before"
+    for one, before in zip(_every_shape(job), _every_shape(known), strict=True):
+        steps = len(one.training.by_nodes) <= len(before.training.by_nodes)
+        if not steps or one.rollout.nodes != before.rollout.nodes or one.training.nodes != before.training.nodes:
+            return f"job {job.id} has other nodes than before"
+    return None
+
+
+def _every_shape(job: Job) -> list[Phases]:
+    return [job.phases(shape) for shape in range(1 + len(job.shapes))]

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.plan import Move, Plan
-from rollmux_env.cluster.records import begin_with, rows_of_shapes
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.feature_tables import features_of_moves
 from rollmux_env.kernel.features import (
@@ -24,7 +23,7 @@ from rollmux_env.kernel.features import (
 from rollmux_env.kernel.membership import shape_row
 from rollmux_env.kernel.neighbourhood.enumerate import choose_groups
 from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST, MOVES_MOST, NEW_GROUP, choice_type, make_scratch
-from rollmux_env.kernel.tables import Records, group_table, group_width, job_table
+from rollmux_env.kernel.tables import Records, begin_with, group_table, group_width, job_table, rows_of_shapes
 from rollmux_env.kernel.valuation import make_valuation, present_rates, work_price
 
 _COLUMNS = len(CANDIDATE_FEATURES + MOVE_FEATURES + SHAPE_FEATURES)
@@ -134,13 +133,7 @@ def _excerpt(state: State, looked: NDArray[np.int64]) -> tuple[Records, Records,
     begin_with(jobs[rows.size :], shapes)
     jobs["first_shape"][: rows.size] = np.where(own["more_shapes"] > 0, rows.size + starts, np.arange(rows.size))
     jobs["first_shape"][rows.size : rows.size + shapes.size] = rows.size + starts[of_job]
-    for name in groups.dtype.names:
-        values = table.groups[name][looked]
-        if values.ndim == 1:
-            groups[name][: looked.size] = values
-        else:
-            wide = min(values.shape[1], groups[name].shape[1])
-            groups[name][: looked.size, :wide] = values[:, :wide]
+    begin_with(groups, table.groups.take(looked))
     at = 0
     for group, part in enumerate(parts):
         jobs["group"][at : at + len(part)] = group

@@ -5,13 +5,12 @@ from __future__ import annotations
 from bisect import insort_left, insort_right
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import assert_never
 
 import numpy as np
 
 from rollmux_env.cluster import link
 from rollmux_env.cluster.charges import NOTHING, Charges
-from rollmux_env.cluster.demand import Demand, demand_of
+from rollmux_env.cluster.demand import Demand, demand_of, limits_of, write_known
 from rollmux_env.cluster.events import (
     Admitted,
     Arrived,
@@ -30,12 +29,9 @@ from rollmux_env.cluster.events import (
     Withdrawn,
 )
 from rollmux_env.cluster.group import Group, Nodes, group_at, node_columns, nodes_of
-from rollmux_env.cluster.known import write_known
-from rollmux_env.cluster.limits import limits_of
 from rollmux_env.cluster.pauses import Pauses
-from rollmux_env.cluster.records import copied
 from rollmux_env.errors import InputError
-from rollmux_env.kernel import membership
+from rollmux_env.kernel import membership, transitions
 from rollmux_env.kernel.promises import promise
 from rollmux_env.kernel.tables import (
     COLD,
@@ -47,6 +43,7 @@ from rollmux_env.kernel.tables import (
     Ints,
     Records,
     View,
+    copied,
     copy_into,
     group_table,
     job_table,
@@ -267,6 +264,10 @@ class State:
         """When the next running job leaves if nothing changes before; infinite where none runs."""
         return float(self._departs_s[self.order].min()) if self.order.size else np.inf
 
+    def next_change_s(self) -> float:
+        """When the next running job leaves, or goes on after a move, if nothing changes before; infinite where none does."""
+        return min(self.next_departure_s(), self.charges.next_end_s(), self.next_resume_s())
+
     def departing(self, until_s: float) -> list[str]:
         """Ids of the running jobs that leave by `until_s`, in order of arrival."""
         rows = [
@@ -388,7 +389,6 @@ class State:
             if pool != job[f"{side}_pool"]:
                 self._busy_before_s[pool] += job[f"{side}_busy_s"]
                 self._busy_before_s[job[f"{side}_pool"]] -= job[f"{side}_busy_s"]
-        job["sync_s"] = self._jobs["sync_s"][self.shape_rows(row)[shape]]
 
     def _warm_up(self, row: int, group: int) -> None:
         """A waiting job could enter a group without a cold start, in the shape that it is written in."""
@@ -425,9 +425,7 @@ class State:
             self._settle(group)
         if there:
             self._jobs["pins"][row, : len(there)] = there
-        membership.attach(self._jobs, self._groups, row, group, len(there), new_nodes)
-        if new_nodes:
-            self.nodes[self._groups["rollout_pool"][group], ROLLOUT] += new_nodes
+        transitions.enter(self._jobs, self._groups, self.nodes, row, group, len(there), new_nodes)
         self._charge(group)
 
     def _replan(self, row: int, job: Job) -> None:
@@ -474,17 +472,16 @@ class State:
         stays = to is not None and to.group == int(self._groups["id"][group])
         staying = to.rollout_nodes if to is not None and stays else ()
         self._jobs["pins"][row, : len(staying)] = staying
-        freed = nodes_of(self._node_columns, group)
-        dropped = membership.detach_for(self._jobs, self._groups, row, len(staying))
+        dropped, training_nodes = transitions.leave(self._jobs, self._groups, row, len(staying), stays)
         self.charges.hold(row, self.now_s, NOTHING)
         if self._groups["n_members"][group] > 0:
             self._charge(group)
-        if stays or self._groups["n_members"][group] > 0:
-            return Nodes(freed.rollout_pool, freed.training_pool, dropped, 0)
-        self.order = self.order[self.order != group]
-        del self._group_rows[int(self._groups["id"][group])]
-        self._free_groups.append(group)
-        return Nodes(freed.rollout_pool, freed.training_pool, dropped, freed.training_nodes)
+        elif not stays:
+            self.order = self.order[self.order != group]
+            del self._group_rows[int(self._groups["id"][group])]
+            self._free_groups.append(group)
+        rollout_pool, training_pool = (int(self._groups[f"{side}_pool"][group]) for side in SIDES)
+        return Nodes(rollout_pool, training_pool, dropped, training_nodes)
 
     def _charge(self, group: int) -> None:
         """Let the members of a group, which is another one than before, pay for it from now on."""
@@ -512,11 +509,11 @@ class State:
                 self._grow_groups(2 * size, 0, 0)
             self._free_groups.append(used)
         group = self._free_groups.pop()
-        membership.open_group(self._groups, group, self.next_group_id, self._jobs[row], training_nodes, self.now_s)
+        first = self._jobs[row]
+        transitions.start_group(self._groups, self.nodes, group, self.next_group_id, first, training_nodes, self.now_s)
         self._group_rows[self.next_group_id] = group
         self.next_group_id += 1
         self.order = np.append(self.order, group)
-        self.nodes[self._groups["training_pool"][group], TRAINING] += training_nodes
         return group
 
     def _grow_groups(self, rows: int, members: int, nodes: int) -> None:
@@ -534,64 +531,64 @@ def apply(state: State, event: Event) -> None:
     if state._warm and event.at_s > state.now_s:
         state._cool_down()
     state.now_s = float(event.at_s)  # compiled code is made anew for a clock of whole numbers
+    if isinstance(event, Admitted | Moved | Departed):
+        _change_place(state, event)
+    else:
+        _change(state, event)
+    if state.cluster.network is not None and not isinstance(event, Progressed | Ticked):
+        state._share_link()
+    if state.switches:
+        promise(state.view, len(state._models), state.observed, state.cluster.migration_s)
+
+
+def _change_place(state: State, event: Admitted | Moved | Departed) -> None:
+    """A job gets a place, or another one, or has none any more."""
+    row = state._rows[event.job_id]
+    jobs, pause_s = state._jobs, state.cluster.migration_s
+    if isinstance(event, Admitted):
+        state.waiting.remove(event.job_id)
+        transitions.begin_stay(jobs, row, state.now_s)
+        state.charges.admit(row, state.now_s)
+        state._enter(row, event.placement)
+        jobs["admitted_warm"][row] = jobs["entered_warm"][row]
+        state._cool_down()
+        return
+    state._settle(int(jobs["group"][row]))
+    if isinstance(event, Moved):
+        left = state._leave(row, event.placement)
+        state._pauses.begin(event.job_id, state.now_s + pause_s, left)
+        state.charges.pause(row, state.now_s, left.share(state._prices))
+        transitions.begin_pause(jobs, row, state.now_s, pause_s)
+        state._enter(row, event.placement)
+        return
+    if not state.observed and not isinstance(event, OverBudget):
+        transitions.end_stay(jobs, row)
+    state._give_back(state._leave(row))
+    state.charges.depart(row)
+    state.departed += 1
+
+
+def _change(state: State, event: Event) -> None:
+    """What else an event changes."""
     match event:
         case Arrived(job=job):
             state._add_job(job, isinstance(event, Requeued))
         case Warm(job_id=job_id, group=number):
             state._warm_up(state._rows[job_id], NOWHERE if number is None else number)
-        case Admitted(at_s=at_s, job_id=job_id, placement=placement):
-            row = state._rows[job_id]
-            job = state._models[row]
-            state.waiting.remove(job_id)
-            state._jobs["admitted_s"][row] = at_s
-            state._jobs["iterations"][row] = job.iterations if job.iterations is not None else np.inf
-            state._jobs["leaves_s"][row] = at_s + job.duration_s if job.duration_s is not None else np.inf
-            state.charges.admit(row, at_s)
-            state._enter(row, placement)
-            state._jobs["admitted_warm"][row] = state._jobs["entered_warm"][row]
-            state._cool_down()
-        case Moved(at_s=at_s, job_id=job_id, placement=placement):
-            row = state._rows[job_id]
-            state._settle(int(state._jobs["group"][row]))
-            left = state._leave(row, placement)
-            until_s = at_s + state.cluster.migration_s
-            state._pauses.begin(job_id, until_s, left)
-            state.charges.pause(row, at_s, left.share(state._prices))
-            state._jobs["paused_until_s"][row] = until_s
-            state._jobs["leaves_s"][row] += state.cluster.migration_s
-            state._enter(row, placement)
         case Resumed(job_id=job_id):
             state.charges.pause(state._rows[job_id], state.now_s, NOTHING)
             state._give_back(state._pauses.end(job_id))
-        case Departed(job_id=job_id):
-            row = state._rows[job_id]
-            state._settle(int(state._jobs["group"][row]))
-            whole = not state.observed and not isinstance(event, OverBudget)
-            if whole and np.isfinite(state._jobs["iterations"][row]):
-                state._jobs["done"][row] = state._jobs["iterations"][row]
-            state._give_back(state._leave(row))
-            state.charges.depart(row)
-            state.departed += 1
         case Withdrawn(job_id=job_id):
             state.waiting.remove(job_id)
         case Reprofiled(job=job):
             state._replan(state._rows[job.id], job)
         case Progressed(jobs=jobs):
-            for job_id, iterations, rollout_busy_s, training_busy_s in jobs:
+            for job_id, *done in jobs:
                 row = state._rows[job_id]
-                state._jobs["done"][row] = iterations
-                state._jobs["rollout_busy_s"][row] = rollout_busy_s
-                state._jobs["training_busy_s"][row] = training_busy_s
-        case Ticked():
-            pass
+                for column, value in zip(("done", "rollout_busy_s", "training_busy_s"), done, strict=True):
+                    state._jobs[column][row] = value
         case Resized():
             pools = state.cluster.pools
             sized = {name: pool.model_copy(update={"max_nodes": getattr(event, f"{name}_nodes")}) for name, pool in pools.items()}
             state.cluster = state.cluster.with_pools(sized)
             state.limits = limits_of(state.cluster)
-        case _:
-            assert_never(event)
-    if state.cluster.network is not None and not isinstance(event, Progressed | Ticked):
-        state._share_link()
-    if state.switches:
-        promise(state.view, len(state._models), state.observed, state.cluster.migration_s)

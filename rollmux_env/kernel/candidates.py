@@ -7,22 +7,24 @@ members the first stands for all. The last rows are a new group, in each shape.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import (
+    cycle_s,
     entry_limit,
     keeps_alone,
-    node_positions,
+    one_after_the_other,
     rollout_memory_fits,
     shape_row,
     training_memory_fits,
     training_seconds,
+    write_member,
     write_phases,
 )
-from rollmux_env.kernel.period import PHASES, add_warm_starts, exact_period, own_period, period_bound
+from rollmux_env.kernel.period import PHASES, add_warm_starts, exact_period, period_bound
 from rollmux_env.kernel.pools import has_room, is_same, own_usd, rollout_usd
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Ints, Limits, Records, View
 
@@ -52,6 +54,18 @@ def candidate_type(nodes: int) -> np.dtype[Any]:
             ("nodes", "i8", (nodes,)),
         ]
     )
+
+
+class Subsets(NamedTuple):
+    """Room for going through the subsets of a group's rollout nodes.
+
+    Attributes:
+        chosen: (n + 1,) positions of the nodes of the present one, ascending.
+        before: (N + 1,) of each node the one like it that has to be chosen first, as in `node_before`, or _BARRED.
+    """
+
+    chosen: Ints
+    before: Ints
 
 
 @compiled(arrays=False)
@@ -108,28 +122,23 @@ def period_with(
     Where the period is above `limit` a lower bound of it, also above `limit`, may be returned instead.
     """
     j, g = jobs[job], groups[group]
-    bound = max(g.period_s, own_period(j.rollout_s, training_s, j.sync_s, j.staleness))
+    bound = max(g.period_s, cycle_s(j, j.rollout_s, training_s, j.sync_s))
     bound = max(bound, g.training_load_s + training_s)
     for k in range(size):
         bound = max(bound, g.node_load_s[chosen[k]] + j.rollout_s)
     # A node with one pinned job is no constraint beyond that job's own period, so new nodes need no column.
     one_node_each = g.general == 0 and j.sync_s == 0.0 and j.rollout_nodes == 1
     n = g.n_members + 1
-    two_on_policy = n == 2 and j.staleness == 0.0 and jobs[g.members[0]].staleness == 0.0  # see `exact_period`
+    two_in_turn = n == 2 and one_after_the_other(j) and one_after_the_other(jobs[g.members[0]])  # see `exact_period`
     starts = max(g.warm_s, max(j.rollout_warm_s, j.training_warm_s)) > 0.0
-    if bound > limit or ((one_node_each or two_on_policy) and not starts):
+    if bound > limit or ((one_node_each or two_in_turn) and not starts):
         return float(bound)
     n_nodes = g.n_nodes
     pinned = np.zeros((n, n_nodes), np.int64)
     phases = np.empty((PHASES, n))
     for i in range(n - 1):
-        member = g.members[i]
-        write_phases(jobs, member, phases, i)
-        node_positions(jobs, groups, member, group, pinned[i])
-    write_phases(jobs, job, phases, n - 1)
-    phases[0, n - 1] = j.rollout_s
-    phases[1, n - 1] = training_s
-    phases[2, n - 1] = j.sync_s
+        write_member(jobs, groups, group, i, phases, pinned)
+    write_phases(j, j.rollout_s, training_s, j.sync_s, phases, n - 1)
     for k in range(size):
         pinned[n - 1, chosen[k]] = 1
     if starts:
@@ -139,15 +148,60 @@ def period_with(
 
 
 @compiled(arrays=False)
-def _write(row: Records, group: int, shape: int, new_nodes: int, usd: float, seconds: tuple[float, float], reason: int) -> None:
+def bar_nodes(group: Records, job: Records, limits: Limits, limit_s: float, subsets: Subsets) -> None:
+    """Leave out the nodes of a group where a job has no memory, or its rollouts come to more than `limit_s` with those there: no
+    subset with one of them is of use. The group and the job are records."""
+    for v in range(group.n_nodes):
+        fits = rollout_memory_fits(group, v, job, limits) and group.node_load_s[v] + job.rollout_s <= limit_s
+        subsets.before[v] = group.node_before[v] if fits else _BARRED
+
+
+@compiled(arrays=False)
+def next_period(view: View, job: int, group: int, subsets: Subsets, size: int, first: bool, seconds: tuple[float, float]) -> float:
+    """Go on to the next subset of a group's nodes, of this size, on which a job makes the group's period no longer than a limit.
+
+    Args:
+        job: row of the job, or of its shape. first: begin with the first subset of this size.
+        seconds: of the job's training there, and the limit.
+
+    Returns:
+        The period, seconds; infinite where there is no such subset any more.
+    """
+    chosen, before, n_nodes = subsets.chosen, subsets.before, view.groups[group].n_nodes
+    training_s, limit = seconds
+    more = complete(chosen, 0, size, n_nodes, before) if first else next_subset(chosen, size, n_nodes, before)
+    while more:
+        period = period_with(view.jobs, view.groups, job, group, training_s, chosen, size, limit)
+        if period <= limit:
+            return float(period)
+        more = next_subset(chosen, size, n_nodes, before)
+    return np.inf
+
+
+@compiled(arrays=False)
+def _write(
+    out: Records, at: int, group: int, shape: int, new_nodes: int, usd: float, seconds: tuple[float, float], reason: int
+) -> None:
+    """Write a row without existing nodes, if there is room for it."""
+    if at >= len(out):
+        return
+    row = out[at]
     row.group = group
     row.of_shape = shape
     row.new_nodes = new_nodes
     row.usd = usd
     row.period_s, row.limit_s = seconds
     row.reason = reason
-    for k in range(row.nodes.shape[0]):
+    for k in range(len(row.nodes)):
         row.nodes[k] = -1
+
+
+@compiled(arrays=False)
+def _write_nodes(out: Records, at: int, group: Records, subsets: Subsets, size: int) -> None:
+    """Write which existing nodes a row has."""
+    if at < len(out):
+        for k in range(size):
+            out[at].nodes[k] = group.node_number[subsets.chosen[k]]
 
 
 @compiled(arrays=False)
@@ -162,6 +216,75 @@ def _group_reason(group: Records, job: Records, limits: Limits) -> int:
     if not training_memory_fits(group, job, limits):
         return TRAINING_MEMORY
     return FEASIBLE
+
+
+@compiled(arrays=False)
+def _own_reason(view: View, job: Records) -> int:
+    """FEASIBLE, or what speaks against a group of a job's own; the job is a record."""
+    if not has_room(job, job.rollout_nodes, job.training_nodes, view.limits, view.clock):
+        return MAX_NODES
+    return FEASIBLE if keeps_alone(job) else SLO
+
+
+@compiled(arrays=False)
+def _nodes_reason(view: View, group: Records, job: Records, subsets: Subsets, size: int) -> int:
+    """FEASIBLE, or what speaks against the chosen nodes and the new ones."""
+    for i in range(size):
+        if not rollout_memory_fits(group, subsets.chosen[i], job, view.limits):
+            return ROLLOUT_MEMORY
+    return FEASIBLE if has_room(group, job.rollout_nodes - size, 0, view.limits, view.clock) else MAX_NODES
+
+
+@compiled(arrays=False)
+def _every_place(view: View, job: int, group: int, subsets: Subsets, out: Records, rows: int) -> int:
+    """Write all places of a job, or of one of its shapes, in a group; returns how many rows there are then."""
+    jobs, groups = view.jobs, view.groups
+    j, g = jobs[job], groups[group]
+    training_s = training_seconds(jobs, job, g.training_nodes)
+    limit = entry_limit(jobs, j, g, 0) * (1.0 + TOLERANCE)
+    for v in range(g.n_nodes):
+        subsets.before[v] = g.node_before[v]
+    for new in range(max(0, j.rollout_nodes - g.n_nodes), j.rollout_nodes + 1):
+        size = j.rollout_nodes - new
+        if new > 0 and j.warm_group == g.id:
+            limit = entry_limit(jobs, j, g, new) * (1.0 + TOLERANCE)
+        more = complete(subsets.chosen, 0, size, g.n_nodes, subsets.before)
+        while more:
+            reason = _nodes_reason(view, g, j, subsets, size)
+            period = period_with(jobs, groups, job, group, training_s, subsets.chosen, size, np.inf)
+            if reason == FEASIBLE and period > limit:
+                reason = SLO
+            usd = new * rollout_usd(g, view.limits)
+            _write(out, rows, group, j.of_shape, new, usd, (period, limit / (1.0 + TOLERANCE)), reason)
+            _write_nodes(out, rows, g, subsets, size)
+            rows += 1
+            more = next_subset(subsets.chosen, size, g.n_nodes, subsets.before)
+    return rows
+
+
+@compiled(arrays=False)
+def _cheaper_place(view: View, job: int, group: int, subsets: Subsets, best_usd: float, out: Records, rows: int) -> float:
+    """Write the first of the cheapest places of a job, or of one of its shapes, in a group, if it costs less than `best_usd`;
+    returns which of both costs less."""
+    g, j = view.groups[group], view.jobs[job]
+    training_s = training_seconds(view.jobs, job, g.training_nodes)
+    limit = entry_limit(view.jobs, j, g, 0) * (1.0 + TOLERANCE)
+    if max(g.period_s, g.training_load_s + training_s) > limit:
+        return best_usd
+    bar_nodes(g, j, view.limits, limit, subsets)
+    for new in range(max(0, j.rollout_nodes - g.n_nodes), j.rollout_nodes + 1):
+        usd = new * rollout_usd(g, view.limits)
+        if usd >= best_usd or not has_room(g, new, 0, view.limits, view.clock):
+            break
+        if new > 0 and j.warm_group == g.id:
+            limit = entry_limit(view.jobs, j, g, new) * (1.0 + TOLERANCE)
+        size = j.rollout_nodes - new
+        period = next_period(view, job, group, subsets, size, True, (training_s, limit))
+        if period < np.inf:
+            _write(out, rows, group, j.of_shape, new, usd, (period, limit / (1.0 + TOLERANCE)), FEASIBLE)
+            _write_nodes(out, rows, g, subsets, size)
+            return float(usd)
+    return best_usd
 
 
 @compiled
@@ -182,83 +305,29 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
     jobs, groups, limits = view.jobs, view.groups, view.limits
     asks = jobs[job]
     rows = 0
-    room = out.shape[0]
-    best = np.inf
-    scratch = np.empty(asks.pins.shape[0] + 1 + groups[0].node_before.shape[0], np.int64)
-    chosen, before = scratch[: asks.pins.shape[0] + 1], scratch[asks.pins.shape[0] + 1 :]
-    for position in range(view.order.shape[0]):
-        if only_improving and best <= 0.0:
-            break
-        group = view.order[position]
-        if group == asks.group or (only_improving and prune and is_saturated(groups[group])):
+    best_usd = np.inf
+    positions = np.empty(len(asks.pins) + 1 + len(groups[0].node_before), np.int64)
+    subsets = Subsets(positions[: len(asks.pins) + 1], positions[len(asks.pins) + 1 :])
+    for group in view.order:
+        if best_usd <= 0.0 or group == asks.group or (only_improving and prune and is_saturated(groups[group])):
             continue
-        g = groups[group]
         for shape in range(1 + asks.more_shapes):
-            if only_improving and best <= 0.0:
-                break
             row = shape_row(asks, job, shape)
-            j = jobs[row]
-            n = j.rollout_nodes
-            reason = _group_reason(g, j, limits)
-            if reason != FEASIBLE:
-                if not only_improving:
-                    if rows < room:
-                        _write(out[rows], group, shape, ANY_NODES, np.nan, (np.nan, np.nan), reason)
-                    rows += 1
-                continue
-            training_s = training_seconds(jobs, row, g.training_nodes)
-            limit = entry_limit(jobs, j, g, 0) * (1.0 + TOLERANCE)
-            if only_improving and max(g.period_s, g.training_load_s + training_s) > limit:
-                continue
-            n_nodes = g.n_nodes
-            for v in range(n_nodes):
-                full = not rollout_memory_fits(g, v, j, limits)
-                # No subset with such a node is feasible, so none need be tried.
-                barred = only_improving and (full or g.node_load_s[v] + j.rollout_s > limit)
-                before[v] = _BARRED if barred else g.node_before[v]
-            has_feasible = False
-            for k in range(max(0, n - n_nodes), n + 1):
-                usd = k * rollout_usd(g, limits)
-                if only_improving and (has_feasible or usd >= best):
-                    break
-                if k > 0 and j.warm_group == g.id:
-                    limit = entry_limit(jobs, j, g, k) * (1.0 + TOLERANCE)
-                size = n - k
-                more = complete(chosen, 0, size, n_nodes, before)
-                while more:
-                    reason = FEASIBLE if has_room(g, k, 0, limits, view.clock) else MAX_NODES
-                    for i in range(size):
-                        if not rollout_memory_fits(g, chosen[i], j, limits):
-                            reason = ROLLOUT_MEMORY
-                            break
-                    if not only_improving or reason == FEASIBLE:
-                        longest = limit if only_improving else np.inf
-                        period = period_with(jobs, groups, row, group, training_s, chosen, size, longest)
-                        if reason == FEASIBLE and period > limit:
-                            reason = SLO
-                        if not only_improving or reason == FEASIBLE:
-                            if rows < room:
-                                _write(out[rows], group, shape, k, usd, (period, limit / (1.0 + TOLERANCE)), reason)
-                                for i in range(size):
-                                    out[rows].nodes[i] = g.node_number[chosen[i]]
-                            rows += 1
-                        if only_improving and reason == FEASIBLE:
-                            best = usd
-                            has_feasible = True
-                            break
-                    more = next_subset(chosen, size, n_nodes, before)
+            reason = _group_reason(groups[group], jobs[row], limits)
+            if only_improving:
+                usd = _cheaper_place(view, row, group, subsets, best_usd, out, rows) if reason == FEASIBLE else best_usd
+                rows += usd < best_usd
+                best_usd = usd
+            elif reason == FEASIBLE:
+                rows = _every_place(view, row, group, subsets, out, rows)
+            else:
+                _write(out, rows, group, shape, ANY_NODES, np.nan, (np.nan, np.nan), reason)
+                rows += 1
     for shape in range(1 + asks.more_shapes):
         j = jobs[shape_row(asks, job, shape)]
-        n = j.rollout_nodes
-        usd = own_usd(j, limits)
-        reason = FEASIBLE
-        if not has_room(j, n, j.training_nodes, limits, view.clock):
-            reason = MAX_NODES
-        elif not keeps_alone(j):
-            reason = SLO
-        if not only_improving or (reason == FEASIBLE and usd < best):
-            if rows < room:
-                _write(out[rows], NOWHERE, shape, n, usd, (j.alone_s, j.limit_s), reason)
+        usd, reason = own_usd(j, limits), _own_reason(view, j)
+        if not only_improving or (reason == FEASIBLE and usd < best_usd):
+            _write(out, rows, NOWHERE, shape, j.rollout_nodes, usd, (j.alone_s, j.limit_s), reason)
             rows += 1
-            best = min(best, usd)
+            best_usd = usd
     return rows

@@ -16,14 +16,15 @@ from rollmux_env.kernel.features import (
     candidate_features,
     cluster_features,
     job_features,
+    move_features,
     shape_features,
     shared_features,
+    value_features,
 )
 from rollmux_env.kernel.membership import shape_row
 from rollmux_env.kernel.neighbourhood.enumerate import enumerate_moves
 from rollmux_env.kernel.neighbourhood.table import Scratch, write_stop
 from rollmux_env.kernel.pools import own_usd
-from rollmux_env.kernel.row_features import move_features, value_features
 from rollmux_env.kernel.tables import Floats, Records, View
 from rollmux_env.kernel.valuation import (
     N_VALUES,
@@ -87,7 +88,7 @@ def begin_values(view: View, known_stays: bool, job: int, workspace: Workspace) 
 def begin_group(view: View, group: int, workspace: Workspace) -> None:
     """Value a group as it is, for the places in it; a new one is nothing yet."""
     if group < 0:
-        for k in range(workspace.base.shape[0]):
+        for k in range(len(workspace.base)):
             workspace.base[k] = 0.0
         value_members(view, workspace.valuation, group, 0.0)
     else:
@@ -108,7 +109,7 @@ def place_values(view: View, job: int, place: Records, workspace: Workspace, out
     if place.period_s != valuation.members[0].period_s:
         value_members(view, valuation, place.group, place.period_s)
     value_group(view, valuation, place.group, job, place, values)
-    for v in range(base.shape[0]):
+    for v in range(len(base)):
         values[v] -= base[v]
     value_features(base, values, own_usd(written, view.limits), valuation.terms[0].work_usd, out)
 
@@ -129,7 +130,7 @@ def features_of_places(
     cluster_features(view, first_s, False, out.cluster[0])
     begin_values(view, known_stays, job, workspace)
     group = shaped = -2
-    for k in range(rows.shape[0]):
+    for k in range(len(rows)):
         place = rows[k]
         if place.new_nodes == ANY_NODES:
             continue

@@ -12,6 +12,7 @@ as they have. Rows of moves have the columns of places to `stretch`, the first j
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,18 @@ from numpy.typing import NDArray
 
 from rollmux_env.kernel.candidates import is_saturated
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import departure_s, entry_limit, training_seconds
+from rollmux_env.kernel.membership import departure_s, entry_limit, shape_row, training_seconds
+from rollmux_env.kernel.neighbourhood import table
 from rollmux_env.kernel.pools import nodes_of, own_usd, provisioned_usd, rollout_usd
-from rollmux_env.kernel.tables import ROLLOUT, TRAINING, Ints, Limits, Records, View
+from rollmux_env.kernel.tables import ROLLOUT, TRAINING, Floats, Ints, Limits, Records, View
+from rollmux_env.kernel.valuation import HORIZONS_H, N_HORIZONS
 
 Out = NDArray[Any]  # of either float type
 
 JOB_FEATURES = (
     "rollout_share",  # rollout seconds over T_solo
     "training_share",  # training seconds over T_solo
-    "sync_share",  # sync seconds over T_solo; of a stale job the three come to more than 1
+    "sync_share",  # sync seconds over T_solo; the three can come to more than 1
     "solo",  # T_solo, scale 600 s
     "tolerance",  # 1 - 1 / slo
     "rollout_nodes",  # asked for, scale 4
@@ -105,52 +108,14 @@ CLUSTER_FEATURES = (
 )
 
 
-(
-    ROLLOUT_SHARE,
-    TRAINING_SHARE,
-    SYNC_SHARE,
-    SOLO,
-    TOLERATED,
-    ROLLOUT_NODES,
-    TRAINING_NODES,
-    ROLLOUT_MEMORY,
-    TRAINING_MEMORY,
-    STAY,
-) = range(len(JOB_FEATURES))
-(
-    IS_ROW,
-    PRICE,
-    NEW_NODES,
-    NEW_GROUP,
-    STRETCH,
-    SLACK,
-    HARM,
-    MEMBERS,
-    SATURATED,
-    TRAINING_LOAD,
-    NODE_LOAD,
-    ROLLOUT_LOAD,
-    NODE_MEMORY,
-    POOL_MEMORY,
-    PACKING,
-    AGE,
-    LONGEST,
-    SHORTEST,
-    OUTLIVES,
-) = range(len(PLACE_FEATURES))
-(
-    CONSOLIDATES,
-    RUNNING,
-    WAITING,
-    GROUPS,
-    PROVISIONED_ROLLOUT,
-    PROVISIONED_TRAINING,
-    CLUSTER_PACKING,
-    CLUSTER_ROLLOUT_LOAD,
-    CLUSTER_TRAINING_LOAD,
-    CLUSTER_AGE,
-    HOURS,
-) = range(len(CLUSTER_FEATURES))
+def _columns(names: tuple[str, ...], first: int = 0) -> Any:
+    """Positions of columns by name, from a first one on: constants of compiled code."""
+    return namedtuple("Columns", names)(*range(first, first + len(names)))
+
+
+JOB, PLACE, CLUSTER = _columns(JOB_FEATURES), _columns(PLACE_FEATURES), _columns(CLUSTER_FEATURES)
+VALUE, MOVE = _columns(VALUE_FEATURES, len(PLACE_FEATURES)), _columns(MOVE_FEATURES, len(CANDIDATE_FEATURES))
+_SHAPES_FROM = len(CANDIDATE_FEATURES + MOVE_FEATURES)  # a row of moves has those of shapes from there on
 
 
 @compiled(arrays=False)
@@ -182,16 +147,16 @@ def job_features(job: Records, limits: Limits, stay_s: float, out: Out) -> None:
         stay_s: seconds that it would stay alone; 0 where that is not known.
     """
     solo = job.solo_s
-    out[ROLLOUT_SHARE] = job.rollout_s / solo
-    out[TRAINING_SHARE] = job.training_s / solo
-    out[SYNC_SHARE] = min(1.0, job.sync_s / solo)
-    out[SOLO] = squash(solo, 600.0)
-    out[TOLERATED] = 1.0 - solo / job.limit_s
-    out[ROLLOUT_NODES] = squash(job.rollout_nodes, 4.0)
-    out[TRAINING_NODES] = squash(job.training_nodes, 4.0)
-    out[ROLLOUT_MEMORY] = share(job.rollout_gb, limits.pools[job.rollout_pool].node_gb)
-    out[TRAINING_MEMORY] = share(job.training_gb, limits.pools[job.training_pool].node_gb)
-    out[STAY] = squash(stay_s / 3600.0, 24.0)
+    out[JOB.rollout_share] = job.rollout_s / solo
+    out[JOB.training_share] = job.training_s / solo
+    out[JOB.sync_share] = min(1.0, job.sync_s / solo)
+    out[JOB.solo] = squash(solo, 600.0)
+    out[JOB.tolerance] = 1.0 - solo / job.limit_s
+    out[JOB.rollout_nodes] = squash(job.rollout_nodes, 4.0)
+    out[JOB.training_nodes] = squash(job.training_nodes, 4.0)
+    out[JOB.rollout_memory] = share(job.rollout_gb, limits.pools[job.rollout_pool].node_gb)
+    out[JOB.training_memory] = share(job.training_gb, limits.pools[job.training_pool].node_gb)
+    out[JOB.stay] = squash(stay_s / 3600.0, 24.0)
 
 
 @compiled(arrays=False)
@@ -222,7 +187,7 @@ def cluster_features(view: View, first_s: float, consolidate: bool, out: Out) ->
     aged_s = 0.0
     rollout_load = 0.0
     training_load = 0.0
-    for k in range(view.order.shape[0]):
+    for k in range(len(view.order)):
         group = view.groups[view.order[k]]
         for i in range(group.n_members):
             job = view.jobs[group.members[i]]
@@ -236,17 +201,17 @@ def cluster_features(view: View, first_s: float, consolidate: bool, out: Out) ->
         training_load += group.training_load_s * group.training_nodes / group.period_s
     usd = provisioned_usd(clock.nodes, limits)
     rollout_nodes, training_nodes = nodes_of(clock.nodes, ROLLOUT), nodes_of(clock.nodes, TRAINING)
-    out[CONSOLIDATES] = 1.0 if consolidate else 0.0
-    out[RUNNING] = squash(running, 16.0)
-    out[WAITING] = squash(clock.waiting, 16.0)
-    out[GROUPS] = squash(view.order.shape[0], 16.0)
-    out[PROVISIONED_ROLLOUT] = _provisioned(clock.nodes, ROLLOUT, limits)
-    out[PROVISIONED_TRAINING] = _provisioned(clock.nodes, TRAINING, limits)
-    out[CLUSTER_PACKING] = share(usd, alone_usd)
-    out[CLUSTER_ROLLOUT_LOAD] = share(rollout_load, rollout_nodes)
-    out[CLUSTER_TRAINING_LOAD] = share(training_load, training_nodes)
-    out[CLUSTER_AGE] = squash(aged_s / 3600.0 / max(running, 1), 24.0)
-    out[HOURS] = squash((clock.now_s - first_s) / 3600.0, 168.0)
+    out[CLUSTER.consolidate] = 1.0 if consolidate else 0.0
+    out[CLUSTER.running] = squash(running, 16.0)
+    out[CLUSTER.waiting] = squash(clock.waiting, 16.0)
+    out[CLUSTER.groups] = squash(len(view.order), 16.0)
+    out[CLUSTER.rollout_nodes] = _provisioned(clock.nodes, ROLLOUT, limits)
+    out[CLUSTER.training_nodes] = _provisioned(clock.nodes, TRAINING, limits)
+    out[CLUSTER.packing] = share(usd, alone_usd)
+    out[CLUSTER.rollout_load] = share(rollout_load, rollout_nodes)
+    out[CLUSTER.training_load] = share(training_load, training_nodes)
+    out[CLUSTER.age] = squash(aged_s / 3600.0 / max(running, 1), 24.0)
+    out[CLUSTER.hours] = squash((clock.now_s - first_s) / 3600.0, 168.0)
 
 
 @compiled(arrays=False)
@@ -254,32 +219,24 @@ def _provisioned(nodes: Ints, side: int, limits: Limits) -> float:
     """Nodes on one side, over the most that there can be of the pools that they are of."""
     count = 0
     most = 0.0
-    for p in range(nodes.shape[0]):
+    for p in range(len(nodes)):
         if nodes[p, side] > 0:
             count += nodes[p, side]
             most += limits.pools[p].nodes_max
     return squash(count, 16.0) if most == np.inf else share(count, most)
 
 
+_COLUMNS_OF_ALL = ("members", "saturated", "training_memory", "age", "longest", "shortest", "outlives")
 SHARED = np.dtype(
     [
-        (name, "f8")
-        for name in (
-            "per_limit",  # 1 / s
-            "per_own_usd",  # 1 / price of the job's own nodes
-            "per_members_usd",  # 1 / price of the members' own nodes, with the job
-            "training_s",  # of a meta-iteration, with the job
-            "rollout_s",  # of a meta-iteration, over all nodes, with the job
-            "period_s",  # without the job; 0 of a new group
-            "pool_usd",  # price of the training pool, $/h
-            "members",  # these are columns as they are shown
-            "saturated",
-            "pool_memory",
-            "age",
-            "longest",
-            "shortest",
-            "outlives",
-        )
+        ("per_limit", "f8"),  # 1 / s
+        ("per_own_usd", "f8"),  # 1 / price of the job's own nodes
+        ("per_members_usd", "f8"),  # 1 / price of the members' own nodes, with the job
+        ("training_s", "f8"),  # of a meta-iteration, with the job
+        ("rollout_s", "f8"),  # of a meta-iteration, over all nodes, with the job
+        ("period_s", "f8"),  # without the job; 0 of a new group
+        ("pool_usd", "f8"),  # price of the training pool, $/h
+        *((name, "f8") for name in _COLUMNS_OF_ALL),  # as they are shown
     ]
 )
 
@@ -341,7 +298,7 @@ def shared_features(view: View, known_stays: bool, stay_s: float, job: int, grou
     shared.pool_usd = pool * limits.pools[asks.training_pool].usd
     shared.members = members / limits.group_size_max
     shared.saturated = 1.0 if saturated else 0.0
-    shared.pool_memory = share(training_gb, limits.pools[asks.training_pool].node_gb)
+    shared.training_memory = share(training_gb, limits.pools[asks.training_pool].node_gb)
     shared.age = squash(age_h, 24.0)
     shared.longest = squash(longest_h, 24.0)
     shared.shortest = squash(shortest_h, 24.0)
@@ -366,28 +323,90 @@ def candidate_features(view: View, job: int, place: Records, shared: Records, ou
         n_nodes += g.n_nodes
         at = 0
         for v in range(g.n_nodes):
-            if at < place.nodes.shape[0] and place.nodes[at] == g.node_number[v]:
+            if at < len(place.nodes) and place.nodes[at] == g.node_number[v]:
                 at += 1
                 node_gb = max(node_gb, g.node_gb[v] + asks.rollout_gb)
                 node_load = max(node_load, g.node_load_s[v] + asks.rollout_s)
     new = group < 0
     per_period = 1.0 / place.period_s
-    out[IS_ROW] = 1.0
-    out[PRICE] = unit(place.usd * shared.per_own_usd)
-    out[NEW_NODES] = place.new_nodes / max(asks.rollout_nodes, 1)
-    out[NEW_GROUP] = 1.0 if new else 0.0
-    out[STRETCH] = 1.0 - asks.solo_s * per_period
-    out[SLACK] = unit(1.0 - place.period_s * shared.per_limit)
-    out[HARM] = 0.0 if new else 1.0 - shared.period_s * per_period
-    out[MEMBERS] = shared.members
-    out[SATURATED] = shared.saturated
-    out[TRAINING_LOAD] = shared.training_s * per_period
-    out[NODE_LOAD] = node_load * per_period
-    out[ROLLOUT_LOAD] = shared.rollout_s * per_period / max(n_nodes, 1)
-    out[NODE_MEMORY] = share(node_gb, limits.pools[asks.rollout_pool].node_gb)
-    out[POOL_MEMORY] = shared.pool_memory
-    out[PACKING] = unit((n_nodes * rollout_usd(asks, limits) + shared.pool_usd) * shared.per_members_usd)
-    out[AGE] = shared.age
-    out[LONGEST] = shared.longest
-    out[SHORTEST] = shared.shortest
-    out[OUTLIVES] = shared.outlives
+    out[PLACE.is_row] = 1.0
+    out[PLACE.price] = unit(place.usd * shared.per_own_usd)
+    out[PLACE.new_nodes] = place.new_nodes / max(asks.rollout_nodes, 1)
+    out[PLACE.new_group] = 1.0 if new else 0.0
+    out[PLACE.stretch] = 1.0 - asks.solo_s * per_period
+    out[PLACE.slack] = unit(1.0 - place.period_s * shared.per_limit)
+    out[PLACE.harm] = 0.0 if new else 1.0 - shared.period_s * per_period
+    out[PLACE.members] = shared.members
+    out[PLACE.saturated] = shared.saturated
+    out[PLACE.training_load] = shared.training_s * per_period
+    out[PLACE.node_load] = node_load * per_period
+    out[PLACE.rollout_load] = shared.rollout_s * per_period / max(n_nodes, 1)
+    out[PLACE.rollout_memory] = share(node_gb, limits.pools[asks.rollout_pool].node_gb)
+    out[PLACE.training_memory] = shared.training_memory
+    out[PLACE.packing] = unit((n_nodes * rollout_usd(asks, limits) + shared.pool_usd) * shared.per_members_usd)
+    out[PLACE.age] = shared.age
+    out[PLACE.longest] = shared.longest
+    out[PLACE.shortest] = shared.shortest
+    out[PLACE.outlives] = shared.outlives
+
+
+@compiled(arrays=False)
+def value_features(before: Floats, more: Floats, unit_usd: float, work_usd: float, out: Out) -> None:
+    """Write `VALUE_FEATURES` of a row.
+
+    Args:
+        before, more: (N_VALUES,) what the groups concerned come to, and how that changes: `rollmux_env.kernel.valuation`.
+        unit_usd: $/h. work_usd: worth of a work-hour, $.
+    """
+    for h in range(N_HORIZONS):
+        per_unit = 1.0 / (unit_usd * HORIZONS_H[h]) if unit_usd > 0.0 else 0.0
+        out[VALUE.before_1h + h] = signed(before[h] * per_unit)
+        out[VALUE.more_1h + h] = signed(more[h] * per_unit)
+        out[VALUE.work_1h + h] = signed(more[N_HORIZONS + h] * work_usd * per_unit)
+
+
+@compiled(arrays=False)
+def move_features(view: View, known_stays: bool, unit_usd: float, work_usd: float, choice: Records, out: Out) -> None:
+    """Write `CANDIDATE_FEATURES` and `MOVE_FEATURES` of a row of moves, and where there is room `SHAPE_FEATURES` of the first move.
+
+    Args:
+        unit_usd: mean price of the running jobs' own nodes, $/h. work_usd: worth of a work-hour, $.
+        choice: a record of `rollmux_env.kernel.neighbourhood.table.choice_type`.
+    """
+    for k in range(len(out)):
+        out[k] = 0.0
+    out[PLACE.is_row] = 1.0
+    if choice.n_moves == 0:
+        return
+    per_unit = 1.0 / unit_usd if unit_usd > 0.0 else 0.0
+    new = asked = 0
+    for k in range(choice.n_moves):
+        new += choice.new_nodes[k]
+        moved = choice.job[k]
+        asked += view.jobs[shape_row(view.jobs[moved], moved, choice.of_shape[k])].rollout_nodes
+        if choice.group[k] == table.NEW_GROUP:
+            out[PLACE.new_group] = 1.0
+    row = choice.job[0]
+    job = view.jobs[row]
+    home = view.groups[job.group]
+    solo = job.solo_s
+    out[PLACE.price] = unit(choice.usd * per_unit)
+    out[PLACE.new_nodes] = new / max(asked, 1)
+    out[PLACE.stretch] = 1.0 - solo / choice.period_s
+    value_features(choice.before, choice.more, unit_usd, work_usd, out)
+    out[MOVE.gain] = signed(choice.gain * per_unit)
+    out[MOVE.held] = signed(choice.price * per_unit)
+    out[MOVE.moved] = choice.n_moves / table.MOVES_MOST
+    out[MOVE.is_move] = 1.0 if choice.kind == table.MOVE else 0.0
+    out[MOVE.is_exchange] = 1.0 if choice.kind == table.EXCHANGE else 0.0
+    out[MOVE.is_merger] = 1.0 if choice.kind == table.MERGER else 0.0
+    out[MOVE.leaves_members] = home.n_members / view.limits.group_size_max
+    out[MOVE.now_stretch] = 1.0 - solo / home.period_s
+    out[MOVE.solo] = squash(solo, 600.0)
+    out[MOVE.rollout_share] = job.rollout_s / solo
+    out[MOVE.tolerance] = 1.0 - solo / job.limit_s
+    out[MOVE.rollout_nodes] = squash(job.rollout_nodes, 4.0)
+    left_s = max(0.0, departure_s(view.jobs, view.groups, row) - view.clock.now_s)
+    out[MOVE.remaining] = squash(left_s / 3600.0, 24.0) if known_stays else 0.0
+    if len(out) > _SHAPES_FROM:
+        shape_features(view, shape_row(job, row, choice.of_shape[0]), out, _SHAPES_FROM)

@@ -14,11 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import training_seconds
-from rollmux_env.kernel.packing import Packing, least_period
-from rollmux_env.kernel.period import own_period
+from rollmux_env.kernel.membership import training_seconds, write_phases
+from rollmux_env.kernel.packing import Packing, least_bound, least_period
 from rollmux_env.kernel.pools import is_same, nodes_usd
-from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Limits, Records
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, UNUSED, Floats, Ints, Limits, Records
 
 
 class Columns(NamedTuple):
@@ -68,17 +67,12 @@ ON_NODES, PERIODS, CHEAPEST = range(3)
 def load_members(jobs: Records, members: Ints, n: int, training_nodes: int, p: Packing) -> None:
     """Write the phases of the first `n` rows in `members` into `p`, on a pool of that many training nodes."""
     for i in range(n):
-        job = members[i]
-        p.rollout_s[i] = jobs[job].rollout_s
-        p.training_s[i] = training_seconds(jobs, job, training_nodes)
+        j, member = jobs[members[i]], p.members[i]
+        write_phases(j, j.rollout_s, training_seconds(jobs, members[i], training_nodes), j.sync_s, p.phases, i)
         if n > 1:  # every rollout as if on a shared node: which are is not known yet
-            p.rollout_s[i] += jobs[job].rollout_warm_s
-            p.training_s[i] += jobs[job].training_warm_s
-        p.sync_s[i] = jobs[job].sync_s
-        p.staleness[i] = jobs[job].staleness
-        p.gb[i] = jobs[job].rollout_gb
-        p.device_gb[i] = jobs[job].rollout_device_gb
-        p.nodes[i] = jobs[job].rollout_nodes
+            p.phases[0, i] += p.phases[4, i]
+            p.phases[1, i] += p.phases[5, i]
+        member.gb, member.device_gb, member.nodes = j.rollout_gb, j.rollout_device_gb, j.rollout_nodes
 
 
 class Way(NamedTuple):
@@ -92,9 +86,19 @@ class Way(NamedTuple):
     training_pool: int
 
 
+class Making(NamedTuple):
+    """Tables of jobs and pools, room for packing a group, and the columns that are made."""
+
+    jobs: Records
+    limits: Limits
+    packing: Packing
+    columns: Columns
+
+
 @compiled(arrays=False)
-def _way(jobs: Records, limits: Limits, columns: Columns, k: int) -> Way:
+def _way(making: Making, k: int) -> Way:
     """A column as a way."""
+    jobs, limits, columns = making.jobs, making.limits, making.columns
     lead, r, t = jobs[columns.members[k, 0]], columns.nodes[k, 0], columns.nodes[k, 1]
     return Way(r, t, columns.period_s[k], nodes_usd(lead, r, t, limits), lead.rollout_pool, lead.training_pool)
 
@@ -111,23 +115,23 @@ def _beats(kind: int, one: Way, other: Way) -> bool:
 
 
 @compiled(arrays=False)
-def _is_beaten(jobs: Records, limits: Limits, columns: Columns, known: tuple[int, int], kind: int, way: Way) -> bool:
+def _is_beaten(making: Making, known: tuple[int, int], kind: int, way: Way) -> bool:
     """Whether a column of a range, which ends where they are counted and no longer written, makes a way useless."""
-    k, end = known[0], min(known[1], columns.period_s.shape[0])
-    while k < end and not _beats(kind, _way(jobs, limits, columns, k), way):
+    k, end = known[0], min(known[1], len(making.columns.period_s))
+    while k < end and not _beats(kind, _way(making, k), way):
         k += 1
     return bool(k < end)
 
 
 @compiled(arrays=False)
-def _keep(jobs: Records, limits: Limits, columns: Columns, known: tuple[int, int], kind: int, way: Way) -> int:
+def _keep(making: Making, known: tuple[int, int], kind: int, way: Way) -> int:
     """Drop the columns of a range that a way beats, and make room for it behind them; returns the range's new end."""
-    at, end = known
-    if end > columns.period_s.shape[0]:
+    columns, (at, end) = making.columns, known
+    if end > len(columns.period_s):
         return end + 1
     left = at
     for k in range(at, end):
-        if not _beats(kind, way, _way(jobs, limits, columns, k)):
+        if not _beats(kind, way, _way(making, k)):
             for i in range(columns.members.shape[1]):
                 columns.members[left, i] = columns.members[k, i]
             columns.nodes[left, 0], columns.nodes[left, 1] = columns.nodes[k, 0], columns.nodes[k, 1]
@@ -139,104 +143,134 @@ def _keep(jobs: Records, limits: Limits, columns: Columns, known: tuple[int, int
 @compiled(arrays=False)
 def _write(columns: Columns, row: int, members: Ints, way: Way) -> None:
     """Write a column, if there is such a row."""
-    if row >= columns.period_s.shape[0]:
+    if row >= len(columns.period_s):
         return
     columns.nodes[row, 0], columns.nodes[row, 1], columns.period_s[row] = way.rollout_nodes, way.training_nodes, way.period_s
     for i in range(columns.members.shape[1]):
-        columns.members[row, i] = members[i] if i < members.shape[0] else -1
+        columns.members[row, i] = members[i] if i < len(members) else -1
+
+
+class _Asked(NamedTuple):
+    """What members of a group ask for together: their limit in seconds, the fewest and the most rollout nodes that could do, and
+    training nodes; `fits` where nothing can be said against the group yet."""
+
+    fits: bool
+    limit_s: float
+    least: int
+    most: int
+    training_nodes: int
 
 
 @compiled(arrays=False)
-def group_columns(
-    jobs: Records, limits: Limits, members: Ints, wanted: tuple[int, float], p: Packing, columns: Columns, at: int, end: int
-) -> tuple[int, bool]:
+def _asked(jobs: Records, limits: Limits, members: Ints) -> _Asked:
+    """What the rows of members ask for together."""
+    lead = jobs[members[0]]
+    rollout, training = limits.pools[lead.rollout_pool], limits.pools[lead.training_pool]
+    fits = True
+    limit = np.inf
+    training_gb = training_device_gb = load = load_gb = load_device_gb = 0.0
+    least = most = t = 0
+    for row in members:
+        job = jobs[row]
+        fits = fits and is_same(job, lead)
+        limit = min(limit, job.limit_s)
+        training_gb += job.training_gb
+        training_device_gb += job.training_device_gb
+        least = max(least, job.rollout_nodes)
+        most += job.rollout_nodes
+        load += job.rollout_nodes * job.rollout_s
+        load_gb += job.rollout_nodes * job.rollout_gb
+        load_device_gb += job.rollout_nodes * job.rollout_device_gb
+        t = max(t, job.training_nodes)
+    fits = fits and training_gb <= training.node_gb * (1.0 + TOLERANCE)
+    fits = fits and training_device_gb <= training.device_gb * (1.0 + TOLERANCE)
+    least = max(least, int(np.ceil(load / limit - 1e-6)))
+    if load_gb > 0.0:
+        least = max(least, int(np.ceil(load_gb / rollout.node_gb - 1e-6)))
+    if load_device_gb > 0.0:
+        least = max(least, int(np.ceil(load_device_gb / rollout.device_gb - 1e-6)))
+    return _Asked(fits, limit, least, most, t)
+
+
+@compiled(arrays=False)
+def _next_step(jobs: Records, members: Ints, t: int) -> int:
+    """The next number of training nodes above `t` at which a member trains faster; UNUSED where there is none."""
+    larger = UNUSED
+    for row in members:
+        for nodes in jobs[row].rescale_nodes:
+            if nodes > t:
+                larger = min(larger, nodes)
+                break
+    return int(larger)
+
+
+@compiled(arrays=False)
+def group_columns(making: Making, members: Ints, wanted: tuple[int, float], at: int, end: int) -> tuple[int, bool]:
     """Add the ways to run a set of jobs as one group to those that are known of the same jobs, as far as they are of use.
 
     Args:
         members: (n,) rows of the jobs in their shapes.
         wanted: a kind as of `Wanted`, and the $/h below which a way is of use.
-        columns: out: rows `at` to `end` are those known.
+        at, end: rows of the columns are those known.
 
     Returns:
         The new end; where the arrays end, the rest are counted and not written. And whether the group may be feasible: it is not
         looked at where nothing could come of it.
     """
-    n = members.shape[0]
-    kind, most_usd = wanted
-    lead = jobs[members[0]]
-    rollout, training = limits.pools[lead.rollout_pool], limits.pools[lead.training_pool]
-    limit = np.inf
-    training_gb = 0.0
-    training_device_gb = 0.0
-    nodes_least = 0
-    nodes_most = 0
-    load = 0.0
-    load_gb = 0.0
-    load_device_gb = 0.0
-    t = 0
-    for i in range(n):
-        job = members[i]
-        if not is_same(jobs[job], lead):
-            return end, False
-        limit = min(limit, jobs[job].limit_s)
-        training_gb += jobs[job].training_gb
-        training_device_gb += jobs[job].training_device_gb
-        nodes = jobs[job].rollout_nodes
-        nodes_least = max(nodes_least, nodes)
-        nodes_most += nodes
-        load += nodes * jobs[job].rollout_s
-        load_gb += nodes * jobs[job].rollout_gb
-        load_device_gb += nodes * jobs[job].rollout_device_gb
-        t = max(t, jobs[job].training_nodes)
-    if training_gb > training.node_gb * (1.0 + TOLERANCE):
-        return end, False
-    if training_device_gb > training.device_gb * (1.0 + TOLERANCE):
-        return end, False
-    nodes_least = max(nodes_least, int(np.ceil(load / limit - 1e-6)))
-    if load_gb > 0.0:
-        nodes_least = max(nodes_least, int(np.ceil(load_gb / rollout.node_gb - 1e-6)))
-    if load_device_gb > 0.0:
-        nodes_least = max(nodes_least, int(np.ceil(load_device_gb / rollout.device_gb - 1e-6)))
+    jobs, limits = making.jobs, making.limits
+    lead, asked = jobs[members[0]], _asked(jobs, limits, members)
     possible = False
-    fewest = nodes_most + 1
-    both = lead.rollout_pool == lead.training_pool
-    while True:
-        load_members(jobs, members, n, t, p)
-        floor = 0.0
-        trainings = 0.0
-        for i in range(n):
-            floor = max(floor, own_period(p.rollout_s[i], p.training_s[i], p.sync_s[i], p.staleness[i]))
-            trainings += p.training_s[i]
-        floor = max(floor, trainings)
-        if floor <= limit * (1.0 + TOLERANCE):
-            best_here = np.inf
-            r = nodes_least
-            while r <= min(nodes_most, rollout.nodes_max - (t if both else 0)) and (kind == PERIODS or r < fewest):
-                way = Way(r, t, floor, nodes_usd(lead, r, t, limits), lead.rollout_pool, lead.training_pool)
-                if way.usd >= most_usd or _is_beaten(jobs, limits, columns, (at, end), kind, way):
-                    possible = True
-                    break  # nor is anything on more nodes of use
-                period = least_period(p, n, r, rollout, limit)
-                if period < best_here:
-                    best_here = period
-                    possible = True
-                    way = Way(r, t, period, way.usd, lead.rollout_pool, lead.training_pool)
-                    if not _is_beaten(jobs, limits, columns, (at, end), kind, way):
-                        end = _keep(jobs, limits, columns, (at, end), kind, way)
-                        _write(columns, end - 1, members, way)
-                    fewest = min(fewest, r)
-                    if period <= floor or kind != PERIODS:
-                        break
-                r += 1
-        larger = np.iinfo(np.int64).max
-        for i in range(n):
-            for k in range(jobs[0].rescale_nodes.shape[0]):
-                if jobs[members[i]].rescale_nodes[k] > t:
-                    larger = min(larger, jobs[members[i]].rescale_nodes[k])
-                    break
-        if larger == np.iinfo(np.int64).max or larger > training.nodes_max:
-            return end, possible
-        t = larger
+    fewest = asked.most + 1  # rollout nodes on which it was found feasible
+    t = asked.training_nodes
+    while asked.fits:
+        beside = t if lead.rollout_pool == lead.training_pool else 0
+        most = min(asked.most, limits.pools[lead.rollout_pool].nodes_max - beside)
+        if wanted[0] != PERIODS:
+            most = min(most, fewest - 1)
+        load_members(jobs, members, len(members), t, making.packing)
+        end, enough = _add_ways(making, members, wanted, (at, end), (asked.least, most, t), asked.limit_s)
+        if enough != NOWHERE:
+            possible = True
+            fewest = min(fewest, enough)
+        t = _next_step(jobs, members, t)
+        if t == UNUSED or t > limits.pools[lead.training_pool].nodes_max:
+            break
+    return end, possible
+
+
+@compiled(arrays=False)
+def _add_ways(
+    making: Making, members: Ints, wanted: tuple[int, float], known: tuple[int, int], nodes: tuple[int, float, int], limit: float
+) -> tuple[int, int]:
+    """Add the ways of members, whose packing is loaded, on so many training nodes, and at least and at most so many rollout nodes.
+
+    Returns:
+        The end of the known rows then, and the fewest rollout nodes on which the group was found feasible: UNUSED where it was not
+        looked at on any, NOWHERE where it is not.
+    """
+    limits, p, columns = making.limits, making.packing, making.columns
+    lead, floor = making.jobs[members[0]], least_bound(p, len(members))
+    kind, (at, end), (r, most, t) = wanted[0], known, nodes
+    enough = NOWHERE
+    best = np.inf
+    if floor > limit * (1.0 + TOLERANCE):
+        return end, enough
+    while r <= most:
+        way = Way(r, t, floor, nodes_usd(lead, r, t, limits), lead.rollout_pool, lead.training_pool)
+        if way.usd >= wanted[1] or _is_beaten(making, (at, end), kind, way):
+            return end, UNUSED if enough == NOWHERE else enough
+        period = least_period(p, len(members), r, limits.pools[lead.rollout_pool], limit)
+        if period < best:
+            best = period
+            enough = r if enough == NOWHERE else enough
+            way = Way(r, t, period, way.usd, lead.rollout_pool, lead.training_pool)
+            if not _is_beaten(making, (at, end), kind, way):
+                end = _keep(making, (at, end), kind, way)
+                _write(columns, end - 1, members, way)
+            if period <= floor or kind != PERIODS:
+                break
+        r += 1
+    return end, enough
 
 
 @compiled(arrays=False)
@@ -261,8 +295,8 @@ def enumerate_groups(
         Negative: there was more to look at than is wanted.
     """
     tries = 0
-    rows = columns.members.shape[0]
-    n_jobs = choices.starts.shape[0] - 1
+    making, rows = Making(jobs, limits, p, columns), len(columns.members)
+    n_jobs = len(choices.starts) - 1
     following = np.zeros(size_max + 2, np.int64)  # which job may come next behind so many members
     following[1] = 1
     alone_usd = np.zeros(size_max + 1)
@@ -283,13 +317,13 @@ def enumerate_groups(
             most_usd = alone_usd[size] if wanted.kind == CHEAPEST and size > 1 else np.inf
             for parent in range(begins[size - 1], begins[size]):
                 for k in range(choices.starts[job], choices.starts[job + 1]):
-                    if top == tuples.shape[0]:
+                    if top == len(tuples):
                         smaller, tuples = tuples, np.zeros((2 * top, size_max), np.int64)
                         for row in range(top):  # by hand: what numba has to say of shapes that differ takes seconds to compile
                             _copy(smaller[row], tuples[row], size_max)
                     _copy(tuples[parent], tuples[top], size - 1)
                     tuples[top, size - 1] = choices.rows[k]
-                    end, possible = group_columns(jobs, limits, tuples[top, :size], (wanted.kind, most_usd), p, columns, count, end)
+                    end, possible = group_columns(making, tuples[top, :size], (wanted.kind, most_usd), count, end)
                     tries += 1
                     if end > rows or tries > wanted.tries:
                         return end if end > rows else -1

@@ -4,18 +4,24 @@ A few jobs are taken out of their groups, each is put back where the dollars ris
 result is kept where it is worth more than its moves cost: moves, swaps and mergers of groups are all of this kind. This is large
 neighbourhood search (Shaw, 1998) by ruin and recreate (Schrimpf et al., 2000), with groups overlooked at random while a job is put
 back, so that the search does not always do the same (SISR: Christiaens and Vanden Berghe, 2020).
+
+A decision in a large cluster looks at a part of it, so that its cost does not grow with the cluster. Jobs come and go one at a
+time, and with them decisions: a cluster twice as large has twice as many decisions in an hour. So each may look at a part, if the
+parts are drawn anew every time: those groups that have just changed, some that a newcomer could join, and others at random, the
+dearer the more likely. (Large problems are improved part by part: Taillard and Voss, POPMUSIC, 2002.)
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.lns_insert import Search, changed, insert, put_back
-from rollmux_env.kernel.lns_value import Regrouping, nodes_in_use, nodes_left
+from rollmux_env.kernel.lns_insert import Regrouping, Search, changed, insert, may_join, nodes_in_use, nodes_left
 from rollmux_env.kernel.membership import detach
-from rollmux_env.kernel.pools import are_within, is_unlimited, provisioned_usd
+from rollmux_env.kernel.pools import are_within, dearness, is_unlimited, provisioned_usd
 from rollmux_env.kernel.tables import NOWHERE, Ints, Limits, Records, View
+from rollmux_env.kernel.trials import begin_trial, keep_group, keep_job, take_back
 
 OVERLOOKED = 0.1  # share of the groups, while a job is put back
 _LEAST_USD = 1e-6  # a saving below is rounding
@@ -74,6 +80,19 @@ def _fits(jobs: Records, groups: Records, limits: Limits, facts: Regrouping, use
     return are_within(used, limits)
 
 
+@compiled(arrays=False)
+def _take_out(view: View, facts: Regrouping, picked: Ints, search: Search) -> None:
+    """Begin a trial: take jobs out of their groups."""
+    trial, jobs, groups = search.trial, view.jobs, view.groups
+    begin_trial(trial)
+    for job in picked:
+        keep_job(trial, jobs, job)
+        keep_group(trial, groups, jobs[job].group)
+        detach(jobs, groups, job)
+    for k in range(len(picked)):
+        changed(view, facts, trial.group_rows[k], search)
+
+
 @compiled
 def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.random.Generator, search: Search) -> float:
     """Place a newcomer, then regroup the free jobs for the better, in place.
@@ -89,41 +108,26 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
         What the moves save, discounted $, with what they cost taken off; nan where there is no place for the newcomer.
     """
     jobs, groups, limits, usd, version = view.jobs, view.groups, view.limits, search.usd, search.version
-    n_jobs = facts.n_jobs
-    for group in range(facts.rollout_nodes.shape[0]):
+    for group in range(len(facts.rollout_nodes)):
         changed(view, facts, group, search)
     if newcomer != NOWHERE and insert(view, facts, newcomer, 0.0, rng, search) == 0:
         return np.nan
     began = usd.sum()
     now = began
-    picked = np.empty(n_jobs, np.int64)
-    chosen = np.zeros(n_jobs, np.int64)
-    was = np.empty_like(facts.homes)
-    was_training = np.empty(n_jobs, np.int64)
+    picked = np.empty(facts.n_jobs, np.int64)
+    chosen = np.zeros(facts.n_jobs, np.int64)
     was_usd = np.empty_like(usd)
     was_version = np.empty_like(version)
-    counted = np.empty((limits.pools.shape[0], 2), np.int64)
+    counted = np.empty((len(limits.pools), 2), np.int64)
     looked = 0
     while looked < budget:
         looked += 1
         count = _choose(jobs, groups, facts, rng, picked, chosen)
         if count == 0:
             continue
-        for group in range(usd.shape[0]):
-            was_usd[group], was_version[group] = usd[group], version[group]
-        for k in range(count):
-            job = picked[k]
-            group = jobs[job].group
-            rank = 0
-            while groups[group].members[rank] != job:
-                rank += 1
-            was[k].group, was[k].rank, was_training[k] = group, rank, groups[group].training_nodes
-            was[k].n_pins, was[k].visits, was[k].of_shape = jobs[job].n_pins, jobs[job].visits, jobs[job].of_shape
-            for v in range(jobs[job].n_pins):
-                was[k].pins[v] = jobs[job].pins[v]
-            detach(jobs, groups, job)
-        for k in range(count):
-            changed(view, facts, was[k].group, search)
+        was_usd[:] = usd
+        was_version[:] = version
+        _take_out(view, facts, picked[:count], search)
         placed = 0
         while placed < count:
             places = insert(view, facts, picked[placed], OVERLOOKED, rng, search)
@@ -136,11 +140,64 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
             if then < now - _LEAST_USD:
                 now = then
                 continue
-        for k in range(placed):
-            detach(jobs, groups, picked[k])
-        for k in range(count - 1, -1, -1):
-            groups[was[k].group].training_nodes = was_training[k]
-            put_back(jobs, groups, picked[k], was[k])
-        for group in range(usd.shape[0]):
-            usd[group], version[group] = was_usd[group], was_version[group]
+        take_back(search.trial, jobs, groups)
+        usd[:] = was_usd
+        version[:] = was_version
     return float(began - now)
+
+
+_ROUND = 3  # groups that are compared; the dearest of them is taken
+_TRIES = 8  # draws for every group that is wanted
+_SHARE = 3  # a third at most for groups that have changed, and for those that a newcomer could join
+
+
+@compiled
+def choose_part(view: View, newcomer: int, host: int, rng: np.random.Generator, out: Ints) -> int:
+    """Choose the groups that are looked at, where there are more of them than `out` takes.
+
+    Args:
+        newcomer: row of a job that waits for a place, negative for none. host: row of a group that it fits into, likewise.
+        out: (F,) out: their positions in the view's order, ascending.
+
+    Returns:
+        How many.
+    """
+    jobs, groups, order, limits = view.jobs, view.groups, view.order, view.limits
+    n, most = len(order), len(out)
+    chosen = np.zeros(n, np.bool_)
+    count = 0
+    for k in range(n):
+        known = order[k] == host
+        if known or (count < most // _SHARE and groups[order[k]].since_s == view.clock.now_s):
+            chosen[k] = True
+            count += 1
+    wanted = min(most, count + most // _SHARE) if newcomer >= 0 else 0
+    for _ in range(_TRIES * wanted):
+        k = int(rng.random() * n) if count < wanted else -1
+        if k >= 0 and not chosen[k] and groups[order[k]].exclusive == 0 and may_join(jobs, groups[order[k]], limits, newcomer):
+            chosen[k] = True
+            count += 1
+    for _ in range(_TRIES * most):
+        best = _draw_dear(view, chosen, rng) if count < most else -1
+        if best >= 0:
+            chosen[best] = True
+            count += 1
+    at = 0
+    for k in np.flatnonzero(chosen)[:most]:
+        out[at] = k
+        at += 1
+    return at
+
+
+@compiled(arrays=False)
+def _draw_dear(view: View, chosen: NDArray[np.bool_], rng: np.random.Generator) -> int:
+    """The dearest of some groups that are drawn: its position in the view's order, or -1 where all are chosen already."""
+    best, dearest = -1, -1.0
+    for _ in range(_ROUND):
+        k = int(rng.random() * len(view.order))
+        group = view.groups[view.order[k]]
+        if not chosen[k] and group.exclusive == 0:
+            dear = dearness(view.jobs, group, view.limits)
+            if dear > dearest:
+                best, dearest = k, dear
+    return best

@@ -1,4 +1,9 @@
-"""Putting a job back into a group where the dollars rise least, and remembering what was found.
+"""Putting a job back into a group where the dollars rise least, and what a grouping of jobs is worth until its members leave.
+
+The dollars of a group are those of its nodes for as long as someone needs them: a rollout node until the last job pinned to it has
+left, the training nodes until the last member has. From them the worth of the members' work is taken off: cost rate minus lambda
+times work rate, as in Dinkelbach's method for ratios. Both are discounted by exp(-t / horizon): what is far away will be regrouped
+before it comes.
 
 Within one search most groups are, most of the time, what they were when a job was last held against them. So every group has a
 version, a number for what it is made of, and the best place of each job in each group is kept with the version that it was found
@@ -13,20 +18,176 @@ import numpy as np
 
 from rollmux_env.kernel.candidates import FEASIBLE, candidate_type, enumerate_candidates
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.lns_value import Regrouping, group_usd, is_home, job_worth, nodes_in_use
 from rollmux_env.kernel.membership import (
-    attach,
     detach,
     entry_limit,
     keeps_alone,
     memory_kept,
     open_group,
-    refresh,
+    replan,
     shape_row,
     training_seconds,
+    visit,
+    wear,
 )
 from rollmux_env.kernel.pools import has_room, is_same, is_unlimited, nodes_of_pool, own_usd, rollout_usd
-from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Clock, Floats, Ints, Limits, Records, View
+from rollmux_env.kernel.tables import NOWHERE, ROLLOUT, TOLERANCE, TRAINING, Clock, Floats, Ints, Limits, Records, View
+from rollmux_env.kernel.trials import Trial, keep_group, make_trial
+
+
+def home_type(pins: int) -> np.dtype[Any]:
+    """What is known of a job that is regrouped. It is at home where it runs now; any other place is a move.
+
+    group: row of the group where the job is at home, NOWHERE for one that waits for a place. of_shape: number of its shape there.
+    rank: its position among the members there. pins: its rollout nodes there, ascending; n_pins: how many. free: 1 where it may be
+    given another place.
+    stay_h: hours that a job of fixed stay still has; infinite for others. iterations: what a job that leaves after so many still
+    has to do; infinite for others. pause_h: hours until it makes progress at home: the rest of an earlier pause.
+    work_usd: worth of a work-hour (T_solo / 3600 an iteration) of the job, $.
+    """
+    ints = [(name, "i8") for name in ("group", "of_shape", "rank", "n_pins", "free")]
+    floats = [(name, "f8") for name in ("stay_h", "iterations", "pause_h", "work_usd")]
+    return np.dtype([*ints, ("pins", "i8", (pins,)), *floats])
+
+
+class Regrouping(NamedTuple):
+    """What is known of the jobs that are regrouped, and how it counts.
+
+    Attributes:
+        homes: (J,) records of `home_type`, by row of the job table: those of a job's shapes have what the job has.
+        n_jobs: rows of jobs; behind them come those of their shapes.
+        rollout_nodes, training_nodes: (G,) nodes of the present groups, which are the first rows of the group table.
+        horizon_h: of the discount, hours.
+        migration_h: pause of a move, hours.
+        overlooked: share of a job's shapes that are left out, at random, when the search puts it back.
+        reserved: (P, 2) nodes of each pool that are held for earlier moves, for rollouts and for trainings.
+    """
+
+    homes: Records
+    n_jobs: int
+    rollout_nodes: Ints
+    training_nodes: Ints
+    horizon_h: float
+    migration_h: float
+    overlooked: float
+    reserved: Ints
+
+
+@compiled(arrays=False)
+def discounted_h(hours: float, horizon_h: float) -> float:
+    """The integral of exp(-t / horizon) from 0 to `hours`, hours."""
+    return float(horizon_h * -np.expm1(-hours / horizon_h))
+
+
+@compiled(arrays=False)
+def is_home(jobs: Records, facts: Regrouping, job: int, group: int) -> bool:
+    """Whether a job that is in a group, in the shape that its row has, is at home."""
+    return bool(facts.homes[job].group == group and facts.homes[job].of_shape == jobs[job].of_shape)
+
+
+@compiled(arrays=False)
+def job_worth(jobs: Records, facts: Regrouping, job: int, group: int, period_s: float) -> tuple[float, float]:
+    """What a job's stay in a group comes to: discounted hours until it leaves, and the worth of its work until then, $.
+
+    A move adds its pause to a fixed stay, and no work is done in the pause. The row may be that of one of the job's shapes.
+    """
+    moved = facts.homes[job].group != NOWHERE and not is_home(jobs, facts, job, group)
+    pause_h = facts.migration_h if moved else facts.homes[job].pause_h
+    stay_h = facts.homes[job].stay_h + (facts.migration_h if moved else 0.0)
+    stay_h = min(stay_h, pause_h + facts.homes[job].iterations * period_s / 3600.0)
+    hours = discounted_h(stay_h, facts.horizon_h)
+    running_h = hours - discounted_h(min(pause_h, stay_h), facts.horizon_h)
+    return hours, float(facts.homes[job].work_usd * jobs[job].solo_s / period_s * running_h)
+
+
+@compiled
+def group_usd(view: View, facts: Regrouping, group: int, job: int, place: Records, period_s: float) -> float:
+    """Discounted dollars of a group until its members have left, less the worth of their work.
+
+    Args:
+        job: row of a job, or of one of its shapes, that is counted as one more member; NOWHERE for none.
+        place: of that job, a record of `rollmux_env.kernel.candidates.candidate_type`.
+        period_s: of the group, with that job in it, seconds.
+
+    Returns:
+        $, 0 for an empty group.
+    """
+    jobs, limits = view.jobs, view.limits
+    g = view.groups[group]
+    n, n_nodes = g.n_members, g.n_nodes
+    needed_h = np.zeros(n_nodes)
+    longest_h = 0.0
+    usd = 0.0
+    for i in range(n + 1):
+        if i == n and job == NOWHERE:
+            break
+        member = g.members[i] if i < n else job
+        n_pins = jobs[member].n_pins if i < n else jobs[job].rollout_nodes - place.new_nodes
+        hours, worth = job_worth(jobs, facts, member, group, period_s)
+        longest_h = max(longest_h, hours)
+        usd -= worth
+        at = 0
+        for v in range(n_nodes):
+            if at < n_pins and (jobs[member].pins[at] if i < n else place.nodes[at]) == g.node_number[v]:
+                needed_h[v] = max(needed_h[v], hours)
+                at += 1
+        if i == n:
+            usd += place.new_nodes * rollout_usd(jobs[job], limits) * hours
+    pools, needed = limits.pools, needed_h.sum()
+    usd += pools[g.rollout_pool].usd * needed + pools[g.training_pool].usd * g.training_nodes * longest_h
+    return float(usd)
+
+
+@compiled
+def nodes_left(jobs: Records, groups: Records, facts: Regrouping, out: Ints) -> None:
+    """Count the nodes that no job needs any more that stays at home: they are held until the movers' pauses end.
+
+    A node of the present groups stays where a member that has not moved is pinned to it, training nodes where there is any.
+
+    Args:
+        out: (P, 2) of each pool and side; added to.
+    """
+    for group in range(len(facts.rollout_nodes)):
+        rollout, training = groups[group].rollout_pool, groups[group].training_pool
+        out[rollout, ROLLOUT] += facts.rollout_nodes[group]
+        out[training, TRAINING] += facts.training_nodes[group]
+        stays = False
+        for i in range(groups[group].n_members):
+            job = groups[group].members[i]
+            if not is_home(jobs, facts, job, group):
+                continue
+            stays = True
+            for k in range(facts.homes[job].n_pins):
+                if not _counted(jobs, groups, facts, group, i, facts.homes[job].pins[k]):
+                    out[rollout, ROLLOUT] -= 1
+        if stays:
+            out[training, TRAINING] -= facts.training_nodes[group]
+
+
+@compiled(arrays=False)
+def _counted(jobs: Records, groups: Records, facts: Regrouping, group: int, end: int, number: int) -> bool:
+    """Whether one of the group's first `end` members is at home on this rollout node."""
+    for i in range(end):
+        job = groups[group].members[i]
+        if is_home(jobs, facts, job, group):
+            for k in range(facts.homes[job].n_pins):
+                if facts.homes[job].pins[k] == number:
+                    return True
+    return False
+
+
+@compiled(arrays=False)
+def nodes_in_use(jobs: Records, groups: Records, facts: Regrouping, out: Ints) -> None:
+    """Write (P, 2) the nodes provisioned while the moves' pauses last: those of the groups, left ones, and held ones."""
+    for p in range(len(out)):
+        for side in range(out.shape[1]):
+            out[p, side] = facts.reserved[p, side]
+    nodes_left(jobs, groups, facts, out)
+    for group in range(len(groups)):
+        if groups[group].n_members > 0:
+            out[groups[group].rollout_pool, ROLLOUT] += groups[group].n_nodes
+            out[groups[group].training_pool, TRAINING] += groups[group].training_nodes
+
 
 CANDIDATES = 1024  # of one job in one group; what comes after is not looked at
 EMPTY = -1  # version of a group that nobody is in
@@ -39,11 +200,12 @@ class Search(NamedTuple):
     """What a search knows, and scratch. Shapes: J job rows, G group rows.
 
     Attributes:
-        usd: (G,) `rollmux_env.kernel.lns_value.group_usd` of every group row.
+        usd: (G,) `rollmux_env.kernel.lns_insert.group_usd` of every group row.
         version: (G,) of every group, from 1 on, or EMPTY; last: (1,) the last one given.
         places: (J, G) records of `_place_type`: the best place of a job in a group; for its home, that of going home. A job of
             several shapes has the rows of its shapes for the one and its own for the other.
         rows: (R,) records of `rollmux_env.kernel.candidates.candidate_type`.
+        trial: the rows that change.
     """
 
     usd: Floats
@@ -51,6 +213,7 @@ class Search(NamedTuple):
     last: Ints
     places: Records
     rows: Records
+    trial: Trial
 
 
 def _place_type(nodes: int) -> np.dtype[Any]:
@@ -72,6 +235,7 @@ def make_search(view: View) -> Search:
         np.zeros(1, dtype=np.int64),
         np.zeros((jobs, groups), dtype=_place_type(nodes)),
         np.zeros(CANDIDATES, dtype=candidate_type(nodes)),
+        make_trial(view.jobs, view.groups, 2 * view.groups.dtype["members"].shape[0] + 2),
     )
 
 
@@ -86,19 +250,10 @@ def changed(view: View, facts: Regrouping, group: int, search: Search) -> None:
 
 
 @compiled(arrays=False)
-def take_shape(jobs: Records, job: int, row: int) -> None:
-    """Write what the row of a shape says, which may be the job's own, into the row of a job that is in no group."""
-    if row != job:
-        first, more = jobs[job].first_shape, jobs[job].more_shapes
-        jobs[job] = jobs[row]
-        jobs[job].first_shape, jobs[job].more_shapes = first, more
-
-
-@compiled(arrays=False)
-def put_back(jobs: Records, groups: Records, job: int, home: Records) -> None:
-    """Make a job again what it was before it was taken out, as a record of `rollmux_env.kernel.lns_value.home_type` has it."""
-    take_shape(jobs, job, shape_row(jobs[job], job, home.of_shape))
-    group, rank, pins, n_pins = home.group, home.rank, home.pins, home.n_pins
+def _put_back(jobs: Records, groups: Records, job: int, home: Records, rank: int) -> None:
+    """Make a job what it is at home, as a record of `rollmux_env.kernel.lns_insert.home_type` has it, as a member of that rank."""
+    wear(jobs, job, home.of_shape)
+    group, pins, n_pins = home.group, home.pins, home.n_pins
     n = groups[group].n_members
     groups[group].rollout_pool, groups[group].training_pool = jobs[job].rollout_pool, jobs[job].training_pool
     for i in range(n, rank, -1):
@@ -120,11 +275,8 @@ def put_back(jobs: Records, groups: Records, job: int, home: Records) -> None:
         groups[group].n_nodes += 1
     jobs[job].n_pins = n_pins
     jobs[job].group = group
-    jobs[job].visits = home.visits
-    jobs[job].placed_rollout_s = jobs[job].rollout_s
-    jobs[job].placed_training_s = training_seconds(jobs, job, groups[group].training_nodes)
-    jobs[job].placed_sync_s = jobs[job].sync_s
-    refresh(jobs, groups, group)
+    jobs[job].visits = 0
+    replan(jobs, groups, job)
 
 
 @compiled(arrays=False)
@@ -136,14 +288,12 @@ def _go_home(view: View, facts: Regrouping, job: int) -> bool:
     if groups[group].n_members >= limits.group_size_max:
         return False
     g = groups[group]
-    rank = home.rank
-    home.rank = 0  # among those that are there
+    rank = 0  # among those that are there
     for i in range(g.n_members):
         member = g.members[i]
-        if is_home(jobs, facts, member, group) and homes[member].rank < rank:
-            home.rank += 1
-    put_back(jobs, groups, job, home)
-    home.rank = rank
+        if is_home(jobs, facts, member, group) and homes[member].rank < home.rank:
+            rank += 1
+    _put_back(jobs, groups, job, home, rank)
     limit = g.joined_limit_s if g.visitors > 0 else g.limit_s
     fits = g.period_s <= limit * (1.0 + TOLERANCE) and memory_kept(g, limits)
     if not fits:
@@ -183,14 +333,14 @@ def _look(view: View, facts: Regrouping, job: int, group: int, search: Search) -
     place, rows = search.places[job, group], search.rows
     count = enumerate_candidates(view, job, view.jobs[job].rollout_nodes > _ALL_PINS, False, rows)
     place.looked, place.usd = count, np.inf
-    for k in range(min(count, rows.shape[0])):
+    for k in range(min(count, len(rows))):
         row = rows[k]
         if row.group != group or row.reason != FEASIBLE:
             continue
         more = group_usd(view, facts, group, job, row, row.period_s) - search.usd[group]
         if more < place.usd - _TIE_USD:
             place.usd, place.new_nodes = more, row.new_nodes
-            for v in range(row.nodes.shape[0]):
+            for v in range(len(row.nodes)):
                 place.nodes[v] = row.nodes[v]
 
 
@@ -212,7 +362,7 @@ def _best_place(
     room = max(0, int(min(float(job.rollout_nodes), pool.nodes_max - nodes_of_pool(view.clock.nodes, job.rollout_pool))))
     best_group = NOWHERE
     looked = 0
-    for group in range(version.shape[0]):
+    for group in range(len(version)):
         if version[group] == EMPTY:
             continue
         looked += 1
@@ -233,6 +383,26 @@ def _best_place(
     return best, best_group, looked
 
 
+@compiled(arrays=False)
+def _alone_usd(view: View, facts: Regrouping, row: int, group: int) -> float:
+    """What a job in the shape of a row comes to in a group of its own, an empty one; infinite where it may have none."""
+    job, limits = view.jobs[row], view.limits
+    if not keeps_alone(job) or not has_room(job, job.rollout_nodes, job.training_nodes, limits, view.clock):
+        return np.inf
+    hours, worth = job_worth(view.jobs, facts, row, group, job.alone_s)
+    return float(hours * own_usd(job, limits) - worth)
+
+
+@compiled
+def _with_nodes(view: View, facts: Regrouping) -> View:
+    """The view with the nodes that are in use in its clock, where they are limited, and room for one group in its order."""
+    used = np.zeros((len(view.limits.pools), 2), np.int64)
+    if not is_unlimited(view.limits):
+        nodes_in_use(view.jobs, view.groups, facts, used)
+    clock = Clock(view.clock.now_s, used, view.clock.waiting)
+    return View(view.jobs, view.groups, np.empty(1, np.int64), view.limits, clock)
+
+
 @compiled
 def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.random.Generator, search: Search) -> int:
     """Give a job that is in no group the place, and the shape, where the dollars rise least.
@@ -246,9 +416,7 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
     """
     jobs, groups, limits, version = view.jobs, view.groups, view.limits, search.version
     home = facts.homes[job].group
-    used = np.zeros((limits.pools.shape[0], 2), np.int64)
-    if not is_unlimited(limits):
-        nodes_in_use(jobs, groups, facts, used)
+    there = _with_nodes(view, facts)
     looked = 0
     best = np.inf
     best_group, best_row = NOWHERE, NOWHERE  # who goes home needs no row
@@ -258,10 +426,9 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
         at_home = jobs[shape_row(jobs[job], job, facts.homes[job].of_shape)]
         left_usd = rollout_usd(at_home, limits) * at_home.rollout_nodes * facts.migration_h
         best, best_group = search.places[job, home].usd - left_usd, home
-    empty = facts.rollout_nodes.shape[0]
-    while empty < version.shape[0] and version[empty] != EMPTY:
+    empty = len(facts.rollout_nodes)
+    while empty < len(version) and version[empty] != EMPTY:
         empty += 1
-    there = View(jobs, groups, np.empty(1, np.int64), limits, Clock(view.clock.now_s, used, view.clock.waiting))
     for shape in range(1 + jobs[job].more_shapes):
         if overlooked > 0.0 and jobs[job].more_shapes > 0 and rng.random() < facts.overlooked:
             continue
@@ -270,28 +437,27 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
         looked += count
         if group != NOWHERE:
             best_group, best_row = group, row
-        wanted, training = jobs[row].rollout_nodes, jobs[row].training_nodes
-        if empty < version.shape[0] and keeps_alone(jobs[row]) and has_room(jobs[row], wanted, training, limits, there.clock):
-            looked += 1
-            hours, worth = job_worth(jobs, facts, row, empty, jobs[row].alone_s)
-            usd = hours * own_usd(jobs[row], limits) - worth
-            if usd < best - _TIE_USD:
-                best, best_group, best_row = usd, empty, row
+        usd = _alone_usd(there, facts, row, empty) if empty < len(version) else np.inf
+        looked += usd < np.inf
+        if usd < best - _TIE_USD:
+            best, best_group, best_row = usd, empty, row
     if best_group == NOWHERE:
         return 0
+    keep_group(search.trial, groups, best_group)
     if best_row == NOWHERE:
         _go_home(view, facts, job)
     else:
-        take_shape(jobs, job, best_row)
-        wanted, there_already = jobs[job].rollout_nodes, 0
-        if best_group == empty:
-            open_group(groups, empty, NOWHERE, jobs[job], jobs[job].training_nodes, 0.0)
-        else:
-            place = search.places[best_row, best_group]
-            there_already = wanted - place.new_nodes
-            for k in range(there_already):
-                jobs[job].pins[k] = place.nodes[k]
-        jobs[job].visits = 1
-        attach(jobs, groups, job, best_group, there_already, wanted - there_already)
+        _enter(view, job, best_row, best_group, search)
     changed(view, facts, best_group, search)
     return looked
+
+
+@compiled(arrays=False)
+def _enter(view: View, job: int, row: int, group: int, search: Search) -> None:
+    """Let a job take the place that was found in a group, which may be an empty one, for the shape in a row."""
+    jobs, shaped, place = view.jobs, view.jobs[row], search.places[row, group]
+    new_nodes = place.new_nodes
+    if search.version[group] == EMPTY:
+        open_group(view.groups, group, NOWHERE, shaped, shaped.training_nodes, 0.0)
+        new_nodes = shaped.rollout_nodes
+    visit(jobs, view.groups, job, group, shaped.of_shape, place.nodes, new_nodes)

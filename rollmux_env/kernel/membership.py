@@ -26,11 +26,23 @@ def keeps_alone(job: Records) -> bool:
 
 
 @compiled(arrays=False)
+def cycle_s(job: Records, rollout_s: float, training_s: float, sync_s: float) -> float:
+    """Seconds of an iteration of a job, a record, that has its nodes for itself, with such phases."""
+    return float(own_period(rollout_s, training_s, sync_s, job.staleness))
+
+
+@compiled(arrays=False)
+def one_after_the_other(job: Records) -> bool:
+    """Whether a job, a record, is on-policy: it runs one phase at a time."""
+    return bool(job.staleness == 0.0)
+
+
+@compiled(arrays=False)
 def training_seconds(jobs: Records, job: int, nodes: int) -> float:
     """Worst-case training seconds of a job row on a pool of `nodes` training nodes."""
     j = jobs[job]
     seconds = j.training_s
-    for k in range(j.rescale_nodes.shape[0]):
+    for k in range(len(j.rescale_nodes)):
         if j.rescale_nodes[k] > nodes:
             break
         seconds = j.rescale_s[k]
@@ -185,7 +197,7 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
         training_gb += j.training_gb
         training_device_gb += j.training_device_gb
         cycle = max(cycle, j.alone_s)
-        placed_cycle = max(placed_cycle, own_period(j.placed_rollout_s, j.placed_training_s, j.placed_sync_s, j.staleness))
+        placed_cycle = max(placed_cycle, cycle_s(j, j.placed_rollout_s, j.placed_training_s, j.placed_sync_s))
         limit = min(limit, j.limit_s)
         warm = max(warm, max(j.rollout_warm_s, j.training_warm_s))
         if j.n_pins > 1 or j.placed_sync_s > 0.0:
@@ -214,15 +226,19 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
 
 
 @compiled(arrays=False)
-def write_phases(jobs: Records, job: int, phases: Floats, i: int) -> None:
-    """Write a member's phases in its place into column `i`, as `rollmux_env.kernel.period` has them."""
-    j = jobs[job]
-    phases[0, i] = j.placed_rollout_s
-    phases[1, i] = j.placed_training_s
-    phases[2, i] = j.placed_sync_s
-    phases[3, i] = j.staleness
-    phases[4, i] = j.rollout_warm_s
-    phases[5, i] = j.training_warm_s
+def write_phases(job: Records, rollout_s: float, training_s: float, sync_s: float, phases: Floats, i: int) -> None:
+    """Write such phases of a job, a record, into column `i`, as `rollmux_env.kernel.period` has them."""
+    phases[0, i], phases[1, i], phases[2, i] = rollout_s, training_s, sync_s
+    phases[3, i], phases[4, i], phases[5, i] = job.staleness, job.rollout_warm_s, job.training_warm_s
+
+
+@compiled(arrays=False)
+def write_member(jobs: Records, groups: Records, group: int, i: int, phases: Floats, pinned: Ints) -> None:
+    """Write the phases and the pins of a group's member in its place."""
+    row = groups[group].members[i]
+    j = jobs[row]
+    write_phases(j, j.placed_rollout_s, j.placed_training_s, j.placed_sync_s, phases, i)
+    node_positions(jobs, groups, row, group, pinned[i])
 
 
 @compiled
@@ -234,9 +250,7 @@ def _refresh_pins(jobs: Records, groups: Records, group: int) -> None:
     pinned = np.zeros((n, n_nodes), np.int64)
     phases = np.empty((PHASES, n))
     for i in range(n):
-        job = g.members[i]
-        write_phases(jobs, job, phases, i)
-        node_positions(jobs, groups, job, group, pinned[i])
+        write_member(jobs, groups, group, i, phases, pinned)
     for v in range(n_nodes):
         for w in range(v - 1, -1, -1):
             same = True
@@ -282,21 +296,13 @@ def wear(jobs: Records, job: int, shape: int) -> None:
     if j.more_shapes <= 0:
         return
     other = jobs[j.first_shape + shape]
-    j.rollout_s = other.rollout_s
-    j.training_s = other.training_s
-    j.alone_s = other.alone_s
-    j.rollout_warm_s = other.rollout_warm_s
-    j.training_warm_s = other.training_warm_s
-    j.cold_s = other.cold_s
-    j.rollout_gb = other.rollout_gb
-    j.training_gb = other.training_gb
-    j.rollout_device_gb = other.rollout_device_gb
-    j.training_device_gb = other.training_device_gb
-    j.rollout_pool = other.rollout_pool
-    j.training_pool = other.training_pool
-    j.rollout_nodes = other.rollout_nodes
-    j.training_nodes = other.training_nodes
-    for k in range(j.rescale_nodes.shape[0]):
+    j.rollout_s, j.training_s, j.sync_s, j.alone_s = other.rollout_s, other.training_s, other.sync_s, other.alone_s
+    j.rollout_warm_s, j.training_warm_s, j.cold_s = other.rollout_warm_s, other.training_warm_s, other.cold_s
+    j.rollout_gb, j.training_gb = other.rollout_gb, other.training_gb
+    j.rollout_device_gb, j.training_device_gb = other.rollout_device_gb, other.training_device_gb
+    j.rollout_pool, j.training_pool = other.rollout_pool, other.training_pool
+    j.rollout_nodes, j.training_nodes = other.rollout_nodes, other.training_nodes
+    for k in range(len(j.rescale_nodes)):
         j.rescale_nodes[k] = other.rescale_nodes[k]
         j.rescale_s[k] = other.rescale_s[k]
     j.of_shape = shape
@@ -338,6 +344,22 @@ def attach(jobs: Records, groups: Records, job: int, group: int, there: int, new
     g.members[g.n_members] = job
     g.n_members += 1
     replan(jobs, groups, job)
+
+
+@compiled(arrays=False)
+def visit(jobs: Records, groups: Records, job: int, group: int, shape: int, nodes: Ints, new_nodes: int) -> None:
+    """Let a job that is in no group take a place of a plan that is being made, which it has not entered yet.
+
+    Args:
+        nodes: numbers of the group's rollout nodes that it is pinned to, ascending, and behind them what is not looked at.
+    """
+    wear(jobs, job, shape)
+    j = jobs[job]
+    there = j.rollout_nodes - new_nodes
+    for k in range(there):
+        j.pins[k] = nodes[k]
+    j.visits = 1
+    attach(jobs, groups, job, group, there, new_nodes)
 
 
 @compiled(arrays=False)

@@ -18,93 +18,54 @@ from typing import NamedTuple
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.period import exact_period, own_period
+from rollmux_env.kernel.period import PHASES, cycle_of, exact_period
 from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Records
+
+_MEMBER = np.dtype([("gb", "f8"), ("device_gb", "f8"), ("nodes", "i8"), ("order", "i8")])
+_CLASS = np.dtype([("mask", "i8"), ("nodes", "i8"), ("take", "i8"), ("load_s", "f8"), ("load_gb", "f8"), ("load_device_gb", "f8")])
+_LEVEL = np.dtype([("classes", "i8"), ("used", "i8"), ("new", "i8"), ("top_s", "f8"), ("place", "i8")])
 
 
 class Packing(NamedTuple):
-    """Room for the search, and what it found. Shapes: M members, C classes of rollout nodes.
+    """Room for the search, and what it found, for M members and C classes of rollout nodes.
 
     Attributes:
-        rollout_s, training_s, sync_s, staleness, gb, device_gb: (M,) the members' phases, seconds, staleness, and rollout memory of
-            a node and of each of its GPUs, GB.
-        nodes: (M,) rollout nodes that each member asks for.
-        order: (M,) best order found, as positions in the arrays above.
-        classes: (1,) how many classes of rollout nodes the best pinning has.
-        best_mask, best_nodes: (C,) members of each class as bits, and how many nodes it has.
-        mask, class_nodes, take: (M + 1, C) classes before the member of that level is placed, their nodes, and how many of them it
-            takes.
-        load_s, load_gb, load_device_gb: (M + 1, C) rollout seconds and memory on a node of each class.
-        n_classes, used, new: (M + 1,) classes, rollout nodes, and the member's own new nodes of each level.
-        top_s: (M + 1,) largest load of each level.
-        sequence: (M + 1, M) partial orders; place: (M + 1,) where the last member was put.
-        ordered: (4, M) phases in the order tried; pinned: (M, C) its pins.
+        phases: (PHASES, M) the members' phases, as `rollmux_env.kernel.period` has them.
+        members: (M,) records. gb, device_gb: rollout memory of a node and of each of its GPUs, GB; nodes: rollout nodes that each
+            asks for; order: best order found, as positions of members.
+        best: (C,) classes of the best pinning, of which `best_count`: (1,) says how many there are.
+        classes: (M + 1, C) records: the classes before the member of that level is placed. mask: members as bits; nodes; take: of
+            how many of them the member is; load_s, load_gb, load_device_gb: rollout seconds and memory on a node.
+        levels: (M + 1,) records. classes, used, new: classes, rollout nodes, and the member's own new nodes; top_s: largest load;
+            place: where the last member of a partial order was put.
+        sequence: (M + 1, M) partial orders.
+        ordered: (PHASES, M) phases in the order tried; pinned: (M, C) its pins.
     """
 
-    rollout_s: Floats
-    training_s: Floats
-    sync_s: Floats
-    staleness: Floats
-    gb: Floats
-    device_gb: Floats
-    nodes: Ints
-    order: Ints
-    classes: Ints
-    best_mask: Ints
-    best_nodes: Ints
-    mask: Ints
-    class_nodes: Ints
-    take: Ints
-    load_s: Floats
-    load_gb: Floats
-    load_device_gb: Floats
-    n_classes: Ints
-    used: Ints
-    new: Ints
-    top_s: Floats
+    phases: Floats
+    members: Records
+    best: Records
+    best_count: Ints
+    classes: Records
+    levels: Records
     sequence: Ints
-    place: Ints
     ordered: Floats
     pinned: Ints
 
 
 def packing(members: int, rollout_nodes: int) -> Packing:
     """Room for groups of up to `members` jobs that ask for up to `rollout_nodes` rollout nodes together."""
-    m = members
-    c = max(1, min(rollout_nodes, 2 ** min(members, 20)))
-
-    def floats(*shape: int) -> Floats:
-        return np.zeros(shape)
-
-    def ints(*shape: int) -> Ints:
-        return np.zeros(shape, np.int64)
-
+    m, classes = members, max(1, min(rollout_nodes, 2 ** min(members, 20)))
     return Packing(
-        rollout_s=floats(m),
-        training_s=floats(m),
-        sync_s=floats(m),
-        staleness=floats(m),
-        gb=floats(m),
-        device_gb=floats(m),
-        nodes=ints(m),
-        order=ints(m),
-        classes=ints(1),
-        best_mask=ints(c),
-        best_nodes=ints(c),
-        mask=ints(m + 1, c),
-        class_nodes=ints(m + 1, c),
-        take=ints(m + 1, c),
-        load_s=floats(m + 1, c),
-        load_gb=floats(m + 1, c),
-        load_device_gb=floats(m + 1, c),
-        n_classes=ints(m + 1),
-        used=ints(m + 1),
-        new=ints(m + 1),
-        top_s=floats(m + 1),
-        sequence=ints(m + 1, m),
-        place=ints(m + 1),
-        ordered=floats(4, m),
-        pinned=ints(m, c),
+        phases=np.zeros((PHASES, m)),
+        members=np.zeros(m, _MEMBER),
+        best=np.zeros(classes, _CLASS),
+        best_count=np.zeros(1, np.int64),
+        classes=np.zeros((m + 1, classes), _CLASS),
+        levels=np.zeros(m + 1, _LEVEL),
+        sequence=np.zeros((m + 1, m), np.int64),
+        ordered=np.zeros((PHASES, m)),
+        pinned=np.zeros((m, classes), np.int64),
     )
 
 
@@ -119,22 +80,15 @@ def least_period(p: Packing, n: int, r: int, pool: Records, limit_s: float) -> f
     Returns:
         Seconds, infinite where none keeps to `limit_s`; then what was found before stays in `p`.
     """
-    longest = limit_s * (1.0 + TOLERANCE)
-    floor = 0.0
-    trainings = 0.0
+    longest, floor, levels = limit_s * (1.0 + TOLERANCE), least_bound(p, n), p.levels
     general = False
     for i in range(n):
-        floor = max(floor, own_period(p.rollout_s[i], p.training_s[i], p.sync_s[i], p.staleness[i]))
-        trainings += p.training_s[i]
-        if p.sync_s[i] > 0.0 or p.nodes[i] > 1:
-            general = True
-    floor = max(floor, trainings)
+        general = general or p.phases[2, i] > 0.0 or p.members[i].nodes > 1
     best = np.inf
     if floor > longest:
         return best
-    p.n_classes[0] = 0
-    p.used[0] = 0
-    p.top_s[0] = floor
+    levels[0].classes = levels[0].used = 0
+    levels[0].top_s = floor
     level = 0
     _begin(p, 0)
     while level >= 0:
@@ -143,25 +97,17 @@ def least_period(p: Packing, n: int, r: int, pool: Records, limit_s: float) -> f
             continue
         _place(p, level)
         level += 1
-        if p.top_s[level] >= best:
+        if levels[level].top_s >= best:
             level -= 1
         elif level < n:
             _begin(p, level)
         else:
-            period = p.top_s[n]
-            is_better = True
+            period = levels[n].top_s
             if general and n > 1:
                 period = _best_order(p, n, period, min(longest, best))
-                is_better = period < best
-            if is_better:
+            if period < best:
                 best = period
-                if not (general and n > 1):
-                    for i in range(n):
-                        p.order[i] = i
-                p.classes[0] = p.n_classes[n]
-                for c in range(p.n_classes[n]):
-                    p.best_mask[c] = p.mask[n, c]
-                    p.best_nodes[c] = p.class_nodes[n, c]
+                _keep(p, n, general and n > 1)
             if best <= floor:
                 return best
             level -= 1
@@ -169,121 +115,146 @@ def least_period(p: Packing, n: int, r: int, pool: Records, limit_s: float) -> f
 
 
 @compiled(arrays=False)
+def least_bound(p: Packing, n: int) -> float:
+    """The larger of the first `n` jobs' own cycles and of all their trainings: never above a period of theirs. Seconds."""
+    floor = 0.0
+    trainings = 0.0
+    for i in range(n):
+        floor = max(floor, cycle_of(p.phases, i))
+        trainings += p.phases[1, i]
+    return max(floor, trainings)
+
+
+@compiled(arrays=False)
+def _keep(p: Packing, n: int, ordered: bool) -> None:
+    """The pinning at level `n` is the best so far, in the order that was found, or in any."""
+    for i in range(n):
+        if not ordered:
+            p.members[i].order = i
+    p.best_count[0] = p.levels[n].classes
+    for c in range(p.levels[n].classes):
+        p.best[c] = p.classes[n, c]
+
+
+@compiled(arrays=False)
 def _begin(p: Packing, level: int) -> None:
-    for c in range(p.n_classes[level]):
-        p.take[level, c] = 0
-    p.new[level] = -1  # nothing tried yet
+    for c in range(p.levels[level].classes):
+        p.classes[level, c].take = 0
+    p.levels[level].new = -1  # nothing tried yet
 
 
 @compiled(arrays=False)
 def _next_take(p: Packing, level: int, r: int, pool: Records, longest: float) -> bool:
     """Advance to the next way to place the member of this level; False at the end."""
-    k = p.n_classes[level]
-    wanted = p.nodes[level]
+    at, wanted = p.levels[level], p.members[level].nodes
     taken = 0
-    for c in range(k):
-        taken += p.take[level, c]
-    if p.new[level] == -1:
-        p.new[level] = wanted
-        if p.used[level] + wanted <= r:
+    for c in range(at.classes):
+        taken += p.classes[level, c].take
+    if at.new == -1:
+        at.new = wanted
+        if at.used + wanted <= r:
             return True
     while True:
-        c = k - 1
+        c = at.classes - 1
         while c >= 0:
-            fits = (
-                taken < wanted
-                and p.take[level, c] < p.class_nodes[level, c]
-                and p.load_s[level, c] + p.rollout_s[level] <= longest
-                and p.load_gb[level, c] + p.gb[level] <= pool.node_gb * (1.0 + TOLERANCE)
-                and p.load_device_gb[level, c] + p.device_gb[level] <= pool.device_gb * (1.0 + TOLERANCE)
-            )
-            if fits:
-                p.take[level, c] += 1
+            if taken < wanted and _takes(p, level, c, pool, longest):
+                p.classes[level, c].take += 1
                 taken += 1
                 break
-            taken -= p.take[level, c]
-            p.take[level, c] = 0
+            taken -= p.classes[level, c].take
+            p.classes[level, c].take = 0
             c -= 1
         if c < 0:
             return False
-        p.new[level] = wanted - taken
-        if p.used[level] + p.new[level] <= r:
+        at.new = wanted - taken
+        if at.used + at.new <= r:
             return True
+
+
+@compiled(arrays=False)
+def _takes(p: Packing, level: int, c: int, pool: Records, longest: float) -> bool:
+    """Whether the member of a level may take one more node of a class."""
+    there, member = p.classes[level, c], p.members[level]
+    return bool(
+        there.take < there.nodes
+        and there.load_s + p.phases[0, level] <= longest
+        and there.load_gb + member.gb <= pool.node_gb * (1.0 + TOLERANCE)
+        and there.load_device_gb + member.device_gb <= pool.device_gb * (1.0 + TOLERANCE)
+    )
 
 
 @compiled(arrays=False)
 def _place(p: Packing, level: int) -> None:
     """Write the classes of the next level: every class splits into the nodes that the member takes and those that it does not."""
-    above = level + 1
-    bit = 1 << level
+    at, above, member = p.levels[level], p.levels[level + 1], p.members[level]
     k = 0
-    top = max(p.top_s[level], p.rollout_s[level])
-    for c in range(p.n_classes[level]):
-        taken = p.take[level, c]
-        if taken > 0:
-            p.mask[above, k] = p.mask[level, c] | bit
-            p.class_nodes[above, k] = taken
-            p.load_s[above, k] = p.load_s[level, c] + p.rollout_s[level]
-            p.load_gb[above, k] = p.load_gb[level, c] + p.gb[level]
-            p.load_device_gb[above, k] = p.load_device_gb[level, c] + p.device_gb[level]
-            top = max(top, p.load_s[above, k])
+    top = max(at.top_s, p.phases[0, level])
+    for c in range(at.classes):
+        there = p.classes[level, c]
+        if there.take > 0:
+            p.classes[level + 1, k] = there
+            shared = p.classes[level + 1, k]
+            shared.mask |= 1 << level
+            shared.nodes = there.take
+            shared.load_s += p.phases[0, level]
+            shared.load_gb += member.gb
+            shared.load_device_gb += member.device_gb
+            top = max(top, shared.load_s)
             k += 1
-        if taken < p.class_nodes[level, c]:
-            p.mask[above, k] = p.mask[level, c]
-            p.class_nodes[above, k] = p.class_nodes[level, c] - taken
-            p.load_s[above, k] = p.load_s[level, c]
-            p.load_gb[above, k] = p.load_gb[level, c]
-            p.load_device_gb[above, k] = p.load_device_gb[level, c]
+        if there.take < there.nodes:
+            p.classes[level + 1, k] = there
+            p.classes[level + 1, k].nodes -= there.take
             k += 1
-    if p.new[level] > 0:
-        p.mask[above, k] = bit
-        p.class_nodes[above, k] = p.new[level]
-        p.load_s[above, k] = p.rollout_s[level]
-        p.load_gb[above, k] = p.gb[level]
-        p.load_device_gb[above, k] = p.device_gb[level]
+    if at.new > 0:
+        own = p.classes[level + 1, k]
+        own.mask, own.nodes = 1 << level, at.new
+        own.load_s, own.load_gb, own.load_device_gb = p.phases[0, level], member.gb, member.device_gb
         k += 1
-    p.n_classes[above] = k
-    p.used[above] = p.used[level] + p.new[level]
-    p.top_s[above] = top
+    above.classes = k
+    above.used = at.used + at.new
+    above.top_s = top
+
+
+@compiled(arrays=False)
+def _is_mirrored(p: Packing, n: int) -> bool:
+    """Whether an order of the members and its reverse have the same period."""
+    mirrored = n > 2
+    for i in range(n):
+        mirrored = mirrored and p.phases[2, i] == 0.0 and p.phases[3, i] == p.phases[3, 0]
+    return bool(mirrored)
 
 
 @compiled(arrays=False)
 def _best_order(p: Packing, n: int, bound: float, longest: float) -> float:
-    """Least period over the member orders of the pinning at level `n`, written into `p.order`.
+    """Least period over the member orders of the pinning at level `n`, written into the members' `order`.
 
     Infinite where all are above `longest`; the caller asks again whether the result is better than what it has.
     """
-    mirrored = n > 2
-    for i in range(n):
-        if p.sync_s[i] > 0.0 or p.staleness[i] != p.staleness[0]:
-            mirrored = False
+    mirrored = _is_mirrored(p, n)
     best = np.inf
     p.sequence[1, 0] = 0
     level = 1
-    p.place[1] = 0
+    p.levels[1].place = 0
     while level >= 1:
-        p.place[level] += 1
+        p.levels[level].place += 1
         # Member number `level` goes behind `place` others; of an order and its reverse only one has member 2 behind member 1.
         first_out = level + 1 if level != 2 or not mirrored else 2
-        if p.place[level] >= first_out:
+        at = p.levels[level].place
+        if at >= first_out:
             level -= 1
             continue
-        at = p.place[level]
-        for k in range(at):
-            p.sequence[level + 1, k] = p.sequence[level, k]
-        p.sequence[level + 1, at] = level
-        for k in range(at, level):
-            p.sequence[level + 1, k + 1] = p.sequence[level, k]
+        for k in range(level + 1):
+            p.sequence[level + 1, k] = level if k == at else p.sequence[level, k if k < at else k - 1]
         period = _period_of(p, level + 1, n)
         if period > longest or period >= best:
             continue
         if level + 1 < n:
             level += 1
-            p.place[level] = 0
+            p.levels[level].place = 0
         else:
             best = period
             for k in range(n):
-                p.order[k] = p.sequence[n, k]
+                p.members[k].order = p.sequence[n, k]
             if best <= bound:
                 return best
     return best
@@ -295,20 +266,17 @@ def _period_of(p: Packing, m: int, n: int) -> float:
     bound = 0.0
     trainings = 0.0
     for k in range(m):
-        i = p.sequence[m, k]
-        p.ordered[0, k] = p.rollout_s[i]
-        p.ordered[1, k] = p.training_s[i]
-        p.ordered[2, k] = p.sync_s[i]
-        p.ordered[3, k] = p.staleness[i]
-        trainings += p.training_s[i]
-        bound = max(bound, own_period(p.rollout_s[i], p.training_s[i], p.sync_s[i], p.staleness[i]))
+        for row in range(len(p.phases)):
+            p.ordered[row, k] = p.phases[row, p.sequence[m, k]]
+        trainings += p.ordered[1, k]
+        bound = max(bound, cycle_of(p.ordered, k))
     bound = max(bound, trainings)
     shared = 0
-    for c in range(p.n_classes[n]):
+    for c in range(p.levels[n].classes):
         load = 0.0
         pins = 0
         for k in range(m):
-            pinned = (p.mask[n, c] >> p.sequence[m, k]) & 1
+            pinned = (p.classes[n, c].mask >> p.sequence[m, k]) & 1
             p.pinned[k, shared] = pinned
             pins += pinned
             load += pinned * p.ordered[0, k]

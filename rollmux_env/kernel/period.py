@@ -17,10 +17,12 @@ Members' phases are rows of an array: rollout, training and sync seconds, stalen
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from rollmux_env.kernel.alone import alone_s
 from rollmux_env.kernel.compiled import compiled, twin
+from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.kernel.tables import Floats, Ints
 
 _ROUNDING = 1e-12
@@ -28,6 +30,12 @@ PHASES = 6  # rows of phases
 
 
 own_period = twin(alone_s)
+
+
+@compiled(arrays=False)
+def cycle_of(phases: Floats, i: int) -> float:
+    """Seconds of an iteration of a member alone."""
+    return float(own_period(phases[0, i], phases[1, i], phases[2, i], phases[3, i]))
 
 
 @compiled(arrays=False)
@@ -44,7 +52,7 @@ def period_bound(phases: Floats, pinned: Ints, n: int, n_nodes: int) -> float:
     """
     bound = load_bound(phases, pinned, n, n_nodes)
     for i in range(n):
-        bound = max(bound, own_period(phases[0, i], phases[1, i], phases[2, i], phases[3, i]))
+        bound = max(bound, cycle_of(phases, i))
     return bound
 
 
@@ -86,6 +94,23 @@ def add_warm_starts(phases: Floats, pinned: Ints, n: int, n_nodes: int) -> None:
                 break
 
 
+class _Arcs(NamedTuple):
+    """The graph of a group: of its A arcs, those into event v are `first[v]` to `first[v + 1]`.
+
+    Attributes:
+        source: (A,) events where they begin. tokens, weight: (A,) of each, seconds. first: (events + 1,).
+        parent: (events,) arcs of a path that may be a cycle; mark: (events,) scratch. start: (events,) seconds.
+    """
+
+    source: Ints
+    tokens: Ints
+    weight: Floats
+    first: Ints
+    parent: Ints
+    mark: Ints
+    start: Floats
+
+
 @compiled
 def exact_period(phases: Floats, pinned: Ints, n: int, n_nodes: int, bound: float) -> float:
     """The period of a group under strict round robin, for any pinning, any sync and any staleness.
@@ -101,75 +126,100 @@ def exact_period(phases: Floats, pinned: Ints, n: int, n_nodes: int, bound: floa
         return bound
     if n == 2 and phases[3, 0] == 0.0 and phases[3, 1] == 0.0:
         return bound  # a cycle through both members has two tokens and at most the seconds of one cycle of each
-    # Rollout of member i is event 2i, its training event 2i + 1: arcs without a token go from lower to higher numbers.
-    n_events = 2 * n
-    n_arcs_max = 3 * n + n * min(n_nodes, n - 1) + n
-    ints = np.empty(2 * n_arcs_max + 3 * n_events + 1 + n_nodes + n, np.int64)  # one piece: allocations are what costs most here
-    source, ints = ints[:n_arcs_max], ints[n_arcs_max:]
-    tokens, ints = ints[:n_arcs_max], ints[n_arcs_max:]
-    first, ints = ints[: n_events + 1], ints[n_events + 1 :]
-    parent, ints = ints[:n_events], ints[n_events:]
-    mark, ints = ints[:n_events], ints[n_events:]
-    used_by, arc_to = ints[:n_nodes], ints[n_nodes:]
-    floats = np.empty(n_arcs_max + n_events)
-    weight, start = floats[:n_arcs_max], floats[n_arcs_max:]
-    arc_to[:] = -1
-    for v in range(n_nodes):
-        used_by[v] = -1
-        for i in range(n):
-            if pinned[i, v] != 0:
-                used_by[v] = i
-    n_arcs = 0
-    for i in range(n):
-        first[2 * i] = n_arcs
-        source[n_arcs], weight[n_arcs], tokens[n_arcs] = 2 * i + 1, phases[1, i] + phases[2, i], 1 + int(phases[3, i])
-        n_arcs += 1
-        for v in range(n_nodes):
-            if pinned[i, v] != 0:
-                j = used_by[v]
-                used_by[v] = i
-                if j != i and arc_to[j] != i:
-                    arc_to[j] = i
-                    source[n_arcs], weight[n_arcs], tokens[n_arcs] = 2 * j, phases[0, j], 1 if j > i else 0
-                    n_arcs += 1
-        first[2 * i + 1] = n_arcs
-        source[n_arcs], weight[n_arcs], tokens[n_arcs] = 2 * i, phases[0, i], 0
-        n_arcs += 1
-        j = i - 1 if i > 0 else n - 1
-        source[n_arcs], weight[n_arcs], tokens[n_arcs] = 2 * j + 1, phases[1, j], 1 if i == 0 else 0
-        n_arcs += 1
-    first[n_events] = n_arcs
-
+    events = 2 * n
+    most = 3 * n + n * min(n_nodes, n - 1) + n
+    ints = np.empty(2 * most + 3 * events + 1 + n_nodes + n, np.int64)  # one piece: allocations are what costs most here
+    floats = np.empty(most + events)
+    at = 2 * most + events + 1
+    arcs = _Arcs(
+        source=ints[:most],
+        tokens=ints[most : 2 * most],
+        weight=floats[:most],
+        first=ints[2 * most : at],
+        parent=ints[at : at + events],
+        mark=ints[at + events : at + 2 * events],
+        start=floats[most:],
+    )
+    rest = ints[at + 2 * events :]
+    _write_arcs(phases, pinned, n, n_nodes, arcs, rest[:n_nodes], rest[n_nodes:])
     period = bound
     while True:
-        start[:] = 0.0
-        parent[:] = -1
-        longer = -1.0
-        for sweep in range(n_events + 1):
-            moved = False
-            for u in range(n_events):
-                for a in range(first[u], first[u + 1]):
-                    earliest = start[source[a]] + weight[a] - period * tokens[a]
-                    if earliest > start[u] + _ROUNDING * bound:
-                        start[u] = earliest
-                        parent[u] = a
-                        moved = True
-            if not moved:
-                return period
-            if sweep > 0:
-                longer = _parent_cycle_ratio(source, weight, tokens, first, parent, mark, n_events)
-                if longer > 0.0:
-                    break
+        longer = _longer_cycle(arcs, events, period, _ROUNDING * bound)
         if longer <= period:
             return period
         period = longer
 
 
 @compiled(arrays=False)
-def _parent_cycle_ratio(source: Ints, weight: Floats, tokens: Ints, first: Ints, parent: Ints, mark: Ints, n_events: int) -> float:
+def _write_arcs(phases: Floats, pinned: Ints, n: int, n_nodes: int, arcs: _Arcs, used_by: Ints, arc_to: Ints) -> None:
+    """Write a group's arcs. The rollout of member i is event 2i, its training event 2i + 1: those without a token go from lower to
+    higher numbers.
+
+    Args:
+        used_by: (n_nodes,) and arc_to: (n,) scratch.
+    """
+    arc_to[:] = -1
+    for v in range(n_nodes):
+        used_by[v] = -1
+        for i in range(n):
+            if pinned[i, v] != 0:
+                used_by[v] = i
+    count = 0
+    for i in range(n):
+        arcs.first[2 * i] = count
+        count = _add_arc(arcs, count, 2 * i + 1, phases[1, i] + phases[2, i], 1 + int(phases[3, i]))
+        for v in range(n_nodes):
+            if pinned[i, v] != 0:
+                j = used_by[v]
+                used_by[v] = i
+                if j != i and arc_to[j] != i:
+                    arc_to[j] = i
+                    count = _add_arc(arcs, count, 2 * j, phases[0, j], 1 if j > i else 0)
+        arcs.first[2 * i + 1] = count
+        count = _add_arc(arcs, count, 2 * i, phases[0, i], 0)
+        j = i - 1 if i > 0 else n - 1
+        count = _add_arc(arcs, count, 2 * j + 1, phases[1, j], 1 if i == 0 else 0)
+    arcs.first[2 * n] = count
+
+
+@compiled(arrays=False)
+def _add_arc(arcs: _Arcs, at: int, source: int, weight: float, tokens: int) -> int:
+    """Write the next arc; returns how many there are then."""
+    arcs.source[at], arcs.weight[at], arcs.tokens[at] = source, weight, tokens
+    return at + 1
+
+
+@compiled(arrays=False)
+def _longer_cycle(arcs: _Arcs, events: int, period: float, rounding: float) -> float:
+    """Seconds a token of a cycle that is longer than a period; negative where there is none."""
+    source, first, start = arcs.source, arcs.first, arcs.start
+    start[:] = 0.0
+    arcs.parent[:] = -1
+    longer = -1.0
+    for sweep in range(events + 1):
+        moved = False
+        for u in range(events):
+            for a in range(first[u], first[u + 1]):
+                earliest = start[source[a]] + arcs.weight[a] - period * arcs.tokens[a]
+                if earliest > start[u] + rounding:
+                    start[u] = earliest
+                    arcs.parent[u] = a
+                    moved = True
+        if not moved:
+            return -1.0
+        if sweep > 0:
+            longer = _parent_cycle_ratio(arcs, events)
+            if longer > 0.0:
+                break
+    return longer
+
+
+@compiled(arrays=False)
+def _parent_cycle_ratio(arcs: _Arcs, events: int) -> float:
     """Seconds a token of a cycle of the parent arcs, or -1 where they have none."""
+    source, parent, mark = arcs.source, arcs.parent, arcs.mark
     mark[:] = -1
-    for root in range(n_events):
+    for root in range(events):
         u = root
         while mark[u] < 0 and parent[u] >= 0:
             mark[u] = root
@@ -180,8 +230,8 @@ def _parent_cycle_ratio(source: Ints, weight: Floats, tokens: Ints, first: Ints,
             w = u
             while True:
                 a = parent[w]
-                seconds += weight[a]
-                count += tokens[a]
+                seconds += arcs.weight[a]
+                count += arcs.tokens[a]
                 w = source[a]
                 if w == u:
                     return float(seconds / count)

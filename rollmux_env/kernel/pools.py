@@ -29,10 +29,20 @@ def nodes_usd(record: Records, rollout: int, training: int, limits: Limits) -> f
 
 
 @compiled(arrays=False)
+def dearness(jobs: Records, group: Records, limits: Limits) -> float:
+    """The price of a group's nodes over that of its members' own nodes; the group is a record."""
+    own = 0.0
+    for i in range(group.n_members):
+        own += own_usd(jobs[group.members[i]], limits)
+    usd = nodes_usd(group, group.n_nodes, group.training_nodes, limits)
+    return float(usd / own if own > 0.0 else 0.0)
+
+
+@compiled(arrays=False)
 def provisioned_usd(nodes: Ints, limits: Limits) -> float:
     """Price of (P, 2) nodes of all pools, $/h."""
     usd = 0.0
-    for p in range(nodes.shape[0]):
+    for p in range(len(nodes)):
         usd += (nodes[p, ROLLOUT] + nodes[p, TRAINING]) * limits.pools[p].usd
     return usd
 
@@ -49,7 +59,7 @@ def count_nodes(limits: Limits, records: Records, rollout_nodes: Ints) -> Ints:
 def nodes_of(nodes: Ints, side: int) -> int:
     """Of (P, 2) nodes of all pools, those on one side."""
     count = 0
-    for p in range(nodes.shape[0]):
+    for p in range(len(nodes)):
         count += nodes[p, side]
     return int(count)
 
@@ -82,7 +92,7 @@ def has_room(record: Records, rollout: int, training: int, limits: Limits, clock
 def are_within(nodes: Ints, limits: Limits) -> bool:
     """Whether so many nodes, (P, 2), can be provisioned at once."""
     fits = True
-    for p in range(nodes.shape[0]):
+    for p in range(len(nodes)):
         fits = fits and nodes[p, ROLLOUT] + nodes[p, TRAINING] <= limits.pools[p].nodes_max
     return bool(fits)
 
@@ -91,6 +101,6 @@ def are_within(nodes: Ints, limits: Limits) -> bool:
 def is_unlimited(limits: Limits) -> bool:
     """Whether no pool has a `max_nodes`."""
     least = np.inf
-    for p in range(limits.pools.shape[0]):
+    for p in range(len(limits.pools)):
         least = min(least, limits.pools[p].nodes_max)
     return bool(least == np.inf)

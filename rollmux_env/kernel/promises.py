@@ -12,7 +12,7 @@ member would keep its promise at that pace to its end:
 `cold` are the cold starts that are to come in the group: of members that have not finished an iteration there, and of those who
 enter. Nothing is kept back for others who may come: each entry is checked against what every member has left then, and where one
 has too little the group is closed to it. The right side is the SLO against a run alone, which begins with cold starts of its own
-(`slo_attainment_observed`), in the shape that the job is written in.
+(`slo_attainment_observed`), as the job is written.
 
 A job whose state is alive on the very nodes that it gets enters warm: it has no cold start to come there, and none to its credit,
 since alone it would not have begun with one either. Where it could enter warm somewhere, it has no credit anywhere.
@@ -79,7 +79,7 @@ def promise(view: View, rows: int, observed: bool, pause_s: float) -> None:
         pause_s: of a move.
     """
     jobs, groups, now_s = view.jobs, view.groups, view.clock.now_s
-    for position in range(view.order.shape[0]):
+    for position in range(len(view.order)):
         g = groups[view.order[position]]
         for i in range(g.n_members):
             j = jobs[g.members[i]]
@@ -103,6 +103,5 @@ def promise(view: View, rows: int, observed: bool, pause_s: float) -> None:
         limit, per_cold = promised(j, credit, stayed, rest, done)
         j.enters_limit_s, j.enters_per_cold = limit, per_cold
         if j.more_shapes > 0:
-            for shape in range(1 + j.more_shapes):
-                other = jobs[j.first_shape + shape]
-                other.enters_limit_s, other.enters_per_cold = limit, per_cold
+            for other in range(j.first_shape, j.first_shape + 1 + j.more_shapes):
+                jobs[other].enters_limit_s, jobs[other].enters_per_cold = limit, per_cold

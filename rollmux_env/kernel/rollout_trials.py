@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.replicas import decode_s
 from rollmux_env.kernel.rollout_records import AWAY, NONE, PREFILL, PREFILL_TOKEN, PREFILL_TOKEN2, RUNNING, WAITING, Rollout
+from rollmux_env.kernel.rollouts import decode_s
 from rollmux_env.kernel.tables import Floats, Ints
 
 _GOLDEN = 0.6180339887498949

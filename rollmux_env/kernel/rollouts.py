@@ -1,8 +1,14 @@
 """Rollouts on replicas with continuous batching, from one completion to the next: launches, abortions, and what ends.
 
-An event is a turn that ends or begins, or a cache that is full; `rollmux_env.kernel.replicas` follows a replica from one to the
-next. The rules of both are those of the token loop of the tests. What comes from outside (launches, abortions) takes effect at the
-end of the decode step in progress.
+Between two events of a replica nothing but its context grows, by one token a sequence and step, so the seconds of n steps have a
+closed form. An event is a turn that ends or begins, or a cache that is full. What comes from outside (launches, abortions) takes
+effect at the end of the decode step in progress.
+
+The rules, which the token loop of the tests follows too: a replica takes waiting responses in their order while it has fewer than
+`most` and room in the cache for their context and a token of every sequence; each is prefilled, one after the other, and decoding
+waits. A full cache puts the response that was taken last back at the head of the queue, to be prefilled with what it has sampled.
+Between two turns a response is away; what it has in the cache stays there until the room is needed, the oldest goes first, and when
+it is back it waits like a new one, to be prefilled with what is not there.
 """
 
 from __future__ import annotations
@@ -10,9 +16,202 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.replicas import advance, catch_up, come_back, dequeue, enqueue, forget, go_away, leave, settle
-from rollmux_env.kernel.rollout_records import ABORTED, AWAY, FINISHED, NONE, RUNNING, TIE_S, WAITING, Rollout
-from rollmux_env.kernel.tables import Ints
+from rollmux_env.kernel.rollout_records import (
+    ABORTED,
+    AWAY,
+    FINISHED,
+    KV,
+    NONE,
+    PREFILL,
+    PREFILL_TOKEN,
+    PREFILL_TOKEN2,
+    RUNNING,
+    SEQUENCE,
+    STEP,
+    TIE_S,
+    WAITING,
+    WEIGHTS,
+    Rollout,
+)
+from rollmux_env.kernel.tables import Floats, Ints, Records
+
+
+@compiled
+def decode_s(cost: Floats, running: int, context: int, n: int) -> float:
+    """Seconds of n decode steps of a batch whose context is so many tokens before the first."""
+    arithmetic = cost[SEQUENCE] * running
+    memory = cost[WEIGHTS] + cost[KV] * context
+    growth = cost[KV] * running
+    bound = n if memory < arithmetic else 0  # steps that are bound by arithmetic: the first ones
+    if bound and growth > 0:
+        bound = min(float(n), np.ceil((arithmetic - memory) / growth))
+    rest = n - bound
+    return float(n * cost[STEP] + bound * arithmetic + rest * memory + growth * (bound + n - 1) * rest / 2)
+
+
+@compiled(arrays=False)
+def advance(replica: Records, n: int) -> None:
+    """A replica does n decode steps."""
+    replica.clock_s += decode_s(replica.cost, replica.running, replica.context, n)
+    replica.steps += n
+    replica.ahead -= n
+    replica.context += n * replica.running
+
+
+@compiled(arrays=False)
+def catch_up(replica: Records, now_s: float) -> None:
+    """Follow a replica to the end of the step that it is in at `now_s`."""
+    if replica.running == 0:
+        replica.clock_s = max(replica.clock_s, now_s)
+        return
+    low, high = 0, replica.ahead
+    while low < high:
+        middle = (low + high) // 2
+        if replica.clock_s + decode_s(replica.cost, replica.running, replica.context, middle) >= now_s:
+            high = middle
+        else:
+            low = middle + 1
+    if low:
+        advance(replica, low)
+
+
+@compiled(arrays=False)
+def enqueue(rollout: Rollout, r: int, k: int, first: bool) -> None:
+    """A response waits at a replica, first or last in the queue."""
+    responses, response, replica = rollout.responses, rollout.responses[r], rollout.replicas[k]
+    response.state, response.replica = WAITING, k
+    response.after = response.before = NONE
+    if replica.waiting == 0:
+        replica.head = replica.tail = r
+    elif first:
+        response.after = replica.head
+        responses[replica.head].before = r
+        replica.head = r
+    else:
+        response.before = replica.tail
+        responses[replica.tail].after = r
+        replica.tail = r
+    replica.waiting += 1
+
+
+@compiled(arrays=False)
+def dequeue(rollout: Rollout, r: int) -> None:
+    """A response waits no longer."""
+    response = rollout.responses[r]
+    replica = rollout.replicas[response.replica]
+    if response.before == NONE:
+        replica.head = response.after
+    else:
+        rollout.responses[response.before].after = response.after
+    if response.after == NONE:
+        replica.tail = response.before
+    else:
+        rollout.responses[response.after].before = response.before
+    replica.waiting -= 1
+
+
+@compiled(arrays=False)
+def leave(rollout: Rollout, r: int) -> None:
+    """A response leaves the batch of its replica, with what it has sampled."""
+    response = rollout.responses[r]
+    k = response.replica
+    replica = rollout.replicas[k]
+    response.sampled = response.until - (response.ends - replica.steps)
+    replica.context -= response.prompt + response.sampled
+    n = replica.running
+    at = 0
+    while rollout.batch[k, at] != r:
+        at += 1
+    for j in range(at, n - 1):
+        rollout.batch[k, j] = rollout.batch[k, j + 1]
+    replica.running = n - 1
+
+
+@compiled(arrays=False)
+def forget(rollout: Rollout, r: int) -> int:
+    """What a response holds in the cache is no longer there as such; how much it was."""
+    response = rollout.responses[r]
+    tokens = response.cached
+    rollout.replicas[response.replica].cached -= tokens
+    response.cached = 0
+    return int(tokens)
+
+
+@compiled(arrays=False)
+def _make_room(rollout: Rollout, k: int, tokens: int, but: int) -> bool:
+    """Whether so many tokens more fit, when the cache of those who are away is given up as far as it must be, but for one's."""
+    responses, replica = rollout.responses, rollout.replicas[k]
+    if replica.context + tokens > replica.kv:
+        return False
+    while replica.context + replica.cached + tokens - (responses[but].cached if but != NONE else 0) > replica.kv:
+        oldest = NONE
+        for r in range(responses.size):
+            response = responses[r]
+            if response.cached == 0 or response.replica != k or r == but:
+                continue
+            if oldest == NONE or response.back_s < responses[oldest].back_s:
+                oldest = r
+        forget(rollout, oldest)
+    return True
+
+
+@compiled(arrays=False)
+def go_away(rollout: Rollout, r: int, k: int) -> None:
+    """A response is away until its `back_s`, and belongs to a replica meanwhile."""
+    response, replica = rollout.responses[r], rollout.replicas[k]
+    response.state, response.replica = AWAY, k
+    replica.back_s = min(replica.back_s, response.back_s)
+
+
+@compiled(arrays=False)
+def come_back(rollout: Rollout, k: int, now_s: float) -> None:
+    """Responses of a replica that are back wait there."""
+    replica = rollout.replicas[k]
+    catch_up(replica, now_s - TIE_S if replica.running else now_s)
+    due_s, replica.back_s = replica.back_s + TIE_S, np.inf
+    for r in range(rollout.responses.size):
+        response = rollout.responses[r]
+        if response.state == AWAY and response.replica == k:
+            if response.back_s <= due_s:
+                enqueue(rollout, r, k, False)
+            else:
+                replica.back_s = min(replica.back_s, response.back_s)
+    if replica.running == 0 or replica.ahead > 0:  # else its next event is at the end of this step, and settles
+        settle(rollout, k)
+
+
+@compiled(arrays=False)
+def settle(rollout: Rollout, k: int) -> None:
+    """Take what waits and fits, then find the replica's next event."""
+    replica, cost = rollout.replicas[k], rollout.replicas[k].cost
+    while replica.waiting > 0 and replica.running < replica.most:
+        r, n = replica.head, replica.running
+        response = rollout.responses[r]
+        tokens = response.prompt + response.sampled
+        if not _make_room(rollout, k, tokens + n + 1, r):
+            break
+        dequeue(rollout, r)
+        cached_tokens = forget(rollout, r)
+        more, more2 = tokens - cached_tokens, tokens * tokens - cached_tokens * cached_tokens
+        fill_s = cost[PREFILL] + cost[PREFILL_TOKEN] * more + cost[PREFILL_TOKEN2] * more2
+        replica.clock_s += fill_s if response.refill_s < 0 else response.refill_s
+        response.refill_s = -1.0
+        response.state = RUNNING
+        response.ends = replica.steps + response.until - response.sampled
+        rollout.batch[k, n] = r
+        replica.running = n + 1
+        replica.context += tokens
+    n = replica.running
+    replica.busy_s = max(replica.busy_s, replica.clock_s)
+    if n == 0:
+        replica.ahead, replica.next_s = 0, np.inf
+        return
+    first = rollout.responses[rollout.batch[k, 0]].ends
+    for j in range(1, n):
+        first = min(first, rollout.responses[rollout.batch[k, j]].ends)
+    _make_room(rollout, k, n, NONE)
+    replica.ahead = min(first - replica.steps, (replica.kv - replica.context - replica.cached) // n)
+    replica.next_s = replica.clock_s + decode_s(cost, n, replica.context, replica.ahead)
 
 
 @compiled

@@ -1,8 +1,8 @@
 """What groups cost and do from now on, at several horizons.
 
 A rollout node is paid for until the last job pinned to it has left, training nodes until the last member has, and work is done
-until then; both are discounted by exp(-t / horizon), as in `rollmux_env.kernel.lns_value`, since what is far away will be regrouped
-before it comes. Here all horizons are had for one exponential: each divides the next one.
+until then; both are discounted by exp(-t / horizon), as in `rollmux_env.kernel.lns_insert`, since what is far away will be
+regrouped before it comes. Here all horizons are had for one exponential: each divides the next one.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollmux_env.kernel.candidates import candidate_type
+from rollmux_env.kernel.candidates import Subsets, candidate_type
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.pools import nodes_usd, own_usd
+from rollmux_env.kernel.pools import nodes_usd, own_usd, rollout_usd
 from rollmux_env.kernel.tables import NOWHERE, Floats, Ints, Records, View
 
 HORIZONS_H = (1.0, 4.0, 24.0)
@@ -25,10 +25,7 @@ PRIOR_H = 24.0  # where it is not known when jobs leave, they are expected to st
 STAY = np.dtype(
     [
         ("stay_h", "f8"),  # hours that a job of fixed stay still has; infinite for others
-        (
-            "turns_h",
-            "f8",
-        ),  # what a job that leaves after so many iterations still has to do, iterations / 3600; infinite for others
+        ("turns_h", "f8"),  # iterations / 3600 that a job still has to do which leaves after so many; infinite for others
         ("pause_h", "f8"),  # hours until it makes progress
         ("left", "f8"),  # exp(-t / the longest horizon) for its fixed stay, or 0
     ]
@@ -53,7 +50,7 @@ class Valuation(NamedTuple):
         work: (1,) the same with one more member.
         needed: (N + 1,) until when each rollout node is needed.
         place: (1,) record of `rollmux_env.kernel.candidates.candidate_type`: the place in question.
-        chosen: (n + 1,) positions of nodes; node_before: (N + 1,) of the group in question. values: (N_VALUES,) numbers.
+        subsets: of the nodes of the group in question. values: (N_VALUES,) numbers.
     """
 
     stays: Records
@@ -63,8 +60,7 @@ class Valuation(NamedTuple):
     left: Floats
     needed: Floats
     place: Records
-    chosen: Ints
-    node_before: Ints
+    subsets: Subsets
     values: Floats
 
 
@@ -78,8 +74,7 @@ def make_valuation(jobs: int, group_nodes: int, job_nodes: int) -> Valuation:
         np.zeros(jobs),
         np.zeros(group_nodes + 1),
         np.zeros(1, candidate_type(job_nodes)),
-        np.zeros(job_nodes + 1, dtype=np.int64),
-        np.zeros(group_nodes + 1, dtype=np.int64),
+        Subsets(np.zeros(job_nodes + 1, dtype=np.int64), np.zeros(group_nodes + 1, dtype=np.int64)),
         np.zeros(N_VALUES),
     )
 
@@ -92,7 +87,7 @@ def write_stay(stay: Records, solo_s: float, leaves_s: float, iterations: float,
         leaves_s: seconds until its fixed stay ends, or infinite. iterations: after which it leaves, or infinite.
         aged_s: seconds since its admission. done: iterations so far.
         known: whether it is known when jobs leave; else only `aged_s` and `done` count, and which kind of stay it is. Stays then
-            are as if drawn from a Lomax distribution of shape 2: the mean of what is left is a constant and the age.
+            are as if drawn from a Lomax distribution with alpha = 2: the mean of what is left is a constant and the age.
     """
     fixed = iterations == np.inf
     if known:
@@ -105,10 +100,18 @@ def write_stay(stay: Records, solo_s: float, leaves_s: float, iterations: float,
 
 
 @compiled(arrays=False)
+def delay(stay: Records, migration_h: float) -> None:
+    """Lengthen a stay, a record, by the pause of a move."""
+    stay.stay_h += migration_h
+    stay.pause_h = migration_h
+    stay.left *= np.exp(-migration_h / HORIZONS_H[2])
+
+
+@compiled(arrays=False)
 def write_stays(view: View, known: bool, stays: Records) -> None:
     """Write how long the members of the groups in `view.order` still stay."""
     jobs, now_s = view.jobs, view.clock.now_s
-    for k in range(view.order.shape[0]):
+    for k in range(len(view.order)):
         group = view.groups[view.order[k]]
         for i in range(group.n_members):
             row = group.members[i]
@@ -172,54 +175,56 @@ def value_group(view: View, valuation: Valuation, group: int, job: int, place: R
             it moves, it pauses for the terms' `migration_h`.
         out: (N_VALUES,) out.
     """
-    pools, needed, members = view.limits.pools, valuation.needed, valuation.members[0]
+    members, work = valuation.members[0], valuation.work[0].work
     longest = members.longest
-    out[0] = out[1] = out[2] = 0.0
-    work = valuation.work[0].work
     for k in range(4):
         work[k] = members.work[k]
-    n_nodes = 0
-    training_nodes, rollout_pool, training_pool = 0, 0, 0
+    for k in range(N_HORIZONS):
+        out[k] = 0.0
     if group >= 0:
-        g = view.groups[group]
-        n_nodes, training_nodes = g.n_nodes, g.training_nodes
-        rollout_pool, training_pool = g.rollout_pool, g.training_pool
-        for v in range(n_nodes):
-            needed[v] = 1.0
-        for i in range(g.n_members):
-            member = view.jobs[g.members[i]]
-            at = 0
-            for v in range(n_nodes):
-                if at == member.n_pins:
-                    break
-                if member.pins[at] == g.node_number[v]:
-                    needed[v] = min(needed[v], valuation.left[i])
-                    at += 1
+        _need_nodes(view, valuation, group)
     if job >= 0:
         asks, stay = view.jobs[job], valuation.stays[job]
-        period_s, new, pause_h = place.period_s, place.new_nodes, valuation.terms[0].migration_h
-        left = _left(stay, period_s, pause_h)
+        pause_h = valuation.terms[0].migration_h
+        left = _left(stay, place.period_s, pause_h)
         longest = min(longest, left)
         worth_usd = valuation.terms[0].work_usd if stay.turns_h < np.inf else 0.0
-        _add_work(asks.solo_s / period_s, max(pause_h, stay.pause_h), left, worth_usd, work)
-        if group < 0:
-            training_nodes = asks.training_nodes
-            rollout_pool, training_pool = asks.rollout_pool, asks.training_pool
-        else:
-            numbers = view.groups[group].node_number
-            at = 0
-            for v in range(n_nodes):
-                if at == asks.rollout_nodes - new:
-                    break
-                if place.nodes[at] == numbers[v]:
-                    needed[v] = min(needed[v], left)
-                    at += 1
-        _add_nodes(left, new * pools[rollout_pool].usd, out)
+        _add_work(asks.solo_s / place.period_s, max(pause_h, stay.pause_h), left, worth_usd, work)
+        if group >= 0:
+            _need(view.groups[group], place.nodes, asks.rollout_nodes - place.new_nodes, left, valuation.needed)
+        _add_nodes(left, place.new_nodes * rollout_usd(asks, view.limits), out)
     for k in range(4):
         out[N_HORIZONS + k] = work[k]
-    for v in range(n_nodes):
-        _add_nodes(needed[v], pools[rollout_pool].usd, out)
-    _add_nodes(longest, training_nodes * pools[training_pool].usd, out)
+    if group >= 0:
+        g = view.groups[group]
+        for v in range(g.n_nodes):
+            _add_nodes(valuation.needed[v], rollout_usd(g, view.limits), out)
+        _add_nodes(longest, nodes_usd(g, 0, g.training_nodes, view.limits), out)
+    else:
+        _add_nodes(longest, nodes_usd(view.jobs[job], 0, view.jobs[job].training_nodes, view.limits), out)
+
+
+@compiled(arrays=False)
+def _need_nodes(view: View, valuation: Valuation, group: int) -> None:
+    """Write until when each rollout node of a group is needed by its members."""
+    g = view.groups[group]
+    for v in range(g.n_nodes):
+        valuation.needed[v] = 1.0
+    for i in range(g.n_members):
+        member = view.jobs[g.members[i]]
+        _need(g, member.pins, member.n_pins, valuation.left[i], valuation.needed)
+
+
+@compiled(arrays=False)
+def _need(group: Records, numbers: Ints, n: int, left: float, needed: Floats) -> None:
+    """Of the rollout nodes of a group, a record, those with the first `n` of ascending numbers are needed until then at least."""
+    at = 0
+    for v in range(group.n_nodes):
+        if at == n:
+            break
+        if numbers[at] == group.node_number[v]:
+            needed[v] = min(needed[v], left)
+            at += 1
 
 
 @compiled(arrays=False)
@@ -268,7 +273,7 @@ def present_rates(view: View) -> tuple[float, float, float, int]:
     limits = view.limits
     usd = own = work = 0.0
     running = 0
-    for k in range(view.order.shape[0]):
+    for k in range(len(view.order)):
         group = view.groups[view.order[k]]
         usd += nodes_usd(group, group.n_nodes, group.training_nodes, limits)
         rate = 1.0 / group.period_s

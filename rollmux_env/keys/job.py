@@ -21,7 +21,7 @@ from rollmux_env.fields import (
     UserName,
     by_name,
 )
-from rollmux_env.kernel.alone import alone_s
+from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.keys.cluster import ONE_DEVICE, Cluster
 from rollmux_env.keys.model import Lengths, Model, Timing
 from rollmux_env.keys.network import broken_sync
@@ -135,11 +135,11 @@ class Job(FileModel):
     @property
     def solo_s(self) -> float:
         """T_solo: seconds of an iteration of the job alone on its own nodes."""
-        return self.alone_s(self.rollout.worst_case_s, self.training.worst_case_s)
+        return self.iteration_s(self.rollout.worst_case_s, self.training.worst_case_s, self.sync_s)
 
-    def alone_s(self, rollout_s: float, training_s: float) -> float:
-        """Seconds of an iteration of the job alone, where its phases take so long."""
-        return alone_s(rollout_s, training_s, self.sync_s, self.staleness)
+    def iteration_s(self, rollout_s: float, training_s: float, sync_s: float) -> float:
+        """Seconds of an iteration of the job alone, were these its phases."""
+        return alone_s(rollout_s, training_s, sync_s, self.staleness)
 
     def clash(self, cluster: Cluster) -> tuple[str, str] | None:
         """What of the job does not go with a cluster: the key, and the problem; None: nothing."""

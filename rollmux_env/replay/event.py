@@ -47,9 +47,8 @@ from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.commands import Grant, Move, Place
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.members import PhaseName
 from rollmux_env.scheduler.planner import INSTANT_S
-from rollmux_env.scheduler.view import DispatchPolicy
+from rollmux_env.scheduler.view import DispatchPolicy, PhaseName
 from rollmux_env.timing.tail import TailModel
 
 MOST_PHASES, MOST_KEPT = 20_000_000, 1_000_000  # of a replay, and of one that keeps them: a minute or two, 1.5 GB

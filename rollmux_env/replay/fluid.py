@@ -11,7 +11,6 @@ from rollmux_env.replay.checks import check_clock, check_state
 from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.departures import next_change_s, tell_departures
 
 MOST_INSTANTS = 100_000  # beside four of each job: those at which a policy is woken, every hour for eleven years
 
@@ -32,11 +31,11 @@ def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
     run.decision_s = scheduler.planner.decision_s
     arrivals = Arrivals(scenario)
     while state.departed < len(scenario.jobs):
-        now_s = min(arrivals.next_s, next_change_s(state), scheduler.planner.ticks.next_s)
+        now_s = min(arrivals.next_s, state.next_change_s(), scheduler.planner.ticks.next_s)
         if not np.isfinite(now_s):
             raise PlanError(waits_for_ever(state))
         now_s = max(now_s, state.now_s)
-        tell_departures(state, scheduler, now_s)
+        scheduler.end_stays(now_s)
         for _ in placements(run, scheduler, now_s, arrivals):
             pass
         if len(run.time_s) > MOST_INSTANTS + 4 * len(scenario.jobs):

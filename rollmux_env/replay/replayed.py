@@ -10,7 +10,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.keys.job import Job
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.scheduler.commands import Seating
-from rollmux_env.scheduler.members import PhaseName
+from rollmux_env.scheduler.view import PhaseName
 
 TRAINING_POOL = -1  # in place of a rollout node's number
 PHASES: tuple[PhaseName, PhaseName] = ("rollout", "training")

@@ -11,7 +11,7 @@ from math import inf
 from rollmux_env.kernel.dispatch import pace
 from rollmux_env.replay.replayed import PHASES, TRAINING_POOL, ReplayedJob
 from rollmux_env.replay.run import PhaseRun, Run
-from rollmux_env.scheduler.members import PhaseName
+from rollmux_env.scheduler.view import PhaseName
 from rollmux_env.timing.tail import Migration
 
 _MOVABLE_ENDS = ("threshold", "rollout")  # those that come sooner or later where nodes are shared with tails

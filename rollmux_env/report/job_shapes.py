@@ -50,7 +50,7 @@ def shape_in_use(job: Job, shape: int, training_nodes: int | None = None) -> Sha
     rollout, training = job.phases(shape)
     nodes = training.nodes if training_nodes is None else training_nodes
     training_s = training.seconds_on(nodes)
-    own_s = job.alone_s(rollout.worst_case_s, training_s)
+    own_s = job.iteration_s(rollout.worst_case_s, training_s, job.sync_s)
     return ShapeInUse(shape, rollout, training, nodes, training_s, own_s)
 
 

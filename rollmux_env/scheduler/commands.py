@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rollmux_env.scheduler import facts
-from rollmux_env.scheduler.members import HoldName
 from rollmux_env.scheduler.nodes import PoolNode
+from rollmux_env.scheduler.view import HoldName
 
 
 class Seating(NamedTuple):

@@ -27,20 +27,18 @@ from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
-from rollmux_env.scheduler.draining import other_places
 from rollmux_env.scheduler.estimates import PhaseOfShape
-from rollmux_env.scheduler.facts import Fact
+from rollmux_env.scheduler.facts import Arrived, Fact
 from rollmux_env.scheduler.groups import Group, Seat, guest_seating, join, seating_of
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.holding import Holding
-from rollmux_env.scheduler.keeping import job_keeping
-from rollmux_env.scheduler.members import HoldName, PhaseName
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, PoolName, PoolNode, Returned
-from rollmux_env.scheduler.planner import INSTANT_S, Arrival, Planner
-from rollmux_env.scheduler.review import Review
+from rollmux_env.scheduler.planner import INSTANT_S, News, Planner
+from rollmux_env.scheduler.relocation import other_places
+from rollmux_env.scheduler.review import Review, job_keeping
 from rollmux_env.scheduler.settling import Settling
 from rollmux_env.scheduler.shares import Span
-from rollmux_env.scheduler.view import DispatchPolicy
+from rollmux_env.scheduler.view import DispatchPolicy, HoldName, PhaseName
 from rollmux_env.timing.tail import migration_of
 
 Entry = Event | Assigned | Returned
@@ -101,11 +99,7 @@ class Scheduler:
         self._touched: dict[Group, None] = {}
         self.missing: set[str] = set()  # nodes that are gone, and are still somebody's
         self._uncleared: set[str] = set()  # jobs on these
-        self._progress: dict[str, Progress] = {}  # what the state does not know yet; and what else waits for the next instant
-        self._resumed: list[str] = []
-        self._departed: dict[str, bool] = {}
-        self._withdrawn: list[str] = []
-        self._arriving: list[Arrival] = []
+        self._news = News()  # what the state does not know yet
         self._resizes = False  # there are more or fewer nodes in service
         self._make_policy = make_policy
         self._commands: list[Command] = []
@@ -134,8 +128,8 @@ class Scheduler:
 
     def close(self, now_s: float) -> list[Entry]:
         """What is still to be journalled when a run stops: what jobs have done, and that until now nodes were provisioned."""
-        progress, self._progress = self._progress, {}
-        self.planner.leave(now_s, progress.values(), (), {}, ())
+        self.planner.leave(now_s, News(progress=self._news.progress))
+        self._news.progress = {}
         self.planner.note(Ticked(now_s))
         return self.take_entries()
 
@@ -154,7 +148,8 @@ class Scheduler:
         self.now_s = now_s
         running = [job_id for group in state.group_list() for job_id in group.jobs]
         departed = {job_id: False for job_id in running if job_id in gone}
-        self.planner.leave(now_s, (), state.resuming(inf), departed, [job_id for job_id in [*state.waiting] if job_id in gone])
+        withdrawn = [job_id for job_id in state.waiting if job_id in gone]
+        self.planner.leave(now_s, News(resumed=state.resuming(inf), departed=departed, withdrawn=withdrawn))
         again: list[str] = []
         while True:
             settling.restore(cluster)
@@ -162,7 +157,7 @@ class Scheduler:
             if state.rollout_nodes <= most["rollout"] and state.training_nodes <= most["training"]:
                 break
             again += (last := state.group_list()[-1].jobs)
-            self.planner.leave(now_s, (), (), dict.fromkeys(last, False), ())
+            self.planner.leave(now_s, News(departed=dict.fromkeys(last, False)))
         settling.resize(self._resizes)
         self._resizes = bool(nodes.drained)
         settling.settle()
@@ -175,7 +170,7 @@ class Scheduler:
     # Facts.
 
     def arrived(self, job: Job, again: bool = False, alive: frozenset[str] = frozenset()) -> None:
-        self._arriving.append(Arrival(job, again, alive))
+        self._news.arriving.append(Arrived(job, again, alive))
 
     def confined(self, job_id: str, names: frozenset[str]) -> None:
         self.planner.confined[job_id] = names
@@ -255,7 +250,7 @@ class Scheduler:
             self.review.pace(job_id).phase("sync", seconds, False)
 
     def iterated(self, progress: Progress, seconds: float | None = None, movable: bool = True) -> None:
-        self._progress[progress.job_id] = progress
+        self._news.progress[progress.job_id] = progress
         if not movable:
             self._stays(progress.job_id)
         if self.review is not None and seconds is not None:
@@ -266,32 +261,41 @@ class Scheduler:
         if not seat.moving:
             raise ValueError(f"job {job_id} has not been moved")
         if progress is not None:
-            self._progress[job_id] = progress
+            self._news.progress[job_id] = progress
         self._forget(job_id)
         self._quit(seat)
         seat.moving = False
         seat.group, seat.seating = self._seated(job_id)
 
     def resumed(self, job_id: str) -> None:
-        if job_id not in self._resumed:  # it may have left at the same instant
-            self._resumed.append(job_id)
+        if job_id not in self._news.resumed:  # it may have left at the same instant
+            self._news.resumed.append(job_id)
 
     def left(self, job_id: str, over_budget: bool = False) -> None:
         if self._dispatch is not None:
             seat = self.seats.pop(job_id)
-            self._unsettle(seat.seating.group)
-            if self.state.job(job_id).staleness:
-                self._quit(seat)
-            elif seat.group.dispatcher.leaving(job_id):
-                self._after(seat.group)
-            else:
+            if not seat.group.dispatcher.leaving(job_id):
                 raise ValueError(f"job {job_id} has an iteration in hand")
+            self._unsettle(seat.seating.group)
+            if self._holding is not None:
+                self._holding.give_all(seat)
+            self._after(seat.group)
         self._depart(job_id, over_budget)
+
+    def end_stays(self, now_s: float) -> None:
+        """Let jobs leave that have done their stay by now, or spent their budget, as the fluid replay has it: they progress at one
+        iteration a period until something changes."""
+        done = self.state.departing(now_s + INSTANT_S)
+        for job_id in done:
+            self.left(job_id)
+        for job_id in self.state.over_budget(now_s + INSTANT_S):
+            if job_id not in done:
+                self.left(job_id, over_budget=True)
 
     def failed(self, job_id: str) -> None:
         self._commands.append(Evict(job_id))
         if job_id in self.state.waiting:
-            self._withdrawn.append(job_id)
+            self._news.withdrawn.append(job_id)
         seat = self.seats.get(job_id)
         if seat is None:
             self.guests.go(job_id)
@@ -308,7 +312,7 @@ class Scheduler:
         if seat is None:
             return
         if progress is not None:
-            self._progress[job_id] = progress
+            self._news.progress[job_id] = progress
         self._quit(seat)
         if seat.guest:
             self.guests.go(job_id)
@@ -389,43 +393,53 @@ class Scheduler:
     def placements(self, now_s: float) -> Iterator[Command]:
         """Decide who goes where, then say it, one command after the other."""
         self.now_s = now_s
-        if self._commands:
-            commands, self._commands = self._commands, []
-            yield from commands
+        commands, self._commands = self._commands, []
+        yield from commands
         ended = self.nodes is not None and self.guests.end()
         if ended:
             self._unsettle(LEASE)
         if not (ended or self._is_due(now_s)):
             return
         planner, first = self.planner, len(self.planner.events)
-        progress, self._progress = self._progress, {}
-        resumed, self._resumed = self._resumed, []
-        departed, self._departed = self._departed, {}
-        withdrawn, self._withdrawn = self._withdrawn, []
-        arriving, self._arriving = self._arriving, []
-        planner.leave(now_s, progress.values(), resumed, departed, withdrawn)
-        if self._settling is not None:
-            if self.missing and not self._uncleared:
-                self._settling.lose(self.missing)
-                self.missing.clear()
-                self._resizes = True
-            self._settling.settle()
-            if self._resizes or self._settling.nodes.drained or planner.alone:
-                self._settling.resize(self._resizes)
-                self._resizes = False
-                planner.hidden = self._settling.hidden()
+        news, self._news = self._news, News()
+        planner.leave(now_s, news)
+        self._settle()
         asks = self.asks
         if asks and planner.hidden:
             self._relocate()
         planner.answer(now_s, asks)
         if self.review is not None:
             yield from self._review(self.review, asks)
-        planner.admit(now_s, arriving, asks)
+        planner.admit(now_s, news.arriving, asks)
         if self._settling is not None:
             self._settling.settle()
         if self._dispatch is None:
             return
-        for event in planner.events[first:]:
+        yield from self._said(planner.events[first:])
+        for arrival in news.arriving:
+            if arrival.job.id in self.state.waiting:
+                yield Wait(arrival.job.id)
+        if self._settling is not None and not self.stopped:
+            yield from self._lend(self._settling)
+
+    def _settle(self) -> None:
+        """Let places have nodes, and the state know how many are in service, now that some have left."""
+        settling = self._settling
+        if settling is None:
+            return
+        if self.missing and not self._uncleared:
+            settling.lose(self.missing)
+            self.missing.clear()
+            self._resizes = True
+        settling.settle()
+        if self._resizes or settling.nodes.drained or self.planner.alone:
+            settling.resize(self._resizes)
+            self._resizes = False
+            self.planner.hidden = settling.hidden()
+
+    def _said(self, events: Iterable[Event]) -> Iterator[Command]:
+        """What a driver is told of what has happened to places."""
+        for event in events:
             match event:
                 case Resumed(job_id=job_id):
                     if job_id in self.seats:
@@ -436,11 +450,6 @@ class Scheduler:
                 case Moved(job_id=job_id):
                     self.seats[job_id].moving = True
                     yield Move(job_id)
-        for arrival in arriving:
-            if arrival.job.id in self.state.waiting:
-                yield Wait(arrival.job.id)
-        if self._settling is not None and not self.stopped:
-            yield from self._lend(self._settling)
 
     def permits(self, now_s: float) -> list[Command]:
         """Give the permits that are due, group by group."""
@@ -468,9 +477,10 @@ class Scheduler:
 
     def _is_due(self, now_s: float) -> bool:
         """Whether there is anything to decide about placements."""
-        if self._resumed or self._departed or self._withdrawn or self._arriving or (self.missing and not self._uncleared):
+        news = self._news
+        if news.resumed or news.departed or news.withdrawn or news.arriving or self._resizes:
             return True
-        if self._resizes:
+        if self.missing and not self._uncleared:
             return True
         if self.planner.ticks.next_s <= now_s + INSTANT_S or (self.planner.owes and self.asks):
             return True
@@ -557,9 +567,9 @@ class Scheduler:
 
     def _depart(self, job_id: str, over_budget: bool = False) -> None:
         """A job that has a place leaves it for ever."""
-        if self.state.is_paused(job_id) and job_id not in self._resumed:
-            self._resumed.append(job_id)
-        self._departed[job_id] = over_budget
+        if self.state.is_paused(job_id):
+            self.resumed(job_id)
+        self._news.departed[job_id] = over_budget
         self._forget(job_id)
         if self.review is not None:
             self.review.estimates.forget(job_id)
@@ -568,8 +578,7 @@ class Scheduler:
         """A job cannot be moved; one that is to move already begins anew."""
         job = self.state.job(job_id)
         if job.movable:
-            self.state.now_s = self.now_s
-            self.planner.note(Reprofiled(self.now_s, job.model_copy(update={"movable": False})))
+            self._know(job.model_copy(update={"movable": False}))
         if self.seats[job_id].moving:
             self.failed(job_id)
 
@@ -577,16 +586,19 @@ class Scheduler:
         """Where a job keeps more on GPUs than is planned, plan with that, as far as there is memory: nobody else gets it."""
         known = job_keeping(self.state, job_id, phase, device_gb)
         if known is not None:
-            self.state.now_s = self.now_s
-            self.planner.note(Reprofiled(self.now_s, known))
+            self._know(known)
 
     def _starts_cold(self, job_id: str, phase: PhaseName, cold_s: float) -> None:
         """Plan with an observed cold start of a job in place of the one that was known."""
         job = self.state.job(job_id)
         part: Phase = getattr(job, phase)
         known = part.model_copy(update={"switch": part.switch.model_copy(update={"cold_s": cold_s})})
+        self._know(job.model_copy(update={phase: known}))
+
+    def _know(self, job: Job) -> None:
+        """A job is known anew."""
         self.state.now_s = self.now_s
-        self.planner.note(Reprofiled(self.now_s, job.model_copy(update={phase: known})))
+        self.planner.note(Reprofiled(self.now_s, job))
 
     def _forget(self, job_id: str) -> None:
         if self.review is not None:

@@ -23,8 +23,7 @@ from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.dispatch import rules
 from rollmux_env.kernel.dispatch.rows import ABSENT, ROLLOUT, SYNC, TRAINING_POOL, MemberRow
 from rollmux_env.scheduler.asking import raised
-from rollmux_env.scheduler.members import HoldName, Permit
-from rollmux_env.scheduler.view import CODES, DispatchPolicy, GroupView, MemberView, WaitingPhase
+from rollmux_env.scheduler.view import CODES, DispatchPolicy, GroupView, HoldName, MemberView, Permit, WaitingPhase
 
 _NO_CHOICE = "the dispatch policy chose what is neither None nor one of the waiting phases or movable members"
 
@@ -67,13 +66,8 @@ class Dispatcher:
             raise ValueError(f"job {job_id} is a member already")
         row = MemberRow()
         row.nodes = sum(1 << (node + 1) for node in set(rollout_nodes)) or TRAINING_POOL
-        row.planned_rollout_s, row.planned_training_s, row.sync_s, row.staleness, row.slo = (
-            rollout_s,
-            training_s,
-            sync_s,
-            staleness,
-            slo,
-        )
+        row.planned_rollout_s, row.planned_training_s, row.sync_s = rollout_s, training_s, sync_s
+        row.staleness, row.slo = staleness, slo
         rules.join(self.group, row)
         view = self._members[job_id] = MemberView(job_id, self.view, row)
         self.view.views.append(view)
@@ -154,13 +148,14 @@ class Dispatcher:
         rules.finish(self.group, row, CODES[phase], seconds, counts)
 
     def leaving(self, job_id: str) -> bool:
-        """A member wants to go. It does so at the end of its iteration: when it is next ready for a rollout.
+        """A member wants to go. It does so at the end of its iteration: when it is next ready for a rollout. A stale one goes at
+        once: what it runs, or has not trained, is dropped.
 
         Returns:
-            Whether it has gone already, because it has no iteration in hand.
+            Whether it has gone already.
         """
         row = self._members[job_id].row
-        if row.begun:
+        if row.begun and not row.staleness:
             row.leaving = 1
             return False
         self.gone(job_id)

@@ -11,9 +11,16 @@ from typing import NamedTuple
 from rollmux_env.cluster.events import Progress
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.estimates import PhaseOfShape
-from rollmux_env.scheduler.members import HoldName
 from rollmux_env.scheduler.nodes import PoolName, PoolNode
-from rollmux_env.scheduler.view import DispatchPolicy
+from rollmux_env.scheduler.view import DispatchPolicy, HoldName
+
+
+class _OfJob(NamedTuple):
+    job_id: str
+
+
+class _OfNodes(NamedTuple):
+    names: frozenset[str]
 
 
 class Arrived(NamedTuple):
@@ -37,10 +44,8 @@ class Confined(NamedTuple):
     names: frozenset[str]
 
 
-class Alone(NamedTuple):
+class Alone(_OfJob):
     """A job keeps more of its nodes than it may: from now on nobody is to share a group with it."""
-
-    job_id: str
 
 
 class Estimated(NamedTuple):
@@ -68,10 +73,8 @@ class Unprofiled(NamedTuple):
     names: frozenset[str] = frozenset()
 
 
-class Profiled(NamedTuple):
+class Profiled(_OfJob):
     """A guest has done its pass, and is none any more."""
-
-    job_id: str
 
 
 class Ready(NamedTuple):
@@ -87,16 +90,12 @@ class Ready(NamedTuple):
     parts: tuple[PoolNode, ...] = ()
 
 
-class Threshold(NamedTuple):
+class Threshold(_OfJob):
     """So many of the responses of a rollout are done that the rest may be migrated."""
 
-    job_id: str
 
-
-class Shrunk(NamedTuple):
+class Shrunk(_OfJob):
     """A tail has left the parts of its nodes that it was to leave."""
-
-    job_id: str
 
 
 class Finished(NamedTuple):
@@ -133,10 +132,8 @@ class Continued(NamedTuple):
     sampled: int | None = None
 
 
-class Sampled(NamedTuple):
+class Sampled(_OfJob):
     """A stale job has run its last rollout, and trains what is left."""
-
-    job_id: str
 
 
 class Synced(NamedTuple):
@@ -170,10 +167,8 @@ class Vacated(NamedTuple):
     progress: Progress | None = None
 
 
-class Resumed(NamedTuple):
+class Resumed(_OfJob):
     """The pause of a move is over."""
-
-    job_id: str
 
 
 class Left(NamedTuple):
@@ -187,10 +182,8 @@ class Left(NamedTuple):
     over_budget: bool = False
 
 
-class Failed(NamedTuple):
+class Failed(_OfJob):
     """A job has failed, has lost a process, or is wanted no longer. Nothing is granted to it any more."""
-
-    job_id: str
 
 
 class Cleared(NamedTuple):
@@ -204,34 +197,24 @@ class Cleared(NamedTuple):
     progress: Progress | None = None
 
 
-class Halted(NamedTuple):
+class Halted(_OfJob):
     """A job's processes have ended because the run stops. It keeps its place for the day on which the run goes on."""
 
-    job_id: str
 
-
-class Absent(NamedTuple):
+class Absent(_OfJob):
     """A job between two iterations does something first, for nobody knows how long: it is in nobody's way until it is ready."""
 
-    job_id: str
 
-
-class Lost(NamedTuple):
+class Lost(_OfNodes):
     """Nodes are no longer there."""
 
-    names: frozenset[str]
 
-
-class Drained(NamedTuple):
+class Drained(_OfNodes):
     """Nodes get no new jobs. Those on them are moved, as far as there is room and they can be."""
 
-    names: frozenset[str]
 
-
-class Undrained(NamedTuple):
+class Undrained(_OfNodes):
     """Nodes get jobs again."""
-
-    names: frozenset[str]
 
 
 class Joined(NamedTuple):

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.dispatcher import Dispatcher
-from rollmux_env.scheduler.members import HoldName
 from rollmux_env.scheduler.nodes import NodePool, PoolName, PoolNode
-from rollmux_env.scheduler.view import DispatchPolicy
+from rollmux_env.scheduler.view import DispatchPolicy, HoldName
 
 
 class Group:

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Mapping
 from statistics import fmean, median
 
-from rollmux_env.kernel.alone import alone_s
 from rollmux_env.kernel.tables import TOLERANCE
 from rollmux_env.keys.job import Job
 
@@ -90,7 +89,7 @@ def _known_s(job: Job, shape: int) -> dict[str, float]:
 
 
 def _iteration_s(job: Job, seconds: Mapping[str, float]) -> float:
-    return alone_s(seconds["rollout"], seconds["training"], seconds["sync"], job.staleness)
+    return job.iteration_s(seconds["rollout"], seconds["training"], seconds["sync"])
 
 
 def _exceeds(job: Job, known_s: float, seconds: float) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from math import floor, inf
 from time import perf_counter
-from typing import NamedTuple
 
 from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import (
@@ -25,23 +25,31 @@ from rollmux_env.cluster.events import (
 from rollmux_env.cluster.plan import Plan, Policy, carry_out
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError
-from rollmux_env.keys.job import Job
+from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.confined import confined_plan
-from rollmux_env.scheduler.draining import without
 from rollmux_env.scheduler.nodes import POOLS, NodePool
 from rollmux_env.scheduler.quotas import Quotas
 from rollmux_env.scheduler.reasons import alone_because
+from rollmux_env.scheduler.relocation import without
 
 INSTANT_S = 1e-6  # times this close are one instant
 
 
-class Arrival(NamedTuple):
-    """A job that arrives; see `rollmux_env.scheduler.facts.Arrived`."""
+@dataclass
+class News:
+    """What has happened to jobs since the last instant.
 
-    job: Job
-    again: bool
-    alive: frozenset[str]
+    Attributes:
+        progress: what they have done, by job. resumed: ids of those whose pause is over. departed: of those that go, and whether
+            since their budget is spent. withdrawn: of those that wait no longer. arriving: those that come.
+    """
+
+    progress: dict[str, Progress] = field(default_factory=dict)
+    resumed: list[str] = field(default_factory=list)
+    departed: dict[str, bool] = field(default_factory=dict)
+    withdrawn: list[str] = field(default_factory=list)
+    arriving: list[facts.Arrived] = field(default_factory=list)
 
 
 class Ticks:
@@ -140,30 +148,19 @@ class Planner:
         self._reported = len(self.events)
         return news
 
-    def leave(
-        self,
-        now_s: float,
-        progress: Iterable[Progress],
-        resumed: Sequence[str],
-        departed: Mapping[str, bool],
-        withdrawn: Sequence[str],
-    ) -> None:
-        """The first half of an instant: what jobs have done, pauses that end, and who goes.
-
-        Args:
-            departed: jobs that go, and whether since their budget is spent.
-        """
+    def leave(self, now_s: float, news: News) -> None:
+        """The first half of an instant: what jobs have done, pauses that end, and who goes."""
         self.state.now_s = now_s
-        if done := tuple(progress):
-            self.note(Progressed(now_s, done))
-        for job_id in resumed:
+        if news.progress:
+            self.note(Progressed(now_s, tuple(news.progress.values())))
+        for job_id in news.resumed:
             self.note(Resumed(now_s, job_id))
-        for job_id in sorted(departed, key=self.state.row) if len(departed) > 1 else departed:
-            self._departed = OverBudget(now_s, job_id) if departed[job_id] else Departed(now_s, job_id)
+        for job_id in sorted(news.departed, key=self.state.row) if len(news.departed) > 1 else news.departed:
+            self._departed = OverBudget(now_s, job_id) if news.departed[job_id] else Departed(now_s, job_id)
             self.note(self._departed)
-        for job_id in withdrawn:
+        for job_id in news.withdrawn:
             self.note(Withdrawn(now_s, job_id))
-        if resumed or departed or withdrawn:
+        if news.resumed or news.departed or news.withdrawn:
             self._serves = True
 
     def resize(self, now_s: float, rollout_nodes: int, training_nodes: int) -> None:
@@ -188,7 +185,7 @@ class Planner:
             ticked, self._ticked = self._ticked, None
             self.move(ask(policy, self.shown, ticked))
 
-    def admit(self, now_s: float, arriving: Iterable[Arrival], asks: bool) -> None:
+    def admit(self, now_s: float, arriving: Iterable[facts.Arrived], asks: bool) -> None:
         """The second half ends: the queue is served from its head, then come those who arrive.
 
         Args:

@@ -19,7 +19,6 @@ from rollmux_env.keys.job import Job
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.departures import next_change_s, tell_departures
 from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.scheduler.quotas import Quotas, held_words
 from rollmux_env.scheduler.reasons import behind, no_place
@@ -133,10 +132,10 @@ def _expected(state: State, scheduler: Scheduler, instants: int) -> dict[str, fl
     if state.arrived:
         ticks.after(state.now_s, state.job(state.job_id(0)).arrival_s, state.order.size > 0)
     for _ in range(instants):
-        now_s = max(min(next_change_s(state), ticks.next_s), state.now_s)
+        now_s = max(min(state.next_change_s(), ticks.next_s), state.now_s)
         if not state.waiting or now_s == inf:
             break
-        tell_departures(state, scheduler, now_s)
+        scheduler.end_stays(now_s)
         for job_id in state.resuming(now_s + INSTANT_S):
             scheduler.resumed(job_id)
         for event in scheduler.step(now_s).entries:

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import numpy as np
+
 from rollmux_env.cluster.events import Reprofiled
 from rollmux_env.cluster.plan import Plan, Policy
 from rollmux_env.cluster.state import State
-from rollmux_env.scheduler.better import better_place
+from rollmux_env.keys.cluster import Side
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase
 from rollmux_env.scheduler.commands import AtRisk
 from rollmux_env.scheduler.estimates import Estimates
 from rollmux_env.scheduler.pace import WINDOW, Pace
+from rollmux_env.scheduler.relocation import better_place
+
+_CHANGE = 0.01  # of what a job keeps on a GPU; less is how exactly that is measured
 
 
 class Finding(NamedTuple):
@@ -98,3 +105,23 @@ class Review:
             pace.asked = 0
             plan = better_place(state, job_id, self._make_policy())
         return Finding(plan, AtRisk(job_id, pace.iteration_s / job.solo_s, bool(plan)) if fresh or plan else None)
+
+
+def job_keeping(state: State, job_id: str, phase: Side, device_gb: float) -> Job | None:
+    """A running job with what one of its phases has been seen to keep, as far as there is memory; None: as is known already."""
+    job, shape = state.job(job_id), state.shape(job_id)
+    part: Phase = getattr(job.phases(shape), phase)
+    more_gb = min(device_gb - part.device_gb, _room_gb(state, job_id, phase))
+    if more_gb <= _CHANGE * device_gb:
+        return None
+    return job.known_anew(shape, phase, device_gb=part.device_gb + more_gb)
+
+
+def _room_gb(state: State, job_id: str, phase: Side) -> float:
+    """Memory that is left for more on each GPU of the nodes of a running job's phase, GB; infinite where there is no limit."""
+    view, pools = state.view, state.limits.pools["device_gb"]
+    group = view.groups[view.jobs["group"][state.row(job_id)]]
+    if phase == "training" or state.cluster.one_device or group["exclusive"]:
+        return float(pools[group["training_pool"]] - group["training_device_gb"])
+    pinned = np.isin(group["node_number"][: group["n_nodes"]], state.pins(job_id))
+    return float(pools[group["rollout_pool"]] - group["node_device_gb"][: group["n_nodes"]][pinned].max())

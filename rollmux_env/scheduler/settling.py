@@ -90,12 +90,19 @@ class Settling:
         if changed is None or any(nodes.has_others(number, places) for number in changed):
             seats = (seat for seat in self._seats.values() if changed is None or seat.seating.group in changed)
             used = {name for seat in seats for name in seat.nodes()}
-        own: dict[Place, frozenset[str]] = dict.fromkeys(self._guests.places() if self._guests.names else (), self._guests.names)
-        if job_id is not None and state.is_running(job_id) and (names := self._planner.own_nodes(job_id)) is not None:
-            group = state.group_of(job_id)
-            own |= {(group.id, "rollout", number): names for number in state.pins(job_id)}
-            own |= {(group.id, "training", number): names for number in range(group.training_nodes)}
-        self._assignments += nodes.settle(places, used, state.now_s, own, changed)
+        self._assignments += nodes.settle(places, used, state.now_s, self._own(job_id), changed)
+
+    def _own(self, job_id: str | None) -> dict[Place, frozenset[str]]:
+        """Names of the nodes that places may have: those of a job that may have got its place just now, and of guests."""
+        state, names = self._state, None
+        own = dict.fromkeys(self._guests.places() if self._guests.names else (), self._guests.names)
+        if job_id is not None and state.is_running(job_id):
+            names = self._planner.own_nodes(job_id)
+        if job_id is None or names is None:
+            return own
+        group = state.group_of(job_id)
+        own |= {(group.id, "rollout", number): names for number in state.pins(job_id)}
+        return own | {(group.id, "training", number): names for number in range(group.training_nodes)}
 
     def join(self, nodes: tuple[PoolNode, ...]) -> None:
         """There are more nodes, which may be provisioned too."""

@@ -11,7 +11,10 @@ from typing import Any, Literal, Protocol
 
 from rollmux_env.kernel.dispatch.rows import ROLLOUT, SYNC, TAIL, TRAINING, TRAINING_POOL, WAITS, GroupRow, MemberRow
 from rollmux_env.kernel.dispatch.turns import movable, wanted
-from rollmux_env.scheduler.members import HoldName, PhaseName
+
+PhaseName = Literal["rollout", "training"]
+HoldName = Literal["rollout", "training", "sync"]
+Permit = tuple[str, HoldName]  # whose phase or sync may run, now, on all its nodes
 
 CODES: dict[HoldName, int] = {"rollout": ROLLOUT, "training": TRAINING, "sync": SYNC}
 

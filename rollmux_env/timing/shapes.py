@@ -285,7 +285,7 @@ def _room(cluster: Cluster, rollout: PhaseTime, training: PhaseTime) -> bool:
 
 
 def _shape(job: Job, cluster: Cluster, rollout: PhaseTime, training: PhaseTime) -> JobShape:
-    seconds = job.alone_s(rollout.seconds, training.seconds)
+    seconds = job.iteration_s(rollout.seconds, training.seconds, job.sync_s)
     rollout_usd, training_usd = (cluster.pools[one.pool].usd_per_node_hour * one.nodes / 3600 for one in (rollout, training))
     own = _place(rollout) == _written_place(job.rollout) and _place(training) == _written_place(job.training)
     busy_usd = rollout_usd * rollout.seconds + training_usd * training.seconds

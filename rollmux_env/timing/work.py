@@ -8,7 +8,7 @@ from typing import Any
 
 from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.alone import alone_s
+from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.timing.models import ModelShape, model_shape
 from rollmux_env.validation_errors import describe, not_one_of
 

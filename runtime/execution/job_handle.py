@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from rollmux_env.cluster.events import Progress
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.commands import Seating
-from rollmux_env.scheduler.members import HoldName
+from rollmux_env.scheduler.view import HoldName
 from runtime.execution.job_records import Actors, Bell, Ending, Permits, Place, ProfilePass, Residency, Saved, Tail
 from runtime.execution.messages import Order, Report
 from runtime.jobs.shapes import nodes_in

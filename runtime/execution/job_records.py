@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rollmux_env.scheduler.members import HoldName
+from rollmux_env.scheduler.view import HoldName
 from runtime.execution.messages import End, Nodes, Order
 from runtime.execution.profiles import Measured
 from runtime.machine import Node, Pool

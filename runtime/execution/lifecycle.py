@@ -12,7 +12,7 @@ from typing import Any
 from rollmux_env.errors import PlanError
 from rollmux_env.replay.run import waits_for_ever
 from rollmux_env.scheduler import facts
-from rollmux_env.scheduler.members import HoldName
+from rollmux_env.scheduler.view import HoldName
 from runtime.checkpoints import ResumePoint, drop_above, newest
 from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.job_records import Actors, Ending, Place, Residency, Saved

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rollmux_env.keys.cluster import Cluster
-from rollmux_env.scheduler.members import HoldName
+from rollmux_env.scheduler.view import HoldName
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.nodes import POOLS
 from runtime.machine import Pool

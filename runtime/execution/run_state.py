@@ -22,9 +22,9 @@ from rollmux_env.keys.job import Job
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import Command
 from rollmux_env.scheduler.core import Entry, Scheduler
-from rollmux_env.scheduler.members import HoldName
 from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.scheduler.preview import reasons
+from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import CHECKPOINTS
 from runtime.execution.job_handle import PROFILE, JobHandle

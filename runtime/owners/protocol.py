@@ -13,7 +13,7 @@ from enum import Enum
 from rollmux_client import Turns
 
 from rollmux_env.scheduler import facts
-from rollmux_env.scheduler.members import HoldName
+from rollmux_env.scheduler.view import HoldName
 from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.job_log import SHOWN
 from runtime.execution.job_records import Asked

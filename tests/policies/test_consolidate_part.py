@@ -12,8 +12,8 @@ from policies.placement.consolidate import Consolidate
 from policies.placement.consolidate.active import active
 from policies.placement.consolidate.stays import iterations_done, known_stays
 from policies.placement.learned import Learned
+from rollmux_env.cluster.candidates import part_of
 from rollmux_env.cluster.events import Arrived, Departed, Event, Placement
-from rollmux_env.cluster.part import part_of
 from rollmux_env.cluster.plan import Move, Plan, carry_out, may_move
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError

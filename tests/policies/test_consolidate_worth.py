@@ -15,8 +15,7 @@ from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.plan import Move, Policy, carry_out
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.lns import regroup
-from rollmux_env.kernel.lns_insert import make_search
-from rollmux_env.kernel.lns_value import Regrouping
+from rollmux_env.kernel.lns_insert import Regrouping, make_search
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.scenario import Scenario, parse_scenario

@@ -15,7 +15,7 @@ from rollmux_env.envs.dispatch.observation import ON_POLICY
 from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler.dispatcher import Dispatcher
-from rollmux_env.scheduler.members import PhaseName
+from rollmux_env.scheduler.view import PhaseName
 from tests.oracle.draw import examples
 from tests.rollmux_env.scheduler.driving import Player, Ran, Watched, drive, lively_groups
 

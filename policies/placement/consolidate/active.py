@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from policies.placement.consolidate.stays import iterations_done
 from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.plan import Move, Place, Plan
-from rollmux_env.cluster.records import begin_with, joined, rows_of_shapes
 from rollmux_env.cluster.state import State
-from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Ints, Records, View, group_table
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Ints, Records, View, begin_with, group_table, joined, rows_of_shapes
 
 
 @dataclass(frozen=True)

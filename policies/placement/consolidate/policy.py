@@ -6,14 +6,13 @@ import numpy as np
 
 from policies.placement.consolidate.active import Active, active, plan_of
 from policies.placement.consolidate.stays import LearnedStays, is_fixed, known_stays
+from rollmux_env.cluster.candidates import part_of
 from rollmux_env.cluster.events import Arrived, Event
-from rollmux_env.cluster.part import part_of
 from rollmux_env.cluster.plan import Place, Plan, Wait
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.lns import regroup
-from rollmux_env.kernel.lns_insert import make_search
-from rollmux_env.kernel.lns_value import Regrouping, home_type
+from rollmux_env.kernel.lns_insert import Regrouping, home_type, make_search
 from rollmux_env.kernel.pools import count_nodes
 from rollmux_env.kernel.tables import NOWHERE
 
@@ -32,7 +31,7 @@ class Consolidate:
         horizon_h: how far a saving counts, hours: about as long as until jobs next come or go.
         budget: groups and places in them that the search looks at for a decision; more takes longer and finds more.
         known_stays: read when jobs will leave; without it, learn it from departures (`policies.placement.consolidate.stays`).
-        groups: that a decision looks at; where there are more, a part of them (`rollmux_env.kernel.lns_choose`).
+        groups: that a decision looks at; where there are more, a part of them (`rollmux_env.kernel.lns`).
 
     Raises:
         InputError: an option has a value that it cannot have.

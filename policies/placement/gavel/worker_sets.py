@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from policies.placement.gavel.program import Problem, solve
-from rollmux_env.kernel.alone import alone_s
+from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.kernel.tables import TOLERANCE, Floats
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job

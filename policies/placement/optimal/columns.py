@@ -137,11 +137,11 @@ class ColumnPool:
         room = packing(len(rows), int(jobs.rollout_nodes[rows].sum()))
         load_members(self.state.view.jobs, np.array(rows), len(rows), int(self.nodes[column, 1]), room)
         least_period(room, len(rows), int(self.nodes[column, 0]), rollout, float(jobs.limit_s[rows].min()))
-        order = room.order.tolist()
+        order = room.members["order"].tolist()
         classes = [
             (tuple(k for k, i in enumerate(order) if mask >> i & 1), nodes)
-            for mask, nodes in zip(room.best_mask.tolist(), room.best_nodes.tolist(), strict=True)
-        ][: int(room.classes[0])]
+            for mask, nodes in room.best[["mask", "nodes"]][: int(room.best_count[0])].tolist()
+        ]
         pins: list[list[int]] = [[] for _ in rows]
         number = 0
         for held_by, nodes in sorted(classes):

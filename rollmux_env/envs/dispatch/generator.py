@@ -8,7 +8,7 @@ import numpy as np
 
 from rollmux_env.envs.dispatch.types import Group
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.alone import alone_s
+from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.kernel.period import PHASES, exact_period, period_bound
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Actual, Phase, Training

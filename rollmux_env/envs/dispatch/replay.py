@@ -6,7 +6,7 @@ from rollmux_env.cluster.events import Arrived, Event, Placement
 from rollmux_env.cluster.plan import Place, Plan
 from rollmux_env.cluster.state import State
 from rollmux_env.envs.dispatch.types import Group
-from rollmux_env.kernel.alone import alone_s
+from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.run import PhaseRun, Run
 from rollmux_env.replay.sampling import Durations

@@ -23,9 +23,10 @@ from rollmux_env.envs.placement.types import (
     Streams,
 )
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import attach, departure_s, detach, open_group, settle, wear
+from rollmux_env.kernel.membership import departure_s, settle, wear
 from rollmux_env.kernel.pools import provisioned_usd
-from rollmux_env.kernel.tables import ROLLOUT, TRAINING, Records
+from rollmux_env.kernel.tables import Records
+from rollmux_env.kernel.transitions import begin_pause, begin_stay, end_stay, enter, leave, provide, start_group
 
 
 @compiled(arrays=False)
@@ -127,9 +128,7 @@ def admit(streams: Streams, s: int, job: int, shape: int, group: int, there: int
         c.packed += 1
     elif group >= 0:
         c.scaled += 1
-    entering = streams.jobs[s, job]
-    entering.admitted_s = c.now_s
-    entering.leaves_s = c.now_s + entering.duration_s
+    begin_stay(streams.jobs[s], job, c.now_s)
     wear(streams.jobs[s], job, shape)
     _enter(streams, s, job, group, there, new_nodes)
 
@@ -148,15 +147,12 @@ def move(streams: Streams, s: int, job: int, shape: int, group: int, there: int,
     reservation = streams.reservations[s, c.n_reservations]
     c.n_reservations += 1
     reservation.rollout_pool, reservation.training_pool = groups[home].rollout_pool, groups[home].training_pool
-    reservation.rollout_nodes = detach(jobs, groups, job)
-    reservation.training_nodes = 0
+    reservation.rollout_nodes, reservation.training_nodes = leave(jobs, groups, job, 0, False)
     if groups[home].n_members == 0:
         _close(streams, s, home)
-        reservation.training_nodes = groups[home].training_nodes
     reservation.until_s = c.now_s + migration_s
     reservation.job = job
-    jobs[job].paused_until_s = c.now_s + migration_s
-    jobs[job].leaves_s += migration_s
+    begin_pause(jobs, job, c.now_s, migration_s)
     wear(jobs, job, shape)
     _enter(streams, s, job, group, there, new_nodes)
 
@@ -170,8 +166,8 @@ def _resume(streams: Streams, s: int) -> bool:
     n = c.n_reservations
     for k in range(n):
         if reservations.until_s[k] <= c.now_s + INSTANT_S:
-            streams.nodes[s, reservations[k].rollout_pool, ROLLOUT] -= reservations[k].rollout_nodes
-            streams.nodes[s, reservations[k].training_pool, TRAINING] -= reservations[k].training_nodes
+            ended = reservations[k]
+            provide(streams.nodes[s], ended, -ended.rollout_nodes, -ended.training_nodes)
         else:
             reservations[count] = reservations[k]
             count += 1
@@ -200,8 +196,7 @@ def _depart(streams: Streams, s: int, jobs: Records, groups: Records) -> bool:
         settle(jobs, groups, group, c.now_s)
         for i in range(n):
             job = leaving[i]
-            if np.isfinite(jobs[job].iterations):
-                jobs[job].done = jobs[job].iterations
+            end_stay(jobs, job)
             work_h = jobs[job].done * jobs[job].solo_s / 3600.0
             c.work_h += work_h
             c.left_work_h += work_h
@@ -209,11 +204,11 @@ def _depart(streams: Streams, s: int, jobs: Records, groups: Records) -> bool:
             if c.now_s - jobs[job].admitted_s > jobs[job].done * jobs[job].limit_s * (1.0 + 1e-6):
                 c.broken += 1
                 c.left_broken += 1
-            streams.nodes[s, groups[group].rollout_pool, ROLLOUT] -= detach(jobs, groups, job)
+            rollout, training = leave(jobs, groups, job, 0, False)
+            provide(streams.nodes[s], groups[group], -rollout, -training)
             c.departed += 1
             left = True
         if groups[group].n_members == 0:
-            streams.nodes[s, groups[group].training_pool, TRAINING] -= groups[group].training_nodes
             _close(streams, s, group)
             at -= 1
     return left
@@ -238,11 +233,9 @@ def _enter(streams: Streams, s: int, job: int, group: int, there: int, new_nodes
     c = streams.clock[s]
     if group < 0:
         group = streams.spare[s, streams.spare.shape[1] - 1 - c.n_groups]
-        open_group(groups, group, c.groups_made, jobs[job], jobs[job].training_nodes, c.now_s)
+        start_group(groups, streams.nodes[s], group, c.groups_made, jobs[job], jobs[job].training_nodes, c.now_s)
         streams.order[s, c.n_groups] = group
         c.n_groups += 1
         c.groups_made += 1
-        streams.nodes[s, jobs[job].training_pool, TRAINING] += jobs[job].training_nodes
     settle(jobs, groups, group, c.now_s)
-    attach(jobs, groups, job, group, there, new_nodes)
-    streams.nodes[s, groups[group].rollout_pool, ROLLOUT] += new_nodes
+    enter(jobs, groups, streams.nodes[s], job, group, there, new_nodes)

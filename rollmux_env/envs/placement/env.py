@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from rollmux_env.cluster.limits import limits_of
+from rollmux_env.cluster.demand import limits_of
 from rollmux_env.cluster.plan import Move, Place, Plan
 from rollmux_env.cluster.regroupings import placements
 from rollmux_env.envs.base import BaseVectorEnv, Info, StepResult

@@ -18,12 +18,12 @@ from rollmux_env.kernel.features import (
     candidate_features,
     cluster_features,
     job_features,
+    move_features,
     shape_features,
     shared_features,
 )
 from rollmux_env.kernel.membership import shape_row
 from rollmux_env.kernel.neighbourhood.table import Scratch
-from rollmux_env.kernel.row_features import move_features
 from rollmux_env.kernel.tables import Ints, Records, View
 from rollmux_env.kernel.valuation import present_rates, work_price
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollmux_env.kernel.alone import alone_s
+from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.kernel.dispatch.rows import ABSENT, NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL, WAITS, GroupRow, MemberRow
 
 Members = Sequence[MemberRow]

@@ -14,29 +14,220 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import may_pause, shape_row
-from rollmux_env.kernel.neighbourhood.exchange import offer_exchanges
-from rollmux_env.kernel.neighbourhood.insertion import best_place, copy_group, place_alone
-from rollmux_env.kernel.neighbourhood.merge import offer_merger
+from rollmux_env.kernel.membership import may_pause, shape_row, visit
 from rollmux_env.kernel.neighbourhood.table import (
+    EXCHANGE,
+    GROUPS_MOST,
     JOBS_MOST,
+    MERGER,
     MOVE,
     MOVES_MOST,
-    NEW_GROUP,
+    Chance,
     Scratch,
-    add_move,
     begin_row,
-    change_group,
+    best_place,
     clear_unused_moves,
+    copy_without,
+    enter,
     falls_short,
-    keep_group,
-    leave_nodes,
+    leave,
+    leave_one,
     offer,
-    price_of,
+    place_alone,
 )
-from rollmux_env.kernel.pools import nodes_usd, own_usd
-from rollmux_env.kernel.tables import NOWHERE, Ints, Records, View
-from rollmux_env.kernel.valuation import Valuation, iterations_done, net_usd, value_now
+from rollmux_env.kernel.pools import dearness, has_room, nodes_usd
+from rollmux_env.kernel.tables import NOWHERE, ROLLOUT, TRAINING, Ints, Records, View
+from rollmux_env.kernel.trials import keep_group, keep_job, take_back
+from rollmux_env.kernel.valuation import Valuation, delay, iterations_done, net_usd, value_now
+
+
+@compiled(arrays=False)
+def _find_nearest(chance: Chance, m: int) -> None:
+    """Find the two of the other groups where each job costs least; of equal ones the older first."""
+    joins, movers = chance.scratch.joins, chance.scratch.movers
+    for k in range(m):
+        nearest = movers[k].nearest
+        nearest[0] = nearest[1] = -1
+        for c in range(len(chance.cluster.order)):
+            if c == movers[k].home or joins[k, c].ok == 0:
+                continue
+            usd = joins[k, c].usd
+            if nearest[0] < 0 or usd < joins[k, nearest[0]].usd:
+                nearest[1] = nearest[0]
+                nearest[0] = c
+            elif nearest[1] < 0 or usd < joins[k, nearest[1]].usd:
+                nearest[1] = c
+
+
+@compiled(arrays=False)
+def offer_exchanges(chance: Chance, m: int) -> None:
+    """Offer what pairs of jobs can do: one takes the other's place, and the other goes elsewhere.
+
+    Args:
+        m: movers. Their single moves have been looked at.
+    """
+    view, scratch = chance.cluster, chance.scratch
+    joins, movers = scratch.joins, scratch.movers
+    there = View(view.jobs, scratch.copies, view.order, view.limits, view.clock)
+    for k in range(m):
+        for other in range(m):
+            if movers[k].home != movers[other].home:
+                place, group = joins[k, GROUPS_MOST + other], len(view.groups) + other
+                best_place(there, chance.valuation, group, movers[k].job, NOWHERE, movers[other].cut, place)
+    _find_nearest(chance, m)
+    for k in range(m):
+        for other in range(m):
+            if movers[k].home != movers[other].home and joins[k, GROUPS_MOST + other].ok == 1:
+                _offer_pair(chance, k, other)
+
+
+@compiled(arrays=False)
+def _offer_pair(chance: Chance, k: int, other: int) -> None:
+    """Offer that `k` takes the place of `other`, which takes that of `k`, and that it goes where it costs least."""
+    scratch = chance.scratch
+    home, nearest = scratch.movers[k].home, scratch.movers[other].nearest
+    if k < other:
+        _exchange(chance, k, other, home, scratch.joins[other, GROUPS_MOST + k])
+    away, own = nearest[1] if nearest[0] == home else nearest[0], scratch.alone[other]
+    if own.ok == 1 and (away < 0 or own.usd < scratch.joins[other, away].usd):
+        _exchange(chance, k, other, NOWHERE, own)
+    elif away >= 0:
+        _exchange(chance, k, other, away, scratch.joins[other, away])
+
+
+@compiled(arrays=False)
+def _exchange(chance: Chance, k: int, other: int, c: int, to: Records) -> None:
+    """Offer one exchange, if it can be: `other` goes to a place in a group first, or for -1 in one of its own, then `k` takes its
+    place."""
+    scratch = chance.scratch
+    mover, first, place = scratch.movers[k], scratch.movers[other], scratch.joins[k, GROUPS_MOST + other]
+    gain = mover.saved + first.saved - place.usd - to.usd
+    if to.ok == 0 or not _are_nodes(chance.cluster, mover.job, place, first.job, to, c < 0) or falls_short(scratch, gain):
+        return
+    at = offer(scratch, gain)
+    if at < 0:
+        return
+    row = scratch.rows[at]
+    begin_row(row, EXCHANGE)
+    leave_one(chance, row, k)
+    leave_one(chance, row, other)
+    enter(chance, row, other, c, to, c != mover.home)
+    enter(chance, row, k, first.home, place, False)
+
+
+@compiled(arrays=False)
+def _are_nodes(view: View, one: int, place: Records, two: int, to: Records, new_group: bool) -> bool:
+    """Whether the cluster has the nodes that the places of two jobs, rows, add; the second one's may be a new group."""
+    pools, nodes, jobs = view.limits.pools, view.clock.nodes, view.jobs
+    job, other = jobs[shape_row(jobs[one], one, place.of_shape)], jobs[shape_row(jobs[two], two, to.of_shape)]
+    training = other.training_nodes if new_group else 0
+    for p in range(len(nodes)):
+        more = place.new_nodes if job.rollout_pool == p else 0
+        more += to.new_nodes if other.rollout_pool == p else 0
+        more += training if other.training_pool == p else 0
+        if more > 0 and nodes[p, ROLLOUT] + nodes[p, TRAINING] + more > pools[p].nodes_max:
+            return False
+    return True
+
+
+@compiled(arrays=False)
+def _sort_longest_first(chance: Chance, from_k: int, n: int) -> None:
+    """Write the movers of a merger, those from `from_k` on, the longest T_solo first; of equal ones the older."""
+    jobs, movers, leaving = chance.cluster.jobs, chance.scratch.movers, chance.scratch.leaving
+    for i in range(n):
+        at = i
+        while at > 0 and jobs[movers[leaving[at - 1]].job].solo_s < jobs[movers[from_k + i].job].solo_s:
+            leaving[at] = leaving[at - 1]
+            at -= 1
+        leaving[at] = from_k + i
+
+
+@compiled(arrays=False)
+def _find_place(chance: Chance, i: int) -> int:
+    """Find the best place of the `i`-th mover of a merger in the other groups, as they are by now; which group, -1 for none."""
+    view, scratch = chance.cluster, chance.scratch
+    k = scratch.leaving[i]
+    mover, best, look = scratch.movers[k], scratch.merging[i], scratch.merging[len(scratch.merging) - 1]
+    to = -1
+    for b in range(len(view.order)):
+        if b == mover.home:
+            continue
+        if scratch.gains[b] == 0:
+            if scratch.joins[k, b].ok == 1 and (to < 0 or scratch.joins[k, b].usd < best.usd):
+                to, scratch.merging[i] = b, scratch.joins[k, b]
+            continue
+        best_place(view, chance.valuation, view.order[b], mover.job, NOWHERE, scratch.sums[b], look)
+        if look.ok == 1 and (to < 0 or look.usd < best.usd):
+            to, scratch.merging[i] = b, look
+    return to
+
+
+@compiled(arrays=False)
+def _try(chance: Chance, i: int, b: int) -> None:
+    """Let the `i`-th mover of a merger take the place that was found for it in the `b`-th group, until the trial is taken back."""
+    view, scratch, stays = chance.cluster, chance.scratch, chance.valuation.stays
+    job, place, group = scratch.movers[scratch.leaving[i]].job, scratch.merging[i], view.order[b]
+    keep_job(scratch.trial, view.jobs, job)
+    keep_group(scratch.trial, view.groups, group)
+    scratch.stays[i] = stays[job]
+    for v in range(len(place.more)):
+        scratch.sums[b, v] = (scratch.base[b, v] if scratch.gains[b] == 0 else scratch.sums[b, v]) + place.more[v]
+    scratch.gains[b] = 1
+    visit(view.jobs, view.groups, job, group, place.of_shape, place.nodes, place.new_nodes)
+    delay(stays[job], chance.valuation.terms[0].migration_h)
+
+
+@compiled(arrays=False)
+def offer_merger(chance: Chance, from_k: int, n: int) -> None:
+    """Offer to dissolve a group, of which movers `from_k` and the n - 1 after it are the members."""
+    view, valuation, scratch = chance.cluster, chance.valuation, chance.scratch
+    a = scratch.movers[from_k].home
+    _sort_longest_first(chance, from_k, n)
+    usd = 0.0
+    new = 0
+    placed = 0
+    while placed < n:
+        to, place, job = _find_place(chance, placed), scratch.merging[placed], scratch.movers[scratch.leaving[placed]].job
+        if to < 0:
+            break
+        there = view.jobs[shape_row(view.jobs[job], job, place.of_shape)]
+        if not has_room(there, new + place.new_nodes, 0, view.limits, view.clock):  # `new` may be of several pools: then too few
+            break
+        scratch.goes[placed] = to
+        usd += place.usd
+        new += place.new_nodes
+        if placed + 1 < n:
+            _try(chance, placed, to)
+        placed += 1
+    for i in range(min(placed, n - 1)):
+        valuation.stays[scratch.movers[scratch.leaving[i]].job] = scratch.stays[i]
+        scratch.gains[scratch.goes[i]] = 0
+    take_back(scratch.trial, view.jobs, view.groups)
+    if placed == n:
+        _merge(chance, a, n, usd)
+
+
+@compiled(arrays=False)
+def _merge(chance: Chance, a: int, n: int, usd: float) -> None:
+    """Offer one merger, where the movers' places cost so much."""
+    scratch, values = chance.scratch, chance.valuation.values
+    group = chance.cluster.groups[chance.cluster.order[a]]
+    price = nodes_usd(group, group.n_nodes, group.training_nodes, chance.cluster.limits) * chance.valuation.terms[0].migration_h
+    at = offer(scratch, net_usd(scratch.base[a]) - usd - price)
+    if at < 0:
+        return
+    row = scratch.rows[at]
+    begin_row(row, MERGER)
+    for v in range(len(values)):
+        values[v] = 0.0
+    left = scratch.movers[scratch.leaving[0]].nearest  # not of use any more once the exchanges are looked at
+    left[0], left[1] = group.n_nodes, group.training_nodes
+    leave(chance, row, a, left, values)
+    for i in range(n):
+        again = False
+        for j in range(i):
+            again = again or scratch.goes[j] == scratch.goes[i]
+        enter(chance, row, scratch.leaving[i], scratch.goes[i], scratch.merging[i], not again)
 
 
 @compiled
@@ -51,8 +242,8 @@ def choose_groups(view: View, out: Ints) -> int:
         How many.
     """
     jobs, order, limits = view.jobs, view.order, view.limits
-    n = order.shape[0]
-    most = out.shape[0]
+    n = len(order)
+    most = len(out)
     if n <= most:
         for k in range(n):
             out[k] = order[k]
@@ -60,12 +251,7 @@ def choose_groups(view: View, out: Ints) -> int:
     dear = np.empty(n)
     for k in range(n):
         group = view.groups[order[k]]
-        own = 0.0
-        for i in range(group.n_members):
-            job = jobs[group.members[i]]
-            own += own_usd(job, limits)
-        usd = nodes_usd(group, group.n_nodes, group.training_nodes, limits)
-        dear[k] = np.inf if group.since_s == view.clock.now_s else (usd / own if own > 0.0 else 0.0)
+        dear[k] = np.inf if group.since_s == view.clock.now_s else dearness(jobs, group, limits)
     chosen = np.zeros(n, np.int64)
     for _ in range(most):
         best = -1
@@ -92,79 +278,90 @@ def _may_move(view: View, migration_s: float, row: int) -> bool:
 
 
 @compiled(arrays=False)
-def _prepare(view: View, valuation: Valuation, scratch: Scratch) -> int:
+def _prepare(chance: Chance) -> int:
     """Value the groups, with and without each job that may move; returns how many there are."""
-    jobs, groups, copies = view.jobs, view.groups, scratch.copies
+    view, valuation, scratch = chance.cluster, chance.valuation, chance.scratch
+    jobs, groups, copies, migration_h = view.jobs, view.groups, scratch.copies, valuation.terms[0].migration_h
     other = View(jobs, copies, view.order, view.limits, view.clock)
-    migration_h = valuation.terms[0].migration_h
-    first = groups.shape[0]
     m = 0
-    for f in range(view.order.shape[0]):
-        group = view.order[f]
-        value_now(view, valuation, group, scratch.base[f])
-        if groups[group].exclusive != 0:
+    for f in range(len(view.order)):
+        group = groups[view.order[f]]
+        value_now(view, valuation, view.order[f], scratch.base[f])
+        if group.exclusive != 0:
             continue
-        for i in range(groups[group].n_members):
-            job = groups[group].members[i]
+        for i in range(group.n_members):
+            job = group.members[i]
             if m == JOBS_MOST or not _may_move(view, migration_h * 3600.0, job):
                 continue
-            scratch.movers[m] = job
             for shape in range(1 + jobs[job].more_shapes):
                 valuation.stays[shape_row(jobs[job], job, shape)] = valuation.stays[job]
-            scratch.home[m] = f
-            copy = first + m
-            copy_group(jobs, groups, group, job, copies, copy)
-            scratch.freed[m, 0] = groups[group].n_nodes - copies[copy].n_nodes
-            scratch.freed[m, 1] = 0
-            if copies[copy].n_members == 0:
-                scratch.freed[m, 1] = groups[group].training_nodes
-                for k in range(scratch.cut.shape[1]):
-                    scratch.cut[m, k] = 0.0
+            mover, row = scratch.movers[m], len(groups) + m
+            mover.job, mover.home = job, f
+            copy_without(jobs, groups, job, copies, row)
+            mover.left[0] = group.n_nodes - copies[row].n_nodes
+            mover.left[1] = 0
+            if copies[row].n_members == 0:
+                mover.left[1] = group.training_nodes
+                for k in range(len(mover.cut)):
+                    mover.cut[k] = 0.0
             else:
-                value_now(other, valuation, copy, scratch.cut[m])
-            saved = net_usd(scratch.base[f]) - net_usd(scratch.cut[m])
-            scratch.saved[m] = saved - price_of(scratch, jobs[job], view.limits, migration_h, m)
+                value_now(other, valuation, row, mover.cut)
+            price = nodes_usd(group, mover.left[0], mover.left[1], view.limits) * migration_h
+            mover.saved = net_usd(scratch.base[f]) - net_usd(mover.cut) - price
             m += 1
     return m
 
 
 @compiled(arrays=False)
-def _single_moves(view: View, valuation: Valuation, m: int, scratch: Scratch) -> None:
+def _single_moves(chance: Chance, m: int) -> None:
     """Find the best place of every job in every other group, in its own in another shape, and in a new one, and offer those."""
-    jobs, groups, looked = view.jobs, view.groups, view.order
-    cut = View(jobs, scratch.copies, looked, view.limits, view.clock)
-    migration_h = valuation.terms[0].migration_h
+    view, valuation, scratch = chance.cluster, chance.valuation, chance.scratch
+    cut = View(view.jobs, scratch.copies, view.order, view.limits, view.clock)
     for k in range(m):
-        job, a = scratch.movers[k], scratch.home[k]
-        saved = scratch.saved[k]
-        alone, now = scratch.alone[k], jobs[job].of_shape
-        several = groups[looked[a]].n_members > 1
-        place_alone(view, valuation, job, NOWHERE if several else now, alone)
-        for b in range(looked.shape[0]):
+        mover = scratch.movers[k]
+        now = view.jobs[mover.job].of_shape
+        several = view.groups[view.order[mover.home]].n_members > 1
+        place_alone(view, valuation, mover.job, NOWHERE if several else now, scratch.alone[k])
+        for b in range(len(view.order)):
             place = scratch.joins[k, b]
-            if b == a:
-                best_place(cut, valuation, groups.shape[0] + k, job, now, scratch.cut[k], place)
+            if b == mover.home:
+                best_place(cut, valuation, len(view.groups) + k, mover.job, now, mover.cut, place)
             else:
-                best_place(view, valuation, looked[b], job, NOWHERE, scratch.base[b], place)
-            if place.ok == 1 and not falls_short(scratch, saved - place.usd):
-                _move(view, migration_h, k, b, place, scratch)
-        if alone.ok == 1 and not falls_short(scratch, saved - alone.usd):
-            _move(view, migration_h, k, NOWHERE, alone, scratch)
+                best_place(view, valuation, view.order[b], mover.job, NOWHERE, scratch.base[b], place)
+            _move(chance, k, b, place)
+        _move(chance, k, NOWHERE, scratch.alone[k])
 
 
 @compiled(arrays=False)
-def _move(view: View, migration_h: float, k: int, b: int, place: Records, scratch: Scratch) -> None:
-    """Offer one move: `k` goes to a place in the group, or for -1 in one of its own."""
-    at = offer(scratch, scratch.saved[k] - place.usd)
+def _move(chance: Chance, k: int, b: int, place: Records) -> None:
+    """Offer one move, if there is the place: `k` goes to it in the group, or for -1 in one of its own."""
+    scratch = chance.scratch
+    gain = scratch.movers[k].saved - place.usd
+    if place.ok == 0 or falls_short(scratch, gain):
+        return
+    at = offer(scratch, gain)
     if at < 0:
         return
-    row, job = scratch.rows[at], scratch.movers[k]
+    row = scratch.rows[at]
     begin_row(row, MOVE)
-    leave_nodes(row, view.jobs[job], view.limits, migration_h, scratch.freed[k, 0], scratch.freed[k, 1])
-    change_group(row, scratch.base[scratch.home[k]], scratch.cut[k])
-    add_move(row, view.jobs, view.limits, job, NEW_GROUP if b < 0 else view.order[b], place)
-    if b >= 0 and b != scratch.home[k]:
-        keep_group(row, scratch.base[b])
+    leave_one(chance, row, k)
+    enter(chance, row, k, b, place, b != scratch.movers[k].home)
+
+
+@compiled(arrays=False)
+def _sort_rows(scratch: Scratch) -> None:
+    """Rank the rows, the greatest gain first; of equal gains the one that was found first."""
+    rank, rows = scratch.rank, scratch.rows
+    for k in range(scratch.counts[0]):
+        at = k
+        while at > 0:
+            ahead = rank[at - 1]
+            less = rows[ahead].gain - rows[k].gain
+            if less > 0.0 or (less == 0.0 and scratch.serial[ahead] < scratch.serial[k]):
+                break
+            rank[at] = ahead
+            at -= 1
+        rank[at] = k
 
 
 @compiled
@@ -179,33 +376,23 @@ def enumerate_moves(view: View, valuation: Valuation, scratch: Scratch, choices:
     Returns:
         How many rows were written, and how many there are.
     """
-    counts = scratch.counts
-    counts[:] = 0
-    m = _prepare(view, valuation, scratch)
-    _single_moves(view, valuation, m, scratch)
-    offer_exchanges(view, valuation, m, scratch)
-    home, rank, rows = scratch.home, scratch.rank, scratch.rows
+    chance, movers = Chance(view, valuation, scratch), scratch.movers
+    scratch.counts[:] = 0
+    m = _prepare(chance)
+    _single_moves(chance, m)
+    offer_exchanges(chance, m)
     k = 0
     while k < m:
         n = 1
-        while k + n < m and home[k + n] == home[k]:
+        while k + n < m and movers[k + n].home == movers[k].home:
             n += 1
-        if 2 <= n <= MOVES_MOST and n == view.groups[view.order[home[k]]].n_members:
-            offer_merger(view, valuation, k, n, scratch)
+        if 2 <= n <= MOVES_MOST and n == view.groups[view.order[movers[k].home]].n_members:
+            offer_merger(chance, k, n)
         k += n
-    count = counts[0]
+    _sort_rows(scratch)
+    count = scratch.counts[0]
     for k in range(count):
-        at = k
-        while at > 0:
-            ahead = rank[at - 1]
-            less = rows[ahead].gain - rows[k].gain
-            if less > 0.0 or (less == 0.0 and scratch.serial[ahead] < scratch.serial[k]):
-                break
-            rank[at] = ahead
-            at -= 1
-        rank[at] = k
-    for k in range(count):
-        choices[1 + k] = rows[rank[k]]
+        choices[1 + k] = scratch.rows[scratch.rank[k]]
         choices[1 + k].allowed = 1
         clear_unused_moves(choices[1 + k])
-    return count, counts[1]
+    return count, scratch.counts[1]

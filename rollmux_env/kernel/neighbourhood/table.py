@@ -1,4 +1,6 @@
-"""The rows of a chance to move jobs: what one says, room to look for them, and keeping those with the greatest gain."""
+"""The rows of a chance to move jobs: places of one job, at what they make a group cost from now on; what a row says; and keeping
+those with the greatest gain.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,160 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rollmux_env.kernel.candidates import bar_nodes, next_period
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import shape_row
-from rollmux_env.kernel.neighbourhood.insertion import place_type
-from rollmux_env.kernel.pools import nodes_usd, rollout_usd
-from rollmux_env.kernel.tables import Floats, Ints, Limits, Records
-from rollmux_env.kernel.valuation import N_VALUES, STAY
+from rollmux_env.kernel.membership import entry_limit, keeps_alone, refresh, shape_row, training_memory_fits, training_seconds
+from rollmux_env.kernel.pools import has_room, is_same, nodes_usd, rollout_usd
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, Ints, Limits, Records, View
+from rollmux_env.kernel.trials import Trial, make_trial
+from rollmux_env.kernel.valuation import N_VALUES, STAY, Valuation, net_usd, value_group, value_members
+
+_TIE_USD = 1e-9
+
+
+def place_type(nodes: int) -> np.dtype[Any]:
+    """A place of a job with at most so many rollout nodes.
+
+    ok: 1 where there is one; breaks: 1 where it breaks an SLO. of_shape: number of the job's shape there. new_nodes: rollout nodes
+    to add; nodes: numbers of the group's nodes, padded with -1. period_s: of the group with the job. more: what it adds to the
+    group's values; usd: `net_usd` of that.
+    """
+    floats = [("period_s", "f8"), ("usd", "f8"), ("more", "f8", (N_VALUES,))]
+    ints = [(name, "i8") for name in ("ok", "breaks", "of_shape", "new_nodes")]
+    return np.dtype([*ints, ("nodes", "i8", (nodes,)), *floats])
+
+
+@compiled(arrays=False)
+def _may_join(jobs: Records, group: Records, job: Records, limits: Limits, shield: bool) -> bool:
+    """Whether a job, a record as the group is, might have a place there: what is known without its training seconds there."""
+    if shield and group.period_s > entry_limit(jobs, job, group, 0) * (1.0 + TOLERANCE):
+        return False
+    return bool(
+        0 < group.n_members < limits.group_size_max
+        and group.exclusive == 0
+        and is_same(group, job)
+        and group.training_nodes >= job.training_nodes
+        and training_memory_fits(group, job, limits)
+    )
+
+
+@compiled(arrays=False)
+def best_place(view: View, valuation: Valuation, group: int, job: int, barred: int, before: Floats, best: Records) -> None:
+    """Find the place in a group, and the shape, where a running job costs least.
+
+    Args:
+        group: row of a group that the job is not in.
+        barred: number of a shape that is left out, negative for none.
+        before: (N_VALUES,) what the group comes to without the job.
+        best: out: a record of `place_type`.
+    """
+    best.ok = 0
+    best.usd = np.inf
+    asks, shield = view.jobs[job], valuation.terms[0].shield == 1
+    for shape in range(1 + asks.more_shapes):
+        row = shape_row(asks, job, shape)
+        if shape != barred and _may_join(view.jobs, view.groups[group], view.jobs[row], view.limits, shield):
+            _look(view, valuation, group, row, before, best)
+
+
+@compiled(arrays=False)
+def _look(view: View, valuation: Valuation, group: int, job: int, before: Floats, best: Records) -> None:
+    """Look at the places in a group of the job, or the shape of one, in a row, and keep what costs less than `best`."""
+    g, j = view.groups[group], view.jobs[job]
+    place, values, subsets = valuation.place[0], valuation.values, valuation.subsets
+    training_s = training_seconds(view.jobs, job, g.training_nodes)
+    limit = entry_limit(view.jobs, j, g, 0) * (1.0 + TOLERANCE)  # who runs enters nowhere warm
+    longest = limit if valuation.terms[0].shield == 1 else np.inf
+    if max(g.period_s, g.training_load_s + training_s) > longest:
+        return
+    bar_nodes(g, j, view.limits, longest, subsets)
+    valued_s = -1.0
+    for new in range(max(0, j.rollout_nodes - g.n_nodes), j.rollout_nodes + 1):
+        size = j.rollout_nodes - new
+        if not has_room(j, new, 0, view.limits, view.clock):
+            break
+        period = next_period(view, job, group, subsets, size, True, (training_s, longest))
+        while period < np.inf:
+            place.new_nodes, place.period_s = new, period
+            for k in range(len(place.nodes)):
+                place.nodes[k] = g.node_number[subsets.chosen[k]] if k < size else -1
+            if period != valued_s:
+                value_members(view, valuation, group, period)
+                valued_s = period
+            value_group(view, valuation, group, job, place, values)
+            usd = net_usd(values) - net_usd(before)
+            if usd < best.usd - _TIE_USD:
+                for k in range(len(values)):
+                    values[k] -= before[k]
+                _keep(best, j.of_shape, place, usd, values)
+                best.breaks = 1 if period > limit else 0
+            period = next_period(view, job, group, subsets, size, False, (training_s, longest))
+
+
+@compiled(arrays=False)
+def place_alone(view: View, valuation: Valuation, job: int, barred: int, best: Records) -> None:
+    """The place of a running job in a new group; arguments as in `best_place`."""
+    place, values = valuation.place[0], valuation.values
+    best.ok = 0
+    best.usd = np.inf
+    for shape in range(1 + view.jobs[job].more_shapes):
+        row = shape_row(view.jobs[job], job, shape)
+        asks = view.jobs[row]
+        n = asks.rollout_nodes
+        if shape == barred or not keeps_alone(asks) or not has_room(asks, n, asks.training_nodes, view.limits, view.clock):
+            continue
+        place.new_nodes, place.period_s = n, asks.alone_s
+        for k in range(len(place.nodes)):
+            place.nodes[k] = -1
+        value_members(view, valuation, NOWHERE, place.period_s)
+        value_group(view, valuation, NOWHERE, row, place, values)
+        usd = net_usd(values)
+        if usd < best.usd - _TIE_USD:
+            _keep(best, shape, place, usd, values)
+
+
+@compiled(arrays=False)
+def _keep(best: Records, shape: int, place: Records, usd: float, more: Floats) -> None:
+    """Write a place that keeps every SLO, where a group comes to so much `more` with the job."""
+    best.ok = 1
+    best.breaks = 0
+    best.of_shape = shape
+    best.usd, best.new_nodes, best.period_s = usd, place.new_nodes, place.period_s
+    for k in range(len(best.nodes)):
+        best.nodes[k] = place.nodes[k]
+    for k in range(len(more)):
+        best.more[k] = more[k]
+
+
+@compiled(arrays=False)
+def copy_without(jobs: Records, groups: Records, job: int, copies: Records, copy: int) -> None:
+    """Make a row of another table a copy of a job's group without the job.
+
+    Args:
+        copies: a table with as many rows at least as `groups` has, so that what is looked up by a member's group exists.
+    """
+    g, c = groups[jobs[job].group], copies[copy]
+    copies[copy] = g
+    count = 0
+    for i in range(g.n_members):
+        if g.members[i] != job:
+            c.members[count] = g.members[i]
+            count += 1
+    c.n_members = count
+    left = 0
+    for v in range(g.n_nodes):
+        used = False
+        for i in range(count):
+            member = jobs[c.members[i]]
+            for k in range(member.n_pins):
+                used = used or member.pins[k] == g.node_number[v]
+        if used:
+            c.node_number[left] = g.node_number[v]
+            left += 1
+    c.n_nodes = left
+    if count > 0:
+        refresh(jobs, copies, copy)
+
 
 PLACE, STOP, MOVE, EXCHANGE, MERGER = range(5)  # kinds of choices
 MOVES_MOST = 4  # of one row, so the largest group that a merger dissolves
@@ -22,43 +172,59 @@ NEW_GROUP = -1
 _PER_MOVE = ("job", "of_shape", "group", "new_nodes")
 
 
+MOVER = np.dtype(
+    [
+        ("job", "i8"),  # its row
+        ("home", "i8"),  # which of the groups looked at it is in
+        ("left", "i8", (2,)),  # rollout and training nodes that nobody needs any more when it has left
+        ("cut", "f8", (N_VALUES,)),  # the values of its group without it
+        ("saved", "f8"),  # what its leaving saves, $
+        ("nearest", "i8", (2,)),  # the two of the other groups where it costs least, -1 of none
+    ]
+)
+
+
 class Scratch(NamedTuple):
-    """Room for looking at the moves of one decision. Shapes: F groups looked at, M jobs that may move, K moves of a row.
+    """Room for looking at the moves of one decision. F groups are looked at, M jobs may move, a row has K moves.
 
     Attributes:
         looked: (F,) rows of the groups.
-        copies: group records: as many as there are group rows, unused, then M groups without one member, then K for mergers.
-        base: (F, N_VALUES) the groups' values; cut: (M, N_VALUES) of each job's group without it.
-        movers: (M,) job rows; home: (M,) which of the F groups; freed: (M, 2) rollout and training nodes that a job leaves.
-        saved: (M,) what each one's leaving saves, $. nearest: (M, 2) the two of the other groups where it costs least.
+        copies: group records: as many as there are group rows, unused, then M groups without one member.
+        base: (F, N_VALUES) the groups' values.
+        movers: (M,) records of `MOVER`.
         joins: (M, F + M) places in the groups, then in those without one member; that in the job's own group is in another shape.
         alone: (M,) places in a group of its own.
-        trial: (K,) places of a merger; merged: (1,) one that is looked at; was_jobs, was_stays: (K,) rows that it changes;
-            touched: (K,) which of the F groups; sums: (K, N_VALUES) their values.
+        merging: (K + 1,) places of a merger, and one that is looked at; leaving: (K,) its movers; goes: (K,) which of the groups.
+        gains: (F,) 1 of those that a merger has changed; sums: (F, N_VALUES) the groups' values then. trial: the rows that it
+            changes; stays: (K,) how long its movers stay else.
         rows: (R,) choices, unsorted; serial: (R,) when each was found; rank: (R,). counts: (3,) see `offer`.
     """
 
     looked: Ints
     copies: Records
     base: Floats
-    cut: Floats
-    movers: Ints
-    home: Ints
-    freed: Ints
-    saved: Floats
-    nearest: Ints
+    movers: Records
     joins: Records
     alone: Records
-    trial: Records
-    merged: Records
-    was_jobs: Records
-    was_stays: Records
-    touched: Ints
+    merging: Records
+    leaving: Ints
+    goes: Ints
+    gains: Ints
     sums: Floats
+    trial: Trial
+    stays: Records
     rows: Records
     serial: Ints
     rank: Ints
     counts: Ints
+
+
+class Chance(NamedTuple):
+    """A chance to move jobs: the groups that are looked at, in order of creation, what counts, and room to look."""
+
+    cluster: View
+    valuation: Valuation
+    scratch: Scratch
 
 
 def choice_type(nodes: int) -> np.dtype[Any]:
@@ -84,30 +250,26 @@ def choice_type(nodes: int) -> np.dtype[Any]:
 
 def make_scratch(jobs: Records, groups: Records, rows: int) -> Scratch:
     """Room for tables like these records, and for so many choices."""
-    nodes, most = jobs.dtype["pins"].shape[0], JOBS_MOST
-    place = place_type(nodes)
+    nodes = jobs.dtype["pins"].shape[0]
+    place, whole = place_type(nodes), np.int64
     return Scratch(
-        looked=np.zeros(GROUPS_MOST, dtype=np.int64),
-        copies=np.zeros(len(groups) + most + MOVES_MOST, dtype=groups.dtype),
+        looked=np.zeros(GROUPS_MOST, whole),
+        copies=np.zeros(len(groups) + JOBS_MOST, groups.dtype),
         base=np.zeros((GROUPS_MOST, N_VALUES)),
-        cut=np.zeros((most, N_VALUES)),
-        movers=np.zeros(most, dtype=np.int64),
-        home=np.zeros(most, dtype=np.int64),
-        freed=np.zeros((most, 2), dtype=np.int64),
-        saved=np.zeros(most),
-        nearest=np.zeros((most, 2), dtype=np.int64),
-        joins=np.zeros((most, GROUPS_MOST + most), dtype=place),
-        alone=np.zeros(most, dtype=place),
-        trial=np.zeros(MOVES_MOST, dtype=place),
-        merged=np.zeros(1, dtype=place),
-        was_jobs=np.zeros(MOVES_MOST, dtype=jobs.dtype),
-        was_stays=np.zeros(MOVES_MOST, dtype=STAY),
-        touched=np.zeros(MOVES_MOST, dtype=np.int64),
-        sums=np.zeros((MOVES_MOST, N_VALUES)),
-        rows=np.zeros(rows, dtype=choice_type(nodes)),
-        serial=np.zeros(rows, dtype=np.int64),
-        rank=np.zeros(rows, dtype=np.int64),
-        counts=np.zeros(3, dtype=np.int64),
+        movers=np.zeros(JOBS_MOST, MOVER),
+        joins=np.zeros((JOBS_MOST, GROUPS_MOST + JOBS_MOST), place),
+        alone=np.zeros(JOBS_MOST, place),
+        merging=np.zeros(MOVES_MOST + 1, place),
+        leaving=np.zeros(MOVES_MOST, whole),
+        goes=np.zeros(MOVES_MOST, whole),
+        gains=np.zeros(GROUPS_MOST, whole),
+        sums=np.zeros((GROUPS_MOST, N_VALUES)),
+        trial=make_trial(jobs, groups, MOVES_MOST),
+        stays=np.zeros(MOVES_MOST, STAY),
+        rows=np.zeros(rows, choice_type(nodes)),
+        serial=np.zeros(rows, whole),
+        rank=np.zeros(rows, whole),
+        counts=np.zeros(3, whole),
     )
 
 
@@ -124,7 +286,7 @@ def write_stop(choice: Records) -> None:
 def falls_short(scratch: Scratch, gain: float) -> bool:
     """Whether a row with this gain is not to be kept; it is counted then. `offer` finds out the same, with more to pass."""
     rows, counts = scratch.rows, scratch.counts
-    short = counts[0] == rows.shape[0] and not (counts[0] > 0 and gain > rows[counts[2]].gain)
+    short = counts[0] == len(rows) and not (counts[0] > 0 and gain > rows[counts[2]].gain)
     if short:
         counts[1] += 1
     return bool(short)
@@ -134,7 +296,7 @@ def falls_short(scratch: Scratch, gain: float) -> bool:
 def offer(scratch: Scratch, gain: float) -> int:
     """Where a row with this gain may be written, or -1; `counts`: rows kept, rows offered, and the worst row of a full table."""
     rows, serial, counts = scratch.rows, scratch.serial, scratch.counts
-    room = rows.shape[0]
+    room = len(rows)
     counts[1] += 1
     if counts[0] < room:
         counts[0] += 1
@@ -162,67 +324,65 @@ def begin_row(row: Records, kind: int) -> None:
     row.feasible = 1
     row.usd = 0.0
     row.price = 0.0
-    for k in range(row.more.shape[0]):
+    for k in range(len(row.more)):
         row.before[k] = 0.0
         row.more[k] = 0.0
 
 
 @compiled(arrays=False)
-def leave_nodes(row: Records, left: Records, limits: Limits, migration_h: float, rollout: int, training: int) -> None:
-    """Write that so many nodes of the pools of a job or a group, a record, are left, and paid for until the pauses end."""
-    usd_per_hour = nodes_usd(left, rollout, training, limits)
+def leave(chance: Chance, row: Records, a: int, left: Ints, values: Floats) -> None:
+    """Write that members leave the `a`-th group: so many rollout and training nodes are no longer needed, and are paid for until
+    the pauses end; `values` are those of the group without the members."""
+    group = chance.cluster.groups[chance.cluster.order[a]]
+    usd_per_hour = nodes_usd(group, left[0], left[1], chance.cluster.limits)
     row.usd -= usd_per_hour
-    row.price += usd_per_hour * migration_h
-
-
-@compiled(arrays=False)
-def change_group(row: Records, before: Floats, after: Floats) -> None:
-    """Write that a group changes from some values to others."""
-    for k in range(before.shape[0]):
+    row.price += usd_per_hour * chance.valuation.terms[0].migration_h
+    before = chance.scratch.base[a]
+    for k in range(len(before)):
         row.before[k] += before[k]
-        row.more[k] += after[k] - before[k]
+        row.more[k] += values[k] - before[k]
 
 
 @compiled(arrays=False)
-def add_move(row: Records, jobs: Records, limits: Limits, number: int, group: int, place: Records) -> None:
-    """Write that a job takes a place; `number` is its row."""
-    job = jobs[shape_row(jobs[number], number, place.of_shape)]
-    at = row.n_moves
+def leave_one(chance: Chance, row: Records, k: int) -> None:
+    """Write that a mover leaves its group."""
+    mover = chance.scratch.movers[k]
+    leave(chance, row, mover.home, mover.left, mover.cut)
+
+
+@compiled(arrays=False)
+def enter(chance: Chance, row: Records, k: int, b: int, place: Records, counts: bool) -> None:
+    """Write that a mover takes a place in the `b`-th group, or for -1 in a new one.
+
+    Args:
+        counts: that group changes, and the row does not say so yet.
+    """
+    view, number, at = chance.cluster, chance.scratch.movers[k].job, row.n_moves
+    job = view.jobs[shape_row(view.jobs[number], number, place.of_shape)]
     row.n_moves += 1
     row.job[at] = number
     row.of_shape[at] = place.of_shape
-    row.group[at] = group
+    row.group[at] = NEW_GROUP if b < 0 else view.order[b]
     row.new_nodes[at] = place.new_nodes
-    for k in range(place.nodes.shape[0]):
-        row.nodes[at, k] = place.nodes[k]
+    for v in range(len(place.nodes)):
+        row.nodes[at, v] = place.nodes[v]
     if at == 0:
         row.period_s = place.period_s
     if place.breaks == 1:
         row.feasible = 0
-    row.usd += place.new_nodes * rollout_usd(job, limits)
-    if group == NEW_GROUP:
-        row.usd += job.training_nodes * limits.pools[job.training_pool].usd
-    for k in range(place.more.shape[0]):
-        row.more[k] += place.more[k]
-
-
-@compiled(arrays=False)
-def keep_group(row: Records, values: Floats) -> None:
-    """Write that a group changes which no one leaves."""
-    for k in range(values.shape[0]):
-        row.before[k] += values[k]
+    row.usd += place.new_nodes * rollout_usd(job, view.limits)
+    if b < 0:
+        row.usd += nodes_usd(job, 0, job.training_nodes, view.limits)
+    for v in range(len(place.more)):
+        row.more[v] += place.more[v]
+        if counts and b >= 0:
+            row.before[v] += chance.scratch.base[b, v]
 
 
 @compiled(arrays=False)
 def clear_unused_moves(row: Records) -> None:
     """Zero what earlier rows left behind the last move: a row is a function of its decision alone, which exact resume relies on."""
-    for k in range(row.n_moves, row.job.shape[0]):
+    for k in range(row.n_moves, len(row.job)):
         row.job[k] = row.of_shape[k] = row.group[k] = row.new_nodes[k] = 0
         for v in range(row.nodes.shape[1]):
             row.nodes[k, v] = 0
-
-
-@compiled(arrays=False)
-def price_of(scratch: Scratch, job: Records, limits: Limits, migration_h: float, k: int) -> float:
-    """What is paid for the nodes that a job, a record, leaves, until its pause ends, $."""
-    return float(nodes_usd(job, scratch.freed[k, 0], scratch.freed[k, 1], limits) * migration_h)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rollmux_client import Turn
 
 from rollmux_env.scheduler import facts
-from rollmux_env.scheduler.members import HoldName
+from rollmux_env.scheduler.view import HoldName
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_log import iteration_line, tell_of
 from runtime.execution.lifecycle import EVICTED

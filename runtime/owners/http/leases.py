@@ -19,7 +19,7 @@ from typing import Any
 from rollmux_client import Turn
 
 from rollmux_env.errors import InputError
-from rollmux_env.scheduler.members import HoldName
+from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
 from runtime.answers import Conflict
 from runtime.execution.job_log import tell_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rollmux_env.kernel.alone import alone_s
+from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.kernel.period import exact_period, period_bound
 from rollmux_env.kernel.tables import Floats, Ints
 from tests.oracle.draw import Member as Drawn

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.replicas import decode_s
 from rollmux_env.kernel.rollout_records import ABORTED, FINISHED, NEW, RUNNING, WAITING
+from rollmux_env.kernel.rollouts import decode_s
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.timing.replica import ReplicaTiming
 from tests.oracle.rollouts import Sequence, roll_replica

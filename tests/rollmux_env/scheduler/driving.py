@@ -10,8 +10,7 @@ from typing import NamedTuple, cast
 from hypothesis import strategies as st
 
 from rollmux_env.scheduler.dispatcher import Dispatcher
-from rollmux_env.scheduler.members import PhaseName
-from rollmux_env.scheduler.view import DispatchPolicy, GroupView, MemberView, WaitingPhase
+from rollmux_env.scheduler.view import DispatchPolicy, GroupView, MemberView, PhaseName, WaitingPhase
 
 POOL = "training pool"
 

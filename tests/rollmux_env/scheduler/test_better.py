@@ -9,7 +9,7 @@ from rollmux_env.cluster.state import State, apply
 from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
-from rollmux_env.scheduler.better import better_place
+from rollmux_env.scheduler.relocation import better_place
 
 
 def job(name: str, rollout_s: float, training_s: float, slo: float = 2.0) -> Job:

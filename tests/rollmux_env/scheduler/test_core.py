@@ -12,8 +12,8 @@ import pytest
 
 from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
+from rollmux_env.cluster.demand import limits_of
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Reprofiled, Resized, Resumed, Withdrawn
-from rollmux_env.cluster.limits import limits_of
 from rollmux_env.cluster.plan import Move, Place, Plan, Wait
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler import commands, facts

@@ -17,8 +17,8 @@ from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Training
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.draining import without
 from rollmux_env.scheduler.nodes import Assigned, NodePool, Returned
+from rollmux_env.scheduler.relocation import without
 from tests.rollmux_env.scheduler.driver import Driver, make_job, make_nodes
 from tests.rollmux_env.scheduler.test_core import Scripted
 

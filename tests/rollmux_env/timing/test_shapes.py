@@ -10,7 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.alone import alone_s
+from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.reading import read_mapping
 from rollmux_env.scenario import Scenario, load_scenario, parse_scenario
 from rollmux_env.timing.hardware import GPUS, achieved

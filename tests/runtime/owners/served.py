@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rollmux_env.scheduler.members import HoldName
+from rollmux_env.scheduler.view import HoldName
 from runtime.execution.run_plan import RunPlan
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.journal.audit import audit

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollmux_env.scheduler.members import HoldName
+from rollmux_env.scheduler.view import HoldName
 from runtime.answers import Conflict
 from runtime.journal.facts import Iteration, PhaseSlice
 from tests.runtime.owners.served import Served, job, plan_of, served

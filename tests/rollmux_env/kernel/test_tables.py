@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollmux_env.cluster.records import begin_with, copied, joined
-from rollmux_env.kernel.tables import Records, group_table, job_table
+from rollmux_env.kernel.tables import Records, begin_with, copied, group_table, job_table, joined
 
 
 def table(rows: int, first: int = 0) -> Records:

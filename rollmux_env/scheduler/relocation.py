@@ -1,4 +1,4 @@
-"""Nodes that are drained: policies see a cluster without the groups that have one, and the jobs there get other places.
+"""Where jobs that run would go if they came now: a policy is asked as at an arrival, and what it says is a move.
 
 A group with a drained node is in nobody's choice: its members are as if they had left, and its nodes as if they were not there.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from rollmux_env.cluster.events import Arrived, Departed, Moved, Resized, Withdrawn
-from rollmux_env.cluster.plan import Place, Policy, carry_out
+from rollmux_env.cluster.plan import Move, Place, Plan, Policy, carry_out
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import PlanError
 from rollmux_env.keys.cluster import SIDES
+from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.quotas import Quotas
 
@@ -30,6 +31,48 @@ def without(state: State, groups: Collection[int]) -> State:
     return twin
 
 
+def _empty_queue(state: State) -> None:
+    """Who comes now comes before those that wait."""
+    for waiting in [*state.waiting]:
+        apply(state, Withdrawn(state.now_s, waiting))
+
+
+def _ask(state: State, job: Job, policy: Policy) -> tuple[Place, ...]:
+    """Let a job arrive now, with what is known of it by now; what the policy says of it."""
+    arrived = Arrived(state.now_s, job.model_copy(update={"arrival_s": state.now_s}))
+    apply(state, arrived)
+    return tuple(action for action in ask(policy, state, arrived) if isinstance(action, Place) and action.job_id == job.id)
+
+
+def better_place(state: State, job_id: str, policy: Policy) -> Plan:
+    """The move of a running job to where the policy would place it now; nothing where that is as it is now or may not be.
+
+    Args:
+        state: as it is now, with the job's progress; it is left as it is.
+        policy: one of its own, since it sees what never happens.
+    """
+    job, home = state.job(job_id), state.group_of(job_id)
+    if state.is_paused(job_id) or not job.movable:
+        return ()
+    twin = state.copy()
+    _empty_queue(twin)
+    apply(twin, Departed(state.now_s, job_id))
+    for action in _ask(twin, job, policy)[:1]:
+        place = action.placement
+        alone = place.group is None and len(home.jobs) == 1  # which it is everywhere
+        if place.shape == state.shape(job_id) and (alone or place.group == home.id):
+            return ()
+        plan = (Move(job_id, place),)
+        try:
+            carry_out(
+                state.copy(), plan, policy.keeps_slo
+            )  # its old nodes are held until it has moved, and the move must be allowed
+        except PlanError:
+            return ()
+        return plan
+    return ()
+
+
 def other_places(state: State, job_ids: Iterable[str], groups: Collection[int], policy: Policy) -> list[Moved]:
     """Where a policy would place running jobs if they came now, one after the other, before those that wait.
 
@@ -43,12 +86,9 @@ def other_places(state: State, job_ids: Iterable[str], groups: Collection[int], 
         Moves to be applied in this order, of those for which there is a place.
     """
     twin, moves = without(state, groups), []
-    for waiting in state.waiting:
-        apply(twin, Withdrawn(state.now_s, waiting))
+    _empty_queue(twin)
     for job_id in job_ids:
-        arrived = Arrived(state.now_s, state.job(job_id).model_copy(update={"arrival_s": state.now_s}))
-        apply(twin, arrived)
-        plan = tuple(one for one in ask(policy, twin, arrived) if isinstance(one, Place) and one.job_id == job_id)
+        plan = _ask(twin, state.job(job_id), policy)
         trial = twin.copy()
         try:
             if not plan or (state.cluster.quotas and Quotas(twin).broken(plan, policy)):
