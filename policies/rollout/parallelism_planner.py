@@ -13,8 +13,7 @@ import numpy as np
 
 from policies.rollout.rounds import Rounds
 from rollmux_env.rollout.fleet import Fleet
-from rollmux_env.rollout.moves import Stay, deal
-from rollmux_env.rollout.policy import JobPolicy, Round, Wake
+from rollmux_env.rollout.policy import JobPolicy, Round, Stay, Wake, deal
 from rollmux_env.rollout.setting import Setting
 
 _RISE, _CALM = 1.05, 4

@@ -15,8 +15,7 @@ import numpy as np
 
 from policies.rollout.rounds import Rounds
 from rollmux_env.rollout.fleet import Fleet
-from rollmux_env.rollout.moves import Stay, deal, gather
-from rollmux_env.rollout.policy import JobPolicy, Round, Wake
+from rollmux_env.rollout.policy import JobPolicy, Round, Stay, Wake, deal, gather
 from rollmux_env.rollout.setting import Setting
 
 _CHECKPOINTS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)

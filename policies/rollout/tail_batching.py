@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from policies.rollout.rounds import Rounds
-from rollmux_env.rollout.moves import Stay
-from rollmux_env.rollout.policy import JobPolicy
+from rollmux_env.rollout.policy import JobPolicy, Stay
 from rollmux_env.rollout.setting import Setting
 
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from policies.rollout.rounds import Rounds
 from rollmux_env.rollout.fleet import Fleet
-from rollmux_env.rollout.moves import Stay, deal, gather
-from rollmux_env.rollout.policy import JobPolicy, Round, Wake
+from rollmux_env.rollout.policy import JobPolicy, Round, Stay, Wake, deal, gather
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.migration import AT, SHARE, Migration
 
