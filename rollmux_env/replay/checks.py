@@ -59,10 +59,10 @@ def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
 
 def _check_pools(state: State, groups: Sequence[Group]) -> None:
     """Assert R5."""
-    held = state.held_nodes().sum(axis=1).tolist()
+    reserved = state.held_nodes().sum(axis=1).tolist()
     for number, (name, in_use) in enumerate(zip(state.cluster.pools, state.nodes.sum(axis=1).tolist(), strict=True)):
         count = sum(len(group.rollout_nodes) for group in groups if group.rollout_pool == name)
-        count += sum(group.training_nodes for group in groups if group.training_pool == name) + held[number]
+        count += sum(group.training_nodes for group in groups if group.training_pool == name) + reserved[number]
         _require(count == in_use, f"R5: {name} nodes lost or doubled")
         _require(count <= state.limits.pools["nodes_max"][number], f"R5: too many {name} nodes")
 

@@ -201,8 +201,8 @@ def measure(
         utilization=dict.fromkeys(nothing) | {name: busy_s[name] / node_s[name] if node_s[name] else None for name in pools},
     )
     if solo_s is not None:
-        kept = _share(scenario, lambda job: stay_s[job.id] <= job.slo * solo_s[job.id] * (1 + 1e-6))
-        measured = replace(measured, slo_attainment_observed=kept)
+        within = _share(scenario, lambda job: stay_s[job.id] <= job.slo * solo_s[job.id] * (1 + 1e-6))
+        measured = replace(measured, slo_attainment_observed=within)
     if scenario.queue_key is None:
         return measured
     by_user, by_priority = _usd_by(scenario, state, lambda job: job.user), _usd_by(scenario, state, lambda job: str(job.priority))
