@@ -129,11 +129,6 @@ class Dying:
         self.again: dict[str, ReplayedJob] = {}
         self.back_s = inf
 
-    @property
-    def next_s(self) -> float:
-        """When something dies next, or the scheduler is back; infinite where nothing of this will be."""
-        return min(self.back_s, self.times.next_s)
-
     def strike(self, until_s: float, now_s: float) -> bool:
         """Let die what dies by `until_s`, and the scheduler come back; whether there is something to decide about placements."""
         log, before = self.log, len(self.log.losses)

@@ -143,19 +143,19 @@ class _Replay:
     def play(self) -> Run:
         state, jobs, arrivals, scheduler, dying = self.run.state, self.jobs, self.arrivals, self.scheduler, self.dying
         fixed_s = arrivals.next_s  # of the next instant that no phase brings about
-        losses, total = dying.log.losses, len(self.run.scenario.jobs)
+        losses, total, fails = dying.log.losses, len(self.run.scenario.jobs), self.run.failures is not None
         while state.departed - len(losses) < total:
-            now_s = min(jobs.next_s, fixed_s, dying.back_s)
-            if now_s == inf:
+            now_s, dies_s = min(jobs.next_s, fixed_s), min(dying.times.next_s, dying.back_s) if fails else inf
+            if now_s == inf and dying.back_s == inf:
                 raise PlanError(waits_for_ever(state))
-            now_s = min(now_s, dying.times.next_s)
+            now_s = min(now_s, dies_s)
             if self.begun >= self.look:
                 self._tell(now_s)
             now_s = max(now_s, state.now_s)
             until_s = now_s + INSTANT_S
             now_s = jobs.advance(until_s, now_s)
             is_due = bool(jobs.departing) or fixed_s <= until_s
-            if dying.next_s <= until_s:
+            if dies_s <= until_s:
                 is_due = dying.strike(until_s, now_s) or is_due
             if dying.back_s < inf:
                 fixed_s = inf

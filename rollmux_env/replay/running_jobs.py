@@ -67,8 +67,9 @@ class RunningJobs:
         if phase == "rollout":
             if job_run.sampled >= len(job_run.durations.rollout):
                 job_run.durations.extend()
-            job_run.versions.append(job_run.weights)
-        else:
+            if job_run.ahead:
+                job_run.versions.append(job_run.weights)
+        elif job_run.ahead:
             check_sample(job_run.job, job_run.trained, job_run.versions.popleft())
         self.phases.start(job_run, phase, now_s)
 
