@@ -49,6 +49,50 @@ class ReplayedJob:
     after `writes` is on its way if that is more. `placed`: it has a place, and goes on.
     """
 
+    __slots__ = (
+        "ahead",
+        "base_s",
+        "began_s",
+        "begins",
+        "bits",
+        "busy_s",
+        "cold",
+        "crosses",
+        "durations",
+        "every",
+        "factors",
+        "group",
+        "iteration",
+        "job",
+        "keys",
+        "last",
+        "leaves_s",
+        "left_s",
+        "nodes",
+        "nodes_by_share",
+        "passed",
+        "placed",
+        "rate",
+        "rewarding",
+        "rollouts",
+        "row",
+        "runs",
+        "sampled",
+        "saved",
+        "stamp",
+        "switch",
+        "sync_s",
+        "tail_s",
+        "trained",
+        "trainings",
+        "unsent",
+        "versions",
+        "void",
+        "weights",
+        "went_s",
+        "writes",
+    )
+
     def __init__(self, job: Job, row: int, durations: Durations, begins: int, every: int) -> None:
         self.job = job
         self.row = row
