@@ -91,6 +91,9 @@ def load(streams: Streams, s: int, stream: Records) -> int:
     table, n, first = streams.jobs[s], int(np.sum(stream["more_shapes"] >= 0)), streams.order.shape[1]
     table["rescale_nodes"] = UNUSED
     for rows, part in ((table[:n], stream[:n]), (table[first : first + len(stream) - n], stream[n:])):
-        copy_into(rows, part)
+        if rows.dtype == part.dtype:
+            rows[:] = part  # all at once: column by column takes a tenth of the environment's time
+        else:
+            copy_into(rows, part)
         rows["first_shape"][rows["more_shapes"] != 0] += first - n
     return n
