@@ -15,8 +15,8 @@ from rich.table import Table
 
 from policies.rollout import make_rollout
 from rollmux_env.bench.rollouts import ROLLOUTS, setting
+from rollmux_env.kernel.rollouts import reward_ends
 from rollmux_env.rollout.job import JobRollouts
-from rollmux_env.rollout.rewards import reward_ends
 from rollmux_env.timing.lengths import PUBLISHED
 
 POLICIES = ("plain", "tail-batching", "tail-batching+tail-migration", "tail-migration", "adaptive-parallelism")

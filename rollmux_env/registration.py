@@ -13,9 +13,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 ENVIRONMENTS = {
-    "RollMux/Placement-v0": ("rollmux_env.envs.placement.scalar:PlacementEnv", "rollmux_env.envs.placement.env:PlacementVectorEnv"),
-    "RollMux/Dispatch-v0": ("rollmux_env.envs.dispatch.scalar:DispatchEnv", "rollmux_env.envs.dispatch.env:DispatchVectorEnv"),
-    "RollMux/Rollout-v0": ("rollmux_env.envs.rollout.scalar:RolloutEnv", "rollmux_env.envs.rollout.env:RolloutVectorEnv"),
+    "RollMux/Placement-v0": ("rollmux_env.envs.placement.env:PlacementEnv", "rollmux_env.envs.placement.env:PlacementVectorEnv"),
+    "RollMux/Dispatch-v0": ("rollmux_env.envs.dispatch.env:DispatchEnv", "rollmux_env.envs.dispatch.env:DispatchVectorEnv"),
+    "RollMux/Rollout-v0": ("rollmux_env.envs.rollout.env:RolloutEnv", "rollmux_env.envs.rollout.env:RolloutVectorEnv"),
 }
 """By id: the environment of one stream, and the natively vectorised one."""
 

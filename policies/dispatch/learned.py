@@ -1,6 +1,6 @@
 """`learned:default`, `learned:PATH`: a network that scores what each member of a group may do.
 
-It uses the observation of training (`rollmux_env.envs.dispatch.features`) and chooses among the rows that the mask allows.
+It uses the observation of training (`rollmux_env.envs.dispatch.observation`) and chooses among the rows that the mask allows.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from policies.placement.policy_file import read_default
 from policies.placement.scorer import score
 from rollmux_env.envs.dispatch.actions import choice_of
-from rollmux_env.envs.dispatch.features import write_observation
-from rollmux_env.envs.dispatch.observation import ON_POLICY, STALE, observation_table
+from rollmux_env.envs.dispatch.observation import ON_POLICY, STALE, observed, write_observation
 from rollmux_env.envs.dispatch.types import MIGRATION, MOST_NODES
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.dispatch.rows import GROUP, MEMBER, NOTHING, ROLLOUT, TRAINING, TRAINING_POOL, record
+from rollmux_env.kernel.feature_tables import observation_table
 from rollmux_env.kernel.tables import Records
 from rollmux_env.scheduler.view import GroupView, MemberView, WaitingPhase
 
@@ -44,7 +44,7 @@ class Learned:
         if not self._stale and (stale := next((member for member in group.views if member.staleness), None)):
             raise InputError(f"job {stale.job_id}: staleness: {self._file} was trained without stale jobs")
         own, members = records_of(group)
-        out = observation_table(1, len(members), self._stale)
+        out = observation_table(1, *observed(len(members), self._stale))
         count = write_observation(own, members, out.job[0], out.candidates[0], out.cluster[0], out.mask[0])
         if count == 0:
             return None

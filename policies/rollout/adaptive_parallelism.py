@@ -22,8 +22,7 @@ from policies.rollout.published import Plain
 from rollmux_env.kernel.rollout_trials import forecast, quantiles_of, spread
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.rollout.fleet import Fleet
-from rollmux_env.rollout.moves import Stay, deal
-from rollmux_env.rollout.policy import Control, Round, Wake
+from rollmux_env.rollout.policy import Control, Round, Stay, Wake, deal
 from rollmux_env.rollout.setting import Setting
 
 _QUANTILES = 512  # of the lengths that are remembered

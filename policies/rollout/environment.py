@@ -12,9 +12,9 @@ from policies.rollout.rounds import Round
 from rollmux_env.envs.rollout.actions import places
 from rollmux_env.envs.rollout.dynamics import rollout_of
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
-from rollmux_env.envs.rollout.types import KEEP, REBALANCE, RESIZE, SIZES, SPARE, TAIL, Jobs, empty_rollout
+from rollmux_env.envs.rollout.types import KEEP, REBALANCE, RESIZE, SIZES, SPARE, TAIL, Jobs
 from rollmux_env.kernel.feature_tables import Observations
-from rollmux_env.kernel.rollout_records import NEW, response_table
+from rollmux_env.kernel.rollout_records import rollout_table
 from rollmux_env.kernel.tables import Ints
 from rollmux_env.rollout.observed import ObservedFleet, Orders
 from rollmux_env.rollout.policy import JobPolicy, RolloutPolicy, Wake
@@ -117,6 +117,6 @@ def _observed(jobs: Jobs, e: int) -> ObservedFleet:
 
 def _empty(responses: int, prompt_tokens: int, each: int) -> Any:
     """A rollout of which nothing has begun."""
-    table = response_table(responses)
-    table["prompt"], table["state"], table["group"] = prompt_tokens, NEW, np.arange(responses) // each
-    return empty_rollout()._replace(responses=table)
+    rollout = rollout_table(responses)
+    rollout.responses["prompt"], rollout.responses["group"] = prompt_tokens, np.arange(responses) // each
+    return rollout

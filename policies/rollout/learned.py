@@ -1,6 +1,6 @@
 """`learned:default`, `learned:PATH`: a network decides what is launched, the size of replicas, what moves and what is dropped.
 
-It sees what `RollMux/Rollout-v0` shows (`rollmux_env.envs.rollout.features`) and chooses among the rows that the mask
+It sees what `RollMux/Rollout-v0` shows (`rollmux_env.envs.rollout.observation`) and chooses among the rows that the mask
 allows, at the same points of a rollout.
 """
 
@@ -19,8 +19,7 @@ from policies.placement.scorer import score
 from policies.rollout.rounds import Round, Rounds
 from rollmux_env.envs.rollout.actions import dropped, places
 from rollmux_env.envs.rollout.dynamics import next_checkpoint, remember
-from rollmux_env.envs.rollout.features import write_observation
-from rollmux_env.envs.rollout.observation import feature_names, observation_table
+from rollmux_env.envs.rollout.observation import feature_names, write_observation
 from rollmux_env.envs.rollout.types import (
     ABORT,
     JOB,
@@ -28,18 +27,17 @@ from rollmux_env.envs.rollout.types import (
     PUT_OFF,
     QUANTILES,
     RESIZE,
+    ROWS,
     SIZES,
     SPARE,
     TAIL,
-    empty_rollout,
     write_setting,
 )
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.feature_tables import Observations
-from rollmux_env.kernel.rollout_records import Rollout
+from rollmux_env.kernel.feature_tables import Observations, observation_table
+from rollmux_env.kernel.rollout_records import Rollout, rollout_table
 from rollmux_env.rollout.fleet import Fleet
-from rollmux_env.rollout.moves import deal
-from rollmux_env.rollout.policy import JobPolicy, Wake
+from rollmux_env.rollout.policy import JobPolicy, Wake, deal
 from rollmux_env.rollout.policy import Round as AnyRound
 from rollmux_env.rollout.setting import Setting
 
@@ -118,7 +116,7 @@ class Network(Rounds):
         self.quantiles = np.zeros((2, QUANTILES))
         self._costs, self._kv = np.zeros((len(SIZES), 7)), np.zeros(len(SIZES), np.int64)
         write_setting(self.job, self._costs, self._kv, setting, policy.switch_s)
-        self._out = observation_table(1, rewards=_weights(policy.path)[1])
+        self._out = observation_table(1, ROWS, feature_names(_weights(policy.path)[1]))
 
     def next(self) -> Round:
         """The next round; the size of the replicas is decided too."""
@@ -126,11 +124,11 @@ class Network(Rounds):
             job = self.job
             job["launching"], job["resized"], job["moved"] = 1, 0, 0
             job["queue"], job["long"] = len(self.queue), len(self.queue) >= job["prompts"]
-            row = self._best_row(empty_rollout())
+            row = self._best_row(rollout_table())
             if row >= RESIZE:
                 job["size"], job["resized"] = row - RESIZE, 1
                 job["live"] = job["gpus"] // SIZES[row - RESIZE]
-                row = self._best_row(empty_rollout())
+                row = self._best_row(rollout_table())
             sizes = ("spare_prompts", "spare_responses") if row == SPARE else ("prompts", "responses")
             self._launched = int(job[sizes[0]]), int(job[sizes[1]])
             self._due = super().next()

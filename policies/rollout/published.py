@@ -29,8 +29,7 @@ import numpy as np
 
 from policies.rollout.rounds import Rounds
 from rollmux_env.rollout.fleet import Fleet
-from rollmux_env.rollout.moves import Stay, deal, gather
-from rollmux_env.rollout.policy import Control, JobPolicy, Round, Wake
+from rollmux_env.rollout.policy import Control, JobPolicy, Round, Stay, Wake, deal, gather
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.tail import AT, SHARE, Migration
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +15,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
+from rollmux_env.kernel.feature_tables import Names, observation_table
 from rollmux_env.portable import FIRST_DRAWN_SEED
 from rollmux_env.validation_errors import describe, not_one_of
 
@@ -24,37 +25,42 @@ StepResult = tuple[Observation, NDArray[Any], NDArray[Any], NDArray[Any], Info]
 
 
 class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC):
-    """Seeds, resets, autoreset and `info` of streams side by side; a subclass decides what a stream is.
+    """Seeds, resets, steps, autoreset and `info` of streams side by side; a subclass decides what a stream is.
 
-    Autoreset is `AutoresetMode.SAME_STEP`: the step that ends an episode returns the first observation of the next, with the last
-    one in `info["final_obs"]` (a dict of arrays; rows where `info["_final_obs"]` is True) and the episode's figures in
-    `info["final_info"]`. With `autoreset=False` a finished stream stays as it is, and `reset(options={"reset_mask": mask})` starts
-    some anew.
+    Everything has a leading axis of `num_envs`. Autoreset is `AutoresetMode.SAME_STEP`: the step that ends an episode returns the
+    first observation of the next, with the last one in `info["final_obs"]` (a dict of arrays; rows where `info["_final_obs"]` is
+    True) and the episode's figures in `info["final_info"]`. With `autoreset=False` a finished stream stays as it is, and
+    `reset(options={"reset_mask": mask})` starts some anew.
 
     Args:
         num_envs: streams side by side.
-        observations: (E, ...) arrays that a subclass writes; one of them is `mask`, (E, A).
-        space: of one stream's observations.
+        rows: A, actions of a stream. names: of the columns of an observation; all are within [-1, 1].
+        reward: maps what `_interval` gives to (E,) rewards.
 
     Raises:
-        InputError: a render mode that there is not.
+        InputError: fewer than one stream, or a render mode that there is not.
     """
 
-    def __init__(
-        self, num_envs: int, observations: NamedTuple, space: spaces.Dict, render_mode: str | None, autoreset: bool
-    ) -> None:
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 4, "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+    def __init__(self, num_envs: int, rows: int, names: Names, reward: Any, render_mode: str | None, autoreset: bool) -> None:
         modes = self.metadata["render_modes"]
+        if num_envs < 1:
+            raise InputError(f"num_envs: must be at least 1, not {num_envs}")
         if render_mode is not None and render_mode not in modes:
             raise InputError(f"render_mode: {not_one_of(render_mode, modes)}")
         self.num_envs = num_envs
         self.render_mode = render_mode
         self.autoreset = autoreset
+        self.reward = reward
         self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.SAME_STEP if autoreset else AutoresetMode.DISABLED}
-        self.single_observation_space = space
-        self.single_action_space = spaces.Discrete(space["mask"].shape[0])  # type: ignore[index]
+        self._observations = observation_table(num_envs, rows, names)
+        self.single_observation_space = spaces.Dict(
+            {name: _box(0 if name == "mask" else -1, column[0]) for name, column in self._observations._asdict().items()}
+        )
+        self.single_action_space = spaces.Discrete(rows)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._observations: Any = observations
         self._all = np.ones(num_envs, dtype=np.bool_)
         self._seeds = np.zeros(num_envs, dtype=np.int64)
         self._draws: list[np.random.Generator] = []
@@ -80,6 +86,19 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         self._begin(which, [self._draw(s) for s in which] if seeds is None else [seeds[s] for s in which])
         return self._observation(), self._with_masks(self._info(), self._all)
 
+    def step(self, actions: NDArray[np.int64]) -> StepResult:
+        """Carry out one decision in every stream and bring it to the next."""
+        self._advance(np.asarray(actions, dtype=np.int64))
+        interval = self._interval()
+        rewards = np.asarray(self.reward(interval), dtype=np.float64)
+        return self._finish_step(rewards, self._over(), self._decided(interval))
+
+    def render(self) -> Any:
+        """One frame a stream: an (H, W, 3) array (`rgb_array`) or a text (`ansi`)."""
+        if self.render_mode is None:
+            raise InputError("render: the environment was made without a render_mode")
+        return tuple(self._text(s) if self.render_mode == "ansi" else self._picture(s) for s in range(self.num_envs))
+
     def action_masks(self) -> NDArray[np.bool_]:
         """(E, A) True where a choice may be made, of all streams at once; sb3-contrib's name for it."""
         mask: NDArray[np.int8] = self._observations.mask
@@ -94,8 +113,32 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         """Bring streams that were started to their first decisions."""
 
     @abstractmethod
+    def _advance(self, actions: NDArray[np.int64]) -> None:
+        """Carry out a decision in every stream that is not over."""
+
+    @abstractmethod
+    def _interval(self) -> Any:
+        """What came of the last decision, as the reward wants it; `invalid`, (E,), is 1 where the action was masked."""
+
+    @abstractmethod
+    def _over(self) -> NDArray[np.bool_]:
+        """(E,) whether the streams are over."""
+
+    @abstractmethod
     def _figures(self) -> Info:
         """(E,) figures of the streams so far, by name."""
+
+    @abstractmethod
+    def _text(self, s: int) -> str:
+        """A stream as text."""
+
+    @abstractmethod
+    def _picture(self, s: int) -> NDArray[np.uint8]:
+        """A stream as (H, W, 3) pixels."""
+
+    def _decided(self, interval: Any) -> Info:
+        """(E,) what `info` says of the decision that was taken."""
+        return {"invalid_action": interval.invalid == 1}
 
     def _info(self) -> Info:
         """(E,) what `info` says of every reset and step."""
@@ -169,25 +212,34 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
 
 
 class BaseEnv(gym.Env[Observation, np.int64]):
-    """A vector environment of one stream, without autoreset, as an environment of Gymnasium."""
+    """A vector environment of one stream, without autoreset, as an environment of Gymnasium.
 
-    def __init__(self, vector: BaseVectorEnv) -> None:
-        self.vector = vector
+    Args:
+        arguments, options: of `vector_class`, but for `num_envs` and `autoreset`.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 4}  # noqa: RUF012
+    vector_class: ClassVar[Any]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.vector = vector = self.vector_class(1, *arguments, autoreset=False, **options)
         self.render_mode = vector.render_mode
         self.action_space = vector.single_action_space
         self.observation_space = vector.single_observation_space
         self._action = np.zeros(1, dtype=np.int64)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Info]:
-        """Start a new episode; see `BaseVectorEnv.reset`."""
+        """Start a new episode. `seed` and `options` are those of `BaseVectorEnv.reset`, of one stream."""
         super().reset(seed=seed)
         observation, info = self.vector.reset(seed=seed, options=options)
+        self._show()
         return _first(observation), _plain(info)
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, Info]:
         """Carry out a decision and go on to the next."""
         self._action[0] = action
         observation, rewards, terminated, _, info = self.vector.step(self._action)
+        self._show()
         return _first(observation), float(rewards[0]), bool(terminated[0]), False, _plain(info)
 
     def action_masks(self) -> NDArray[np.bool_]:
@@ -196,9 +248,19 @@ class BaseEnv(gym.Env[Observation, np.int64]):
         return mask
 
     def render(self) -> Any:
-        """A frame: an (H, W, 3) array (`rgb_array`) or a text (`ansi`)."""
+        """A frame: an (H, W, 3) array (`rgb_array`) or a text (`ansi`); `human`, where there is one, shows it at every step."""
+        if self.render_mode == "human":
+            return None
         frames: Any = self.vector.render()
         return frames[0]
+
+    def close(self) -> None:
+        """Close what the frames are shown in."""
+        self.vector.close()
+
+    def _show(self) -> None:
+        if self.render_mode == "human":
+            self.vector.render()
 
 
 def _first(observation: Observation) -> Observation:
@@ -208,3 +270,26 @@ def _first(observation: Observation) -> Observation:
 def _plain(info: Info) -> Info:
     """The one stream's values, as Python's own types."""
     return {name: values[0].item() for name, values in info.items() if name[0] != "_"}
+
+
+def _box(low: int, one: NDArray[Any]) -> spaces.Box:
+    """The space of arrays like this one, from `low` to 1."""
+    return spaces.Box(np.full_like(one, low), np.ones_like(one), dtype=one.dtype.type)
+
+
+def pixels(draw: Callable[[Any], None], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """(H, W, 3) what is drawn on a figure of matplotlib of (W, H) pixels."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure((size[0] / 100, size[1] / 100), dpi=100, layout="constrained")
+    canvas: Any = FigureCanvasAgg(figure)
+    draw(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[:, :, :3].copy()
+
+
+def label_lanes(axis: Any, names: Sequence[str], room: int = 0, size: int = 8) -> None:
+    """Name the lanes of a picture, the first at the top, with room for so many at least; `size` of the letters."""
+    axis.set_yticks(range(len(names)), names, fontsize=size)
+    axis.set_ylim(max(len(names), room) - 0.5, -0.5)

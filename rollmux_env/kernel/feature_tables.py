@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from collections import namedtuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +52,30 @@ class Observations(NamedTuple):
     candidates: NDArray[np.float32]
     cluster: NDArray[np.float32]
     mask: NDArray[np.int8]
+
+
+class Names(NamedTuple):
+    """Names of the columns of an observation: of what is decided about, of a row that may be chosen, and of the whole."""
+
+    job: tuple[str, ...]
+    candidates: tuple[str, ...]
+    cluster: tuple[str, ...]
+
+
+def observation_table(streams: int, rows: int, names: Names) -> Observations:
+    """Arrays for E observations, which compiled code writes: job (E, Fj), candidates (E, A, Fc), cluster (E, Fk), mask (E, A)."""
+    return Observations(
+        job=np.zeros((streams, len(names.job)), dtype=np.float32),
+        candidates=np.zeros((streams, rows, len(names.candidates)), dtype=np.float32),
+        cluster=np.zeros((streams, len(names.cluster)), dtype=np.float32),
+        mask=np.zeros((streams, rows), dtype=np.int8),
+    )
+
+
+def columns(names: Sequence[str]) -> Any:
+    """The numbers of columns by name, as a constant that compiled code may use: `out[columns(names).next_end]` for `next end`."""
+    words = (re.sub(r"\W+", "_", name.replace("'", "")).strip("_") for name in names)
+    return namedtuple("Columns", [f"at_{word}" if word[0].isdigit() else word for word in words])(*range(len(names)))
 
 
 class Workspace(NamedTuple):

@@ -107,3 +107,16 @@ def group_table(rows: int, needed: int) -> Records:
     table = np.zeros(rows, _GROUP)
     table["needed"] = needed
     return table
+
+
+def rollout_table(responses: int = 1, replicas: int = 1, groups: int = 1, needed: int = 1, turns: int = 1) -> Rollout:
+    """A rollout of which nothing has begun."""
+    return Rollout(
+        responses=response_table(responses),
+        replicas=replica_table(replicas),
+        groups=group_table(groups, needed),
+        turns=np.zeros((responses, turns), np.int64),
+        batch=np.zeros((replicas, responses), np.int64),
+        order=np.zeros(responses + 1, np.int64),
+        counts=np.zeros(2, np.int64),
+    )

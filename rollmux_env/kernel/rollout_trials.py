@@ -84,6 +84,15 @@ def context_of(rollout: Rollout, which: Ints) -> Ints:
 
 
 @compiled
+def over_s(rollout: Rollout) -> Floats:
+    """(n,) when each finished response did, rising."""
+    ends = np.empty(rollout.order[-1])
+    for j in range(ends.size):
+        ends[j] = rollout.responses[rollout.order[j]].end_s
+    return ends
+
+
+@compiled
 def quantiles_of(lengths: Ints, count: int) -> Floats:
     """(count,) the quantiles at the midpoints of equal shares, with linear interpolation."""
     order, last = descending(lengths), lengths.size - 1

@@ -21,6 +21,7 @@ from rollmux_env.kernel.rollout_records import (
     AWAY,
     FINISHED,
     KV,
+    NEW,
     NONE,
     PREFILL,
     PREFILL_TOKEN,
@@ -263,6 +264,15 @@ def take_off(rollout: Rollout, which: Ints, now_s: float, state: int) -> None:
             settle(rollout, k)
 
 
+@compiled
+def move(rollout: Rollout, which: Ints, where: Ints, now_s: float) -> None:
+    """Responses that wait, run or are away go on at other replicas, from what they have sampled."""
+    take_off(rollout, which, now_s, NEW)
+    for r in which:
+        rollout.responses[r].end_s = np.inf
+    launch(rollout, which, where, now_s)
+
+
 @compiled(arrays=False)
 def observe(rollout: Rollout, now_s: float) -> None:
     """Bring what the running responses have sampled up to date."""
@@ -323,6 +333,15 @@ def _abort_group(rollout: Rollout, group: int, now_s: float) -> None:
 
 
 @compiled
+def _abort_rest(rollout: Rollout, before: int, now_s: float) -> None:
+    """Abort what is open of the groups that became complete after so many responses."""
+    for done in range(before, rollout.order[-1]):
+        group = rollout.responses[rollout.order[done]].group
+        if rollout.groups[group].finished == rollout.groups[group].needed:
+            _abort_group(rollout, group, now_s)
+
+
+@compiled
 def run(rollout: Rollout, now_s: float, until_s: float, responses: int, groups: int) -> float:
     """Go on until a time, or so many responses have finished or groups are complete in all, or nothing runs.
 
@@ -360,9 +379,44 @@ def run(rollout: Rollout, now_s: float, until_s: float, responses: int, groups: 
             enqueue(rollout, last, k, True)
             counts[1] += 1
         if counts[0] > complete and counts[0] < groups:
-            for done in range(before, order[-1]):
-                group = rollout.responses[order[done]].group
-                if rollout.groups[group].finished == rollout.groups[group].needed:
-                    _abort_group(rollout, group, now_s)
+            _abort_rest(rollout, before, now_s)
         settle(rollout, k)
     return now_s
+
+
+@compiled
+def go_on(rollout: Rollout, now_s: float, until_s: float, responses: int, groups: int) -> float:
+    """As `run`, and then what ends at the same instant ends too."""
+    now_s = run(rollout, now_s, until_s, responses, groups)
+    return run(rollout, now_s, now_s, rollout.order.size, groups)
+
+
+@compiled
+def complete_groups(rollout: Rollout, wanted: int) -> Ints:
+    """(n,) the complete groups, as they became so: `wanted` at most, for others may have become complete in the same step."""
+    ended, complete, n = np.zeros(rollout.groups.size, np.int64), np.empty(wanted, np.int64), 0
+    for r in rollout.order[: rollout.order[-1]]:
+        group = rollout.responses[r].group
+        ended[group] += 1
+        if ended[group] == rollout.groups[group].needed and n < wanted:
+            complete[n] = group
+            n += 1
+    return complete[:n]
+
+
+@compiled
+def reward_ends(over_s: Floats, reward_s: float, nodes: int) -> Floats:
+    """When rewards end that are computed on nodes of their own, beside the rest of a rollout, as in RollPacker (arXiv 2509.21009).
+
+    A reward begins when its response is over and a node is free, in the order in which the responses end. All take as long.
+
+    Args:
+        over_s: (n,) when each response is over, rising. reward_s: seconds of a reward. nodes: rewards that are computed at once.
+
+    Returns:
+        (n,) rising. Reward k has the node of reward k - nodes, the first one that is free.
+    """
+    ends = np.empty(over_s.size)
+    for k in range(over_s.size):
+        ends[k] = (over_s[k] if k < nodes else max(over_s[k], ends[k - nodes])) + reward_s
+    return ends

@@ -128,6 +128,11 @@ POOL = np.dtype(
 )
 
 
+def fields(whole: str, real: str = "") -> list[tuple[str, str]]:
+    """The fields of a record by name: whole numbers, then real ones."""
+    return [(name, "i8") for name in whole.split()] + [(name, "f8") for name in real.split()]
+
+
 class Limits(NamedTuple):
     """What holds for the whole cluster.
 

@@ -12,11 +12,14 @@ R7  no sample is older than its job's staleness when it is trained
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 from rollmux_env.cluster.demand import demand_of
+from rollmux_env.cluster.group import Group
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InvariantError
 from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase, Training
 
 
 def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
@@ -34,13 +37,7 @@ def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
     present = running + state.waiting
     _require(len(set(present)) == len(present), "R1: a job is in two places")
     _require(len(present) + state.departed == arrived, f"R1: {len(present)} present + {state.departed} gone, {arrived} came")
-    reserved = state.held_nodes().sum(axis=1).tolist()
-    pools = dict(zip(state.cluster.pools, state.limits.pools, strict=True))
-    for (name, pool), in_use, on_hold in zip(pools.items(), state.nodes.sum(axis=1).tolist(), reserved, strict=True):
-        count = sum(len(group.rollout_nodes) for group in groups if group.rollout_pool == name)
-        count += sum(group.training_nodes for group in groups if group.training_pool == name) + on_hold
-        _require(count == in_use, f"R5: {name} nodes lost or doubled")
-        _require(count <= pool["nodes_max"], f"R5: too many {name} nodes")
+    _check_pools(state, groups)
     for group in groups:
         jobs = [state.job(job_id) for job_id in group.jobs]
         _require(len(jobs) <= state.limits.group_size_max, f"R1: group {group.id} is too large")
@@ -50,29 +47,43 @@ def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
             _require(there, f"R1: job {job.id} is in group {group.id}, on other pools")
         if not group.rollout_nodes and not state.cluster.one_device:
             continue  # co-located: both phases in turn on nodes of the job's own
-        phases = {job.id: state.phases(job.id) for job in jobs}
-        load_s = sum(one.training.seconds_on(group.training_nodes) for one in phases.values())
-        memory_gb = sum(one.training.host_memory_gb for one in phases.values())
-        device_gb = sum(one.training.device_gb for one in phases.values())
-        if state.cluster.one_device:
-            load_s = sum(sum(state.planned_s(job.id)[:2]) for job in jobs)
-            memory_gb += sum(one.rollout.host_memory_gb for one in phases.values())
-            device_gb += sum(one.rollout.device_gb for one in phases.values())
-        for node in (None, *group.rollout_nodes):
-            if node is not None:
-                pinned = [phases[job.id].rollout for job in jobs if node in state.pins(job.id)]
-                _require(bool(pinned), f"R5: no job is pinned to rollout node {node} of group {group.id}")
-                load_s = sum(rollout.worst_case_s for rollout in pinned)
-                memory_gb = sum(rollout.host_memory_gb for rollout in pinned)
-                device_gb = sum(rollout.device_gb for rollout in pinned)
-            pool = pools[group.training_pool if node is None else group.rollout_pool]
-            limit_gb, device_limit_gb = pool["node_gb"], pool["device_gb"]
-            _require(load_s <= group.period_s * (1 + 1e-9), f"R3: group {group.id} asks too much of a node")
-            _require(memory_gb <= limit_gb * (1 + 1e-9), f"R4: a node of group {group.id} holds {memory_gb:g} GB")
-            _require(device_gb <= device_limit_gb * (1 + 1e-9), f"R4: a GPU of group {group.id} keeps {device_gb:g} GB")
+        _check_training_nodes(state, group)
+        for node in group.rollout_nodes:
+            pinned = [state.phases(job.id).rollout for job in jobs if node in state.pins(job.id)]
+            _require(bool(pinned), f"R5: no job is pinned to rollout node {node} of group {group.id}")
+            _check_node(state, group, group.rollout_pool, sum(rollout.worst_case_s for rollout in pinned), pinned)
         for job in jobs:
             in_time = group.period_s <= job.slo * job.solo_s * (1 + 1e-9)
             _require(in_time or not keeps_slo, f"R6: job {job.id} breaks its SLO in group {group.id}")
+
+
+def _check_pools(state: State, groups: Sequence[Group]) -> None:
+    """Assert R5."""
+    reserved = state.held_nodes().sum(axis=1).tolist()
+    for number, (name, in_use) in enumerate(zip(state.cluster.pools, state.nodes.sum(axis=1).tolist(), strict=True)):
+        count = sum(len(group.rollout_nodes) for group in groups if group.rollout_pool == name)
+        count += sum(group.training_nodes for group in groups if group.training_pool == name) + reserved[number]
+        _require(count == in_use, f"R5: {name} nodes lost or doubled")
+        _require(count <= state.limits.pools["nodes_max"][number], f"R5: too many {name} nodes")
+
+
+def _check_training_nodes(state: State, group: Group) -> None:
+    """Assert R3 and R4 of training nodes; on one device both phases run there."""
+    phases: list[Phase | Training] = [state.phases(job_id).training for job_id in group.jobs]
+    load_s = sum(state.phases(job_id).training.seconds_on(group.training_nodes) for job_id in group.jobs)
+    if state.cluster.one_device:
+        phases += [state.phases(job_id).rollout for job_id in group.jobs]
+        load_s = sum(sum(state.planned_s(job_id)[:2]) for job_id in group.jobs)
+    _check_node(state, group, group.training_pool, load_s, phases)
+
+
+def _check_node(state: State, group: Group, pool: str, load_s: float, phases: Sequence[Phase | Training]) -> None:
+    """Assert R3 and R4 of a node, of the phases that it runs in a period."""
+    limits = state.limits.pools[[*state.cluster.pools].index(pool)]
+    memory_gb, device_gb = sum(phase.host_memory_gb for phase in phases), sum(phase.device_gb for phase in phases)
+    _require(load_s <= group.period_s * (1 + 1e-9), f"R3: group {group.id} asks too much of a node")
+    _require(memory_gb <= limits["node_gb"] * (1 + 1e-9), f"R4: a node of group {group.id} holds {memory_gb:g} GB")
+    _require(device_gb <= limits["device_gb"] * (1 + 1e-9), f"R4: a GPU of group {group.id} keeps {device_gb:g} GB")
 
 
 def check_sample(job: Job, trained: int, sampled: int) -> None:

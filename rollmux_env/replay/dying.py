@@ -1,20 +1,111 @@
 """What dies in an event replay with failures, and begins again: jobs, those on a node that dies, and the scheduler.
 
-`rollmux_env.replay.event` has the rules, and `rollmux_env.replay.failures` says when what dies.
+`rollmux_env.replay.event` has the rules. Times between failures are exponential, of generators of their own, so the durations of
+phases are the same with and without them. The k-th life of a job, from a placement to its own failure, is the same under every
+policy. A node's begins when a group gets it.
 """
 
 from __future__ import annotations
 
-from math import inf
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from itertools import count
+from math import inf, isfinite, log1p
 from typing import cast
 
+from numpy.random import Generator
+
 from rollmux_env.cluster.events import Progress
-from rollmux_env.replay.failures import AbsentScheduler, Failure, FailureLog, Failures, FailureTimes, Loss
-from rollmux_env.replay.replayed import TRAINING_POOL, ReplayedJob
+from rollmux_env.replay.failures import Cause, FailureLog, Failures, Loss
+from rollmux_env.replay.replayed import ReplayedJob
 from rollmux_env.replay.running_jobs import RunningJobs
+from rollmux_env.replay.sampling import generator
+from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.core import Scheduler
 
+Node = tuple[int, str, int]  # group, pool, number
+Key = str | Node | None  # id of a job; a node; nothing for the scheduler
+
 _SHORTEST_S = 1e-3  # stay of a job that dies in an iteration that it has begun when its stay was not yet over
+
+
+class AbsentScheduler:
+    """Takes the facts that a scheduler would be told by its methods, until it is back."""
+
+    def __init__(self) -> None:
+        self._facts: list[tuple[str, tuple[object, ...]]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *fact: self._facts.append((name, fact))
+
+    def hand_over(self, scheduler: Scheduler) -> None:
+        """The scheduler is back, and is told all, in order."""
+        for name, fact in self._facts:
+            getattr(scheduler, name)(*fact)
+        self._facts.clear()
+
+
+class FailureTimes:
+    """When what dies.
+
+    Args:
+        first_s: when the scheduler's first life begins.
+
+    Attributes:
+        next_s: of the next failure; infinite where there is none.
+    """
+
+    def __init__(self, failures: Failures, seed: int, first_s: float) -> None:
+        self._failures = failures
+        self._seed = seed
+        self._heap: list[tuple[float, int, Cause, Key]] = []
+        self._order = count()
+        self._lives: dict[str, Generator] = {}  # of jobs
+        self._pending: dict[str, int] = {}  # order of a job's failure; others of it are void
+        self._nodes: set[tuple[int, str, int]] = set()
+        self._scheduler = generator(seed, "", "scheduler")
+        self.begin_scheduler(first_s)
+
+    @property
+    def next_s(self) -> float:
+        return self._heap[0][0] if self._heap else inf
+
+    def begin_scheduler(self, now_s: float) -> None:
+        """The scheduler is there from now on."""
+        self._add(now_s, self._scheduler, self._failures.scheduler_h, "scheduler", None)
+
+    def begin(self, job_id: str, seating: Seating, now_s: float) -> None:
+        """A job has a place: it has a life, if not already, and so have the nodes of the place."""
+        if job_id not in self._pending and isfinite(self._failures.job_h):
+            own = self._lives.setdefault(job_id, generator(self._seed, job_id, "failure"))
+            self._pending[job_id] = self._add(now_s, own, self._failures.job_h, "job", job_id)
+        if not isfinite(self._failures.node_h):
+            return
+        for pool, numbers in (("rollout", () if seating.colocated else seating.rollout), ("training", seating.training)):
+            for node in ((seating.group, pool, number) for number in numbers):
+                if node not in self._nodes:
+                    self._nodes.add(node)
+                    own = generator(self._seed, f"{seating.group}/{pool}", str(node[2]))
+                    self._add(now_s, own, self._failures.node_h, "node", node)
+
+    def end(self, job_id: str) -> None:
+        """A job has died, or done its stay."""
+        self._pending.pop(job_id, None)
+
+    def due(self, until_s: float) -> Iterator[tuple[Cause, Key]]:
+        """What dies by `until_s`; of nodes, also those that no group has any more."""
+        while self.next_s <= until_s:
+            _, order, cause, key = heappop(self._heap)
+            if cause != "job" or self._pending.get(cast("str", key)) == order:
+                self._pending.pop(cast("str", key), None)
+                self._nodes.discard(cast("Node", key))
+                yield cause, key
+
+    def _add(self, now_s: float, own: Generator, mean_h: float, cause: Cause, key: Key) -> int:
+        order = next(self._order)
+        if isfinite(mean_h):
+            heappush(self._heap, (now_s - 3600 * mean_h * log1p(-own.random()), order, cause, key))
+        return order
 
 
 class Dying:
@@ -46,29 +137,28 @@ class Dying:
             self.back_s, self._jobs.listener = inf, self._scheduler
             self._absent.hand_over(self._scheduler)
             self.times.begin_scheduler(now_s)
-        for failure in self.times.due(until_s):
-            if failure.cause == "scheduler":
+        for cause, key in self.times.due(until_s):
+            if cause == "scheduler":
                 log.scheduler_s.append(now_s)
                 self.back_s = now_s + self._failures.scheduler_down_s
                 self._jobs.listener = cast("Scheduler", self._absent)
                 continue
-            struck = self._struck(failure)
-            log.nodes += failure.cause == "node" and bool(struck)
+            struck = self._struck(key)
+            log.nodes += cause == "node" and bool(struck)
             for job_run in struck:
-                log.losses.append(Loss(now_s, job_run.job.id, failure.cause, job_run.lost(now_s)))
+                log.losses.append(Loss(now_s, job_run.job.id, cause, job_run.lost(now_s)))
                 self._kill(job_run, now_s)
                 self.times.end(job_run.job.id)
         return back or len(log.losses) > before
 
-    def _struck(self, failure: Failure) -> list[ReplayedJob]:
+    def _struck(self, key: Key) -> list[ReplayedJob]:
         """The jobs that a failure takes along: those that are there, and not those that a move has just taken from their place."""
-        running = self._jobs.by_id
-        if failure.cause == "job":
-            job_run = running.get(failure.job_id)
-            return [job_run] if job_run is not None and job_run.placed else []
-        key = failure.number if failure.pool == "rollout" else TRAINING_POOL
-        there = [one for one in running.values() if one.placed and one.group.number == failure.group]
-        return [one for one in there if key == TRAINING_POOL or key in one.keys["rollout"]]
+        placed = [one for one in self._jobs.by_id.values() if one.placed]
+        if not isinstance(key, tuple):
+            return [one for one in placed if one.job.id == key]
+        group, pool, number = key
+        there = [one for one in placed if one.group.number == group]
+        return [one for one in there if pool == "training" or number in one.keys["rollout"]]
 
     def _kill(self, job_run: ReplayedJob, now_s: float) -> None:
         """A job dies, and arrives anew with what it has left."""

@@ -11,14 +11,13 @@ that it is shown have no `drift`.
 - A switch is part of the phase that it delays, but is no running time: `utilization` does not count it. A cold start is added to
   the first rollout and to the first training of a job in a placement, else a warm one where a node last ran another job.
 - The phases of a job with a model take what its simulated responses take (`rollmux_env.rollout`), under a rollout policy. A rollout
-  gives its nodes back when its last response has ended; the training, and a stale job's next rollout, wait for its last reward.
+  gives its nodes back when its last response has ended; what comes next waits for its last reward.
 - Where the dispatch policy migrates tails, they, or `rollmux_env.timing.tail` for a job without a model, say when a rollout's
   threshold is reached and how fast things go: a tail on its share of the nodes, and a rollout beside one until the tail is over. A
   rollout over several nodes is as slow as on the one that is shared. Switches take as long as ever. What nobody migrates takes
   exactly what it takes without all this.
-- A stale job's rollouts go on while it trains, each with the weights that are there when it begins; none waits for newer ones than
-  its `staleness` asks for. After the last of its `iterations` rollouts its turns on rollout nodes are skipped. What it runs when it
-  leaves, or has sampled and not trained, is dropped; so it is when it moves or dies.
+- After the last of its `iterations` rollouts the turns of a job on rollout nodes are skipped. What it runs when it leaves, or has
+  sampled and not trained, is dropped; so it is when it moves or dies.
 - With `cluster.network` the syncs that are on the link at once share it, max-min fair. The syncs of one job follow one another.
 - With `Failures`, a job that dies leaves its group at once and arrives anew, with what it has left since its last checkpoint: the
   policy places it again, and it begins when `migration_s` is over, with cold starts. A node that dies takes all jobs along that
@@ -30,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import cast
 
@@ -37,8 +37,8 @@ from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.checks import check_state
-from rollmux_env.replay.dying import Dying
-from rollmux_env.replay.failures import NEVER, Failures, FailureTimes
+from rollmux_env.replay.dying import Dying, FailureTimes
+from rollmux_env.replay.failures import NEVER, Failures
 from rollmux_env.replay.replayed import ReplayedJob
 from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
 from rollmux_env.replay.running_jobs import RunningJobs
@@ -71,6 +71,11 @@ class Watch:
     tell: Callable[[int, int], None] = lambda phases, departed: None
     keep_phases: bool = False
 
+    @property
+    def most(self) -> int:
+        """Phases that may begin."""
+        return self.most_phases or (MOST_KEPT if self.keep_phases else MOST_PHASES)
+
 
 def replay_events(
     scenario: Scenario,
@@ -94,12 +99,10 @@ def replay_events(
         InputError: there are more phases than the watch allows; one line.
         PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
     """
-    most = watch.most_phases or (MOST_KEPT if watch.keep_phases else MOST_PHASES)
     least = sum(2 * (job.iterations or 1) for job in scenario.jobs)
-    if least > most:
-        raise too_many(f"the jobs have {least:,} phases", most)
-    replaying = _Replay(scenario, policy, dispatch, seed, tails or TailModel(), rollout, failures, watch.keep_phases)
-    return replaying.play(watch, most)
+    if least > watch.most:
+        raise too_many(f"the jobs have {least:,} phases", watch.most)
+    return _Replay(scenario, policy, dispatch, seed, tails or TailModel(), rollout, failures, watch).play()
 
 
 def too_many(what: str, most: int) -> InputError:
@@ -117,58 +120,50 @@ class _Replay:
         tails: TailModel,
         rollout: RolloutPolicy | None,
         failures: Failures | None,
-        keeps: bool,
+        watch: Watch,
     ) -> None:
         self.run = Run(scenario, State(scenario.cluster, True, plans_switches(policy)), solo_s={})
         self.scheduler = Scheduler(self.run.state, policy, dispatch)
         self.run.decision_s = self.scheduler.planner.decision_s
-        self.policy = policy
-        self.seed = seed
-        self.tails = tails
-        self.rollout = rollout
-        self.failures = failures
         self.scenario_jobs = {job.id: job for job in scenario.jobs}
         shown = tuple(job.model_copy(update={"drift": ()}) for job in scenario.jobs)
         self.arrivals = Arrivals(scenario.model_copy(update={"jobs": shown}))
-        self.jobs = RunningJobs(self.run, self.scheduler, failures.write_s if failures else 0.0, keeps)
-        self.begun = 0  # phases, and instants at which placements may have changed
-        self.dying: Dying | None = None
+        self.failures = failures or Failures(every=NEVER)
+        self.jobs = RunningJobs(self.run, self.scheduler, self.failures.write_s, watch.keep_phases)
+        self.dying = Dying(self.failures, FailureTimes(self.failures, seed, self.arrivals.next_s), self.jobs, self.scheduler)
         if failures is not None:
-            self.dying = Dying(failures, FailureTimes(failures, seed, self.arrivals.next_s), self.jobs, self.scheduler)
             self.run.failures = self.dying.log
+        self.durations = partial(Durations, seed=seed, tails=tails, migration=self.scheduler.migration, policy=rollout)
+        self.keeps_slo = policy.keeps_slo
+        self.watch = watch
+        self.begun = 0  # phases, and instants at which placements may have changed
+        self.look = min(_TOLD, watch.most + 1)  # phases at which there is something to say next
 
-    def play(self, watch: Watch, most_phases: int) -> Run:
+    def play(self) -> Run:
         state, jobs, arrivals, scheduler, dying = self.run.state, self.jobs, self.arrivals, self.scheduler, self.dying
-        look = min(_TOLD, most_phases + 1)
         fixed_s = arrivals.next_s  # of the next instant that no phase brings about
-        total = len(self.run.scenario.jobs)
-        while state.departed - (0 if dying is None else self.restarts) < total:
-            now_s = min(jobs.next_s, fixed_s)
-            if dying is not None:
-                now_s = min(now_s, dying.back_s)
-            if now_s == inf:
+        losses, total, fails = dying.log.losses, len(self.run.scenario.jobs), self.run.failures is not None
+        while state.departed - len(losses) < total:
+            now_s, dies_s = min(jobs.next_s, fixed_s), min(dying.times.next_s, dying.back_s) if fails else inf
+            if now_s == inf and dying.back_s == inf:
                 raise PlanError(waits_for_ever(state))
-            if dying is not None:
-                now_s = min(now_s, dying.times.next_s)
-            if self.begun >= look:
-                if self.begun > most_phases:
-                    raise too_many(f"more than {most_phases:,} phases have begun after {now_s / 3600:,.1f} h", most_phases)
-                watch.tell(self.begun, state.departed - self.restarts)
-                look = min(self.begun + _TOLD, most_phases + 1)
+            now_s = min(now_s, dies_s)
+            if self.begun >= self.look:
+                self._tell(now_s)
             now_s = max(now_s, state.now_s)
             until_s = now_s + INSTANT_S
             now_s = jobs.advance(until_s, now_s)
             is_due = bool(jobs.departing) or fixed_s <= until_s
-            if dying is not None:
+            if dies_s <= until_s:
                 is_due = dying.strike(until_s, now_s) or is_due
-                if dying.back_s < inf:
-                    fixed_s = inf
-                    continue
+            if dying.back_s < inf:
+                fixed_s = inf
+                continue
             if is_due:
                 self._place(now_s)
                 fixed_s = min(arrivals.next_s, state.next_resume_s(), scheduler.planner.ticks.next_s)
-                if watch.check:
-                    check_state(state, arrivals.taken + self.restarts, self.policy.keeps_slo)
+                if self.watch.check:
+                    check_state(state, arrivals.taken + len(losses), self.keeps_slo)
             for command in scheduler.permits(now_s):
                 job_run = jobs.by_id[command.job_id]
                 if isinstance(command, Grant):
@@ -178,10 +173,13 @@ class _Replay:
                     jobs.phases.migrate(job_run, now_s)
         return self.run
 
-    @property
-    def restarts(self) -> int:
-        """How many jobs have died that the scheduler knows of."""
-        return 0 if self.dying is None else len(self.dying.log.losses)
+    def _tell(self, now_s: float) -> None:
+        """Say how far the replay is, and end one that would go on for hours."""
+        most = self.watch.most
+        if self.begun > most:
+            raise too_many(f"more than {most:,} phases have begun after {now_s / 3600:,.1f} h", most)
+        self.watch.tell(self.begun, self.run.state.departed - len(self.dying.log.losses))
+        self.look = min(self.begun + _TOLD, most + 1)
 
     def _place(self, now_s: float) -> None:
         """Departures, pauses that end, the queue and arrivals, as in every replay."""
@@ -195,11 +193,10 @@ class _Replay:
         for command in placements(run, scheduler, now_s, self.arrivals):
             match command:
                 case Place(job_id=job_id, seating=seating):
-                    begins_again = self.dying is not None and job_id in self.dying.again
+                    begins_again = job_id in self.dying.again
                     job_run = self._job_run(job_id)
                     jobs.enter(job_run, seating)
-                    if self.dying is not None:
-                        self.dying.times.begin(job_id, seating, now_s)
+                    self.dying.times.begin(job_id, seating, now_s)
                     if begins_again:
                         jobs.phases.wake(job_run, now_s + run.scenario.cluster.migration_s, "restart")
                     else:
@@ -215,8 +212,7 @@ class _Replay:
         if (running := self.jobs.by_id.get(job_id)) is not None:
             return running
         row = self.run.state.row(job_id)
-        if self.dying is not None and (last := self.dying.again.pop(job_id, None)) is not None:
+        if (last := self.dying.again.pop(job_id, None)) is not None:
             return ReplayedJob(last.job, row, last.durations, last.saved, last.every)
         job = self.scenario_jobs[job_id]
-        durations = Durations(job, self.seed, self.tails, self.scheduler.migration, self.rollout)
-        return ReplayedJob(job, row, durations, 0, NEVER if self.failures is None else self.failures.interval(job))
+        return ReplayedJob(job, row, self.durations(job), 0, self.failures.interval(job))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from rollmux_env.cluster.candidates import REASONS, CandidateTable, candidates
 from rollmux_env.cluster.events import Arrived, Event, Placement
-from rollmux_env.cluster.plan import Place, Plan, Policy, plans_switches
+from rollmux_env.cluster.plan import Place, Plan, Policy
 from rollmux_env.cluster.sides import against
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
@@ -29,17 +29,8 @@ class _RecordingPolicy:
     placement: Placement | None = None
     asked: int = 0
 
-    @property
-    def keeps_slo(self) -> bool:
-        return self.policy.keeps_slo
-
-    @property
-    def wakes_every_s(self) -> float | None:
-        return getattr(self.policy, "wakes_every_s", None)
-
-    @property
-    def plans_switches(self) -> bool:
-        return plans_switches(self.policy)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.policy, name)
 
     def decide(self, state: State, event: Event) -> Plan:
         mine = isinstance(event, Arrived) and event.job.id == self.job_id
@@ -69,15 +60,15 @@ def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
     if job_id not in {job.id for job in scenario.jobs}:
         raise InputError(f"--job {job_id}: no such job in the scenario")
     recorder = _RecordingPolicy(policy, job_id)
-    replay(scenario, recorder)
+    replay(scenario, cast("Policy", recorder))
     table = recorder.table
     if table is None:
         raise InputError(f"--job {job_id}: the policy was never asked about it")
     chosen = _row_of(table, recorder.placement)
     prunes = bool(getattr(policy, "prune", False))
-    rows = [_alternative(table, row, chosen, prunes) | {"why": recorder.why.get(row)} for row in range(len(table))]
-    if chosen is None and recorder.placement is not None:
-        rows.append(_outside(recorder.placement))
+    rows = [_alternative(table, row, _verdict(table, row, chosen, prunes), recorder.why.get(row)) for row in range(len(table))]
+    if chosen is None and recorder.placement is not None:  # a co-located one, or another training pool size
+        rows.append(_said("chosen", recorder.placement))
     if not next(job for job in scenario.jobs if job.id == job_id).shapes:
         for alternative in rows:
             del alternative["shape"]
@@ -90,19 +81,30 @@ def _row_of(table: CandidateTable, placement: Placement | None) -> int | None:
     return next(rows, None)
 
 
-def _alternative(table: CandidateTable, row: int, chosen: int | None, prunes: bool) -> dict[str, Any]:
-    placement = None if table.is_group[row] else table.placement(row)
+def _alternative(table: CandidateTable, row: int, verdict: str, why: str | None) -> dict[str, Any]:
     group = int(table.group[row])
-    return {
-        "verdict": _verdict(table, row, chosen, prunes),
-        "group": None if group < 0 else group,
+    placement = table.placement(row) if not table.is_group[row] else Placement(None if group < 0 else group, (), 0)
+    figures = {
         "shape": int(table.shape[row]),
-        "rollout_nodes": list(placement.rollout_nodes) if placement else [],
-        "new_rollout_nodes": placement.new_rollout_nodes if placement else 0,
         "delta_usd_per_hour": _number(table.usd_per_hour[row]),
         "period_s": _number(table.period_s[row]),
         "slack": _number(table.slack[row]),
         "saturated": bool(table.saturated[row]),
+    }
+    return _said(verdict, placement, why) | figures
+
+
+def _said(verdict: str, placement: Placement, why: str | None = None) -> dict[str, Any]:
+    """An alternative, without what the candidate table says of it."""
+    return {
+        "verdict": verdict,
+        "group": placement.group,
+        "shape": placement.shape,
+        "rollout_nodes": list(placement.rollout_nodes),
+        "new_rollout_nodes": placement.new_rollout_nodes,
+        **dict.fromkeys(("delta_usd_per_hour", "period_s", "slack")),
+        "saturated": False,
+        "why": why,
     }
 
 
@@ -119,22 +121,6 @@ def _verdict(table: CandidateTable, row: int, chosen: int | None, prunes: bool) 
     if more == 0:
         return "lost: costs the same and comes later" if row > chosen else "lost: costs the same"
     return f"lost: {abs(more):.2f} $/h {'more' if more > 0 else 'less'}"
-
-
-def _outside(placement: Placement) -> dict[str, Any]:
-    """A placement that the candidate table does not list: a co-located one, or another training pool size."""
-    return {
-        "verdict": "chosen",
-        "group": placement.group,
-        "shape": placement.shape,
-        "rollout_nodes": list(placement.rollout_nodes),
-        "new_rollout_nodes": placement.new_rollout_nodes,
-        "delta_usd_per_hour": None,
-        "period_s": None,
-        "slack": None,
-        "saturated": False,
-        "why": None,
-    }
 
 
 def _number(value: float) -> float | None:

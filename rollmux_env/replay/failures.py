@@ -1,25 +1,13 @@
-"""Failures in an event replay: nodes, jobs and the scheduler die at given rates, and jobs go on from their last checkpoint.
-
-Times between failures are exponential, of generators of their own, so the durations of phases are the same with and without them.
-The k-th life of a job, from a placement to its own failure, is the same under every policy. A node's begins when a group gets it.
-"""
+"""Failures in an event replay: nodes, jobs and the scheduler die at given rates, and jobs go on from their last checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from itertools import count
-from math import inf, isfinite, log1p, sqrt
+from math import inf, sqrt
 from typing import Literal, NamedTuple
 
-from numpy.random import Generator
-
 from rollmux_env.keys.job import Job
-from rollmux_env.replay.sampling import generator
 from rollmux_env.scenario import Scenario
-from rollmux_env.scheduler.commands import Seating
-from rollmux_env.scheduler.core import Scheduler
 
 Cause = Literal["node", "job", "scheduler"]
 NEVER = 1 << 62  # iterations
@@ -126,104 +114,6 @@ class FailureLog:
             "checkpoint_h": self.checkpoints * failures.write_s / 3600,
             "checkpoint_every": sum(intervals) / len(intervals),
         }
-
-
-class AbsentScheduler:
-    """Takes the facts that a scheduler would be told by its methods, until it is back."""
-
-    def __init__(self) -> None:
-        self._facts: list[tuple[str, tuple[object, ...]]] = []
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *fact: self._facts.append((name, fact))
-
-    def hand_over(self, scheduler: Scheduler) -> None:
-        """The scheduler is back, and is told all, in order."""
-        for name, fact in self._facts:
-            getattr(scheduler, name)(*fact)
-        self._facts.clear()
-
-
-class Failure(NamedTuple):
-    """Something dies: a job, all that is on a node, or the scheduler.
-
-    Attributes:
-        job_id: of a job. group, pool, number: of a node.
-    """
-
-    at_s: float
-    order: int
-    cause: Cause
-    job_id: str = ""
-    group: int = -1
-    pool: str = ""
-    number: int = -1
-
-
-class FailureTimes:
-    """When what dies.
-
-    Args:
-        first_s: when the scheduler's first life begins.
-
-    Attributes:
-        next_s: of the next failure; infinite where there is none.
-    """
-
-    def __init__(self, failures: Failures, seed: int, first_s: float) -> None:
-        self._failures = failures
-        self._seed = seed
-        self._heap: list[Failure] = []
-        self._order = count()
-        self._lives: dict[str, Generator] = {}  # of jobs
-        self._pending: dict[str, int] = {}  # order of a job's failure; others of it are void
-        self._nodes: set[tuple[int, str, int]] = set()
-        self._scheduler = generator(seed, "", "scheduler")
-        self.begin_scheduler(first_s)
-
-    @property
-    def next_s(self) -> float:
-        return self._heap[0].at_s if self._heap else inf
-
-    def begin_scheduler(self, now_s: float) -> None:
-        """The scheduler is there from now on."""
-        self._add(now_s, self._scheduler, self._failures.scheduler_h, "scheduler")
-
-    def begin(self, job_id: str, seating: Seating, now_s: float) -> None:
-        """A job has a place: it has a life, if not already, and so have the nodes of the place."""
-        if job_id not in self._pending:
-            own = self._lives.setdefault(job_id, generator(self._seed, job_id, "failure"))
-            self._pending[job_id] = self._add(now_s, own, self._failures.job_h, "job", job_id)
-        if not isfinite(self._failures.node_h):
-            return
-        pools = {"rollout": () if seating.colocated else seating.rollout, "training": seating.training}
-        for pool, numbers in pools.items():
-            for number in numbers:
-                node = (seating.group, pool, number)
-                if node not in self._nodes:
-                    self._nodes.add(node)
-                    own = generator(self._seed, f"{seating.group}/{pool}", str(number))
-                    self._add(now_s, own, self._failures.node_h, "node", "", *node)
-
-    def end(self, job_id: str) -> None:
-        """A job has died, or done its stay."""
-        self._pending.pop(job_id, None)
-
-    def due(self, until_s: float) -> Iterator[Failure]:
-        """What dies by `until_s`; of nodes, also those that no group has any more."""
-        while self.next_s <= until_s:
-            failure = heappop(self._heap)
-            if failure.cause != "job" or self._pending.get(failure.job_id) == failure.order:
-                self.end(failure.job_id)
-                self._nodes.discard((failure.group, failure.pool, failure.number))
-                yield failure
-
-    def _add(self, now_s: float, own: Generator, mean_h: float, cause: Cause, *of: str | int) -> int:
-        order = next(self._order)
-        life_s = -3600 * mean_h * log1p(-own.random()) if isfinite(mean_h) else inf
-        if life_s < inf:
-            heappush(self._heap, Failure(now_s + life_s, order, cause, *of))  # type: ignore[arg-type]
-        return order
 
 
 def _is_number(value: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -176,47 +176,59 @@ def measure(
     Raises:
         InputError: as `metrics`.
     """
-    admitted_s, departed_s = stays.admitted_s, stays.departed_s
-    step_s = np.diff(time_s)
-    pools = scenario.cluster.pools
+    pools, arrived_s, admitted_s = scenario.cluster.pools, stays.arrived_s, stays.admitted_s
+    step_s, stay_s = np.diff(time_s), _stays_s(scenario, stays)
     node_s = {name: dot(step_s, nodes[name][:-1]) for name in pools}
     cost_usd = sum(node_s[name] * pool.usd_per_node_hour for name, pool in pools.items()) / 3600
     hours = (time_s[-1] - time_s[0]) / 3600
-    done = dict.fromkeys(departed_s, 0.0)
-    for row in range(state.rows):  # a job that has died has several
-        done[state.job_id(row)] += float(state.jobs.done[row])
-    slowdown: dict[str, float] = {}
-    work_s = 0.0
-    within_slo = within_slo_observed = 0
-    for job in scenario.jobs:
-        if departed_s[job.id] <= admitted_s[job.id]:
-            raise InputError(f"job {job.id}: its stay is too short to be measured at {admitted_s[job.id]:g} s")
-        work_s += done[job.id] * job.solo_s
-        slowdown[job.id] = (departed_s[job.id] - admitted_s[job.id]) / done[job.id] / job.solo_s
-        within_slo += slowdown[job.id] <= job.slo * (1 + 1e-6)
-        if solo_s is not None:
-            within_slo_observed += departed_s[job.id] - admitted_s[job.id] <= job.slo * solo_s[job.id] * (1 + 1e-6)
+    done = _iterations_done(state)
+    slowdown = {job.id: stay_s[job.id] / done[job.id] / job.solo_s for job in scenario.jobs}
+    work_h = sum(done[job.id] * job.solo_s for job in scenario.jobs) / 3600
     busy_s = dict(zip(pools, state.busy_s(), strict=True))
     nothing = {"rollout": 0} if scenario.cluster.one_device else {}
-    has_keys = scenario.queue_key is not None
-    return Metrics(
+    measured = Metrics(
         cost_usd=cost_usd,
         hours=hours,
         usd_per_hour=cost_usd / hours,
-        work_h=work_s / 3600,
-        usd_per_work_hour=cost_usd / (work_s / 3600),
-        slo_attainment=within_slo / len(scenario.jobs),
-        slo_attainment_observed=None if solo_s is None else within_slo_observed / len(scenario.jobs),
+        work_h=work_h,
+        usd_per_work_hour=cost_usd / work_h,
+        slo_attainment=_share(scenario, lambda job: slowdown[job.id] <= job.slo * (1 + 1e-6)),
         slowdown=slowdown,
-        wait_s={job_id: admitted_s[job_id] - at for job_id, at in stays.arrived_s.items() if admitted_s[job_id] > at},
+        wait_s={job_id: admitted_s[job_id] - at for job_id, at in arrived_s.items() if admitted_s[job_id] > at},
         peak_gpus=nothing | {name: max(nodes[name]) * pool.gpus_per_node for name, pool in pools.items()},
         admissions=stays.admissions,
         migrations=stays.migrations,
         utilization=dict.fromkeys(nothing) | {name: busy_s[name] / node_s[name] if node_s[name] else None for name in pools},
-        usd_by_user=_usd_by(scenario, state, lambda job: job.user) if has_keys else None,
-        usd_by_priority=_usd_by(scenario, state, lambda job: str(job.priority)) if has_keys else None,
-        over_budget=tuple(stays.over_budget) if has_keys else None,
     )
+    if solo_s is not None:
+        within = _share(scenario, lambda job: stay_s[job.id] <= job.slo * solo_s[job.id] * (1 + 1e-6))
+        measured = replace(measured, slo_attainment_observed=within)
+    if scenario.queue_key is None:
+        return measured
+    by_user, by_priority = _usd_by(scenario, state, lambda job: job.user), _usd_by(scenario, state, lambda job: str(job.priority))
+    return replace(measured, usd_by_user=by_user, usd_by_priority=by_priority, over_budget=tuple(stays.over_budget))
+
+
+def _stays_s(scenario: Scenario, stays: Stays) -> dict[str, float]:
+    """Seconds from a job's admission to its departure, by id."""
+    stay_s = {job.id: stays.departed_s[job.id] - stays.admitted_s[job.id] for job in scenario.jobs}
+    for job_id, seconds in stay_s.items():
+        if seconds <= 0:
+            raise InputError(f"job {job_id}: its stay is too short to be measured at {stays.admitted_s[job_id]:g} s")
+    return stay_s
+
+
+def _iterations_done(state: State) -> dict[str, float]:
+    """Iterations of each job, by id; one that has died has several rows."""
+    done: dict[str, float] = {}
+    for row in range(state.rows):
+        done[state.job_id(row)] = done.get(state.job_id(row), 0.0) + float(state.jobs.done[row])
+    return done
+
+
+def _share(scenario: Scenario, within: Callable[[Job], bool]) -> float:
+    """The share of jobs of which something holds."""
+    return sum(map(within, scenario.jobs)) / len(scenario.jobs)
 
 
 def _usd_by(scenario: Scenario, state: State, key: Callable[[Job], str]) -> dict[str, float]:

@@ -32,22 +32,25 @@ class ReplayedJob:
 
     `sampled` rollouts and `trained` trainings are over, so these are also the numbers of those that come next or run; `last` ends
     both. `iteration` counts what is over with its sync, and `weights` that of which the weights are back on the rollout nodes.
-    On-policy all these differ only within an iteration. `rollouts` and `trainings` are known to be ready; of a stale job,
-    `versions` are the weights that sampled what is not trained yet. `runs` is of the phases that run: since when, and how long of
-    that, at first, they only switch. `rewarding`: the rollout that would be the next one has ended, and waits for its rewards.
+    On-policy all these differ only within an iteration. The rollouts of a stale job go on while it trains, each with the weights
+    that are there when it begins: it may be `ahead` of these by so many iterations. `rollouts` and `trainings` are known to be
+    ready; `versions` are the weights that sampled what is not trained yet. `runs` is of the phases that run: since when, and
+    how long of that, at first, they only switch. `rewarding`: the rollout that would be the next one has ended, and waits for its
+    rewards.
 
     Of a rollout under a dispatch policy that migrates there are the seconds of `rollmux_env.kernel.dispatch.pace`;
     `nodes_by_share` are those that it holds, {share: nodes}.
 
     Where its sync `crosses` a shared link, `unsent` of its syncs wait for one before them.
 
-    In its place, phases take `base_s` times `factors`, and `switch` is what their starts take, in the shape that it has there.
+    In its place, phases take `base_s` times `factors`, and `switch` is what their starts take, as the job is there.
 
     It begins this life with iteration `begins` and writes a checkpoint `every` iterations: the last after `saved` of them, and one
     after `writes` is on its way if that is more. `placed`: it has a place, and goes on.
     """
 
     __slots__ = (
+        "ahead",
         "base_s",
         "began_s",
         "begins",
@@ -65,7 +68,6 @@ class ReplayedJob:
         "last",
         "leaves_s",
         "left_s",
-        "mask",
         "nodes",
         "nodes_by_share",
         "passed",
@@ -77,7 +79,6 @@ class ReplayedJob:
         "runs",
         "sampled",
         "saved",
-        "staleness",
         "stamp",
         "switch",
         "sync_s",
@@ -98,7 +99,7 @@ class ReplayedJob:
         self.durations = durations
         self.iteration = self.begins = self.saved = self.writes = begins
         self.every = every
-        self.staleness = job.staleness
+        self.ahead = job.staleness
         self.last = inf if job.iterations is None else begins + job.iterations
         self.placed = False
         self.busy_s = {"rollout": 0.0, "training": 0.0}  # by pool, node-seconds
@@ -123,13 +124,11 @@ class ReplayedJob:
         if self.crosses and self.sync_s:
             self.sync_s = self.job.sync_s  # what is planned counts the syncs of others
         self.base_s = {"rollout": rollout_s, "training": training_s}
-        shape = state.shape(self.job.id)
-        phases = self.job.phases(shape)
+        phases = state.phases(self.job.id)
         self.switch = {"rollout": phases.rollout.switch, "training": phases.training.switch}
-        self.factors = {phase: self.durations.factors(phase, shape) for phase in PHASES}
+        self.factors = {phase: self.durations.factors(phase, getattr(phases, phase).actual) for phase in PHASES}
         self.keys = {"rollout": pins or (TRAINING_POOL,), "training": (TRAINING_POOL,)}
-        self.mask = {node: 1 << (node + 1) for node in pins}
-        self.bits = sum(self.mask.values())
+        self.bits = sum(1 << (node + 1) for node in pins)
         self.nodes = {"rollout": len(seating.rollout), "training": len(seating.training)}
         self.cold = {"rollout": True, "training": True}
         self.leaves_s = float(state.jobs.leaves_s[self.row])

@@ -67,9 +67,9 @@ class RunningJobs:
         if phase == "rollout":
             if job_run.sampled >= len(job_run.durations.rollout):
                 job_run.durations.extend()
-            if job_run.staleness:
+            if job_run.ahead:
                 job_run.versions.append(job_run.weights)
-        elif job_run.staleness:
+        elif job_run.ahead:
             check_sample(job_run.job, job_run.trained, job_run.versions.popleft())
         self.phases.start(job_run, phase, now_s)
 
@@ -96,7 +96,7 @@ class RunningJobs:
         if job_run.trainings == job_run.trained < sampled:
             job_run.trainings += 1
             self.listener.ready(job_run.job.id, "training")
-        if job_run.rollouts == sampled <= job_run.weights + job_run.staleness and sampled < job_run.last:
+        if job_run.rollouts == sampled <= job_run.weights + job_run.ahead and sampled < job_run.last:
             job_run.rollouts += 1
             self.listener.ready(job_run.job.id, "rollout")
 
@@ -139,7 +139,7 @@ class RunningJobs:
     def _rewarded(self, job_run: ReplayedJob) -> None:
         """A rollout has all that is trained on."""
         job_run.sampled += 1
-        if job_run.staleness and job_run.sampled == job_run.last:
+        if job_run.ahead and job_run.sampled == job_run.last:
             self.listener.sampled(job_run.job.id)
         self.tell(job_run)
 

@@ -60,7 +60,7 @@ class RunningPhases:
             switch_s = switch.cold_s if job_run.cold[phase] else switch.warm_s
             job_run.cold[phase] = False
         job_run.runs[phase] = (now_s, switch_s)
-        if not self._migrates or phase == "training" or not job_run.mask:
+        if not self._migrates or phase == "training" or not job_run.bits:
             self.wake(job_run, now_s + (switch_s + job_run.phase_s(phase)), phase)
             return
         job_run.began_s, job_run.passed = now_s, False
@@ -70,9 +70,9 @@ class RunningPhases:
 
     def _share(self, job_run: ReplayedJob) -> None:
         """A rollout goes on with what tails leave of its nodes, to its threshold or to its end."""
-        tails = job_run.group.tails
-        shared = tuple(node for node, bit in job_run.mask.items() if bit & tails)
-        job_run.nodes_by_share = {1.0: tuple(node for node in job_run.mask if node not in shared), 1 - self._tail_share: shared}
+        nodes, tails = job_run.keys["rollout"], job_run.group.tails
+        shared = tuple(node for node in nodes if tails >> (node + 1) & 1)
+        job_run.nodes_by_share = {1.0: tuple(node for node in nodes if node not in shared), 1 - self._tail_share: shared}
         rate = job_run.durations.rate[job_run.sampled] if shared else 1.0
         self.wake(job_run, pace.ends_s(job_run, job_run.passed, rate), "rollout" if job_run.passed else "threshold")
 
@@ -89,7 +89,7 @@ class RunningPhases:
         self._span(job_run, now_s)
         del job_run.group.rollouts[job_run]
         job_run.group.tails |= job_run.bits
-        job_run.nodes_by_share = {self._tail_share: tuple(job_run.mask)}
+        job_run.nodes_by_share = {self._tail_share: job_run.keys["rollout"]}
         self.wake(job_run, ends_s, "rollout")
 
     @staticmethod
@@ -101,7 +101,7 @@ class RunningPhases:
         """A tail is over: rollouts that shared nodes with it have them to themselves."""
         gone.group.tails &= ~gone.bits
         for job_run in sorted(gone.group.rollouts, key=lambda one: one.row):  # those that end together do so in this order
-            if job_run.mask.keys() & gone.mask.keys():
+            if job_run.bits & gone.bits:
                 pace.advance(job_run, now_s)
                 self._span(job_run, now_s)
                 self._share(job_run)

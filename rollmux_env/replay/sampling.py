@@ -11,8 +11,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
@@ -22,20 +20,11 @@ from rollmux_env.keys.phases import Actual
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.rollout.profile import RolloutProfile, rollout_profiles
 from rollmux_env.rollout.setting import setting_of
+from rollmux_env.scheduler.view import PhaseName
 from rollmux_env.timing.jobs import training_of
 from rollmux_env.timing.tail import Migration, TailModel
 
 _BLOCK = 256
-
-
-@dataclass
-class _OtherLaw:
-    """The factors of a phase under a law of its own, as far as they are drawn."""
-
-    name: Literal["rollout", "training"]
-    law: Actual | None
-    generator: np.random.Generator
-    factors: list[float] = field(default_factory=list)
 
 
 class Durations:
@@ -62,8 +51,6 @@ class Durations:
         migration: Migration | None = None,
         policy: RolloutPolicy | None = None,
     ) -> None:
-        self.rollout: list[float] = []
-        self.training: list[float] = []
         self.threshold: list[float] = []
         self.stretch: list[float] = []
         self.rate: list[float] = []
@@ -71,11 +58,12 @@ class Durations:
         self.tail_rewards_s: list[float] = []
         self._job = job
         self._seed = seed
-        self._others: list[_OtherLaw] = []
+        self._drawn = 0  # iterations
+        self._laws: dict[tuple[PhaseName, Actual | None], tuple[np.random.Generator, list[float]]] = {}
+        self.rollout, self.training = self.factors("rollout", job.rollout.actual), self.factors("training", job.training.actual)
         self._tails = tails
         self._migration = migration
-        names = ("rollout", "training") if migration is None or tails is None else ("rollout", "training", "tail")
-        self._generators = {name: generator(seed, job.id, name) for name in names}
+        self._tail = generator(seed, job.id, "tail")
         setting = None if policy is None else setting_of(job)
         self._profiles: tuple[RolloutProfile, ...] = ()
         if setting is not None and policy is not None:
@@ -85,16 +73,14 @@ class Durations:
 
     def extend(self) -> None:
         """Draw the next block of iterations."""
-        first = len(self.rollout)
+        first, self._drawn = self._drawn, self._drawn + _BLOCK
         if self._profiles:
             self._extend_inside(first)
             return
-        self.rollout += self._draw("rollout", self._job.rollout.actual, self._generators["rollout"], first).tolist()
-        self.training += self._draw("training", self._job.training.actual, self._generators["training"], first).tolist()
-        for other in self._others:
-            other.factors += self._draw(other.name, other.law, other.generator, first).tolist()
+        for (name, law), (draws, factors) in self._laws.items():
+            factors += self._draw(name, law, draws, first).tolist()
         if self._tails is not None and self._migration is not None:
-            threshold, stretch = self._tails.draw(self._generators["tail"], self._migration, _BLOCK)
+            threshold, stretch = self._tails.draw(self._tail, self._migration, _BLOCK)
             self.threshold += threshold.tolist()
             self.stretch += stretch.tolist()
             self.rate += [self._tails.rate(self._migration.share)] * _BLOCK
@@ -108,13 +94,10 @@ class Durations:
         trained_s = np.array([training.seconds(one.trained) for one in profiles]) / job.training.worst_case_s
         self.rollout += (rollout_s * _drift(job, "rollout", first)).tolist()
         self.training += (trained_s * _drift(job, "training", first)).tolist()
-        if self._migration is not None:
-            self.threshold += [one.threshold for one in profiles]
-            self.stretch += [one.stretch for one in profiles]
-            self.rate += [one.rate for one in profiles]
-        if job.lengths is not None and job.lengths.reward_s is not None:
-            self.rewards_s += [one.rewards_s for one in profiles]
-            self.tail_rewards_s += [one.tail_rewards_s for one in profiles]
+        rewarded = job.lengths is not None and job.lengths.reward_s is not None
+        names = () if self._migration is None else ("threshold", "stretch", "rate")
+        for name in (*names, *(("rewards_s", "tail_rewards_s") if rewarded else ())):
+            getattr(self, name).extend(getattr(one, name) for one in profiles)
 
     def rewarding_s(self, iteration: int, migrated: bool) -> float:
         """Seconds from the end of a rollout to its last reward."""
@@ -122,7 +105,7 @@ class Durations:
         return seconds[iteration] if seconds else 0.0
 
     def solo_s(self, iterations: int) -> float:
-        """Seconds of so many iterations, alone on its own nodes, in its own shape: one cold start of each phase, no warm ones."""
+        """Seconds of so many iterations, alone on its own nodes, as it is written: one cold start of each phase, no warm ones."""
         job = self._job
         rollout_s, training_s = job.rollout.worst_case_s, job.training.worst_case_s
         sync_s = job.sync_s
@@ -138,21 +121,15 @@ class Durations:
             cold_s = (0.0, 0.0)
         return synced_s[-1]
 
-    def factors(self, name: Literal["rollout", "training"], shape: int) -> list[float]:
-        """The factors of a phase in a shape, which `extend` makes longer; a law of the shape's own makes them of the same luck."""
-        law: Actual | None = getattr(self._job.phases(shape), name).actual
-        own: list[float] = getattr(self, name)
-        if law == getattr(self._job, name).actual:
-            return own
-        known = next((other for other in self._others if (other.name, other.law) == (name, law)), None)
-        if known is None:
-            known = _OtherLaw(name, law, generator(self._seed, self._job.id, name))
-            for first in range(0, len(own), _BLOCK):
-                known.factors += self._draw(name, law, known.generator, first).tolist()
-            self._others.append(known)
-        return known.factors
+    def factors(self, name: PhaseName, law: Actual | None) -> list[float]:
+        """The factors of a phase by a law, which `extend` makes longer; another law makes them of the same luck."""
+        if (name, law) not in self._laws:
+            draws, factors = self._laws[name, law] = generator(self._seed, self._job.id, name), list[float]()
+            for first in range(0, self._drawn, _BLOCK):
+                factors += self._draw(name, law, draws, first).tolist()
+        return self._laws[name, law][1]
 
-    def _draw(self, name: Literal["rollout", "training"], actual: Actual | None, draws: np.random.Generator, first: int) -> Floats:
+    def _draw(self, name: PhaseName, actual: Actual | None, draws: np.random.Generator, first: int) -> Floats:
         factors = np.ones(_BLOCK)
         if actual is not None:
             variance = math.log1p(actual.cv**2)  # of log X

@@ -24,7 +24,6 @@ from rollmux_env.scheduler.groups import seating_of
 from rollmux_env.scheduler.planner import INSTANT_S
 
 Node = tuple[int, str, int]  # group, pool, number
-_CYCLE = ("rollout", "training", "sync")
 _LEAST_S = 1e-9  # left of a phase that is over
 
 
@@ -33,23 +32,22 @@ class _Cycle:
     """A job that goes through its phases.
 
     Attributes:
-        seconds, nodes: of each phase of the cycle, alone. place: of the phase in hand. left_s: of it, at full speed.
+        phases: (seconds alone, nodes) of each. place: of the one that runs. left_s: of it, at full speed.
         busy_s: what it has used of each pool, node-seconds.
     """
 
     job_id: str
     iterations: int | None
     leaves_s: float
-    seconds: tuple[float, ...]
-    nodes: tuple[tuple[Node, ...], ...]
+    phases: tuple[tuple[float, tuple[Node, ...]], ...]
+    left_s: float
     place: int = 0
-    left_s: float = 0.0
     done: int = 0
     busy_s: dict[str, float] = field(default_factory=lambda: {"rollout": 0.0, "training": 0.0})
 
     @property
-    def nodes_now(self) -> tuple[Node, ...]:
-        return self.nodes[self.place]
+    def nodes(self) -> tuple[Node, ...]:
+        return self.phases[self.place][1]
 
 
 def replay_unordered(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
@@ -94,14 +92,14 @@ def replay_unordered(scenario: Scenario, policy: Policy, check: bool = False) ->
 
 def _speeds(cycles: Iterable[_Cycle]) -> list[float]:
     """Of each job's phase: one over the number of phases on its most crowded node."""
-    crowd = Counter(node for cycle in cycles for node in cycle.nodes_now)
-    return [1 / max((crowd[node] for node in cycle.nodes_now), default=1) for cycle in cycles]
+    crowd = Counter(node for cycle in cycles for node in cycle.nodes)
+    return [1 / max((crowd[node] for node in cycle.nodes), default=1) for cycle in cycles]
 
 
 def _advance(cycles: list[_Cycle], speeds: list[float], seconds: float) -> None:
     for cycle, speed in zip(cycles, speeds, strict=True):
         cycle.left_s -= seconds * speed
-        for _, pool, _ in cycle.nodes_now:
+        for _, pool, _ in cycle.nodes:
             cycle.busy_s[pool] += seconds * speed
 
 
@@ -111,16 +109,15 @@ def _begin(state: State, job_id: str) -> _Cycle:
     training = tuple((seating.group, "training", number) for number in seating.training)
     rollout = training if seating.colocated else tuple((seating.group, "rollout", number) for number in seating.rollout)
     leaves_s = float(state.jobs.leaves_s[state.row(job_id)])
-    seconds = state.planned_s(job_id)
-    return _Cycle(job_id, job.iterations, leaves_s, seconds, (rollout, training, ()), left_s=seconds[0])
+    rollout_s, training_s, sync_s = state.planned_s(job_id)
+    phases = ((rollout_s, rollout), (training_s, training), *([(sync_s, ())] if sync_s > 0.0 else []))
+    return _Cycle(job_id, job.iterations, leaves_s, phases, rollout_s)
 
 
 def _next_phase(cycle: _Cycle, state: State, scheduler: Scheduler, now_s: float) -> bool:
     """A phase is over; whether the job leaves now."""
-    cycle.place = (cycle.place + 1) % len(_CYCLE)
-    if cycle.place == len(_CYCLE) - 1 and cycle.seconds[-1] <= 0.0:
-        cycle.place = 0
-    cycle.left_s = cycle.seconds[cycle.place]
+    cycle.place = (cycle.place + 1) % len(cycle.phases)
+    cycle.left_s = cycle.phases[cycle.place][0]
     if cycle.place:
         return False
     cycle.done += 1

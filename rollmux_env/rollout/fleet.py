@@ -47,7 +47,7 @@ class Fleet:
         gpus: int = 1,
         away_s: float = 0.0,
     ) -> None:
-        count, turns = lengths.shape
+        count, turns = len(lengths), len(lengths[0])
         self.now_s = 0.0
         self.migrations = 0
         self.moved_s = np.inf
@@ -55,19 +55,12 @@ class Fleet:
         if lengths.min() < 1:
             raise InputError("rollout: a response must have at least one token in each turn")
         ends = np.cumsum(lengths.astype(np.int64), axis=1)
-        table = records.response_table(count)
+        self._rollout = records.rollout_table(count, 0, int(groups.max()) + 1, needed, turns)
+        self._rollout.turns[:] = ends
+        table = self._rollout.responses
         table["prompt"] = table["reads"] = prompt_tokens
         table["length"], table["until"] = ends[:, -1], ends[:, 0]
         table["group"], table["away_s"] = groups, away_s
-        self._rollout = records.Rollout(
-            responses=table,
-            replicas=records.replica_table(0),
-            groups=records.group_table(int(groups.max()) + 1, needed),
-            turns=ends,
-            batch=np.zeros((0, count), np.int64),
-            order=np.zeros(count + 1, np.int64),
-            counts=np.zeros(2, np.int64),
-        )
         self._most = most
         self.gpus = np.zeros(0, np.int64)
         self.add(replicas, gpus)
@@ -179,11 +172,9 @@ class Fleet:
         """
         if not np.isin(responses, self.open).all() or np.unique(responses).size != responses.size:
             raise ValueError("only a response that waits or runs can migrate")
-        kernel.take_off(self._rollout, responses, self.now_s, records.NEW)
-        self._rollout.responses["end_s"][responses] = np.inf
         if refill_s is not None:
             self._rollout.responses["refill_s"][responses] = refill_s
-        kernel.launch(self._rollout, responses, replicas, self.now_s)
+        kernel.move(self._rollout, responses, replicas, self.now_s)
         self.migrations += responses.size
         if responses.size:
             self.moved_s = min(self.moved_s, self.now_s)
@@ -193,10 +184,11 @@ class Fleet:
         kernel.take_off(self._rollout, responses, self.now_s, records.ABORTED)
 
     def run(self, until_s: float = np.inf, responses: int | None = None, complete: int | None = None) -> None:
-        """Run until a time, a total number of finished responses or complete prompts, or until nothing runs."""
+        """Run until a time, a total number of finished responses or complete prompts, or until nothing runs; what ends at the same
+        instant has ended too."""
         every = self._rollout.responses.size + 1
         stops = every if responses is None else responses, every if complete is None else complete
-        self.now_s = float(kernel.run(self._rollout, self.now_s, until_s, *stops))
+        self.now_s = float(kernel.go_on(self._rollout, self.now_s, until_s, *stops))
 
 
 def _column(records: Records, name: str) -> NDArray[Any]:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.rollout_records import FINISHED
+from rollmux_env.kernel.rollouts import complete_groups, reward_ends
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.portable import dot
 from rollmux_env.rollout.fleet import Fleet
-from rollmux_env.rollout.moves import Stay
-from rollmux_env.rollout.policy import Control, RolloutPolicy, Round, Rounds
-from rollmux_env.rollout.rewards import reward_ends
+from rollmux_env.rollout.policy import Control, RolloutPolicy, Round, Rounds, Stay
 from rollmux_env.rollout.setting import Setting
-from rollmux_env.timing.lengths import whole
 
 _BLOCK = 1024
 RUNAWAY = 100_000  # calls of a control in one rollout
@@ -89,33 +88,33 @@ class JobRollouts:
         """
         round = self.rounds.next()
         lengths = self._draw(round)
+        if self._each_engine and variants:
+            raise InputError("rollout policy: with each_engine=true no tail moves")
         if self._each_engine:
-            if variants:
-                raise InputError("rollout policy: with each_engine=true no tail moves")
-            rollout, done = play_shares(self.setting, round, lengths)
-            self.rounds.done([round.prompts[g] for g in done])
-            return [rollout]
-        rollouts: list[Rollout] = []
-        for setting, control in ((self.setting, self.control), *variants):
-            fleet, complete = play(setting, control, round, lengths)
-            if not rollouts:
-                self.rounds.done([round.prompts[g] for g in complete])
-            rollouts.append(_rollout_of(setting, fleet, round, complete))
-        return rollouts
+            plays = [play_shares(self.setting, round, lengths)]
+        else:
+            plays = [[Played(0, *play(*way, round, lengths))] for way in ((self.setting, self.control), *variants)]
+        self.rounds.done([round.prompts[part.first + g] for part in plays[0] for g in part.complete])
+        settings = (self.setting, *(setting for setting, _ in variants))
+        return [_rollout_of(setting, round, parts) for setting, parts in zip(settings, plays, strict=True)]
 
     def _draw(self, round: Round) -> Ints:
         """(prompts * responses, turns) the lengths of a round."""
-        from scipy.special import ndtr
-
         if observed := self.setting.observed:
             groups = [observed[prompt % len(observed)] for prompt in round.prompts]
             return np.array([[group[k % len(group)]] for group in groups for k in range(round.responses)], dtype=np.int64)
         while self._hard.size <= max(round.prompts):
             self._hard = np.concatenate([self._hard, self._hardness.standard_normal(_BLOCK)])
-        alike = self.setting.alike
         own = self._responses.standard_normal((len(round.prompts), round.responses, self.setting.turns))
-        scores = np.sqrt(alike) * self._hard[list(round.prompts), None, None] + np.sqrt(1 - alike) * own
-        return whole(self.setting.lengths.quantile(ndtr(scores).reshape(-1, self.setting.turns)))
+        return self.setting.lengths_of(self._hard[list(round.prompts), None, None], own).reshape(-1, self.setting.turns)
+
+
+class Played(NamedTuple):
+    """A round that is over, or a part of one: its prompts are those of the round from `first` on. The others are as of `play`."""
+
+    first: int
+    fleet: Fleet
+    complete: list[int]
 
 
 def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> tuple[Fleet, list[int]]:
@@ -128,78 +127,56 @@ def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> tup
     wake = control.begin(fleet, round)
     for _ in range(RUNAWAY):
         fleet.run(wake.at_s, wake.finished, round.wanted)
-        fleet.run(fleet.now_s, None, round.wanted)  # what ends at the same instant has ended
         if fleet.complete >= round.wanted or not fleet.open.size:
             break
         wake = control.act(fleet)
     assert fleet.complete >= round.wanted, "a control left responses unlaunched, or never let them run"
     fleet.abort(fleet.open)
     control.end(fleet)
-    ended = np.zeros(n, np.int64)
-    complete = []
-    for response in fleet.finished.tolist():
-        group = response // round.responses
-        ended[group] += 1
-        if ended[group] == round.needed:
-            complete.append(group)
-    return fleet, complete[: round.wanted]  # some may have become complete in the same step as the last
+    return fleet, complete_groups(fleet.tables, round.wanted).tolist()
 
 
-def play_shares(setting: Setting, round: Round, lengths: Ints) -> tuple[Rollout, list[int]]:
-    """Run one round with a share for every replica, which ends it for itself: what happened, and complete prompts as of `play`."""
+def play_shares(setting: Setting, round: Round, lengths: Ints) -> list[Played]:
+    """Run one round with a share for every replica, which ends it for itself."""
     one = replace(setting, timings=((setting.parallel, setting.replicas[0]),), gpus=setting.parallel)
-    rollouts, complete, first = [], [], 0
+    parts, first = [], 0
     for share in round.shares(len(setting.replicas)):
         rows = slice(first * round.responses, (first + len(share.prompts)) * round.responses)
         if share.wanted:
-            fleet, own = play(one, Stay(), share, lengths[rows])
-            rollouts.append(_rollout_of(one, fleet, share, own))
-            complete += [first + group for group in own]
+            parts.append(Played(first, *play(one, Stay(), share, lengths[rows])))
         first += len(share.prompts)
-    end_s, counted = (np.concatenate([getattr(part, name) for part in rollouts]) for name in ("end_s", "counts"))
-    order, seconds = np.argsort(end_s, kind="stable"), max(part.seconds for part in rollouts)
-    whole = Rollout(
+    return parts
+
+
+def _rollout_of(setting: Setting, round: Round, parts: Sequence[Played]) -> Rollout:
+    """What happened in a round, of its parts."""
+    each, ends_s, completed_s, counted, counted_tokens, sampled = round.responses, [], [], [], [], 0
+    for _, fleet, complete in parts:
+        tokens, finished = fleet.sampled(), fleet.state == FINISHED
+        counts = np.zeros(tokens.size // each, bool)
+        counts[complete] = True
+        ends = np.where(finished, fleet.end_s, np.inf).reshape(-1, each)
+        completed_s.append(np.sort(ends, axis=1)[counts, round.needed - 1])
+        counted_tokens.append(tokens[finished & np.repeat(counts, each)])
+        ends_s.append(fleet.end_s[fleet.finished])
+        counted.append(counts[fleet.finished // each])
+        sampled += int(tokens.sum())
+    end_s, tokens, seconds = np.concatenate(ends_s), np.concatenate(counted_tokens), max(part.fleet.now_s for part in parts)
+    order = np.argsort(end_s, kind="stable")
+    end_s, counts = end_s[order], np.concatenate(counted)[order]
+    rewarded_s = float(reward_ends(end_s, setting.reward_s, setting.reward_nodes)[counts].max())
+    fleets = [part.fleet for part in parts]
+    return Rollout(
         seconds=seconds,
         long=round.long,
-        end_s=end_s[order],
-        complete_s=np.sort(np.concatenate([part.complete_s for part in rollouts])),
-        counted_tokens=np.concatenate([part.counted_tokens for part in rollouts]),
-        lost_tokens=sum(part.lost_tokens for part in rollouts),
-        preemptions=sum(part.preemptions for part in rollouts),
-        migrations=0,
-        moved_s=np.inf,
-        busy_gpu_s=sum(part.busy_gpu_s for part in rollouts),
-        counts=counted[order],
-        rewarded_s=_rewarded_s(setting, end_s[order], counted[order], seconds),
-    )
-    return whole, complete
-
-
-def _rollout_of(setting: Setting, fleet: Fleet, round: Round, complete: list[int]) -> Rollout:
-    sampled = fleet.sampled()
-    counts = np.zeros(len(round.prompts), bool)
-    counts[complete] = True
-    ends = np.where(fleet.state == FINISHED, fleet.end_s, np.inf).reshape(len(round.prompts), round.responses)
-    complete_s = np.sort(np.sort(ends, axis=1)[counts, round.needed - 1])
-    counted_tokens = sampled[(fleet.state == FINISHED) & np.repeat(counts, round.responses)]
-    end_s, counted = fleet.end_s[fleet.finished], counts[fleet.finished // round.responses]
-    return Rollout(
-        seconds=fleet.now_s,
-        long=round.long,
         end_s=end_s,
-        complete_s=complete_s,
-        counted_tokens=counted_tokens,
-        lost_tokens=int(sampled.sum() - counted_tokens.sum()),
-        preemptions=fleet.preemptions,
-        migrations=fleet.migrations,
-        moved_s=fleet.moved_s,
-        busy_gpu_s=dot(np.minimum(fleet.busy_s, fleet.now_s), fleet.gpus),
-        counts=counted,
-        rewarded_s=_rewarded_s(setting, end_s, counted, fleet.now_s),
+        complete_s=np.sort(np.concatenate(completed_s)),
+        counted_tokens=tokens,
+        lost_tokens=sampled - int(tokens.sum()),
+        preemptions=sum(fleet.preemptions for fleet in fleets),
+        migrations=sum(fleet.migrations for fleet in fleets),
+        moved_s=min(fleet.moved_s for fleet in fleets),
+        busy_gpu_s=sum(dot(np.minimum(fleet.busy_s, fleet.now_s), fleet.gpus) for fleet in fleets),
+        counts=counts,
+        rewarded_s=max(seconds, rewarded_s),
     )
-
-
-def _rewarded_s(setting: Setting, end_s: Floats, counts: NDArray[np.bool_], seconds: float) -> float:
-    if not setting.reward_s:
-        return seconds
-    return max(seconds, float(reward_ends(end_s, setting.reward_s, setting.reward_nodes)[counts].max()))

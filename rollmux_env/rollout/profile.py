@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.job import JobRollouts, Rollout
-from rollmux_env.rollout.moves import Stay, gather
-from rollmux_env.rollout.policy import RolloutPolicy, Round, Wake
+from rollmux_env.rollout.policy import RolloutPolicy, Round, Stay, Wake, gather
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.tail import Migration, migration_of
 from rollmux_env.timing.training import MiniBatch

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from rollmux_env.errors import InputError
+from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.keys.job import Job
-from rollmux_env.timing.lengths import Lengths
+from rollmux_env.timing.lengths import Lengths, whole
 from rollmux_env.timing.replica import ReplicaTiming
 
 RESPONSES_EACH = 8  # to a prompt, in RollPacker's jobs; scenario files give whole batches
@@ -57,6 +60,13 @@ class Setting:
             )
         if not 0 <= self.alike <= 1:
             raise InputError(f"rollout: alike must be between 0 and 1, not {self.alike}")
+
+    def lengths_of(self, hard: Floats, own: Floats) -> Ints:
+        """Tokens of responses by normal scores: how hard their prompts are, and what is their own, (n, ...)."""
+        from scipy.special import ndtr
+
+        scores = np.sqrt(self.alike) * hard + np.sqrt(1 - self.alike) * own
+        return whole(self.lengths.quantile(ndtr(scores).ravel())).reshape(own.shape)
 
     @property
     def replicas(self) -> list[ReplicaTiming]:

@@ -6,6 +6,8 @@ starts the training of member k if it is stale, for it may wait beside its rollo
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,6 +48,30 @@ def round_robin(group: Records, members: Records, migrates: bool) -> int:
 
 
 @compiled(arrays=False)
+def side_of(m: Records, trains: bool) -> Any:
+    """A member's phase of a kind: expected seconds, whether it waits, its number, how often it was overtaken, its turn."""
+    if trains:
+        return m.training_s, m.waits_training == WAITS, m.training_number, m.training_overtaken, m.turn_training
+    return m.rollout_s, m.waits_rollout == WAITS, m.rollout_number, m.rollout_overtaken, m.turn_rollout
+
+
+@compiled(arrays=False)
+def _write_overdue(group: Records, members: Records, mask: NDArray[np.int8]) -> tuple[int, bool]:
+    """Write which overdue phases may start, the oldest first; returns the nodes kept for all of them, and whether one may."""
+    nodes, may = 0, False
+    for k in range(group.n):
+        for trains in (False, True):
+            _, waits, number, overtaken, _ = side_of(members[k], trains)
+            if waits and overtaken >= group.n:
+                own = TRAINING_POOL if trains else members[k].nodes
+                nodes |= own
+                if own & (group.busy | _overdue_before(group, members, number)) == 0:
+                    mask[row_of(members, k, TRAINING if trains else ROLLOUT)] = 1
+                    may = True
+    return nodes, may
+
+
+@compiled(arrays=False)
 def write_mask(group: Records, members: Records, mask: NDArray[np.int8]) -> int:
     """Write which rows may be chosen; returns how many that are not the one that waits.
 
@@ -53,28 +79,17 @@ def write_mask(group: Records, members: Records, mask: NDArray[np.int8]) -> int:
     for it, the oldest first, and while it could start nobody waits. Nor does anybody while nothing runs.
     """
     mask[:] = 0
-    n, wanted = group.n, _wanted(group, members)
-    runs, overdue, must = False, 0, False
-    for k in range(n):
+    overdue, must = _write_overdue(group, members, mask)
+    wanted, taken, runs, count = _wanted(group, members), group.busy | overdue, False, 0
+    for k in range(group.n):
         m = members[k]
         runs = runs or m.rolls != NOTHING or m.trains != 0
-        if m.waits_rollout == WAITS and m.rollout_overtaken >= n:
-            overdue |= m.nodes
-            if m.nodes & (group.busy | _overdue_before(group, members, m.rollout_number)) == 0:
-                mask[k + 1] = 1
-                must = True
-        if m.waits_training == WAITS and m.training_overtaken >= n:
-            overdue |= TRAINING_POOL
-            if TRAINING_POOL & (group.busy | _overdue_before(group, members, m.training_number)) == 0:
-                mask[row_of(members, k, TRAINING)] = 1
-                must = True
-    taken, count = group.busy | overdue, 0
-    for k in range(n):
-        m = members[k]
-        if (m.waits_rollout == WAITS and m.rollout_overtaken < n and m.nodes & taken == 0) or _movable(group, m, wanted):
+        if _movable(group, m, wanted):
             mask[k + 1] = 1
-        if m.waits_training == WAITS and m.training_overtaken < n and TRAINING_POOL & taken == 0:
-            mask[row_of(members, k, TRAINING)] = 1
+        for trains in (False, True):
+            _, waits, _, overtaken, _ = side_of(m, trains)
+            if waits and overtaken < group.n and (TRAINING_POOL if trains else m.nodes) & taken == 0:
+                mask[row_of(members, k, TRAINING if trains else ROLLOUT)] = 1
     for row in range(1, len(mask)):
         count += mask[row]
     mask[0] = runs and not must

@@ -6,18 +6,24 @@ and the same choices start the same phases at the same times.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rollmux_env.envs.dispatch.actions import choice_of
-from rollmux_env.envs.dispatch.phases import finish_rollout, finish_training, migrate, pass_threshold, start
 from rollmux_env.envs.dispatch.types import THRESHOLD, Groups, TailParameters
 from rollmux_env.kernel.compiled import compiled, twin
-from rollmux_env.kernel.dispatch import rules
-from rollmux_env.kernel.dispatch.rows import NOTHING, ROLLOUT, SYNC, TAIL, TRAINING
+from rollmux_env.kernel.dispatch import pace, rules
+from rollmux_env.kernel.dispatch.rows import NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL
+from rollmux_env.kernel.period import own_period
 
 INSTANT_S = 1e-6  # times this close are one instant, as in every replay
+_ROLLOUT, _TRAINING, _SYNC = range(3)  # places in the columns of `PROGRESS`
 
-_join, _ready = twin(rules.join), twin(rules.ready)
+_join, _ready, _grant, _finish = twin(rules.join), twin(rules.ready), twin(rules.grant), twin(rules.finish)
+_migrate, _threshold = twin(rules.migrate), twin(rules.threshold)
+_set_out, _advance, _pass = twin(pace.set_out), twin(pace.advance), twin(pace.pass_threshold)
+_ends_s, _tail_s = twin(pace.ends_s), twin(pace.tail_s)
 
 
 @compiled(arrays=False)
@@ -34,8 +40,8 @@ def begin(groups: Groups, e: int) -> None:
         _join(group, groups.members[e, k])
     for k in range(group.n):
         r = groups.progress[e, k]
-        r.until_s = r.training_until_s = np.inf
-        r.rollout_is_cold = r.training_is_cold = 1
+        r.ends_s[:] = np.inf
+        r.is_cold[:] = 1
         r.iteration = r.sampled = r.trained = 0
         r.sampled_s = r.trained_s = r.solo_s = r.ended_s = r.behind_s = 0.0
         _tell(groups, e, k)
@@ -55,42 +61,98 @@ def _tell(groups: Groups, e: int, k: int) -> bool:
 
 
 @compiled(arrays=False)
+def _wake(groups: Groups, e: int, k: int, what: int, at_s: float) -> None:
+    """The rollout, training or sync of a member is over then, or what comes next of it."""
+    clock, r = groups.clocks[e], groups.progress[e, k]
+    clock.stamps += 1
+    r.stamps[what] = clock.stamps
+    r.ends_s[what] = at_s
+
+
+@compiled(arrays=False)
+def _first(groups: Groups, e: int) -> Any:
+    """Whose something is over first: the member, what it is, and when; infinite where nothing will be."""
+    first, what, first_s, stamp = 0, _ROLLOUT, np.inf, 0
+    for k in range(groups.groups[e].n):
+        r = groups.progress[e, k]
+        for j in range(3):
+            if r.ends_s[j] < first_s or (r.ends_s[j] == first_s and r.stamps[j] < stamp):
+                first, what, first_s, stamp = k, j, r.ends_s[j], r.stamps[j]
+    return first, what, first_s
+
+
+@compiled(arrays=False)
+def _pass_instant(groups: Groups, e: int, tails: TailParameters) -> None:
+    """Go to the next time at which something ends that a dispatcher is told of, and end it; or to the end of the episode."""
+    group, clock, news = groups.groups[e], groups.clocks[e], False
+    while not news:
+        k, what, at_s = _first(groups, e)
+        if at_s > clock.horizon_s:
+            group.now_s = clock.horizon_s
+            clock.over = 1
+            return
+        now_s = max(at_s, group.now_s)
+        until_s = now_s + INSTANT_S
+        while at_s <= until_s:
+            now_s = max(now_s, at_s)
+            news = _end(groups, e, k, what, at_s, tails) or news
+            k, what, at_s = _first(groups, e)
+        group.now_s = now_s
+
+
+@compiled(arrays=False)
 def _end(groups: Groups, e: int, k: int, what: int, now_s: float, tails: TailParameters) -> bool:
     """What a member waited for is over; returns whether a dispatcher is told of it."""
     m, r = groups.members[e, k], groups.progress[e, k]
-    if what == SYNC:
+    r.ends_s[what] = np.inf
+    if what == _SYNC:
         return _iterate(groups, e, k, now_s)
-    if what == TRAINING:
-        r.training_until_s = np.inf
-        finish_training(groups, e, k, now_s)
+    if what == _TRAINING:
+        _finish_training(groups, e, k, now_s)
         r.trained += 1
         if m.sync_s > 0:
-            clock = groups.clocks[e]
-            clock.stamps += 1
-            sync = groups.syncs[e, k, (r.trained - 1) % groups.syncs.shape[2]]
-            sync[0] = now_s + m.sync_s
-            sync[1] = clock.stamps
+            _sync(groups, e, k, now_s)
             _tell(groups, e, k)
         else:
             _iterate(groups, e, k, now_s)
-        return True
-    r.until_s = np.inf
-    if what == THRESHOLD:
-        pass_threshold(groups, e, k, now_s, tails)
+    elif r.next == THRESHOLD:
+        _threshold(m)
+        _pass(r, now_s)
+        _go_on(groups, e, k, tails)
     else:
-        finish_rollout(groups, e, k, now_s, tails)
+        _finish_rollout(groups, e, k, now_s, tails)
         r.sampled += 1
         _tell(groups, e, k)
     return True
 
 
 @compiled(arrays=False)
+def _sync(groups: Groups, e: int, k: int, now_s: float) -> None:
+    """A sync begins; of those of a member that are on their way the oldest is the next that ends."""
+    clock, r, syncs = groups.clocks[e], groups.progress[e, k], groups.syncs[e, k]
+    clock.stamps += 1
+    sync = syncs[(r.trained - 1) % len(syncs)]
+    sync[0] = now_s + groups.members[e, k].sync_s
+    sync[1] = clock.stamps
+    _look_at_syncs(groups, e, k)
+
+
+@compiled(arrays=False)
+def _look_at_syncs(groups: Groups, e: int, k: int) -> None:
+    r, syncs = groups.progress[e, k], groups.syncs[e, k]
+    if r.iteration < r.trained:
+        sync = syncs[r.iteration % len(syncs)]
+        r.ends_s[_SYNC] = sync[0]
+        r.stamps[_SYNC] = int(sync[1])
+
+
+@compiled(arrays=False)
 def _iterate(groups: Groups, e: int, k: int, now_s: float) -> bool:
     """An iteration is over, with its sync; returns whether the member could begin something now."""
     m, r, syncs = groups.members[e, k], groups.progress[e, k], groups.syncs[e, k]
-    durations, number, most = groups.durations[e, k], r.iteration, groups.syncs.shape[2]
-    rollout_s = (r.rollout_cold_s if number == 0 else 0.0) + r.base_rollout_s * durations[0, number]
-    training_s = (r.training_cold_s if number == 0 else 0.0) + r.base_training_s * durations[1, number]
+    durations, number, most = groups.durations[e, k], r.iteration, len(syncs)
+    rollout_s = (r.cold_s[_ROLLOUT] if number == 0 else 0.0) + r.base_s[_ROLLOUT] * durations[0, number]
+    training_s = (r.cold_s[_TRAINING] if number == 0 else 0.0) + r.base_s[_TRAINING] * durations[1, number]
     fresh_s = syncs[(number - 1 - m.staleness) % most, 2] if number > m.staleness else 0.0
     r.sampled_s = max(r.sampled_s, fresh_s) + rollout_s
     r.trained_s = max(r.trained_s, r.sampled_s) + training_s
@@ -101,48 +163,123 @@ def _iterate(groups: Groups, e: int, k: int, now_s: float) -> bool:
     behind_s = max(0.0, now_s - m.slo * r.solo_s)
     groups.clocks[e].behind_s += behind_s - r.behind_s
     r.behind_s = behind_s
+    if m.sync_s > 0:
+        _look_at_syncs(groups, e, k)
     return _tell(groups, e, k)
 
 
 @compiled(arrays=False)
-def _next_beside(groups: Groups, e: int, k: int) -> tuple[float, int, int]:
-    """What comes first of a member's training and syncs: when, its stamp, and what it is."""
-    r = groups.progress[e, k]
-    if r.iteration < r.trained:  # so many syncs are on their way, the oldest ends first
-        sync = groups.syncs[e, k, r.iteration % groups.syncs.shape[2]]
-        if sync[0] < r.training_until_s or (sync[0] == r.training_until_s and sync[1] < r.training_stamp):
-            return sync[0], int(sync[1]), SYNC
-    return r.training_until_s, r.training_stamp, TRAINING
+def _start(groups: Groups, e: int, k: int, phase: int, tails: TailParameters) -> None:
+    """A phase that a member waits for has its permit."""
+    group, m, r, what = groups.groups[e], groups.members[e, k], groups.progress[e, k], phase - ROLLOUT
+    _grant(group, groups.members[e], m, phase)
+    switch_s, number = _switch_s(groups, e, k, phase), r.trained if phase == TRAINING else r.sampled
+    seconds = r.base_s[what] * groups.durations[e, k, what, number]
+    r.start_s[what] = group.now_s
+    r.switch_s[what] = switch_s
+    if phase == TRAINING:
+        _wake(groups, e, k, _TRAINING, group.now_s + (switch_s + seconds))
+        return
+    r.began_s = group.now_s
+    _set_out(r, group.now_s + switch_s, seconds, groups.durations[e, k, 2, number])
+    _go_on(groups, e, k, tails)
 
 
 @compiled(arrays=False)
-def _pass_instant(groups: Groups, e: int, tails: TailParameters) -> None:
-    """Go to the next time at which something ends that a dispatcher is told of, and end it; or to the end of the episode."""
-    group, clock, news = groups.groups[e], groups.clocks[e], False
-    while not news:
-        first_s = np.inf
-        for k in range(group.n):
-            first_s = min(first_s, groups.progress[e, k].until_s, _next_beside(groups, e, k)[0])
-        if first_s > clock.horizon_s:
-            group.now_s = clock.horizon_s
-            clock.over = 1
-            return
-        now_s = max(first_s, group.now_s)
-        until_s = now_s + INSTANT_S
-        while True:
-            best, best_s, best_stamp, what = -1, np.inf, 0, NOTHING
-            for k in range(group.n):
-                r = groups.progress[e, k]
-                if r.until_s <= until_s and (r.until_s < best_s or (r.until_s == best_s and r.stamp < best_stamp)):
-                    best, best_s, best_stamp, what = k, r.until_s, r.stamp, r.next
-                at_s, stamp, beside = _next_beside(groups, e, k)
-                if at_s <= until_s and (at_s < best_s or (at_s == best_s and stamp < best_stamp)):
-                    best, best_s, best_stamp, what = k, at_s, stamp, beside
-            if best < 0:
-                break
-            now_s = max(now_s, best_s)
-            news = _end(groups, e, best, what, best_s, tails) or news
-        group.now_s = now_s
+def _go_on(groups: Groups, e: int, k: int, tails: TailParameters) -> None:
+    """A rollout goes on with what tails leave of its nodes, to its threshold or to its end."""
+    m, r = groups.members[e, k], groups.progress[e, k]
+    rate = tails.rate if m.nodes & groups.groups[e].tails != 0 else 1.0
+    r.next = ROLLOUT if m.passed == 1 else THRESHOLD
+    _wake(groups, e, k, _ROLLOUT, _ends_s(r, m.passed == 1, rate))
+
+
+@compiled(arrays=False)
+def _move_tail(groups: Groups, e: int, k: int, tails: TailParameters) -> None:
+    """The tail of a member's rollout leaves its nodes but for a share."""
+    group, r = groups.groups[e], groups.progress[e, k]
+    at_s = _tail_s(r, group.now_s, tails.move_s, groups.durations[e, k, 3, r.sampled])
+    _close(groups, e, k, group.tails, group.now_s, tails.share)
+    _migrate(group, groups.members[e, k])
+    groups.clocks[e].migrations += 1
+    r.next = ROLLOUT
+    _wake(groups, e, k, _ROLLOUT, at_s)
+
+
+@compiled(arrays=False)
+def _finish_training(groups: Groups, e: int, k: int, now_s: float) -> None:
+    """The training of a member is over; of a stale one all of its iteration's work is done then, and none before."""
+    clock, m = groups.clocks[e], groups.members[e, k]
+    _span(groups, e, k, TRAINING, 1.0, TRAINING_POOL, now_s)
+    _finish(groups.groups[e], m, TRAINING, now_s - m.training_since_s, True)
+    if m.staleness > 0:
+        clock.work_s += own_period(m.planned_rollout_s, m.planned_training_s, m.sync_s, m.staleness)
+    else:
+        clock.work_s += m.planned_training_s + m.sync_s
+
+
+@compiled(arrays=False)
+def _finish_rollout(groups: Groups, e: int, k: int, now_s: float, tails: TailParameters) -> None:
+    """A rollout is over and its nodes are free; if it was a tail, rollouts that shared nodes with it have them to themselves."""
+    group, clock, m, r = groups.groups[e], groups.clocks[e], groups.members[e, k], groups.progress[e, k]
+    was_tail, before = m.rolls == TAIL, group.tails
+    _close(groups, e, k, before, now_s, tails.share)
+    _finish(group, m, ROLLOUT, now_s - r.began_s, True)
+    if m.staleness == 0:
+        clock.work_s += m.planned_rollout_s
+    if was_tail:
+        for j in range(group.n):
+            o = groups.members[e, j]
+            if o.rolls == ROLLOUT and o.nodes & m.nodes != 0:
+                _advance(groups.progress[e, j], now_s)
+                _close(groups, e, j, before, now_s, tails.share)
+                _go_on(groups, e, j, tails)
+
+
+@compiled(arrays=False)
+def _switch_s(groups: Groups, e: int, k: int, phase: int) -> float:
+    """Seconds of the switch that a phase begins with; its nodes now run its job."""
+    nodes, r, what = TRAINING_POOL if phase == TRAINING else groups.members[e, k].nodes, groups.progress[e, k], phase - ROLLOUT
+    switched = False
+    for node in range(len(groups.last[e])):
+        if nodes & (1 << node) != 0:
+            last = groups.last[e, node]
+            switched = switched or (last != k and last != -1)
+            groups.last[e, node] = k
+    cold = r.is_cold[what] == 1
+    r.is_cold[what] = 0
+    return r.cold_s[what] if cold else (r.warm_s[what] if switched else 0.0)
+
+
+@compiled(arrays=False)
+def _close(groups: Groups, e: int, k: int, tails: int, now_s: float, share: float) -> None:
+    """The shares of the nodes that a member's rollout holds change now, or it is over; `tails` have been there until now."""
+    m, r = groups.members[e, k], groups.progress[e, k]
+    if m.rolls == TAIL:
+        _span(groups, e, k, TAIL, share, m.nodes, now_s)
+    else:
+        _span(groups, e, k, ROLLOUT, 1.0, m.nodes & ~tails, now_s)
+        _span(groups, e, k, ROLLOUT, 1 - share, m.nodes & tails, now_s)
+    r.switch_s[_ROLLOUT] -= min(r.switch_s[_ROLLOUT], now_s - r.start_s[_ROLLOUT])
+    r.start_s[_ROLLOUT] = now_s
+
+
+@compiled(arrays=False)
+def _span(groups: Groups, e: int, k: int, what: int, share: float, nodes: int, now_s: float) -> None:
+    """Keep what a phase held until now."""
+    if nodes == 0:
+        return
+    clock, r, side = groups.clocks[e], groups.progress[e, k], _TRAINING if what == TRAINING else _ROLLOUT
+    span = groups.history[e, clock.spans % len(groups.history[e])]
+    clock.spans += 1
+    span.member = k
+    span.what = what
+    span.nodes = nodes
+    span.share = share
+    span.iteration = r.trained if what == TRAINING else r.sampled
+    span.start_s = r.start_s[side]
+    span.end_s = now_s
+    span.switch_s = min(r.switch_s[side], now_s - span.start_s)
 
 
 @compiled(arrays=False)
@@ -152,6 +289,6 @@ def carry_out(groups: Groups, e: int, row: int, tails: TailParameters) -> None:
     if phase == NOTHING:
         _pass_instant(groups, e, tails)
     elif phase == TAIL:
-        migrate(groups, e, k, tails)
+        _move_tail(groups, e, k, tails)
     else:
-        start(groups, e, k, phase, tails)
+        _start(groups, e, k, phase, tails)

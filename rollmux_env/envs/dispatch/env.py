@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from rollmux_env.envs.base import BaseVectorEnv, Info, StepResult
+from rollmux_env.envs.base import BaseEnv, BaseVectorEnv, Info
 from rollmux_env.envs.dispatch.dynamics import begin
 from rollmux_env.envs.dispatch.generator import Generator, RandomGroups
-from rollmux_env.envs.dispatch.observation import observation_space, observation_table
+from rollmux_env.envs.dispatch.observation import observed
 from rollmux_env.envs.dispatch.reward import Interval, Reward, Work
 from rollmux_env.envs.dispatch.step import ask, follow_round_robin, step_all
 from rollmux_env.envs.dispatch.types import MIGRATION, MOST_AHEAD, Group, Groups, TailParameters, group_table
@@ -25,15 +24,11 @@ from rollmux_env.timing.tail import TailModel
 class DispatchVectorEnv(BaseVectorEnv):
     """`RollMux/Dispatch-v0`, natively vectorised. `DispatchEnv` describes the environment; it is one of these with one group.
 
-    What differs from it: everything has a leading axis of `num_envs`, and autoreset is as `BaseVectorEnv` says.
-
     Args:
         num_envs: groups side by side.
         autoreset: start a finished group anew in the same step.
         others: see `DispatchEnv`.
     """
-
-    metadata = {"render_modes": ["rgb_array", "ansi"], "render_fps": 4, "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init__(
         self,
@@ -44,16 +39,12 @@ class DispatchVectorEnv(BaseVectorEnv):
         render_mode: str | None = None,
         autoreset: bool = True,
     ) -> None:
-        if num_envs < 1:
-            raise InputError(f"num_envs: must be at least 1, not {num_envs}")
         self.generator: Generator = RandomGroups() if generator is None else generator
-        self.reward: Reward = Work() if reward is None else reward
-        shown = self.generator.members, self.generator.stale
-        super().__init__(num_envs, observation_table(num_envs, *shown), observation_space(*shown), render_mode, autoreset)
+        members, stale = self.generator.members, self.generator.stale
+        super().__init__(num_envs, *observed(members, stale), Work() if reward is None else reward, render_mode, autoreset)
         self._model = TailModel() if tails is None else tails
         self._tails = TailParameters(MIGRATION.share, self._model.rate(MIGRATION.share), self._model.move_s)
-        sizes = self.generator.members, self.generator.nodes + 1, self.generator.iterations
-        self._groups = group_table(num_envs, *sizes, self.generator.stale)
+        self._groups = group_table(num_envs, members, self.generator.nodes + 1, self.generator.iterations, stale)
         self._reference_rate = np.zeros(num_envs)  # seconds of work a second
 
     @property
@@ -64,28 +55,24 @@ class DispatchVectorEnv(BaseVectorEnv):
         """
         return self._groups
 
-    def step(self, actions: NDArray[np.int64]) -> StepResult:
-        """Carry out one decision in every group and bring it to the next."""
-        step_all(self._groups, np.asarray(actions, dtype=np.int64), self._observations, self._tails)
+    def _advance(self, actions: NDArray[np.int64]) -> None:
+        step_all(self._groups, actions, self._observations, self._tails)
+
+    def _interval(self) -> Interval:
         clock = self._groups.clocks
         seconds = self._groups.groups["now_s"] - clock["since_s"]
-        interval = Interval(
-            seconds=seconds,
-            horizon_s=clock["horizon_s"],
-            work_s=clock["work_s"],
-            behind_s=clock["behind_s"],
-            reference_work_s=self._reference_rate * seconds,
-            invalid=clock["invalid"],
-        )
-        rewards = np.asarray(self.reward(interval), dtype=np.float64)
-        return self._finish_step(rewards, clock["over"] == 1, {"invalid_action": clock["invalid"] == 1})
+        own = {name: clock[name] for name in ("horizon_s", "work_s", "behind_s", "invalid")}
+        return Interval(seconds=seconds, reference_work_s=self._reference_rate * seconds, **own)
 
-    def render(self) -> Any:
-        """One frame a group: an (H, W, 3) array (`rgb_array`) or a text (`ansi`)."""
-        if self.render_mode is None:
-            raise InputError("render: the environment was made without a render_mode")
-        draw = text if self.render_mode == "ansi" else picture
-        return tuple(draw(self._groups, e, MIGRATION.share) for e in range(self.num_envs))
+    def _over(self) -> NDArray[np.bool_]:
+        over: NDArray[np.bool_] = self._groups.clocks["over"] == 1
+        return over
+
+    def _text(self, s: int) -> str:
+        return text(self._groups, s, MIGRATION.share)
+
+    def _picture(self, s: int) -> NDArray[np.uint8]:
+        return picture(self._groups, s, MIGRATION.share)
 
     def _start(self, s: int, seed: int) -> None:
         load_group(self._groups, s, self.generator.group(seed), self._model)
@@ -105,6 +92,94 @@ class DispatchVectorEnv(BaseVectorEnv):
         return figures_of(self._groups)
 
 
+class DispatchEnv(BaseEnv):
+    """## Description
+
+    Jobs of RL post-training share the nodes of one co-execution group. Each is a cycle: a rollout on all the rollout nodes that
+    it is pinned to, a training on all of the group's training nodes, a sync, and again; how long a phase takes is sampled anew
+    every time. A node runs one phase at a time, so jobs wait for each other. A dispatch policy says which waiting phase gets a
+    free node next, and whether a rollout of which 80% of the responses are done has the rest moved to a share of its nodes, so
+    that the next rollout may have the others (long-tail migration). One episode is one group until a horizon; see
+    docs/reference/dispatch.md.
+
+    It is the event replay, not a model of it: the same choices start the same phases at the same times.
+
+    ## Action Space
+
+    `Discrete(members + 1)`: members in order of admission. Where the generator may draw stale members, `Discrete(2 * members + 1)`.
+
+    | Action | What |
+    |---|---|
+    | 0 | wait until something else ends |
+    | k + 1 | start the phase that member k waits for; or, where it runs a rollout past the threshold, migrate its tail |
+    | members + k + 1 | start the training of member k, if it is stale: its rollout has the row above |
+
+    `action_masks()`, also `observation["mask"]`, tells which may be chosen: a phase whose nodes are all free; a tail whose
+    nodes hold no other tail and are waited for by a rollout; waiting while something runs. A phase that was overtaken as often
+    as the group has members is overdue: its nodes are kept for it, and once they are free nobody waits. So no choice starves
+    anybody. Decisions with one answer are not asked. A masked action does no harm: what strict round robin with migration does
+    happens instead, `info["invalid_action"]` is True, and the reward takes a penalty off.
+
+    ## Observation Space
+
+    A `Dict` of float32 boxes within [-1, 1]; `rollmux_env.envs.dispatch.observation` names every column.
+
+    | Key | Shape | What |
+    |---|---|---|
+    | `job` | (5,) | the group: members, loads and the longest iteration by expected seconds, against plan |
+    | `candidates` | (members + 1, 23) | each choice: kind, turn, expected seconds, slack to the SLO, who else wants its nodes |
+    | `cluster` | (8,) | who waits, what runs and for how long, the least and the mean slack |
+    | `mask` | (members + 1,), int8 | 1 where a choice may be made |
+
+    Where members may be stale there are as many rows as actions, 27 columns of each, 6 of `job` and 9 of `cluster`: how stale each
+    may be, what it has sampled and not trained, what it runs on its other side, and whether that waits for this phase.
+
+    Expected seconds are means of what the member's phases took so far, worst cases before there is one. Nothing is observed of
+    durations that have not happened, nor of the horizon.
+
+    ## Rewards
+
+    `rollmux_env.envs.dispatch.reward.Work()`: T_solo seconds of the phases that ended since the last decision (of a stale member:
+    of the iterations whose trainings ended), less the seconds that members fell behind their SLOs, over the horizon. So the return
+    is how many jobs the group runs as if each were alone, and dollars per work-hour are the group's $/h over it (where SLOs are
+    kept). `Work(reference="round-robin")` takes off what strict round robin does in as much time of the same group. A masked action
+    costs 0.01.
+
+    ## Starting State
+
+    All members are ready for their first rollout; every node is free and cold. `reset(seed=...)` seeds the draws of groups;
+    `reset(options={"stream_seed": 7})` asks for the group that `generator.group(7)` is. Seeds below 65536 are never drawn, so
+    they are free for evaluation.
+
+    ## Episode End
+
+    Terminates at the group's horizon. Never truncates. `info` then has `cost_usd`, `work_h`, `usd_per_work_hour`,
+    `slo_attainment`, `worst_over_slo`, `iterations`, `decisions` and `tails_migrated`.
+
+    ## Arguments
+
+    | Argument | Default | What |
+    |---|---|---|
+    | `generator` | `RandomGroups()` | where groups come from: a `rollmux_env.envs.dispatch.generator.Generator` |
+    | `reward` | `Work()` | a `rollmux_env.envs.dispatch.reward.Reward` |
+    | `tails` | `TailModel()` | the inside of a rollout: a `rollmux_env.timing.tail.TailModel` |
+    | `render_mode` | `None` | `rgb_array` or `ansi` |
+
+    ```python
+    import gymnasium, rollmux_env.envs
+    from rollmux_env.envs.dispatch.generator import RandomGroups
+
+    env = gymnasium.make("RollMux/Dispatch-v0", generator=RandomGroups("spatial", skew=0.5))
+    ```
+
+    ## Version History
+
+    * v0: initial version.
+    """
+
+    vector_class = DispatchVectorEnv
+
+
 def figures_of(groups: Groups) -> dict[str, NDArray[Any]]:
     """Of every group until now: dollars, T_solo hours done, dollars per work-hour, share of members that keep their SLO, the
     largest slowdown over its SLO, decisions and migrations. A slowdown counts whole iterations; one without any has none."""
@@ -112,7 +187,7 @@ def figures_of(groups: Groups) -> dict[str, NDArray[Any]]:
     work_h = clock["all_work_s"] / 3600
     usd = clock["usd_per_hour"] * now_s / 3600
     solo_s, ended_s = groups.progress["solo_s"], groups.progress["ended_s"]
-    there = np.arange(groups.members.shape[1]) < groups.groups["n"][:, None]
+    there = np.arange(len(groups.members[0])) < groups.groups["n"][:, None]
     over_slo = np.where(solo_s > 0, ended_s / np.maximum(solo_s, 1e-9), np.inf) / np.maximum(groups.members["slo"], 1e-9)
     return {
         "cost_usd": usd,
@@ -132,22 +207,22 @@ def load_group(groups: Groups, e: int, group: Group, model: TailModel) -> None:
     Raises:
         InputError: more members, nodes or iterations than the tables hold, or a stale job where they hold none.
     """
-    room, nodes, most = groups.members.shape[1], groups.last.shape[1], groups.durations.shape[3]
+    room, nodes, most = len(groups.members[e]), len(groups.last[e]), len(groups.durations[e, 0, 0])
     if len(group.jobs) > room or group.rollout_nodes >= nodes:
         raise InputError(f"group: has more than the generator's {room} members or {nodes - 1} rollout nodes")
     groups.groups["n"][e] = len(group.jobs)
     groups.clocks["horizon_s"][e], groups.clocks["usd_per_hour"][e] = group.horizon_s, group.usd_per_hour
     for k, (job, pins) in enumerate(zip(group.jobs, group.pins, strict=True)):
-        if job.staleness and groups.syncs.shape[2] < MOST_AHEAD:
+        if job.staleness and len(groups.syncs[e, 0]) < MOST_AHEAD:
             raise InputError(f"group: {job.id} is stale, and the generator says that no job is")
         training_s = job.training_s(group.training_nodes)
         member, progress = groups.members[e, k], groups.progress[e, k]
         member["nodes"] = sum(1 << (node + 1) for node in pins)
         member["planned_rollout_s"], member["planned_training_s"] = job.rollout.worst_case_s, training_s
         member["sync_s"], member["slo"], member["staleness"] = job.sync_s, job.slo, job.staleness
-        progress["base_rollout_s"], progress["base_training_s"] = job.rollout.worst_case_s, training_s
-        for name, switch in (("rollout", job.rollout.switch), ("training", job.training.switch)):
-            progress[f"{name}_warm_s"], progress[f"{name}_cold_s"] = switch.warm_s, switch.cold_s
+        progress["base_s"] = job.rollout.worst_case_s, training_s
+        progress["warm_s"] = job.rollout.switch.warm_s, job.training.switch.warm_s
+        progress["cold_s"] = job.rollout.switch.cold_s, job.training.switch.cold_s
         durations = Durations(job, group.seed, model, MIGRATION)
         while not (enough := _last_until(job, training_s, durations, group.horizon_s)) and len(durations.rollout) < most:
             durations.extend()

@@ -16,6 +16,14 @@ from rollmux_env.validation_errors import describe, not_one_of
 from rollmux_env.workloads.catalogue import memory_gb, paper_cluster, switches
 
 SHAPES = ("temporal", "shared", "rollout-heavy", "spatial", "multi-node")
+_PINS = {"temporal": ((0,), (0,)), "rollout-heavy": ((0,), (1,), (2,)), "spatial": ((0, 1), (0,), (1,))}
+_SECONDS = {  # from and to of rollout and training, of each member; the last ones of all others
+    "temporal": [((100, 200), (80, 180))],
+    "shared": [((100, 300), (40, 100))],
+    "rollout-heavy": [((200, 500), (50, 150))],
+    "spatial": [((150, 300), (100, 300)), ((150, 350), (40, 100))],
+    "multi-node": [((80, 250), (40, 150))],
+}
 SKEWS = (0.0, 0.25, 0.5, 1.0)
 STALENESSES = (0, 1, 2, 4)
 
@@ -28,14 +36,10 @@ class Generator(Protocol):
         stale: whether members may be stale: the environment's rows and features are more then.
     """
 
-    @property
-    def members(self) -> int: ...
-    @property
-    def nodes(self) -> int: ...
-    @property
-    def iterations(self) -> int: ...
-    @property
-    def stale(self) -> bool: ...
+    members: int
+    nodes: int
+    iterations: int
+    stale: bool
 
     def group(self, seed: int) -> Group:
         """The group of a seed, the same every time."""
@@ -119,7 +123,7 @@ class RandomGroups:
         staleness = _draw_staleness(seed, len(pins), self._share)
         period_s = _period_s(times_s, pins, staleness)
         rollout_gb, training_gb = memory_gb(7)
-        rollout_switch, training_switch = switches(7)
+        switch, training_switch = switches(7)
         jobs = []
         for k, (rollout_s, training_s) in enumerate(times_s):
             actual = [Actual(mean_fraction=float(fraction), cv=skew) for fraction in fractions[k]]
@@ -129,11 +133,7 @@ class RandomGroups:
                 duration_s=self._rounds * period_s,
                 slo=float(slos[k] * period_s / alone_s(rollout_s, training_s, 0.0, staleness[k])),
                 rollout=Phase(
-                    nodes=len(pins[k]),
-                    worst_case_s=rollout_s,
-                    host_memory_gb=rollout_gb,
-                    actual=actual[0],
-                    switch=rollout_switch,
+                    nodes=len(pins[k]), worst_case_s=rollout_s, host_memory_gb=rollout_gb, actual=actual[0], switch=switch
                 ),
                 training=Training(worst_case_s=training_s, host_memory_gb=training_gb, actual=actual[1], switch=training_switch),
                 staleness=staleness[k],
@@ -144,29 +144,26 @@ class RandomGroups:
 
 def _draw_shape(shape: str, rng: np.random.Generator) -> tuple[tuple[tuple[int, ...], ...], list[tuple[float, float]]]:
     """Pins and worst cases of rollout and training, seconds, of each member."""
+    if shape == "multi-node":
+        pins = _draw_pins(rng)
+    elif shape == "shared":
+        pins = ((0,),) * int(rng.integers(2, 4))
+    else:
+        pins = _PINS[shape]
+    ranges = _SECONDS[shape]
+    return pins, [
+        (round(float(rng.uniform(*rollout)), 3), round(float(rng.uniform(*training)), 3))
+        for rollout, training in (ranges[min(k, len(ranges) - 1)] for k in range(len(pins)))
+    ]
 
-    def between(low: float, high: float) -> float:
-        return round(float(rng.uniform(low, high)), 3)
 
-    if shape == "temporal":
-        return ((0,), (0,)), [(between(100, 200), between(80, 180)) for _ in range(2)]
-    if shape == "shared":
-        n = int(rng.integers(2, 4))
-        return ((0,),) * n, [(between(100, 300), between(40, 100)) for _ in range(n)]
-    if shape == "rollout-heavy":
-        return ((0,), (1,), (2,)), [(between(200, 500), between(50, 150)) for _ in range(3)]
-    if shape == "spatial":
-        return ((0, 1), (0,), (1,)), [
-            (between(150, 300), between(100, 300)),
-            *((between(150, 350), between(40, 100)) for _ in range(2)),
-        ]
-    n = int(rng.integers(3, 5))
-    pins = [tuple(sorted(rng.choice(3, int(rng.integers(1, 4)), replace=False).tolist())) for _ in range(n)]
+def _draw_pins(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
+    """Pins of three or four members, each on one to three of three nodes, of which none is left over."""
+    pins = [tuple(sorted(rng.choice(3, int(rng.integers(1, 4)), replace=False).tolist())) for _ in range(int(rng.integers(3, 5)))]
     free = [node for node in range(3) if not any(node in own for own in pins)]
     pins[0] = tuple(sorted({*pins[0], *free}))
     known = list(dict.fromkeys(node for own in pins for node in own))
-    pins = [tuple(sorted(known.index(node) for node in own)) for own in pins]
-    return tuple(pins), [(between(80, 250), between(40, 150)) for _ in range(n)]
+    return tuple(tuple(sorted(known.index(node) for node in own)) for own in pins)
 
 
 def _draw_staleness(seed: int, members: int, share: float) -> list[int]:

@@ -8,7 +8,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.envs.dispatch.types import Group
 from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.replay.event import Watch, replay_events
-from rollmux_env.replay.run import PhaseRun, Run
+from rollmux_env.replay.run import Run
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.view import DispatchPolicy
@@ -29,28 +29,20 @@ def figures(group: Group, run: Run) -> dict[str, float]:
     Args:
         run: of `replay_group`, of jobs that stay until the horizon at least.
     """
-    ended: dict[tuple[str, str, int], PhaseRun] = {}  # a phase's last span
-    for phase in run.phases:
-        name = "training" if phase.phase == "training" else "rollout"
-        before = ended.get((phase.job_id, name, phase.iteration))
-        if before is None or before.end_s < phase.end_s:
-            ended[phase.job_id, name, phase.iteration] = phase
     work_s, over_slo = 0.0, []
     for job in group.jobs:
         rollout_s, training_s = job.rollout.worst_case_s, job.training_s(group.training_nodes) + job.sync_s
         if job.staleness:  # an iteration counts when its training is over, for as long as it takes alone
             rollout_s, training_s = 0.0, alone_s(rollout_s, training_s - job.sync_s, job.sync_s, job.staleness)
-        whole, last_s = 0, 0.0
-        for (job_id, name, _), phase in ended.items():
-            if job_id != job.id or phase.end_s > group.horizon_s:
-                continue
-            work_s += training_s if name == "training" else rollout_s
-            if name == "training" and phase.end_s + job.sync_s <= group.horizon_s:
-                whole, last_s = whole + 1, max(last_s, phase.end_s + job.sync_s)
+        whole = []
+        for (trains, _), end_s in _ends(run, job.id).items():
+            if end_s <= group.horizon_s:
+                work_s += training_s if trains else rollout_s
+                whole += [end_s + job.sync_s] if trains and end_s + job.sync_s <= group.horizon_s else []
         durations = Durations(job, group.seed)
-        while len(durations.rollout) < whole:
+        while len(durations.rollout) < len(whole):
             durations.extend()
-        over_slo.append(last_s / durations.solo_s(whole) / job.slo if whole else float("inf"))
+        over_slo.append(max(whole) / durations.solo_s(len(whole)) / job.slo if whole else float("inf"))
     usd, work_h = group.usd_per_hour * group.horizon_s / 3600, work_s / 3600
     return {
         "cost_usd": usd,
@@ -59,6 +51,16 @@ def figures(group: Group, run: Run) -> dict[str, float]:
         "slo_attainment": sum(value <= 1 + 1e-9 for value in over_slo) / len(over_slo),
         "worst_over_slo": max(over_slo),
     }
+
+
+def _ends(run: Run, job_id: str) -> dict[tuple[bool, int], float]:
+    """When the phases of a job ended, by whether it is a training, and iteration; of a rollout, the last of its spans."""
+    ends: dict[tuple[bool, int], float] = {}
+    for phase in run.phases:
+        if phase.job_id == job_id:
+            key = phase.phase == "training", phase.iteration
+            ends[key] = max(ends.get(key, 0.0), phase.end_s)
+    return ends
 
 
 class _PinnedPlacement:

@@ -17,7 +17,7 @@ class Interval(NamedTuple):
 
     Attributes:
         seconds: how long it was. horizon_s: of the whole episode.
-        work_s: T_solo seconds of the phases that ended (a training's with its sync); of a stale member, of the iterations whose
+        work_s: T_solo seconds of the phases that ended (a training's with its sync); where these overlap, of the iterations whose
             trainings did.
         behind_s: seconds that members fell further behind their SLOs, less what they caught up.
         reference_work_s: what the reference does in as many seconds of the same group on average; 0 without one.

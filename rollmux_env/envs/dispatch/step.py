@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from rollmux_env.envs.dispatch.actions import round_robin, write_mask
 from rollmux_env.envs.dispatch.dynamics import carry_out
-from rollmux_env.envs.dispatch.features import write_observation
+from rollmux_env.envs.dispatch.observation import write_observation
 from rollmux_env.envs.dispatch.types import Groups, TailParameters
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.feature_tables import Observations

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.dispatch.rows import GROUP, MEMBER
-from rollmux_env.kernel.tables import Records
+from rollmux_env.kernel.tables import Records, fields
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.network import refuse_network
@@ -73,36 +73,35 @@ class Group:
         return self.rollout_nodes * rollout.usd_per_node_hour + self.training_nodes * training.usd_per_node_hour
 
 
-def _record(whole: str, real: str) -> np.dtype[Any]:
-    return np.dtype([(name, np.int64) for name in whole.split()] + [(name, np.float64) for name in real.split()])
-
-
-# A member as the simulation runs it.
-#   until_s, stamp, next: when what comes next of its rollout, and which of what comes together is first
-#   training_until_s, training_stamp, training_switch_s: when its training ends, as above, and how long of it is the switch
-#   base_*_s: the phases' worst cases as placed   *_warm_s, *_cold_s: switches   *_is_cold: not yet started here
-#   rate, left_s, tail_s, went_s: of its rollout, as in `rollmux_env.kernel.dispatch.pace`
-#   began_s: of its rollout   start_s, switch_s: of the span in hand, and how long it only switches
+# A member as the simulation runs it. What there is of rollout and training, or of rollout, training and sync, is in this order.
+#   ends_s, stamps: when what comes next of each is over, and which of what comes together is first; the sync is the oldest one
+#   next: what comes next of its rollout   base_s: the phases' worst cases as placed   warm_s, cold_s: switches
+#   is_cold: not yet started here   rate, left_s, tail_s, went_s: of its rollout, as in `rollmux_env.kernel.dispatch.pace`
+#   began_s: of its rollout   start_s: of the spans in hand   switch_s: how long of these is the switch
 #   sampled, trained, iteration: rollouts, trainings, and iterations with their syncs that are over
 #   sampled_s, trained_s, solo_s: when those of its last iteration would have ended alone   ended_s: the last iteration's end
 #   behind_s: how far it was behind its SLO then
-PROGRESS = _record(
-    "stamp next training_stamp rollout_is_cold training_is_cold sampled trained iteration",
-    "until_s training_until_s training_switch_s base_rollout_s base_training_s rollout_warm_s rollout_cold_s training_warm_s "
-    "training_cold_s rate left_s tail_s went_s began_s start_s switch_s sampled_s trained_s solo_s ended_s behind_s",
+PROGRESS = np.dtype(
+    [
+        *fields("next sampled trained iteration"),
+        ("stamps", "i8", 3),
+        ("is_cold", "i8", 2),
+        ("ends_s", "f8", 3),
+        *((name, "f8", 2) for name in ("base_s", "warm_s", "cold_s", "start_s", "switch_s")),
+        *fields("", "rate left_s tail_s went_s began_s sampled_s trained_s solo_s ended_s behind_s"),
+    ]
 )
 
 # A group as the simulation runs it.
 #   over: 1 at the end of the episode, horizon_s   stamps, spans: counters   invalid: the last action was masked
 #   work_s, behind_s: T_solo seconds done, and lost against SLOs, in the interval since the last decision at since_s
 #   all_work_s, decisions, migrations: since the beginning
-CLOCK = _record(
-    "over stamps spans invalid decisions migrations",
-    "horizon_s usd_per_hour since_s work_s behind_s all_work_s",
+CLOCK = np.dtype(
+    fields("over stamps spans invalid decisions migrations", "horizon_s usd_per_hour since_s work_s behind_s all_work_s")
 )
 
 # A span of time in which a phase held the same share of the same nodes.
-SPAN = _record("member what iteration nodes", "start_s end_s switch_s share")
+SPAN = np.dtype(fields("member what iteration nodes", "start_s end_s switch_s share"))
 
 
 class Groups(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollmux_env.envs.base import label_lanes, pixels
 from rollmux_env.envs.dispatch.types import Groups
 from rollmux_env.kernel.dispatch.rows import ROLLOUT, TAIL, TRAINING, TRAINING_POOL
 
@@ -28,14 +29,14 @@ class Bar(NamedTuple):
 def bars_of(groups: Groups, e: int, since_s: float, share: float) -> list[Bar]:
     """The spans of a group that ended after a time that its history reaches back to, and what runs now."""
     now_s = float(groups.groups["now_s"][e])
-    spans = groups.history[e, : min(int(groups.clocks["spans"][e]), groups.history.shape[1])]
+    spans = groups.history[e, : min(int(groups.clocks["spans"][e]), len(groups.history[e]))]
     bars = [
         Bar(*(spans[name][i].item() for name in ("member", "what", "nodes", "start_s", "end_s", "share")))
         for i in range(len(spans))
     ]
     tails = int(groups.groups["tails"][e])
     for k, member in enumerate(groups.members[e, : groups.groups["n"][e]]):
-        nodes, start_s = int(member["nodes"]), float(groups.progress["start_s"][e, k])
+        nodes, start_s = int(member["nodes"]), float(groups.progress["start_s"][e, k, 0])
         if member["rolls"] == ROLLOUT:
             bars.append(Bar(k, ROLLOUT, nodes & ~tails, start_s, now_s, 1.0))
             bars.append(Bar(k, ROLLOUT, nodes & tails, start_s, now_s, 1 - share))
@@ -93,31 +94,25 @@ def text(groups: Groups, e: int, share: float) -> str:
 
 def picture(groups: Groups, e: int, share: float, size: tuple[int, int] = (960, 400)) -> NDArray[np.uint8]:
     """A group as (H, W, 3) pixels: a lane a node, a colour a job; a tail is as high as its share of the node."""
-    from matplotlib import colormaps
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure((size[0] / 100, size[1] / 100), dpi=100, layout="constrained")
-    canvas: Any = FigureCanvasAgg(figure)
-    axis = figure.subplots()
-    axis.set_title(title_of(groups, e), fontsize=9)
     since_s, until_s = window_of(groups, e)
-    lanes = _lanes(groups, e)
-    colours = colormaps["tab10"]
-    bars = bars_of(groups, e, since_s, share)
-    for y, (_, bit) in enumerate(lanes):
-        axis.barh(y, until_s - since_s, 0.8, since_s, color=_BUBBLE)
-        for bar in bars:
-            if bar.nodes & bit:
+    lanes, bars = _lanes(groups, e), bars_of(groups, e, since_s, share)
+
+    def draw(figure: Any) -> None:
+        from matplotlib import colormaps
+
+        axis, colours = figure.subplots(), colormaps["tab10"]
+        axis.set_title(title_of(groups, e), fontsize=9)
+        for y, (_, bit) in enumerate(lanes):
+            axis.barh(y, until_s - since_s, 0.8, since_s, color=_BUBBLE)
+            for bar in (bar for bar in bars if bar.nodes & bit):
                 start_s = max(bar.start_s, since_s)
                 middle = y + 0.4 - 0.4 * bar.share if bar.what == TAIL else y - 0.4 + 0.4 * bar.share
                 axis.barh(middle, bar.end_s - start_s, 0.8 * bar.share, start_s, color=colours(bar.member % 10), edgecolor="white")
-    axis.set_yticks(range(len(lanes)), [name for name, _ in lanes], fontsize=8)
-    axis.set_ylim(len(lanes) - 0.5, -0.5)
-    axis.set_xlim(since_s, until_s)
-    axis.set_xlabel("seconds", fontsize=8)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[:, :, :3].copy()
+        label_lanes(axis, [name for name, _ in lanes])
+        axis.set_xlim(since_s, until_s)
+        axis.set_xlabel("seconds", fontsize=8)
+
+    return pixels(draw, size)
 
 
 def _name(member: int) -> str:

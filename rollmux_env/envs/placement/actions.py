@@ -32,7 +32,7 @@ def _write(choice: Records, job: int, row: Records, usable: bool) -> None:
     choice.of_shape[0] = row.of_shape
     choice.group[0] = row.group
     choice.new_nodes[0] = row.new_nodes
-    for k in range(row.nodes.shape[0]):
+    for k in range(len(row.nodes)):
         choice.nodes[0, k] = row.nodes[k]
     choice.usd = row.usd
     choice.period_s = row.period_s
@@ -43,6 +43,18 @@ def _write(choice: Records, job: int, row: Records, usable: bool) -> None:
 @compiled(arrays=False)
 def _fits(row: Records, shield: bool) -> bool:
     return bool(row.reason == FEASIBLE or (row.reason == SLO and not shield))
+
+
+@compiled(arrays=False)
+def _count(rows: Records, n: int, shield: bool) -> tuple[int, int]:
+    """How many rows are usable, and how many others can be shown."""
+    usable = rest = 0
+    for k in range(n):
+        if _fits(rows[k], shield):
+            usable += 1
+        elif rows[k].reason != TAKEN and rows[k].new_nodes != ANY_NODES:
+            rest += 1
+    return usable, rest
 
 
 @compiled(arrays=False)
@@ -78,22 +90,14 @@ def write_places(streams: Streams, s: int, rules: Rules, rows: Records, choices:
 def _write_places(view: View, c: Records, shield: bool, rows: Records, choices: Records) -> None:
     job = c.admitted
     n = enumerate_candidates(view, job, False, False, rows)
-    if n > rows.shape[0]:
+    if n > len(rows):
         rows = np.empty(n, rows.dtype)
         enumerate_candidates(view, job, False, False, rows)
-    room = choices.shape[0] - 1
-    own = n - 1 - view.jobs[job].more_shapes  # a new group, in the job's own shape
+    room = len(choices) - 1
+    own = n - 1 - view.jobs[job].more_shapes  # a new group, for the job as it is written
     _write(choices[0], job, rows[own], rows[own].reason == FEASIBLE)
     rows[own].reason = TAKEN
-    usable = 0
-    rest = 0
-    for k in range(n):
-        if rows[k].reason == TAKEN:
-            continue
-        if _fits(rows[k], shield):
-            usable += 1
-        elif rows[k].new_nodes != ANY_NODES:
-            rest += 1
+    usable, rest = _count(rows, n, shield)
     dearest = np.inf  # what a usable row may cost, and how many may cost as much
     ties = usable
     if usable > room:
@@ -102,19 +106,17 @@ def _write_places(view: View, c: Records, shield: bool, rows: Records, choices: 
     at = 1
     for k in range(n):
         row = rows[k]
-        if row.reason == TAKEN:
-            continue
-        fits = _fits(row, shield)
-        if fits and row.usd < dearest:
-            _write(choices[at], job, row, True)
-            at += 1
-        elif fits and row.usd == dearest and ties > 0:
+        fits, shown = _fits(row, shield), False
+        if fits and row.usd == dearest:
+            shown = ties > 0
             ties -= 1
-            _write(choices[at], job, row, True)
-            at += 1
-        elif not fits and rest > 0 and row.new_nodes != ANY_NODES:
+        elif fits:
+            shown = row.usd < dearest
+        elif row.reason != TAKEN and row.new_nodes != ANY_NODES:
+            shown = rest > 0
             rest -= 1
-            _write(choices[at], job, row, False)
+        if shown:
+            _write(choices[at], job, row, fits)
             at += 1
     c.choices = at
     c.overflow = 1 if usable > room else 0

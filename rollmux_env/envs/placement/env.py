@@ -6,32 +6,29 @@ import math
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from rollmux_env.cluster.demand import limits_of
 from rollmux_env.cluster.plan import Move, Place, Plan
 from rollmux_env.cluster.regroupings import placements
-from rollmux_env.envs.base import BaseVectorEnv, Info, StepResult
+from rollmux_env.envs.base import BaseEnv, BaseVectorEnv, Info
 from rollmux_env.envs.placement.actions import choice_table
 from rollmux_env.envs.placement.generator import Workload
-from rollmux_env.envs.placement.observation import candidate_names, observation_space, observation_table
+from rollmux_env.envs.placement.observation import feature_names
 from rollmux_env.envs.placement.reward import Dollars, Interval, Reward
 from rollmux_env.envs.placement.step import SKIP, step_all
-from rollmux_env.envs.placement.stream import Generator, Stream, StreamShapes, alone_s
-from rollmux_env.envs.placement.types import ADMIT, OVER, Rules, Streams, begin, stream_table
+from rollmux_env.envs.placement.stream import Generator, load, solo_usd, streams_for
+from rollmux_env.envs.placement.types import ADMIT, OVER, Rules, Streams, begin
 from rollmux_env.envs.placement.viewer import Window, frame_of, picture, text
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.feature_tables import make_workspace
 from rollmux_env.kernel.neighbourhood.table import make_scratch
-from rollmux_env.kernel.tables import LIMITS, NOWHERE, Records
+from rollmux_env.kernel.tables import Records
 from rollmux_env.replay.run import in_order_of_arrival
 
 
 class PlacementVectorEnv(BaseVectorEnv):
     """`RollMux/Placement-v0`, natively vectorised. `PlacementEnv` describes the environment; it is one of these with one stream.
-
-    What differs from it: everything has a leading axis of `num_envs`, and autoreset is as `BaseVectorEnv` says.
 
     Args:
         num_envs: streams side by side.
@@ -39,7 +36,7 @@ class PlacementVectorEnv(BaseVectorEnv):
         others: see `PlacementEnv`.
     """
 
-    metadata = {"render_modes": ["human", "rgb_array", "ansi"], "render_fps": 4, "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    metadata: dict[str, Any] = {**BaseVectorEnv.metadata, "render_modes": ["human", "rgb_array", "ansi"]}  # noqa: RUF012
 
     def __init__(
         self,
@@ -53,31 +50,26 @@ class PlacementVectorEnv(BaseVectorEnv):
         render_mode: str | None = None,
         autoreset: bool = True,
     ) -> None:
-        if num_envs < 1:
-            raise InputError(f"num_envs: must be at least 1, not {num_envs}")
         if candidates < 2:
             raise InputError(f"candidates: must be at least 2, not {candidates}")
         made: Generator = Workload(generator) if isinstance(generator, str) else generator
-        names = candidate_names(moves, made.shapes > 0)
-        observations = observation_table(num_envs, candidates, names)
-        super().__init__(num_envs, observations, observation_space(candidates, names), render_mode, autoreset)
+        names = feature_names(moves, made.shapes > 0)
+        super().__init__(num_envs, candidates, names, Dollars() if reward is None else reward, render_mode, autoreset)
         self.generator = made
-        self.reward: Reward = Dollars() if reward is None else reward
-        cluster = self.generator.cluster
+        cluster = made.cluster
         self._limits = limits_of(cluster)
         decay = -math.log(self.reward.gamma_per_hour)
         prune = self.reward.reference != "rollmux,prune=false"
         self._rules = Rules(self._limits, moves, cluster.migration_s, shield, known_stays, decay, prune)
-        sizes = len(self._limits.pools), made.jobs, cluster.max_group_size, made.nodes, made.steps, made.shapes
-        self._streams = stream_table(num_envs, *sizes)
-        self._reference = stream_table(num_envs if self.reward.reference else 0, *sizes)
+        self._streams = streams_for(made, num_envs)
+        self._reference = streams_for(made, num_envs if self.reward.reference else 0)
         self._choices = choice_table(self._streams, candidates)
         jobs, groups = self._streams.jobs[0], self._streams.groups[0]
         self._workspace = make_workspace(jobs, groups)
         self._scratch = make_scratch(jobs, groups, candidates - 1) if moves else None
         self._solo_usd = np.ones(num_envs)
         clock = self._streams.clock
-        self._interval = Interval(
+        self._passed = Interval(
             usd=clock["spent_usd"],
             solo_usd=self._solo_usd,
             reference_usd=self._reference.clock["spent_usd"] if self.reward.reference else np.zeros(num_envs),
@@ -106,17 +98,16 @@ class PlacementVectorEnv(BaseVectorEnv):
         """
         return self._choices
 
-    def step(self, actions: NDArray[np.int64]) -> StepResult:
-        """Carry out one decision in every stream and bring it to the next."""
-        self._advance(np.asarray(actions, dtype=np.int64))
-        rewards = np.asarray(self.reward(self._interval), dtype=np.float64)
-        over = self._streams.clock["asks"] == OVER
+    def _interval(self) -> Interval:
+        return self._passed
+
+    def _over(self) -> NDArray[np.bool_]:
+        over: NDArray[np.bool_] = self._streams.clock["asks"] == OVER
+        return over
+
+    def _decided(self, interval: Interval) -> Info:
         gamma = self.reward.gamma_per_hour
-        info = {
-            "invalid_action": self._interval.invalid == 1,
-            "discount": np.ones(self.num_envs) if gamma == 1 else gamma**self._interval.hours,
-        }
-        return self._finish_step(rewards, over, info)
+        return {**super()._decided(interval), "discount": np.ones(self.num_envs) if gamma == 1 else gamma**interval.hours}
 
     def plan_of(self, s: int, action: int) -> Plan:
         """What an action of stream `s` means, as a policy would say it; job ids are those of `generator.scenario`.
@@ -134,16 +125,17 @@ class PlacementVectorEnv(BaseVectorEnv):
 
     def render(self) -> Any:
         """One frame a stream: an (H, W, 3) array (`rgb_array`), a text (`ansi`); `human` shows the first stream in a window."""
-        if self.render_mode is None:
-            raise InputError("render: the environment was made without a render_mode")
-        frames = [frame_of(self._streams, s, self._limits) for s in range(self.num_envs)]
-        if self.render_mode == "ansi":
-            return tuple(text(frame) for frame in frames)
-        if self.render_mode == "rgb_array":
-            return tuple(picture(frame) for frame in frames)
+        if self.render_mode != "human":
+            return super().render()
         if self._window is None:
             self._window = Window()
-        return self._window.show(frames[0])
+        return self._window.show(self._picture(0))
+
+    def _text(self, s: int) -> str:
+        return text(frame_of(self._streams, s, self._limits))
+
+    def _picture(self, s: int) -> NDArray[np.uint8]:
+        return picture(frame_of(self._streams, s, self._limits))
 
     def close_extras(self) -> None:
         """Close the window."""
@@ -153,10 +145,9 @@ class PlacementVectorEnv(BaseVectorEnv):
 
     def _start(self, s: int, seed: int) -> None:
         stream = self.generator.stream(seed)
-        self._solo_usd[s] = stream.solo_usd(self._limits) or 1.0
-        _load(self._streams, s, stream)
-        if self.reward.reference:
-            _load(self._reference, s, stream)
+        self._solo_usd[s] = solo_usd(stream, self._limits) or 1.0
+        for streams in (self._streams, *([self._reference] if self.reward.reference else [])):
+            begin(streams, s, load(streams, s, stream))
 
     def _ask(self, which: NDArray[np.int64]) -> None:
         actions = np.full(self.num_envs, SKIP)
@@ -187,38 +178,92 @@ class PlacementVectorEnv(BaseVectorEnv):
         }
 
 
-def _load(streams: Streams, s: int, stream: Stream) -> None:
-    """Write a stream's jobs into row `s`."""
-    n = len(stream.arrival_s)
-    jobs = streams.jobs[s, :n]
-    for name, column in stream._asdict().items():
-        if name == "slo":
-            jobs["solo_s"] = jobs["alone_s"] = stream.solo_s
-            for limit in LIMITS:
-                jobs[limit] = column * stream.solo_s
-        elif name.startswith("rescale_"):
-            jobs[name][:, : column.shape[1]] = column
-        elif name != "shapes":
-            jobs[name] = column
-    jobs["of_shape"] = jobs["more_shapes"] = 0
-    jobs["first_shape"] = np.arange(n)
-    if stream.shapes is not None:
-        _load_shapes(streams.jobs[s], stream.shapes, streams.order.shape[1])
-    begin(streams, s, n)
+class PlacementEnv(BaseEnv):
+    """## Description
 
+    Jobs of RL post-training arrive at two pools of GPU nodes, one for rollouts and one for training, and leave again. A
+    co-execution group multiplexes its members on shared nodes in strict round robin: packing jobs that wait for each other's pool
+    saves nodes, and packing too tightly breaks SLOs. Which placement is cheap depends on who comes and who leaves next. One episode
+    is one stream of jobs; docs/guides/environments.md says what every number means.
 
-def _load_shapes(table: Records, shapes: StreamShapes, first: int) -> None:
-    """Write the shapes of jobs behind them, from row `first` on."""
-    rows = np.arange(first, first + len(shapes.job))
-    table[rows] = table[shapes.job]
-    for name, column in shapes._asdict().items():
-        if name.startswith("rescale_"):
-            table[name][rows, : column.shape[1]] = column
-        elif name != "job":
-            table[name][rows] = column
-    phases = (table[name][rows] for name in ("rollout_s", "training_s", "sync_s", "staleness"))
-    table["alone_s"][rows] = alone_s(*phases)
-    table["group"][rows] = NOWHERE
-    own, starts, counts = np.unique(shapes.job, return_index=True, return_counts=True)
-    table["more_shapes"][own], table["more_shapes"][rows] = counts - 1, -1
-    table["first_shape"][own], table["first_shape"][rows] = first + starts, np.repeat(first + starts, counts)
+    A decision is *admit*: the first job of the queue wants a place; or, with `moves=True`, *consolidate*: jobs have left or one
+    has been placed, and running jobs may be moved, one row after the other, until the agent stops. A job that has no place because
+    of `max_nodes` waits: nothing is asked until it has one.
+
+    ## Action Space
+
+    `Discrete(candidates)`, 32 by default: a row of the candidate table.
+
+    | Action | admit | consolidate |
+    |---|---|---|
+    | 0 | `isolated`: a new group of the job's own nodes | `stop`: no more moves now |
+    | 1 ... | ways to join a group, in Algorithm 1's order | moves, exchanges and mergers of running jobs, the greatest gain first |
+
+    Algorithm 1's order: oldest group, fewest new nodes, lowest node numbers; it is not the cheapest first, so an agent that wants
+    the cheapest place reads the rows' prices. `action_masks()`, also `observation["mask"]`, tells
+    which choices may be made: it is the planner's own test of SLOs, host memory, `max_nodes` and group size, and for moves the rule
+    that a moved job must still be able to meet its SLO. Where there are more choices than rows the cheapest places
+    and the moves of the greatest gain are kept, action 0 always, and `info["truncated"]` is True. Rows that may not be chosen are
+    shown where there is room when a job is admitted. A masked action does no harm: action 0 is done instead (or, where that is
+    masked too, the cheapest feasible one),
+    `info["invalid_action"]` is True, and the reward takes a penalty off. With `shield=False` choices that break an SLO are unmasked
+    too; jobs that leave with their SLO broken are then penalised.
+
+    ## Observation Space
+
+    A `Dict` of float32 boxes within [-1, 1]; `rollmux_env.kernel.features` names and defines every column.
+
+    | Key | Shape | What |
+    |---|---|---|
+    | `job` | (10,) | who wants a place: phases, T_solo, SLO, nodes, memory, stay; zeros when consolidating |
+    | `candidates` | (candidates, 19) | each row: price, new nodes, loads, memory, members, how long they stay |
+    | | with moves (candidates, 41) | and dollars and work at 1, 4 and 24 h; who moves, from where, what that gains and costs |
+    | `cluster` | (11,) | kind of decision, jobs running and waiting, nodes, $/h against Solo-D, loads, age, time |
+    | `mask` | (candidates,), int8 | 1 where a choice may be made |
+
+    With `known_stays=False` the columns that tell when jobs leave (`stay`, `longest`, `shortest`, `outlives`, `remaining`) are
+    zero: a real scheduler does not know them. Nothing tells about jobs that have not arrived.
+
+    ## Rewards
+
+    `rollmux_env.envs.placement.reward.Dollars()`: minus the dollars spent until the next decision, in units of what the whole
+    stream costs under Solo-D, not discounted. So the return of an episode is minus its cost over Solo-D's: -1 for `solo`. A masked
+    action, and a job that leaves with its SLO broken, cost 1 / (jobs of the stream) each. `Dollars(reference="rollmux")` adds what
+    Algorithm 1 spends on the same stream in the same time: the return is the saving over it. `Dollars(gamma_per_hour=0.99)`
+    discounts by the hour; `info["discount"]` is the factor over the interval.
+
+    ## Starting State
+
+    The empty cluster at the first arrival. `reset(seed=...)` seeds the draws of streams; `reset(options={"stream_seed": 7})` asks
+    for the stream that `generator.scenario(7)` is. Seeds below 65536 are never drawn, so they are free for evaluation.
+
+    ## Episode End
+
+    Terminates when all jobs have left; the last reward holds the dollars until then. Never truncates. `info` then has `cost_usd`,
+    `solo_usd`, `cost_over_solo`, `work_h`, `slo_attainment`, admissions by strategy and `migrations`.
+
+    ## Arguments
+
+    | Argument | Default | What |
+    |---|---|---|
+    | `generator` | `"production"` | where streams come from: a name for `Workload`, or a `Generator` (`.stream`) |
+    | `reward` | `Dollars()` | a `rollmux_env.envs.placement.reward.Reward` |
+    | `moves` | `False` | whether running jobs may be moved |
+    | `known_stays` | `True` | whether it is observed how long jobs stay |
+    | `shield` | `True` | whether choices that break an SLO are masked |
+    | `candidates` | `32` | rows of the table |
+    | `render_mode` | `None` | `human`, `rgb_array` or `ansi` |
+
+    ```python
+    import gymnasium, rollmux_env.envs
+
+    env = gymnasium.make("RollMux/Placement-v0", generator="mixed", moves=True)
+    ```
+
+    ## Version History
+
+    * v0: initial version.
+    """
+
+    vector_class = PlacementVectorEnv
+    metadata: dict[str, Any] = {**BaseEnv.metadata, "render_modes": ["human", "rgb_array", "ansi"]}  # noqa: RUF012

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rollmux_env.cluster.demand import demand_of
-from rollmux_env.envs.placement.stream import Stream, most_steps, stream_of
+from rollmux_env.envs.placement.stream import stream_of
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.tables import Floats, Ints
+from rollmux_env.kernel.tables import LIMITS, UNUSED, Floats, Records, job_table
 from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
@@ -27,6 +26,8 @@ from rollmux_env.workloads.profiles import JOBS, NAMES, draw_profile, draw_times
 from rollmux_env.workloads.profiles import OPTIONS as PROFILE_OPTIONS
 from rollmux_env.workloads.shapes import most_shapes
 
+_ASKED = ("rollout_s", "training_s", "rollout_gb", "training_gb", "rollout_nodes", "training_nodes")
+
 
 class Fixed:
     """Streams that are given: one scenario, or several of one cluster, of which the seed draws one.
@@ -39,15 +40,14 @@ class Fixed:
         if not scenarios or any(scenario.cluster != scenarios[0].cluster for scenario in scenarios):
             raise InputError("generator: needs at least one scenario, all of one cluster")
         self.cluster = scenarios[0].cluster
-        jobs = [job for scenario in scenarios for job in scenario.jobs]
-        self.jobs = max(len(scenario.jobs) for scenario in scenarios)
-        self.nodes = max(demand_of(job, self.cluster, shape).rollout_nodes for job in jobs for shape in range(1 + len(job.shapes)))
-        self.steps = most_steps(jobs, self.cluster)
-        self.shapes = max(sum(1 + len(job.shapes) for job in scenario.jobs if job.shapes) for scenario in scenarios)
         self._scenarios = scenarios
-        self._streams = [stream_of(scenario, self.steps) for scenario in scenarios]
+        self._streams = [stream_of(scenario) for scenario in scenarios]
+        self.jobs = max(len(scenario.jobs) for scenario in scenarios)
+        self.nodes = max(int(stream["rollout_nodes"].max()) for stream in self._streams)
+        self.steps = max(int((stream["rescale_nodes"] < UNUSED).sum(axis=1).max()) for stream in self._streams)
+        self.shapes = max(len(stream) - len(scenario.jobs) for stream, scenario in zip(self._streams, scenarios, strict=True))
 
-    def stream(self, seed: int) -> Stream:
+    def stream(self, seed: int) -> Records:
         """The stream of number `seed` modulo how many there are."""
         return self._streams[seed % len(self._streams)]
 
@@ -84,52 +84,33 @@ class Workload:
         self.nodes = (4 if self._options.shapes else 2) if name == "production" else 1
         self.shapes = most_shapes(self._options) * self.jobs
 
-    def stream(self, seed: int) -> Stream:
+    def stream(self, seed: int) -> Records:
         """The stream of a seed: the draws of `scenario`, without its models."""
         options = replace(self._options, seed=seed)
         if self.shapes or options.asynchronous:
-            return stream_of(self.scenario(seed), self.steps)
-        gb: Floats
-        nodes: Ints
+            return stream_of(self.scenario(seed))
         if self.name == "production":
             jobs = draw_production(options)
-            times = jobs.arrivals_s, jobs.stays_s
+            arrivals_s, stays_s, slos = jobs.arrivals_s, jobs.stays_s, jobs.slos
             rows, types = _types(options.semantics == "paper")
-            columns = types[[rows[kind] for kind in jobs.kinds]]
-            rollout_s, training_s = columns[:, 0].copy(), columns[:, 1].copy()
-            gb, nodes = columns[:, 2:4], columns[:, 4:6].astype(np.int64)
-            slos = jobs.slos
+            asked = types[[rows[kind] for kind in jobs.kinds]].T
         else:
-            times = draw_times(options)
-            cells = draw_profile(self.name, options, len(times[0]))
-            rollout_s, training_s, slos = np.array(cells.rollouts_s), np.array(cells.trainings_s), cells.slos
-            gb, nodes = np.tile(memory_gb(7), (len(slos), 1)), np.ones((len(slos), 2), dtype=np.int64)
-        n = len(slos)
-        stay_s = np.array(times[1])
-        solo_s = rollout_s + training_s
-        fixed = options.stays == "fixed"
-        forever = np.full(n, np.inf)
-        return Stream(
-            arrival_s=np.array(times[0]),
-            rollout_s=rollout_s,
-            training_s=training_s,
-            sync_s=np.zeros(n),
-            staleness=np.zeros(n),
-            duration_s=stay_s if fixed else forever,
-            iterations=forever if fixed else np.maximum(1.0, np.rint(stay_s / solo_s)),
-            slo=np.array(slos),
-            rollout_gb=gb[:, 0],
-            training_gb=gb[:, 1],
-            rollout_device_gb=np.zeros(len(slos)),
-            training_device_gb=np.zeros(len(slos)),
-            rollout_pool=np.zeros(n, dtype=np.int64),
-            training_pool=np.ones(n, dtype=np.int64),
-            rollout_nodes=nodes[:, 0],
-            training_nodes=nodes[:, 1],
-            rescale_nodes=np.zeros((n, 0), dtype=np.int64),
-            rescale_s=np.zeros((n, 0)),
-            movable=np.ones(n, dtype=np.int64),
-        )
+            arrivals_s, stays_s = draw_times(options)
+            cells = draw_profile(self.name, options, len(arrivals_s))
+            slos = cells.slos
+            asked = np.array([cells.rollouts_s, cells.trainings_s, *(np.full(len(slos), one) for one in (*memory_gb(7), 1, 1))])
+        stream, stay_s = job_table(len(slos), self.nodes, self.steps), np.array(stays_s)
+        for name, column in zip(_ASKED, asked, strict=True):
+            stream[name] = column
+        stream["solo_s"] = stream["alone_s"] = stream["rollout_s"] + stream["training_s"]
+        for name in LIMITS:
+            stream[name] = np.array(slos) * stream["solo_s"]
+        stream["arrival_s"], stream["training_pool"], stream["first_shape"] = arrivals_s, 1, np.arange(len(slos))
+        if options.stays == "fixed":
+            stream["duration_s"] = stay_s
+        else:
+            stream["iterations"] = np.maximum(1.0, np.rint(stay_s / stream["solo_s"]))
+        return stream
 
     def scenario(self, seed: int) -> Scenario:
         """The stream that `rollmux workload NAME --seed SEED` writes."""
@@ -155,9 +136,9 @@ class Toy:
         pool = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
         self.cluster = Cluster(rollout=pool, training=pool, max_group_size=2)
 
-    def stream(self, seed: int) -> Stream:
+    def stream(self, seed: int) -> Records:
         """The stream of a seed, which draws how long an iteration of each round's jobs is."""
-        return stream_of(self.scenario(seed), self.steps)
+        return stream_of(self.scenario(seed))
 
     def scenario(self, seed: int) -> Scenario:
         """The same stream as a scenario."""

@@ -1,11 +1,10 @@
-"""The observation of a decision, as a Gymnasium space."""
+"""What a learner sees of a decision: the names of its columns, and their numbers, written by compiled code."""
 
 from __future__ import annotations
 
-from gymnasium import spaces
-
-from rollmux_env.envs.observations import Widths, space_of, table_of
-from rollmux_env.kernel.feature_tables import Observations
+from rollmux_env.envs.placement.types import ADMIT, CONSOLIDATE, Rules, Streams, view_of
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.feature_tables import Names, Observations, Workspace, begin_group, begin_values, place_values
 from rollmux_env.kernel.features import (
     CANDIDATE_FEATURES,
     CLUSTER_FEATURES,
@@ -13,7 +12,20 @@ from rollmux_env.kernel.features import (
     MOVE_FEATURES,
     PLACE_FEATURES,
     SHAPE_FEATURES,
+    Out,
+    candidate_features,
+    cluster_features,
+    job_features,
+    move_features,
+    shape_features,
+    shared_features,
 )
+from rollmux_env.kernel.membership import shape_row
+from rollmux_env.kernel.neighbourhood.table import Scratch
+from rollmux_env.kernel.tables import Records, View
+from rollmux_env.kernel.valuation import present_rates, work_price
+
+_PLACES, _CANDIDATES, _ROWS = len(PLACE_FEATURES), len(CANDIDATE_FEATURES), len(CANDIDATE_FEATURES + MOVE_FEATURES)
 
 
 def candidate_names(moves: bool, shapes: bool = False) -> tuple[str, ...]:
@@ -21,15 +33,76 @@ def candidate_names(moves: bool, shapes: bool = False) -> tuple[str, ...]:
     return (CANDIDATE_FEATURES + MOVE_FEATURES if moves else PLACE_FEATURES) + (SHAPE_FEATURES if shapes else ())
 
 
-def observation_space(candidates: int, names: tuple[str, ...]) -> spaces.Dict:
-    """The space of one stream's observations, with these features of candidates."""
-    return space_of(_widths(candidates, names))
+def feature_names(moves: bool, shapes: bool) -> Names:
+    """Names of all features; as `candidate_names`."""
+    return Names(JOB_FEATURES, candidate_names(moves, shapes), CLUSTER_FEATURES)
 
 
-def observation_table(streams: int, candidates: int, names: tuple[str, ...]) -> Observations:
-    """Arrays for the observations of E streams, which the kernel writes."""
-    return table_of(streams, _widths(candidates, names))
+@compiled(arrays=False)
+def _observe_places(
+    streams: Streams, s: int, rules: Rules, choices: Records, workspace: Workspace, scratch: Scratch | None, out: Observations
+) -> None:
+    """Write the observation of a waiting job and its places."""
+    c = streams.clock[s]
+    view = view_of(streams, s, rules.limits)
+    job, known = c.admitted, rules.known_stays
+    asks, place, shared = view.jobs[job], workspace.valuation.place[0], workspace.shared[0]
+    stay_s = min(asks.duration_s, asks.iterations * asks.solo_s) if known else 0.0
+    job_features(asks, view.limits, stay_s, out.job[s])
+    if scratch is not None:
+        begin_values(view, known, job, workspace)
+    for k in range(c.choices):
+        choice = choices[k]
+        group = choice.group[0]
+        row = out.candidates[s, k]
+        shaped = shape_row(asks, job, choice.of_shape[0])
+        new = k == 0 or choices[k - 1].group[0] != group
+        if new or choices[k - 1].of_shape[0] != choice.of_shape[0]:
+            shared_features(view, known, stay_s, shaped, group, shared)
+        if new and scratch is not None:
+            begin_group(view, group, workspace)
+        place.group, place.new_nodes, place.usd, place.period_s = group, choice.new_nodes[0], choice.usd, choice.period_s
+        for v in range(place.nodes.shape[0]):
+            place.nodes[v] = choice.nodes[0, v]
+        if scratch is not None:
+            place_values(view, shaped, place, workspace, row)
+            for v in range(_CANDIDATES, row.shape[0]):
+                row[v] = 0.0
+        candidate_features(view, shaped, place, shared, row)
+        of_shape = _PLACES if scratch is None else _ROWS
+        if row.shape[0] > of_shape:
+            shape_features(view, shaped, row, of_shape)
 
 
-def _widths(candidates: int, names: tuple[str, ...]) -> Widths:
-    return Widths(candidates, len(JOB_FEATURES), len(names), len(CLUSTER_FEATURES))
+@compiled(arrays=False)
+def _observe_moves(view: View, known_stays: bool, choices: Records, count: int, out: Out) -> None:
+    """Write the observation of the moves of running jobs."""
+    rates = present_rates(view)
+    unit_usd = rates[1] / max(rates[3], 1)
+    for k in range(count):
+        move_features(view, known_stays, unit_usd, work_price(rates), choices[k], out[k])
+
+
+@compiled(arrays=False)
+def observe(
+    streams: Streams, s: int, rules: Rules, choices: Records, workspace: Workspace, scratch: Scratch | None, out: Observations
+) -> None:
+    """Write what a learner sees."""
+    c = streams.clock[s]
+    view = view_of(streams, s, rules.limits)
+    count = c.choices
+    cluster_features(view, view.jobs[0].arrival_s, c.asks == CONSOLIDATE, out.cluster[s])
+    for k in range(count):
+        out.mask[s, k] = choices[k].allowed
+    for v in range(out.job.shape[1]):
+        out.job[s, v] = 0.0
+    if c.asks == ADMIT:
+        _observe_places(streams, s, rules, choices, workspace, scratch, out)
+    elif scratch is not None and count > 0:
+        _observe_moves(view, rules.known_stays, choices, count, out.candidates[s])
+    for k in range(count, out.mask.shape[1]):
+        out.mask[s, k] = 0
+        for v in range(out.candidates.shape[2]):
+            out.candidates[s, k, v] = 0.0
+    if count == 0:
+        out.mask[s, 0] = 1  # nothing is decided any more; a masked draw still needs something to draw

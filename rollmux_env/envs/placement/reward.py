@@ -1,4 +1,4 @@
-"""Rewards: what an interval between two decisions is worth. An environment is given one; any callable of this shape will do."""
+"""Rewards: what an interval between two decisions is worth. An environment is given one; any callable like it will do."""
 
 from __future__ import annotations
 

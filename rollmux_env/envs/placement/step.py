@@ -6,28 +6,14 @@ import numpy as np
 
 from rollmux_env.envs.placement.actions import write_moves, write_places
 from rollmux_env.envs.placement.dynamics import admit, defer, look_for_moves, move, next_question, pass_time
+from rollmux_env.envs.placement.observation import observe
 from rollmux_env.envs.placement.types import ADMIT, CONSOLIDATE, LATER, OVER, Rules, Streams, begin_interval, view_of
 from rollmux_env.kernel.candidates import enumerate_candidates
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.feature_tables import Observations, Workspace, begin_group, begin_values, place_values
-from rollmux_env.kernel.features import (
-    CANDIDATE_FEATURES,
-    MOVE_FEATURES,
-    PLACE_FEATURES,
-    Out,
-    candidate_features,
-    cluster_features,
-    job_features,
-    move_features,
-    shape_features,
-    shared_features,
-)
-from rollmux_env.kernel.membership import shape_row
+from rollmux_env.kernel.feature_tables import Observations, Workspace
 from rollmux_env.kernel.neighbourhood.table import Scratch
-from rollmux_env.kernel.tables import Ints, Records, View
-from rollmux_env.kernel.valuation import present_rates, work_price
+from rollmux_env.kernel.tables import Ints, Records
 
-_PLACES, _CANDIDATES, _ROWS = len(PLACE_FEATURES), len(CANDIDATE_FEATURES), len(CANDIDATE_FEATURES + MOVE_FEATURES)
 SKIP = np.iinfo(np.int64).min  # in place of an action
 
 
@@ -59,7 +45,7 @@ def _answer(streams: Streams, s: int, rules: Rules, choices: Records, action: in
     for k in range(choice.n_moves):
         job = choice.job[k]
         there = 0
-        while there < choice.nodes.shape[1] and choice.nodes[k, there] >= 0:
+        while there < len(choice.nodes[k]) and choice.nodes[k, there] >= 0:
             streams.jobs[s, job].pins[there] = choice.nodes[k, there]
             there += 1
         if c.asks == ADMIT:
@@ -68,76 +54,6 @@ def _answer(streams: Streams, s: int, rules: Rules, choices: Records, action: in
             move(streams, s, job, choice.of_shape[k], choice.group[k], there, choice.new_nodes[k], rules.migration_s)
     if c.asks == ADMIT and rules.moves:
         look_for_moves(streams, s)
-
-
-@compiled(arrays=False)
-def _observe_places(
-    streams: Streams, s: int, rules: Rules, choices: Records, workspace: Workspace, scratch: Scratch | None, out: Observations
-) -> None:
-    """Write the observation of a waiting job and its places."""
-    c = streams.clock[s]
-    view = view_of(streams, s, rules.limits)
-    job, known = c.admitted, rules.known_stays
-    asks, place, shared = view.jobs[job], workspace.valuation.place[0], workspace.shared[0]
-    stay_s = min(asks.duration_s, asks.iterations * asks.solo_s) if known else 0.0
-    job_features(asks, view.limits, stay_s, out.job[s])
-    if scratch is not None:
-        begin_values(view, known, job, workspace)
-    for k in range(c.choices):
-        choice = choices[k]
-        group = choice.group[0]
-        row = out.candidates[s, k]
-        shaped = shape_row(asks, job, choice.of_shape[0])
-        new = k == 0 or choices[k - 1].group[0] != group
-        if new or choices[k - 1].of_shape[0] != choice.of_shape[0]:
-            shared_features(view, known, stay_s, shaped, group, shared)
-        if new and scratch is not None:
-            begin_group(view, group, workspace)
-        place.group, place.new_nodes, place.usd, place.period_s = group, choice.new_nodes[0], choice.usd, choice.period_s
-        for v in range(place.nodes.shape[0]):
-            place.nodes[v] = choice.nodes[0, v]
-        if scratch is not None:
-            place_values(view, shaped, place, workspace, row)
-            for v in range(_CANDIDATES, row.shape[0]):
-                row[v] = 0.0
-        candidate_features(view, shaped, place, shared, row)
-        of_shape = _PLACES if scratch is None else _ROWS
-        if row.shape[0] > of_shape:
-            shape_features(view, shaped, row, of_shape)
-
-
-@compiled(arrays=False)
-def _observe_moves(view: View, known_stays: bool, choices: Records, count: int, out: Out) -> None:
-    """Write the observation of the moves of running jobs."""
-    rates = present_rates(view)
-    unit_usd = rates[1] / max(rates[3], 1)
-    for k in range(count):
-        move_features(view, known_stays, unit_usd, work_price(rates), choices[k], out[k])
-
-
-@compiled(arrays=False)
-def _observe(
-    streams: Streams, s: int, rules: Rules, choices: Records, workspace: Workspace, scratch: Scratch | None, out: Observations
-) -> None:
-    """Write what a learner sees."""
-    c = streams.clock[s]
-    view = view_of(streams, s, rules.limits)
-    count = c.choices
-    cluster_features(view, view.jobs[0].arrival_s, c.asks == CONSOLIDATE, out.cluster[s])
-    for k in range(count):
-        out.mask[s, k] = choices[k].allowed
-    for v in range(out.job.shape[1]):
-        out.job[s, v] = 0.0
-    if c.asks == ADMIT:
-        _observe_places(streams, s, rules, choices, workspace, scratch, out)
-    elif scratch is not None and count > 0:
-        _observe_moves(view, rules.known_stays, choices, count, out.candidates[s])
-    for k in range(count, out.mask.shape[1]):
-        out.mask[s, k] = 0
-        for v in range(out.candidates.shape[2]):
-            out.candidates[s, k, v] = 0.0
-    if count == 0:
-        out.mask[s, 0] = 1  # nothing is decided any more; a masked draw still needs something to draw
 
 
 @compiled(arrays=False)
@@ -160,9 +76,9 @@ def follow(streams: Streams, s: int, rules: Rules, until_s: float, rows: Records
         if n == 0:
             defer(streams, s)
             continue
-        last = rows[min(n, rows.shape[0]) - 1]
+        last = rows[min(n, len(rows)) - 1]
         there = 0
-        while there < last.nodes.shape[0] and last.nodes[there] >= 0:
+        while there < len(last.nodes) and last.nodes[there] >= 0:
             streams.jobs[s, job].pins[there] = last.nodes[there]
             there += 1
         admit(streams, s, job, last.of_shape, last.group, there, last.new_nodes)
@@ -189,7 +105,7 @@ def step_all(
         reference: the same streams under Algorithm 1, brought to the same times; of no streams where none is asked for.
     """
     rows = np.empty(256, workspace.valuation.place.dtype)
-    for s in range(actions.shape[0]):
+    for s in range(len(actions)):
         c = streams.clock[s]
         if actions[s] == SKIP:
             continue
@@ -214,7 +130,7 @@ def step_all(
                 open_choices = c.choices > 1
             if not open_choices:
                 defer(streams, s)
-        _observe(streams, s, rules, choices[s], workspace, scratch, out)
-        if reference.clock.shape[0] > 0 and not begun:
+        observe(streams, s, rules, choices[s], workspace, scratch, out)
+        if len(reference.clock) > 0 and not begun:
             begin_interval(reference, s)
             follow(reference, s, rules, np.inf if c.asks == OVER else c.now_s, rows)

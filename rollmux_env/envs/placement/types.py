@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.tables import NOWHERE, Clock, Ints, Limits, Records, View, group_table, group_width, job_table
+from rollmux_env.kernel.tables import Clock, Ints, Limits, Records, View, group_table, group_width, job_table
 
 INSTANT_S = 1e-6  # times this close are one instant
 NEW_GROUP = -1
@@ -128,21 +128,11 @@ def view_of(streams: Streams, s: int, limits: Limits) -> View:
 @compiled(arrays=False)
 def begin(streams: Streams, s: int, n_jobs: int) -> None:
     """Start a stream whose first `n_jobs` job rows have been written: nothing has happened yet."""
-    jobs = streams.jobs[s]
-    for j in range(n_jobs):
-        jobs[j].group = NOWHERE
-        jobs[j].n_pins = 0
-        jobs[j].done = 0.0
-        jobs[j].rollout_busy_s = 0.0
-        jobs[j].training_busy_s = 0.0
-        jobs[j].admitted_s = 0.0
-        jobs[j].paused_until_s = 0.0
-        jobs[j].leaves_s = np.inf
     size = streams.spare.shape[1]
     for k in range(size):
         streams.spare[s, k] = size - 1 - k
     c = streams.clock[s]
-    c.now_s = jobs[0].arrival_s
+    c.now_s = streams.jobs[s, 0].arrival_s
     c.usd = c.work_h = 0.0
     begin_interval(streams, s)
     c.n_jobs = n_jobs

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollmux_env.envs.base import label_lanes, pixels
 from rollmux_env.envs.placement.types import ADMIT, CONSOLIDATE, Streams
 from rollmux_env.kernel.pools import provisioned_usd
 from rollmux_env.kernel.tables import Limits
@@ -70,33 +71,30 @@ def text(frame: Frame) -> str:
 
 def picture(frame: Frame, size: tuple[int, int] = (960, 600)) -> NDArray[np.uint8]:
     """A frame as (H, W, 3) pixels."""
-    from matplotlib import colormaps
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    figure = Figure((size[0] / 100, size[1] / 100), dpi=100, layout="constrained")
-    canvas: Any = FigureCanvasAgg(figure)
-    figure.suptitle(frame.title, fontsize=10)
-    colours = colormaps["tab20"]
-    for axis, pool in zip(figure.subplots(1, 2), ("rollout", "training"), strict=True):
-        lanes = [lane for lane in frame.lanes if lane.pool == pool]
-        axis.set_title(f"{pool}: a meta-iteration of each node", fontsize=9)
-        axis.barh(range(len(lanes)), [1.0] * len(lanes), 0.8, color=_BUBBLE)
-        for y, lane in enumerate(lanes):
-            left = 0.0
-            for job, seconds in lane.phases:
-                axis.barh(y, seconds / lane.period_s, 0.8, left, color=colours(job % 20), edgecolor="white")
-                left += seconds / lane.period_s
-        axis.set_yticks(range(len(lanes)), [lane.label for lane in lanes], fontsize=7)
-        axis.set_ylim(max(len(lanes), 10) - 0.5, -0.5)
-        axis.set_xlim(0, 1)
-        axis.set_xticks([])
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[:, :, :3].copy()
+    def draw(figure: Any) -> None:
+        from matplotlib import colormaps
+
+        figure.suptitle(frame.title, fontsize=10)
+        colours = colormaps["tab20"]
+        for axis, pool in zip(figure.subplots(1, 2), ("rollout", "training"), strict=True):
+            lanes = [lane for lane in frame.lanes if lane.pool == pool]
+            axis.set_title(f"{pool}: a meta-iteration of each node", fontsize=9)
+            axis.barh(range(len(lanes)), [1.0] * len(lanes), 0.8, color=_BUBBLE)
+            for y, lane in enumerate(lanes):
+                left = 0.0
+                for job, seconds in lane.phases:
+                    axis.barh(y, seconds / lane.period_s, 0.8, left, color=colours(job % 20), edgecolor="white")
+                    left += seconds / lane.period_s
+            label_lanes(axis, [lane.label for lane in lanes], room=10, size=7)
+            axis.set_xlim(0, 1)
+            axis.set_xticks([])
+
+    return pixels(draw, size)
 
 
 class Window:
-    """A frame on the screen, replaced by the next one."""
+    """A picture on the screen, replaced by the next one."""
 
     def __init__(self) -> None:
         from matplotlib import pyplot
@@ -107,9 +105,8 @@ class Window:
         self._axis: Any = axis
         self._image: Any = None
 
-    def show(self, frame: Frame) -> None:
-        """Put a frame on the screen."""
-        pixels = picture(frame)
+    def show(self, pixels: NDArray[np.uint8]) -> None:
+        """Put a picture on the screen."""
         if self._image is None:
             self._image = self._axis.imshow(pixels)
             self._figure.show() if self._pyplot.isinteractive() else self._pyplot.show(block=False)

@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 from rollmux_env.envs.rollout.types import ABORT, KEEP, PUT_OFF, REBALANCE, RESIZE, SIZES, SPARE, TAIL
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.rollout_records import Rollout
-from rollmux_env.kernel.rollout_trials import forecast, gathered, open_responses, spread, surplus_prompts, surplus_responses
+from rollmux_env.kernel.rollout_trials import (
+    context_of,
+    forecast,
+    gathered,
+    open_responses,
+    spread,
+    surplus_prompts,
+    surplus_responses,
+)
 from rollmux_env.kernel.tables import Floats, Ints, Records
 
 
@@ -18,6 +26,12 @@ from rollmux_env.kernel.tables import Floats, Ints, Records
 def tail_keeps(job: Records) -> Any:
     """Replicas that a migrated tail keeps: half, rounded up."""
     return (job.live + 1) // 2
+
+
+@compiled
+def held_share(job: Records) -> Any:
+    """Share of the job's GPUs that its rollout holds."""
+    return tail_keeps(job) / job.live if job.moved == 1 else 1.0
 
 
 @compiled
@@ -38,14 +52,18 @@ def ahead_of(job: Records, quantiles: Floats, sampled: Ints) -> Ints:
 
 
 @compiled
+def tokens_of(job: Records, rollout: Rollout, which: Ints) -> tuple[Ints, Ints, Ints]:
+    """(n,) of some responses: the replica, from 0; the sampled tokens; those with their prompts. `observe` comes before."""
+    replica, sampled = np.empty(which.size, np.int64), np.empty(which.size, np.int64)
+    for j in range(which.size):
+        replica[j], sampled[j] = rollout.responses[which[j]].replica - job.first, rollout.responses[which[j]].sampled
+    return replica, sampled, context_of(rollout, which)
+
+
+@compiled
 def places(job: Records, rollout: Rollout, which: Ints, quantiles: Floats, row: int) -> Ints:
     """(n,) the replica, from 0, of each open response after a row that moves some; `observe` comes before."""
-    replica, sampled = np.empty(which.size, np.int64), np.empty(which.size, np.int64)
-    context = np.empty(which.size, np.int64)
-    for j in range(which.size):
-        response = rollout.responses[which[j]]
-        replica[j], sampled[j] = response.replica - job.first, response.sampled
-        context[j] = response.prompt + response.sampled
+    replica, sampled, context = tokens_of(job, rollout, which)
     if row == TAIL:
         return gathered(replica, context, job.live, tail_keeps(job))
     if row == REBALANCE:

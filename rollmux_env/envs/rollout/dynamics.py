@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from rollmux_env.envs.rollout.actions import dropped, places, remembered, tail_keeps
-from rollmux_env.envs.rollout.rewarding import rewarding_s
+from rollmux_env.envs.rollout.actions import dropped, held_share, places, remembered
 from rollmux_env.envs.rollout.types import ATTEMPTS, CHECKPOINTS, KEEP, LAST, QUANTILES, REBALANCE, RESIZE, SPARE, TAIL, Jobs
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.rollout_records import ABORTED, FINISHED, NEW, NONE, Rollout
-from rollmux_env.kernel.rollout_trials import context_of, descending, open_responses, quantiles_of
-from rollmux_env.kernel.rollouts import launch, observe, run, take_off
+from rollmux_env.kernel.rollout_trials import context_of, descending, open_responses, over_s, quantiles_of
+from rollmux_env.kernel.rollouts import complete_groups, go_on, launch, move, observe, reward_ends, take_off
 from rollmux_env.kernel.tables import Floats, Ints, Records
 
 _SHARES = np.array(CHECKPOINTS)
@@ -36,12 +35,6 @@ def next_checkpoint(wanted: int, finished: int) -> Any:
 
 
 @compiled
-def held_share(job: Records) -> Any:
-    """Share of the job's GPUs that its rollout holds."""
-    return tail_keeps(job) / job.live if job.moved == 1 else 1.0
-
-
-@compiled
 def begin(jobs: Jobs, e: int) -> None:
     """A job before its first rollout."""
     job = jobs.jobs[e]
@@ -55,7 +48,7 @@ def begin(jobs: Jobs, e: int) -> None:
     job.iteration = job.decisions = job.lost = job.migrated = job.aborted = job.preempted = job.switches = 0
     job.now_s = job.seconds = job.held_s = job.all_s = job.all_held_s = 0.0
     jobs.attempts[e, :] = 0
-    for s in range(jobs.quantiles.shape[1]):
+    for s in range(len(jobs.quantiles[e])):
         jobs.quantiles[e, s, :] = 0.0
     reset_replicas(jobs, e, 0.0)
 
@@ -64,7 +57,7 @@ def begin(jobs: Jobs, e: int) -> None:
 def reset_replicas(jobs: Jobs, e: int, from_s: float) -> None:
     """All replicas are of the job's present size, and begin to work at a time."""
     job = jobs.jobs[e]
-    for k in range(jobs.replicas.shape[1]):
+    for k in range(len(jobs.replicas[e])):
         replica = jobs.replicas[e, k]
         for c in range(7):
             replica.cost[c] = jobs.costs[e, job.size, c]
@@ -74,6 +67,16 @@ def reset_replicas(jobs: Jobs, e: int, from_s: float) -> None:
         replica.next_s = replica.back_s = np.inf
         replica.cached = replica.ahead = replica.steps = replica.context = replica.running = replica.waiting = 0
         replica.head = replica.tail = NONE
+
+
+@compiled
+def _resize(jobs: Jobs, e: int, row: int, from_s: float) -> None:
+    """Replicas of the size that a row says take the place of all others, from a time on."""
+    job = jobs.jobs[e]
+    job.size = row - RESIZE
+    job.live = job.gpus // (1 << job.size)
+    job.switches += 1
+    reset_replicas(jobs, e, from_s)
 
 
 @compiled
@@ -130,14 +133,6 @@ def launch_round(jobs: Jobs, e: int, spare: bool) -> None:
 
 
 @compiled
-def _move(rollout: Rollout, which: Ints, where: Ints, now_s: float) -> None:
-    take_off(rollout, which, now_s, NEW)
-    for r in which:
-        rollout.responses[r].end_s = np.inf
-    launch(rollout, which, where, now_s)
-
-
-@compiled
 def _shift(jobs: Jobs, e: int, row: int) -> None:
     """Carry out a row that moves responses."""
     job, rollout = jobs.jobs[e], rollout_of(jobs, e)
@@ -150,21 +145,13 @@ def _shift(jobs: Jobs, e: int, row: int) -> None:
     job.migrated += int(moving.sum())
     if row >= RESIZE:
         take_off(rollout, which, job.now_s, NEW)
-        for r in which:
-            rollout.responses[r].end_s = np.inf
-        job.size = row - RESIZE
-        job.live = job.gpus // (1 << job.size)
-        job.switches += 1
-        reset_replicas(jobs, e, job.now_s + job.switch_s)
-        launch(rollout, which, where, job.now_s)
-    else:
-        which, where = which[moving], where[moving]
-        if row == TAIL:  # the longest first, as they came to their places
-            order = descending(context_of(rollout, which))
-            which, where = which[order], where[order]
-        _move(rollout, which, where, job.now_s)
-    if row == TAIL:
+        _resize(jobs, e, row, job.now_s + job.switch_s)
+    which, where = which[moving], where[moving]
+    if row == TAIL:  # the longest first, as they came to their places
+        order = descending(context_of(rollout, which))
+        which, where = which[order], where[order]
         job.moved = 1
+    move(rollout, which, where, job.now_s)
 
 
 @compiled
@@ -182,27 +169,24 @@ def _finish_round(jobs: Jobs, e: int) -> None:
     """A rollout is over: drop what still runs, put incomplete prompts off, wait for the rewards, remember the lengths."""
     job, rollout = jobs.jobs[e], rollout_of(jobs, e)
     take_off(rollout, open_responses(rollout), job.now_s, ABORTED)
-    count = rollout.order[-1]
-    ended, place = np.zeros(job.launched, np.int64), np.full(job.launched, -1, np.int64)
-    complete, lengths = 0, np.empty(count, np.int64)
-    for j in range(count):
+    counts, lengths = np.zeros(job.launched, np.bool_), np.empty(rollout.order[-1], np.int64)
+    for group in complete_groups(rollout, job.prompts):
+        counts[group] = True
+    ends, over = reward_ends(over_s(rollout), job.reward_s, job.reward_nodes), job.now_s
+    for j in range(lengths.size):
         r = rollout.order[j]
-        group = r // job.each
         lengths[j] = rollout.responses[r].sampled
-        ended[group] += 1
-        if ended[group] == job.responses and complete < job.prompts:
-            place[group] = complete
-            complete += 1
+        if counts[r // job.each]:
+            over = max(over, ends[j])
+    job.seconds += over - job.now_s  # without nodes
+    job.all_s += over - job.now_s
     for r in range(job.launched * job.each):
-        if rollout.responses[r].state != FINISHED or place[r // job.each] < 0:
+        if rollout.responses[r].state != FINISHED or not counts[r // job.each]:
             job.lost += rollout.responses[r].sampled
     for g in range(job.launched):
-        if place[g] < 0:
+        if not counts[g]:
             jobs.queue[e, job.queue] = jobs.numbers[e, g]
             job.queue += 1
-    wait_s = rewarding_s(job, rollout, place)  # without nodes
-    job.seconds += wait_s
-    job.all_s += wait_s
     remember(job, jobs.quantiles[e], lengths)
     job.preempted += rollout.counts[1]
     job.iteration += 1
@@ -221,8 +205,7 @@ def _go_on(jobs: Jobs, e: int) -> None:
     job, rollout = jobs.jobs[e], rollout_of(jobs, e)
     until = next_checkpoint(job.prompts * job.responses, rollout.order[-1])
     before_s = job.now_s
-    job.now_s = run(rollout, job.now_s, np.inf, until, job.prompts)
-    run(rollout, job.now_s, job.now_s, rollout.order.size, job.prompts)  # what ends at the same instant has ended
+    job.now_s = go_on(rollout, job.now_s, np.inf, until, job.prompts)
     seconds, held_s = job.now_s - before_s, (job.now_s - before_s) * held_share(job)
     job.seconds += seconds
     job.held_s += held_s
@@ -240,11 +223,8 @@ def carry_out(jobs: Jobs, e: int, row: int) -> None:
     job = jobs.jobs[e]
     if job.launching == 1:
         if row >= RESIZE:
-            job.size = row - RESIZE
-            job.live = job.gpus // (1 << job.size)
-            job.switches += 1
+            _resize(jobs, e, row, job.switch_s)
             job.resized = 1
-            reset_replicas(jobs, e, job.switch_s)
             return
         launch_round(jobs, e, row == SPARE)
     elif row in (REBALANCE, TAIL) or row >= RESIZE:

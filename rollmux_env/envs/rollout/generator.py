@@ -29,14 +29,10 @@ class Generator(Protocol):
             rollouts of a job. rewards: whether there are jobs whose rewards take time, and the observation tells of them.
     """
 
-    @property
-    def launched(self) -> tuple[int, int]: ...
-    @property
-    def gpus(self) -> int: ...
-    @property
-    def prompts(self) -> int: ...
-    @property
-    def rewards(self) -> bool: ...
+    launched: tuple[int, int]
+    gpus: int
+    prompts: int
+    rewards: bool
 
     def case(self, seed: int) -> Case:
         """The job of a seed, the same every time."""

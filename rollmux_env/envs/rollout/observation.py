@@ -1,12 +1,22 @@
-"""What a rollout policy sees at a decision, by name; `rollmux_env.envs.rollout.features` computes it."""
+"""What is seen of a decision: the columns by name, and their numbers, the same in the environment and from a `Fleet`."""
 
 from __future__ import annotations
 
-from gymnasium import spaces
+from typing import Any
 
-from rollmux_env.envs.observations import Widths, space_of, table_of
-from rollmux_env.envs.rollout.types import ROWS
-from rollmux_env.kernel.feature_tables import Observations
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmux_env.envs.rollout.actions import ahead_of, dropped, held_share, places, remembered, tail_keeps, tokens_of, write_mask
+from rollmux_env.envs.rollout.types import KEEP, QUANTILES, RESIZE, ROWS, SPARE, TAIL
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.feature_tables import Names, Observations, columns
+from rollmux_env.kernel.rollout_records import KV, NONE, SEQUENCE, STEP, WAITING, WEIGHTS, Rollout
+from rollmux_env.kernel.rollout_trials import open_responses, over_s, rest_s
+from rollmux_env.kernel.rollouts import reward_ends
+from rollmux_env.kernel.tables import Floats, Ints, Records
+
+Array = NDArray[np.float32]
 
 JOB_FEATURES = (
     "gpus",
@@ -73,23 +83,204 @@ STATE_REWARD_FEATURES = (
 )
 
 
-def feature_names(rewards: bool) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+_OF_JOB, _OF_ROW = columns(JOB_FEATURES + JOB_REWARD_FEATURES), columns(ROW_FEATURES)
+_OF_STATE = columns(STATE_FEATURES + STATE_REWARD_FEATURES)
+_JOB = len(JOB_FEATURES)
+
+
+def feature_names(rewards: bool) -> Names:
     """Names of the features of the job, of a row and of the rollout in hand."""
     if not rewards:
-        return JOB_FEATURES, ROW_FEATURES, STATE_FEATURES
-    return JOB_FEATURES + JOB_REWARD_FEATURES, ROW_FEATURES, STATE_FEATURES + STATE_REWARD_FEATURES
+        return Names(JOB_FEATURES, ROW_FEATURES, STATE_FEATURES)
+    return Names(JOB_FEATURES + JOB_REWARD_FEATURES, ROW_FEATURES, STATE_FEATURES + STATE_REWARD_FEATURES)
 
 
-def observation_space(rewards: bool = False) -> spaces.Dict:
-    """The space of one job's observations; of one whose rewards take time."""
-    return space_of(_widths(rewards))
+@compiled
+def write_observation(job: Records, rollout: Rollout, quantiles: Floats, costs: Floats, kv: Ints, out: Observations, e: int) -> int:
+    """Write the observation of a decision into row `e`, the mask included; returns how many rows may be chosen.
+
+    Args:
+        job: a record of `JOB`. rollout: the one in hand, after `observe`, or the last one before one begins.
+        quantiles: (2, QUANTILES). costs: (S, 7). kv: (S,).
+    """
+    mask, rows, of_job, state = out.mask[e], out.candidates[e], out.job[e], out.cluster[e]
+    count = write_mask(job, rollout, kv, mask)
+    rows[:] = 0
+    of_job[:] = 0
+    state[:] = 0
+    _write_job(job, quantiles[job.long], costs[job.size], of_job)
+    if job.launching == 1:
+        keep_s = _write_launch(job, quantiles, costs, mask, rows)
+        state[_OF_STATE.launching] = 1.0
+    else:
+        keep_s = _write_rest(job, rollout, quantiles, costs, mask, rows, state)
+        state[_OF_STATE.tail_moved] = job.moved
+        state[_OF_STATE.elapsed] = job.now_s / max(1e-9, job.now_s + keep_s)
+    state[_OF_STATE.resized] = job.resized
+    state[_OF_STATE.switch] = job.switch_s / max(1e-9, job.switch_s + keep_s)
+    if len(of_job) > _JOB and job.reward_s > 0.0:
+        _write_rewards(job, rollout, costs[job.size], keep_s, of_job, state)
+    for row in range(ROWS):
+        if mask[row] == 1:
+            rows[row, min(row, RESIZE)] = 1.0  # the columns of the kinds are in their order
+            rows[row, _OF_ROW.size] = _size_after(job, row) / 3
+    return count
 
 
-def observation_table(envs: int, rewards: bool = False) -> Observations:
-    """Arrays for E observations: of the job, (E, Fj); of each row, (E, ROWS, Fc); of the rollout in hand, (E, Fk); and the mask."""
-    return table_of(envs, _widths(rewards))
+@compiled
+def _squash(x: float) -> Any:
+    return x / (1 + abs(x))
 
 
-def _widths(rewards: bool) -> Widths:
-    job, row, state = map(len, feature_names(rewards))
-    return Widths(ROWS, job, row, state)
+@compiled
+def _size_after(job: Records, row: int) -> Any:
+    """Index of the size that replicas have after a row."""
+    return row - RESIZE if row >= RESIZE else job.size
+
+
+@compiled
+def _write_job(job: Records, quantiles: Floats, cost: Floats, out: Array) -> None:
+    out[_OF_JOB.gpus] = job.gpus / (job.gpus + 8)
+    out[_OF_JOB.size] = job.size / 3
+    out[_OF_JOB.configured_size] = job.configured / 3
+    out[_OF_JOB.responses_a_gpu] = _squash(job.prompts * job.responses / (16 * job.gpus))
+    out[_OF_JOB.group] = _squash(job.responses / 8)
+    if remembered(job):
+        last, mean = QUANTILES - 1, 0.0
+        for j in range(QUANTILES):
+            mean += quantiles[j] / QUANTILES
+        out[_OF_JOB.known] = 1.0
+        out[_OF_JOB.median] = min(1.0, quantiles[last // 2] / job.cap)
+        out[_OF_JOB.at_80] = min(1.0, quantiles[int(0.8 * last)] / job.cap)
+        out[_OF_JOB.at_95] = min(1.0, quantiles[int(0.95 * last)] / job.cap)
+        out[_OF_JOB.longest] = min(1.0, quantiles[last] / job.cap)
+        out[_OF_JOB.mean] = min(1.0, mean / job.cap)
+        out[_OF_JOB.tail] = quantiles[int(0.8 * last)] / max(1.0, quantiles[last])
+    out[_OF_JOB.long] = job.long
+    out[_OF_JOB.put_off] = min(1.0, job.queue / job.prompts)
+    memory_s, arithmetic_s = _step_s(job, cost)
+    out[_OF_JOB.fixed] = cost[STEP] / max(1e-12, cost[STEP] + max(memory_s, arithmetic_s))
+    out[_OF_JOB.arithmetic] = arithmetic_s / max(1e-12, arithmetic_s + memory_s)
+
+
+@compiled
+def _step_s(job: Records, cost: Floats) -> Any:
+    """Seconds of memory and of arithmetic in a decode step with half of the wanted responses running."""
+    batch = max(1.0, job.prompts * job.responses / (2 * job.live))
+    return cost[WEIGHTS] + cost[KV] * batch * (job.prompt_tokens + job.cap / 8), cost[SEQUENCE] * batch
+
+
+@compiled
+def _write_rewards(job: Records, rollout: Rollout, cost: Floats, keep_s: float, of_job: Array, state: Array) -> None:
+    """What rewards take, and what of them waits."""
+    memory_s, arithmetic_s = _step_s(job, cost)
+    longest_s = max(1e-9, job.cap * (cost[STEP] + max(memory_s, arithmetic_s)))
+    wanted = job.prompts * job.responses
+    all_s = np.ceil(wanted / job.reward_nodes) * job.reward_s
+    of_job[_OF_JOB.reward] = job.reward_s / (job.reward_s + longest_s)
+    of_job[_OF_JOB.rewards] = all_s / (all_s + longest_s)
+    if job.launching == 1:
+        return
+    waiting, ahead_s = 0, 0.0
+    for end_s in reward_ends(over_s(rollout), job.reward_s, job.reward_nodes):
+        waiting += end_s > job.now_s
+        ahead_s = max(ahead_s, end_s - job.now_s)
+    state[_OF_STATE.rewards_waiting] = min(1.0, waiting / wanted)
+    state[_OF_STATE.rewards_ahead] = ahead_s / max(1e-9, ahead_s + keep_s)
+
+
+@compiled
+def _write_row(row: Array, rest: float, keep: float, share: float, share_keep: float, spent_s: float) -> None:
+    """Columns of the seconds of the rest after a row, and what share of the GPUs it holds, beside those of `keep`."""
+    keep = max(keep, 1e-9)
+    row[_OF_ROW.seconds] = _squash(rest / keep)
+    row[_OF_ROW.gain] = max(-1.0, min(1.0, (keep - rest) / keep))
+    row[_OF_ROW.held] = share
+    row[_OF_ROW.held_seconds] = _squash(rest * share / (keep * share_keep))
+    row[_OF_ROW.rest] = rest / max(1e-9, rest + spent_s)
+
+
+@compiled
+def _write_launch(job: Records, quantiles: Floats, costs: Floats, mask: NDArray[np.int8], rows: Array) -> float:
+    """Before a rollout: forecast what it takes, with each size of replicas or with spare responses; returns that of `keep`."""
+    keep_s, known, wanted = 0.0, remembered(job), job.prompts * job.responses
+    for row in range(ROWS):
+        if mask[row] == 0:
+            continue
+        n = job.spare_prompts * job.spare_responses if row == SPARE else wanted
+        size = _size_after(job, row)
+        live = job.gpus // (1 << size)
+        ahead = ahead_of(job, quantiles, np.zeros(n, np.int64)) if known else np.full(n, job.cap)
+        context, moved = np.full(n, job.prompt_tokens), np.ones(n, np.int64)
+        seconds = rest_s(costs[size], context, ahead, np.arange(n) % live, moved, live, wanted)
+        seconds += job.switch_s if row >= RESIZE or job.resized == 1 else 0.0
+        if row == KEEP:
+            keep_s = seconds
+        _write_row(rows[row], seconds, keep_s, 1.0, 1.0, 0.0)
+    return float(keep_s)
+
+
+@compiled
+def _write_rest(
+    job: Records, rollout: Rollout, quantiles: Floats, costs: Floats, mask: NDArray[np.int8], rows: Array, state: Array
+) -> float:
+    """Inside a rollout: forecast the rest after each row; returns that of `keep`."""
+    which = open_responses(rollout)
+    replica, sampled, context = tokens_of(job, rollout, which)
+    ahead, n, keep_s = ahead_of(job, quantiles, sampled), which.size, 0.0
+    counting, total = max(1, job.prompts * job.responses - rollout.order[-1]), max(1, sampled.sum())
+    for row in range(ROWS):
+        if mask[row] == 0:
+            continue
+        where, moved = places(job, rollout, which, quantiles, row), np.zeros(n, np.int64)
+        gone = dropped(job, rollout, row)
+        tokens, at = 0, 0
+        for r in gone:
+            while which[at] != r:
+                at += 1
+            where[at] = NONE
+            tokens += sampled[at]
+        for j in range(n):
+            moved[j] = row >= RESIZE or (where[j] != NONE and where[j] != replica[j])
+        size = _size_after(job, row)
+        seconds = rest_s(costs[size], context, ahead, where, moved, job.gpus // (1 << size), counting)
+        seconds += job.switch_s if row >= RESIZE else 0.0
+        if row == KEEP:
+            keep_s = seconds
+        after = tail_keeps(job) / job.live if row == TAIL else 1.0 if row >= RESIZE else held_share(job)
+        rows[row, _OF_ROW.moved] = moved.sum() / max(1, n)
+        rows[row, _OF_ROW.dropped], rows[row, _OF_ROW.dropped_tokens] = gone.size / max(1, n), tokens / total
+        _write_row(rows[row], seconds, keep_s, after, held_share(job), job.now_s)
+    _write_state(job, rollout, which, replica, sampled, ahead, state)
+    return float(keep_s)
+
+
+@compiled
+def _write_state(job: Records, rollout: Rollout, which: Ints, replica: Ints, sampled: Ints, ahead: Ints, out: Array) -> None:
+    """What has finished, what is open and how it lies on the replicas."""
+    n, wanted, waiting, incomplete, fullest = which.size, job.prompts * job.responses, 0, 0, 0.0
+    for r in which:
+        waiting += rollout.responses[r].state == WAITING
+    load = np.zeros(job.live, np.int64)
+    for k in replica:
+        load[k] += 1
+    for j in range(job.live):
+        own = rollout.replicas[job.first + j]
+        fullest = max(fullest, (own.context + own.cached) / own.kv)
+    for g in range(job.launched):
+        incomplete += rollout.groups[g].finished < rollout.groups[g].needed
+    longest, longest_ahead = 0, 0
+    for j in range(n):
+        longest, longest_ahead = max(longest, sampled[j]), max(longest_ahead, ahead[j])
+    most = load.max()
+    out[_OF_STATE.finished] = min(1.0, rollout.order[-1] / wanted)
+    out[_OF_STATE.complete] = min(1.0, rollout.counts[0] / job.prompts)
+    out[_OF_STATE.open] = n / (job.launched * job.each)
+    out[_OF_STATE.waiting] = waiting / max(1, n)
+    out[_OF_STATE.cache] = min(1.0, fullest)
+    out[_OF_STATE.uneven] = (most - n / job.live) / max(1, most)
+    out[_OF_STATE.longest_so_far] = min(1.0, longest / job.cap)
+    out[_OF_STATE.mean_so_far] = min(1.0, sampled.sum() / max(1, n) / job.cap)
+    out[_OF_STATE.ahead] = min(1.0, ahead.sum() / max(1, n) / job.cap)
+    out[_OF_STATE.longest_ahead] = min(1.0, longest_ahead / job.cap)
+    out[_OF_STATE.surplus_prompts] = max(0.0, (incomplete - (job.prompts - rollout.counts[0])) / max(1, incomplete))

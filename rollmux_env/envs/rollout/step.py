@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollmux_env.envs.rollout.dynamics import carry_out, rollout_of
-from rollmux_env.envs.rollout.features import write_observation
+from rollmux_env.envs.rollout.observation import write_observation
 from rollmux_env.envs.rollout.types import KEEP, Jobs
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.feature_tables import Observations
@@ -37,7 +37,7 @@ def step_all(jobs: Jobs, actions: Ints, out: Observations) -> None:
         if job.over == 1:
             continue
         row = actions[e]
-        if row < 0 or row >= out.mask.shape[1] or out.mask[e, row] == 0:
+        if row < 0 or row >= len(out.mask[e]) or out.mask[e, row] == 0:
             job.invalid = 1
             row = KEEP
         job.decisions += 1

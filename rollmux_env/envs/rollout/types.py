@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.rollout_records import Rollout, group_table, replica_table, response_table
-from rollmux_env.kernel.tables import Floats, Ints, Records
+from rollmux_env.kernel.rollout_records import rollout_table
+from rollmux_env.kernel.tables import Floats, Ints, Records, fields
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.replica import SIZES as SIZES
 
@@ -68,15 +68,9 @@ class Case:
         """(N, ATTEMPTS, K) the lengths."""
         if self.lengths:
             return np.array(self.lengths, np.int64)
-        from scipy.special import ndtr
-
-        from rollmux_env.timing.lengths import whole
-
-        where, rng = self.setting, np.random.Generator(np.random.Philox(self.seed))
+        rng = np.random.Generator(np.random.Philox(self.seed))
         hard = rng.standard_normal((self.prompts, 1, 1))
-        own = rng.standard_normal((self.prompts, ATTEMPTS, self.launched[1]))
-        scores = np.sqrt(where.alike) * hard + np.sqrt(1 - where.alike) * own
-        return whole(where.lengths.quantile(ndtr(scores).ravel())).reshape(own.shape)
+        return self.setting.lengths_of(hard, rng.standard_normal((self.prompts, ATTEMPTS, self.launched[1])))
 
 
 # A job as a policy sees it and the simulation runs it.
@@ -90,48 +84,12 @@ class Case:
 #   share of the GPUs that was held   all_s, all_held_s: since the episode began   plain_s, plain_held_s: the same of `plain`
 #   reward_s: of a response, 0 where rewards take no time   reward_nodes: rewards at once
 JOB = np.dtype(
-    [
-        (name, np.int64)
-        for name in [
-            "prompts",
-            "responses",
-            "spare_prompts",
-            "spare_responses",
-            "prompt_tokens",
-            "gpus",
-            "most",
-            "configured",
-            "size",
-            "first",
-            "live",
-            "launching",
-            "resized",
-            "moved",
-            "long",
-            "launched",
-            "each",
-            "fresh",
-            "queue",
-            "known",
-            "bounded",
-            "invalid",
-            "over",
-            "iterations",
-            "iteration",
-            "decisions",
-            "lost",
-            "migrated",
-            "aborted",
-            "preempted",
-            "cap",
-            "switches",
-            "reward_nodes",
-        ]
-    ]
-    + [
-        (name, np.float64)
-        for name in ["now_s", "switch_s", "seconds", "held_s", "all_s", "all_held_s", "plain_s", "plain_held_s", "reward_s"]
-    ]
+    fields(
+        "prompts responses spare_prompts spare_responses prompt_tokens gpus most configured size first live launching resized "
+        "moved long launched each fresh queue known bounded invalid over iterations iteration decisions lost migrated aborted "
+        "preempted cap switches reward_nodes",
+        "now_s switch_s seconds held_s all_s all_held_s plain_s plain_held_s reward_s",
+    )
 )
 
 
@@ -165,20 +123,10 @@ class Jobs(NamedTuple):
 
 def job_table(envs: int, prompts: int, each: int, replicas: int, total: int) -> Jobs:
     """Empty tables for jobs that launch at most `prompts` with `each` responses, of `total` prompts in all."""
-    rows = prompts * each
-
-    def side_by_side(table: Any) -> Any:
-        return np.repeat(table[None], envs, axis=0)
-
+    rollout = rollout_table(prompts * each, replicas, prompts)
     return Jobs(
         jobs=np.zeros(envs, JOB),
-        responses=side_by_side(response_table(rows)),
-        replicas=side_by_side(replica_table(replicas)),
-        groups=side_by_side(group_table(prompts, 1)),
-        turns=np.zeros((envs, rows, 1), np.int64),
-        batch=np.zeros((envs, replicas, rows), np.int64),
-        order=np.zeros((envs, rows + 1), np.int64),
-        counts=np.zeros((envs, 2), np.int64),
+        **{name: np.repeat(table[None], envs, axis=0) for name, table in rollout._asdict().items()},
         quantiles=np.zeros((envs, 2, QUANTILES)),
         costs=np.zeros((envs, len(SIZES), 7)),
         kv=np.zeros((envs, len(SIZES)), np.int64),
@@ -186,19 +134,6 @@ def job_table(envs: int, prompts: int, each: int, replicas: int, total: int) -> 
         attempts=np.zeros((envs, total), np.int64),
         queue=np.zeros((envs, total), np.int64),
         numbers=np.zeros((envs, prompts), np.int64),
-    )
-
-
-def empty_rollout() -> Rollout:
-    """A rollout of nothing, for decisions before one begins."""
-    return Rollout(
-        responses=response_table(1),
-        replicas=replica_table(1),
-        groups=group_table(1, 1),
-        turns=np.zeros((1, 1), np.int64),
-        batch=np.zeros((1, 1), np.int64),
-        order=np.zeros(2, np.int64),
-        counts=np.zeros(2, np.int64),
     )
 
 
@@ -215,13 +150,4 @@ def write_setting(job: Records, costs: Floats, kv: Ints, setting: Setting, switc
     costs[:], kv[:] = 0, 0
     for size, timing in setting.timings:
         s = SIZES.index(size)
-        costs[s] = (
-            timing.step_s,
-            timing.weights_s,
-            timing.kv_s_per_token,
-            timing.sequence_s,
-            timing.prefill_s_per_token,
-            timing.prefill_s_per_token2,
-            timing.prefill_s,
-        )
-        kv[s] = timing.kv_tokens
+        *costs[s], kv[s] = astuple(timing)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rollmux_env.envs.base import label_lanes, pixels
 from rollmux_env.envs.rollout.types import SIZES, Jobs
 from rollmux_env.kernel.rollout_records import RUNNING, WAITING
 
@@ -50,20 +51,17 @@ def text(jobs: Jobs, e: int) -> str:
 
 def picture(jobs: Jobs, e: int, size: tuple[int, int] = (960, 400)) -> NDArray[np.uint8]:
     """A rollout as (H, W, 3) pixels: a lane a replica, a bar a response, as long as it has tokens."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure((size[0] / 100, size[1] / 100), dpi=100, layout="constrained")
-    canvas: Any = FigureCanvasAgg(figure)
-    axis = figure.subplots()
-    axis.set_title(title_of(jobs, e), fontsize=9)
     lanes = lanes_of(jobs, e)
-    for k, lane in enumerate(lanes):
-        height = 0.8 / max(1, len(lane))
-        axis.barh(k - 0.4 + height * (np.arange(len(lane)) + 0.5), lane, height, color="#4477aa", edgecolor="white", linewidth=0.3)
-    axis.set_yticks(range(len(lanes)), [f"replica {k}" for k in range(len(lanes))], fontsize=8)
-    axis.set_ylim(len(lanes) - 0.5, -0.5)
-    axis.set_xlim(0, max(1, int(jobs.jobs["cap"][e])))
-    axis.set_xlabel("tokens so far", fontsize=8)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[:, :, :3].copy()
+
+    def draw(figure: Any) -> None:
+        axis = figure.subplots()
+        axis.set_title(title_of(jobs, e), fontsize=9)
+        for k, lane in enumerate(lanes):
+            height = 0.8 / max(1, len(lane))
+            where = k - 0.4 + height * (np.arange(len(lane)) + 0.5)
+            axis.barh(where, lane, height, color="#4477aa", edgecolor="white", linewidth=0.3)
+        label_lanes(axis, [f"replica {k}" for k in range(len(lanes))])
+        axis.set_xlim(0, max(1, int(jobs.jobs["cap"][e])))
+        axis.set_xlabel("tokens so far", fontsize=8)
+
+    return pixels(draw, size)

@@ -99,9 +99,10 @@ def test_some_streams_can_be_started_anew() -> None:
 def test_a_workload_as_columns_is_the_workload(name: str, stays: str, jobs: int | None) -> None:
     generator = Workload(name, stays=stays, jobs=jobs)
     ours, theirs = generator.stream(11), stream_of(generator.scenario(11))
-    assert len(ours.arrival_s) == generator.jobs
-    for field in ours._fields:
-        assert np.array_equal(getattr(ours, field), getattr(theirs, field)), field
+    assert len(ours) == generator.jobs
+    assert ours.dtype == theirs.dtype
+    for field in ours.dtype.names:
+        assert np.array_equal(ours[field], theirs[field]), field
 
 
 def test_pictures() -> None:

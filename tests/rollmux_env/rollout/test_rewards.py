@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from policies.rollout import make_rollout
 from rollmux_env.errors import InputError
+from rollmux_env.kernel.rollouts import reward_ends
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.profile import rollout_profiles
-from rollmux_env.rollout.rewards import reward_ends
 from rollmux_env.rollout.setting import Setting, setting_of
 from rollmux_env.scenario import parse_scenario
 from rollmux_env.timing.lengths import Lognormal

@@ -22,15 +22,15 @@ from rollmux_env.envs.dispatch import viewer
 from rollmux_env.envs.dispatch.actions import round_robin
 from rollmux_env.envs.dispatch.dynamics import carry_out
 from rollmux_env.envs.dispatch.env import DispatchVectorEnv, figures_of
-from rollmux_env.envs.dispatch.features import write_observation
 from rollmux_env.envs.dispatch.generator import SHAPES, Fixed, RandomGroups
-from rollmux_env.envs.dispatch.observation import ON_POLICY, ROW_FEATURES, STALE, observation_table
+from rollmux_env.envs.dispatch.observation import ON_POLICY, ROW_FEATURES, STALE, observed, write_observation
 from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.envs.dispatch.reward import Work
 from rollmux_env.envs.dispatch.step import follow_round_robin
 from rollmux_env.envs.dispatch.types import Group
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.dispatch.rows import WAITS
+from rollmux_env.kernel.feature_tables import observation_table
 from rollmux_env.keys.phases import Switch
 from rollmux_env.portable import FIRST_DRAWN_SEED
 from tests.rollmux_env.envs.dispatch.playing import ROOM, TAILS, loaded, replayed, spans_of, with_room
@@ -128,7 +128,7 @@ def test_what_is_seen_of_a_stale_member() -> None:
     groups = loaded(Group(group.cluster, jobs, ((0,),), 1, 100.0, 0))
     seen = []
     while not groups.clocks["over"][0]:
-        record, members, out = groups.groups[0], groups.members[0], observation_table(1, 1, stale=True)
+        record, members, out = groups.groups[0], groups.members[0], observation_table(1, *observed(1, stale=True))
         write_observation(record, members, out.job[0], out.candidates[0], out.cluster[0], out.mask[0])
         of_row = [dict(zip(STALE.candidates, row.tolist(), strict=True)) for row in out.candidates[0]]
         seen += [

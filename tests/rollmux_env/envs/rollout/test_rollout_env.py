@@ -21,8 +21,8 @@ from rollmux_env.envs.rollout.reward import Cost
 from rollmux_env.envs.rollout.types import ABORT, KEEP, PUT_OFF, REBALANCE, RESIZE, SPARE, TAIL, Case
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.rollout_records import ABORTED, FINISHED, RUNNING, WAITING
+from rollmux_env.kernel.rollouts import reward_ends
 from rollmux_env.rollout.job import play
-from rollmux_env.rollout.rewards import reward_ends
 from tests.rollmux_env.envs.playing import at_random_of, bytes_of, check_scalar
 
 ID = "RollMux/Rollout-v0"
