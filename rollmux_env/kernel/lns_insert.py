@@ -409,7 +409,7 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
 
     Args:
         overlooked: share of the groups that are left out, at random; 0 leaves no shapes out either.
-        search: `usd` and `version` are kept up to date.
+        search: `usd` and `version` are kept up to date, and the group that changes is kept in its trial, which has begun.
 
     Returns:
         How many groups and places in them were looked at; 0 where there is no place for the job.

@@ -20,6 +20,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.kernel.lns_insert import changed, insert, make_search
 from rollmux_env.kernel.membership import detach
 from rollmux_env.kernel.tables import Records
+from rollmux_env.kernel.trials import begin_trial
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.workloads import WorkloadOptions, make_workload
@@ -85,6 +86,7 @@ def test_what_a_search_remembers_is_what_it_would_find_anew(spare: float) -> Non
     for k in range(200):
         job = int(rng.choice(np.flatnonzero(now.free)))
         group = int(view.jobs["group"][job])
+        begin_trial(search.trial)
         detach(view.jobs, view.groups, job)
         changed(view, facts, group, search)
         twin = view._replace(jobs=view.jobs.copy(), groups=view.groups.copy())
