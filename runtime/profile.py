@@ -91,7 +91,7 @@ def subject(target: str, job_id: str | None) -> JobSpec:
         InputError: neither, or no such job; one line.
     """
     from runtime.jobs.grpo_spec import TINY
-    from runtime.jobs.spec import load_jobs
+    from runtime.jobs.spec import TaskJob, load_jobs
 
     path = Path(target)
     if target == TINY or path.is_dir():
@@ -99,7 +99,7 @@ def subject(target: str, job_id: str | None) -> JobSpec:
             raise InputError(f"--job {job_id}: goes with a job file, not with a model")
         algorithm = Algorithm(prompts_per_iteration=16, group_size=2, max_prompt_tokens=32, max_tokens=256)
         model, task = ModelSpec(name=target), TaskSpec(name="long-tail")
-        return JobSpec(id=path.name, iterations=1, slo=1.0, model=model, task=task, algorithm=algorithm, folder=str(Path.cwd()))
+        return TaskJob(id=path.name, iterations=1, slo=1.0, model=model, task=task, algorithm=algorithm, folder=str(Path.cwd()))
     jobs = [job for job in load_jobs(target).jobs if job.task is not None and job_id in (None, job.id)]
     if not jobs:
         raise InputError(f"{target}: no job with a task" + (f" is called {describe(job_id)}" if job_id is not None else ""))

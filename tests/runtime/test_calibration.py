@@ -18,6 +18,7 @@ from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.replica import ReplicaTiming, replica_timing
 from runtime.calibration import Grid, Measurer, as_hardware, fit, measure
 from runtime.engines.interface import Progress, Response, Sampling
+from runtime.jobs.spec import TaskJob
 from runtime.profile import subject
 from tests.conftest import Command
 
@@ -117,6 +118,14 @@ def test_what_cannot_be_profiled_is_said_in_one_line(command: Command, arguments
     status, out, err = command("profile", *arguments)
     assert (status, out) == (2, "")
     assert problem in err and err.count("\n") == 1
+
+
+def test_a_model_is_profiled_by_a_job_of_the_built_in_kind(tmp_path: Path) -> None:
+    jobs = [subject("tiny", None), subject(str(tmp_path), None)]
+    assert [(job.id, job.model.name) for job in jobs] == [("tiny", "tiny"), (tmp_path.name, str(tmp_path))]
+    assert all(isinstance(job, TaskJob) for job in jobs)
+    with pytest.raises(InputError, match="--job a: goes with a job file"):
+        subject("tiny", "a")
 
 
 def test_a_job_of_a_file_is_found_by_its_id(tmp_path: Path) -> None:
