@@ -134,7 +134,6 @@ class _Replay:
         if failures is not None:
             self.run.failures = self.dying.log
         self.durations = partial(Durations, seed=seed, tails=tails, migration=self.scheduler.migration, policy=rollout)
-        self.policy = policy
         self.watch = watch
         self.begun = 0  # phases, and instants at which placements may have changed
         self.look = min(_TOLD, watch.most + 1)  # phases at which there is something to say next
@@ -163,7 +162,7 @@ class _Replay:
                 self._place(now_s)
                 fixed_s = min(arrivals.next_s, state.next_resume_s(), scheduler.planner.ticks.next_s)
                 if self.watch.check:
-                    check_state(state, arrivals.taken + len(losses), self.policy.keeps_slo)
+                    check_state(state, arrivals.taken + len(losses), scheduler.planner.policy.keeps_slo)
             for command in scheduler.permits(now_s):
                 job_run = jobs.by_id[command.job_id]
                 if isinstance(command, Grant):

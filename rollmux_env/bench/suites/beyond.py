@@ -78,7 +78,6 @@ _QUANTILE = Suite(
     seeds=3,
 )
 
-_PLANNERS = ("rollmux", "consolidate", "learned:default")
 _PROMISES = Suite(
     name="promises",
     title="Promised and observed: production jobs at worst-case durations, every phase with its switch",
