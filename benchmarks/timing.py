@@ -16,6 +16,7 @@ import numpy as np
 from rollmux_env.bench.tables import rollmux
 from rollmux_env.bench.tables.table import Row
 from rollmux_env.kernel.tables import Floats
+from rollmux_env.published import source
 from rollmux_env.report.tables import make_table, show
 from rollmux_env.timing.calibration import ROLLMUX, Calibration
 from rollmux_env.timing.hardware import GPUS, achieved
@@ -23,14 +24,6 @@ from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.rl_job import phases_s
 from rollmux_env.timing.weights import flat_s, rollout_memory_gb, topology_aware_s, training_memory_gb
 from rollmux_env.workloads.catalogue import MEMORY_GB
-
-# RollMux, flat and topology-aware: GPUs on each side -> size -> seconds.
-SYNC_S = {
-    8: {"7B": (7.5, 0.9), "14B": (13.8, 1.7), "32B": (30.7, 3.9)},
-    16: {"7B": (8.2, 3.1), "14B": (15.2, 5.8), "32B": (33.8, 12.3)},
-}
-# AReaL-Hex (arXiv 2511.00796): one link of 1.5 GB/s, a whole copy to each of three machines (24 H20).
-UPDATE_S = {"1.5B": 10.0, "7B": 58.0, "14B": 113.0}
 
 
 @dataclass(frozen=True)
@@ -67,15 +60,14 @@ def _phase_s(row: Row, phase: str, calibration: Calibration) -> float:
 
 
 def _syncs() -> Iterator[Figure]:
-    for gpus, sizes in SYNC_S.items():
-        for size, (flat, aware) in sizes.items():
-            name = f"{size} sync, {gpus} to {gpus} GPUs"
-            yield Figure(f"{name}, flat", "sync", "s", flat, partial(_flat_s, size, "H800", gpus, gpus), True)
-            yield Figure(f"{name}, topology-aware", "sync", "s", aware, partial(_aware_s, size, gpus), True)
+    for size, (gpus, flat, aware) in source("rollmux").table("sync_s", tuple[int, float, float]):
+        name = f"{size} sync, {gpus} to {gpus} GPUs"
+        yield Figure(f"{name}, flat", "sync", "s", flat, partial(_flat_s, size, "H800", gpus, gpus), True)
+        yield Figure(f"{name}, topology-aware", "sync", "s", aware, partial(_aware_s, size, gpus), True)
 
 
 def _updates() -> Iterator[Figure]:
-    for size, seconds in UPDATE_S.items():
+    for size, (seconds,) in source("areal_hex").table("update_s", tuple[float]):
         predict = partial(_flat_s, size, "H800-areal-hex", 3, 1)
         yield Figure(f"{size} weight update (AReaL-Hex)", "sync", "s", seconds, predict, False)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.files import EXAMPLES
+from rollmux_env.published import FOLDER
 from tests.conftest import Command
 
 ROOT = Path(__file__).parents[1]
@@ -52,12 +53,14 @@ def test_a_name_of_nothing_is_one_line_with_what_is_near(command: Command, words
     assert (status, out, err.count("\n")) == (2, "", 1) and err.endswith(f"{problem}\n")
 
 
-def test_what_is_installed_has_all_files_of_examples(tmp_path: Path) -> None:
+def test_what_is_installed_has_all_examples_and_published_figures(tmp_path: Path) -> None:
     pytest.importorskip("setuptools")
     build = ["setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path), "build_py", "--build-lib", str(tmp_path / "lib")]
     subprocess.run([sys.executable, *build], cwd=ROOT, capture_output=True, check=True)
     names = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".yaml")}
     assert {path.name for path in (tmp_path / "lib" / "rollmux_env" / "examples").iterdir()} == names
+    figures = {path.name for path in (tmp_path / "lib" / "rollmux_env" / "published").glob("*.toml")}
+    assert figures == {path.name for path in FOLDER.glob("*.toml")}
     installed = os.environ | {"PYTHONPATH": str(tmp_path / "lib")}
     done = subprocess.run(
         [sys.executable, "-m", "rollmux", "validate", "quickstart"], cwd=tmp_path, env=installed, capture_output=True, text=True

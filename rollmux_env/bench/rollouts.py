@@ -16,7 +16,7 @@ import numpy as np
 from rollmux_env.bench.harness import Task, run_task
 from rollmux_env.bench.intervals import ratios
 from rollmux_env.bench.suite import Column, Makers, SuiteRow, measured_row
-from rollmux_env.bench.tables.rollmux import THINKING_MEDIAN, THINKING_SIGMA
+from rollmux_env.bench.tables.rollmux import THINKING_MEDIAN, THINKING_SIGMA, PackedJob, packed_lengths
 from rollmux_env.replay.metrics import Outcome
 from rollmux_env.rollout.job import JobRollouts, Rollout
 from rollmux_env.rollout.policy import RolloutPolicy
@@ -24,7 +24,7 @@ from rollmux_env.rollout.setting import Setting
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.timing.calibration import ROLLMUX
 from rollmux_env.timing.hardware import GPUS, achieved
-from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise
+from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.replica import fitting_replicas
 from rollmux_env.timing.tail import migration_of
@@ -101,37 +101,27 @@ def rollout_s(make: Callable[[], Setting], policy: str, seed: int, quick: bool, 
     return float(np.mean([job.next().seconds for _ in range(ROLLOUTS)]))
 
 
-@dataclass(frozen=True)
-class PublishedJob:
-    """A job whose rollouts were published, on so many H800; `seconds` is what a plain one takes."""
-
-    size: str
-    gpus: int
-    parallel: int
-    lengths: Piecewise
-    seconds: float
-
-    def setting(self, step_s: float, alike: float) -> Setting:
-        """As the function of that name."""
-        return setting(self.size, "H800", self.gpus, self.parallel, self.lengths, step_s, alike)
+def packed_setting(job: PackedJob, step_s: float, alike: float) -> Setting:
+    """A setting of RollPacker's."""
+    return setting(job.size, "H800", job.gpus, job.parallel, packed_lengths(job.cap), step_s, alike)
 
 
 @lru_cache
-def fit_step_s(published: PublishedJob, plain: RolloutPolicy) -> float:
+def fit_step_s(packed: PackedJob, plain: RolloutPolicy) -> float:
     """Fit the fixed seconds of a decode step so that a plain rollout takes the published time."""
     low, high = 0.0, 0.05
     for _ in range(12):
         middle = (low + high) / 2
-        job = JobRollouts(published.setting(middle, 0.5), plain, 0)
-        slow = np.mean([job.next().seconds for _ in range(5)]) > published.seconds
+        job = JobRollouts(packed_setting(packed, middle, 0.5), plain, 0)
+        slow = np.mean([job.next().seconds for _ in range(5)]) > packed.plain_s
         low, high = (low, middle) if slow else (middle, high)
     return (low + high) / 2
 
 
-def packed_s(published: PublishedJob, alike: float, policy: str, seed: int, quick: bool, makers: Makers) -> float:
+def packed_s(packed: PackedJob, alike: float, policy: str, seed: int, quick: bool, makers: Makers) -> float:
     """Seconds of a rollout, with the step's overhead fitted so that a plain one takes the published seconds."""
-    step_s = fit_step_s(published, makers.rollout("plain"))
-    return rollout_s(partial(published.setting, step_s, alike), policy, seed, quick, makers)
+    step_s = fit_step_s(packed, makers.rollout("plain"))
+    return rollout_s(partial(packed_setting, packed, step_s, alike), policy, seed, quick, makers)
 
 
 class Stage(NamedTuple):
@@ -146,7 +136,7 @@ class Stage(NamedTuple):
 
 
 def step_s(
-    published: PublishedJob,
+    packed: PackedJob,
     apart_s: tuple[float, float],
     stages: Mapping[str, Stage],
     name: str,
@@ -162,8 +152,8 @@ def step_s(
         apart_s: of rewards and of training, where each comes after the other.
     """
     (reward_s, training_s), stage = apart_s, stages[name]
-    overhead_s = fit_step_s(published, makers.rollout("plain"))
-    job = JobRollouts(published.setting(overhead_s, 0.0), makers.rollout(stage.policy), seed)
+    overhead_s = fit_step_s(packed, makers.rollout("plain"))
+    job = JobRollouts(packed_setting(packed, overhead_s, 0.0), makers.rollout(stage.policy), seed)
     total = 0.0
     for _ in range(ROLLOUTS):
         one = job.next()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Drift
+from rollmux_env.published import source
 from rollmux_env.validation_errors import not_one_of
 
 TEMPLATES = ("none", "increasing", "decreasing")
@@ -20,7 +21,8 @@ FACTORS = (0.5, 1.0, 1.5)
 _RAMP = 88  # iterations that a ramp takes
 _STEPS = 22  # constant pieces of a ramp: four of the paper's 88 steps each
 _BURST_EVERY = 4
-_RAMP_AND_BURST = {7: (0.17, 0.17), 14: (0.31, 0.38), 32: (0.31, 0.58)}  # what the step time has gained when the ramp ends
+_GAINS = {int(size[:-1]): gains for size, gains in source("rollmux").table("drift_gains", tuple[float, float])}
+"""What the step time has gained when the ramp ends, and in a burst then, by billions of parameters."""
 
 
 def drift(template: str, factor: float, billions: int) -> tuple[Drift, ...]:
@@ -42,7 +44,7 @@ def drift(template: str, factor: float, billions: int) -> tuple[Drift, ...]:
         raise InputError(f"drift billions: must be at least 1, not {billions}")
     if template == "none":
         return ()
-    ramp, burst = _RAMP_AND_BURST[max((size for size in _RAMP_AND_BURST if size <= billions), default=7)]
+    ramp, burst = _GAINS[max((size for size in _GAINS if size <= billions), default=7)]
     entries = []
     for step in range(1, _STEPS + 1):  # the first iteration has not drifted yet
         last_burst = (_STEPS - step) % _BURST_EVERY == 0

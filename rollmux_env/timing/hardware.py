@@ -7,12 +7,13 @@ those that `rollmux profile` measured on a real engine. Only `Hardware` is used 
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_json
+from rollmux_env.published import source
 from rollmux_env.timing.calibration import CALIBRATIONS, PHYSICAL, ROLLMUX, Calibration
 from rollmux_env.timing.models import ModelShape
 from rollmux_env.validation_errors import describe, not_one_of, one_line
@@ -45,8 +46,8 @@ class Gpu:
     Attributes:
         tflops: bf16, dense, peak. hbm_gb: memory. hbm_tb_s: its bandwidth. cross_gb_s: link of one GPU to the other cluster.
         inside_gb_s: link of one GPU to another machine of its cluster. nvlink_gb_s: of one GPU to the others of its machine, one
-            way. usd_per_hour: price of one GPU in the paper, $/h; None where there is none. source: the paper. calibration: of
-            the system whose jobs run on it, where nobody names another one.
+            way. usd_per_hour: price of one GPU in the paper, $/h; None where there is none. calibration: of the system whose jobs
+            run on it, where nobody names another one.
     """
 
     tflops: float
@@ -56,26 +57,11 @@ class Gpu:
     inside_gb_s: float
     nvlink_gb_s: float
     usd_per_hour: float | None
-    source: str
     calibration: Calibration = PHYSICAL
 
 
-_ROLLMUX = "RollMux (arXiv 2512.11306)"
-_HEX = "AReaL-Hex (arXiv 2511.00796)"
-_MAKER = "NVIDIA's data sheets"  # without sparsity; a link of 400 Gbps for each GPU
-# RollMux: 20 Gbps Ethernet between clusters fits its sync times only if each GPU has it; 400 Gbps InfiniBand a node of 8 inside.
-# AReaL-Hex: 1.5 GB/s between types, 5 GB/s between machines of a type. It gives the H800 other peaks; memory sizes are RollMux's.
-# NVLink of H20 and H800 is as AReaL-Hex has it, prices are the same in both papers.
-GPUS = {
-    "H20": Gpu(148.0, 96.0, 4.0, 2.5, 6.25, 450.0, 1.85, _ROLLMUX, ROLLMUX),
-    "H800": Gpu(989.5, 80.0, 3.35, 2.5, 6.25, 200.0, 5.28, _ROLLMUX, ROLLMUX),
-    "H20-areal-hex": Gpu(148.0, 96.0, 4.0, 1.5, 5.0, 450.0, 1.85, _HEX),
-    "H800-areal-hex": Gpu(756.0, 80.0, 2.0, 1.5, 5.0, 200.0, 5.28, _HEX),
-    "H100": Gpu(989.5, 80.0, 3.35, 50.0, 50.0, 450.0, None, _MAKER),
-    "GB200": Gpu(2500.0, 186.0, 8.0, 50.0, 50.0, 900.0, None, _MAKER),
-}
-
-
+GPUS = {name: replace(gpu, calibration=ROLLMUX) for name, gpu in source("rollmux").table("gpus", Gpu)}
+GPUS |= (gpu for file in ("areal_hex", "nvidia") for gpu in source(file).table("gpus", Gpu))
 UNKNOWN_NVLINK_GB_S = min(gpu.nvlink_gb_s for gpu in GPUS.values())  # of hardware that is measured, not of the catalogue
 _MAY_BE_0 = ("training_tflops", "step_s", "layer_s", "prefill_s", "update_s")
 

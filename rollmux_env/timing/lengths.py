@@ -7,7 +7,7 @@ list of lengths).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +19,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import text_lines
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.portable import exp
+from rollmux_env.published import source
 from rollmux_env.validation_errors import describe, one_line
 
 Tokens = NDArray[np.int64]
@@ -126,13 +127,8 @@ def whole(tokens: Floats) -> Tokens:
     return np.asarray(np.maximum(np.ceil(tokens), 1), dtype=np.int64)
 
 
-# RollMux, arXiv 2512.11306, read off its figure of response lengths. At 98% the 4k and 8k jobs of 7B have reached their cap.
-_PUBLISHED: Mapping[str, tuple[tuple[float, float], ...]] = {
-    "7B-4k": ((0.1, 267), (0.25, 500), (0.5, 709), (0.75, 1163), (0.9, 1910), (0.95, 3143), (0.98, 4096)),
-    "7B-8k": ((0.1, 240), (0.5, 662), (0.75, 1187), (0.9, 3214), (0.95, 5064), (0.98, 8192)),
-    "14B-8k": ((0.1, 263), (0.5, 785), (0.75, 1504), (0.9, 3231), (0.95, 4001), (0.98, 4847)),
-}
-PUBLISHED = {kind: Piecewise(4096 if kind.endswith("4k") else 8192, points) for kind, points in _PUBLISHED.items()}
+_QUANTILES = source("rollmux").value("lengths", dict[str, tuple[tuple[float, float], ...]])
+PUBLISHED = {kind: Piecewise(4096 if kind.endswith("4k") else 8192, points) for kind, points in _QUANTILES.items()}
 """Published distributions, by the job type of the paper."""
 
 

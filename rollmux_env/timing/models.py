@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_json
+from rollmux_env.published import source
 from rollmux_env.validation_errors import not_one_of, one_line
 
 
@@ -73,27 +74,9 @@ class ModelShape:
         return 2 * self.layers * self.heads * self.head
 
 
-SHAPES = {
-    "0.5B": ModelShape(896, 24, 14, 2, 64, 4864, 151936, True),
-    "1.5B": ModelShape(1536, 28, 12, 2, 128, 8960, 151936, True),
-    "3B": ModelShape(2048, 36, 16, 2, 128, 11008, 151936, True),
-    "4B": ModelShape(2560, 36, 32, 8, 128, 9728, 151936, True),
-    "7B": ModelShape(3584, 28, 28, 4, 128, 18944, 152064, False),
-    "8B": ModelShape(4096, 36, 32, 8, 128, 12288, 151936, False),
-    "14B": ModelShape(5120, 48, 40, 8, 128, 13824, 152064, False),
-    "32B": ModelShape(5120, 64, 40, 8, 128, 27648, 152064, False),
-    "70B": ModelShape(8192, 80, 64, 8, 128, 28672, 128256, False),
-}
-
-OTHER_SHAPES = {
-    "Llama-8B": ModelShape(4096, 32, 32, 8, 128, 14336, 128256, False),
-    "30B-A3B": ModelShape(2048, 48, 32, 4, 128, 768, 151936, False, 128, 8),
-    "235B-A22B": ModelShape(4096, 94, 64, 4, 128, 1536, 151936, False, 128, 8),
-    "671B-A37B": ModelShape(7168, 61, 128, 2, 128, 2048, 129280, False, 257, 9),
-}
-"""What only published tables are of: Llama 3.1, mixtures of Qwen3, and DeepSeek V3, with its three dense layers counted as
-mixtures and its latent attention as two heads of keys and values: 5% more parameters, 7% more active ones, 11% less cache. Scenario
-files do not take mixtures: the simulators read all weights in every step."""
+SHAPES = dict(source("models").table("sizes", ModelShape))
+OTHER_SHAPES = dict(source("models").table("others", ModelShape))
+"""What only published tables are of. Scenario files do not take mixtures: the simulators read all weights in every step."""
 
 
 def model_shape(name: str, folder: Path = Path()) -> ModelShape:

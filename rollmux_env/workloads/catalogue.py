@@ -13,43 +13,33 @@ from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.keys.job import Colocated, Job
 from rollmux_env.keys.phases import Phase, Switch, Training
+from rollmux_env.published import source
+from rollmux_env.timing.hardware import GPUS
 from rollmux_env.validation_errors import not_one_of
 
-ROLLOUT_POOL = Pool(gpu="H20", gpus_per_node=8, usd_per_gpu_hour=1.85, node_memory_gb=2000)
-TRAINING_POOL = Pool(gpu="H800", gpus_per_node=8, usd_per_gpu_hour=5.28, node_memory_gb=2000)
+_ROLLMUX = source("rollmux")
 
-# Parameters in billions -> GB of host memory that keep one actor resident on a node: rollout, training.
-MEMORY_GB = {3: (113.4, 156.2), 7: (275.7, 240.0), 14: (445.4, 456.1), 32: (490.3, 520.4), 70: (391.2, 458.7)}
 
-# Parameters in billions -> seconds of a phase's start on a node: rollout cold, warm, training cold, warm.
-SWITCH_S = {
-    3: (25.3, 0.8, 26.7, 1.9),
-    7: (38.8, 0.9, 32.7, 4.1),
-    14: (60.4, 1.8, 59.0, 4.7),
-    32: (81.7, 1.7, 81.2, 5.9),
-    70: (135.8, 1.9, 116.0, 5.4),
-}
+def _billions(size: str) -> int:
+    """Parameters of a model of a size such as 7B."""
+    return int(size.partition("B")[0])
 
-# Type (size, longest response) -> seconds: rollout and training on a node of each pool, then both phases on the training node
-# alone. 32B: two nodes of each pool. The sync is part of them.
-PHASES_S = {
-    "3B-4k": (79.3, 47.0, 157.0, 48.0),
-    "3B-8k": (128.3, 71.3, 202.0, 69.4),
-    "4B-4k": (121.5, 51.3, 105.8, 51.2),
-    "4B-8k": (262.5, 86.8, 188.3, 86.7),
-    "4B-16k": (496.0, 180.3, 349.5, 185.0),
-    "4B-32k": (734.3, 464.7, 587.0, 465.5),
-    "7B-4k": (80.5, 77.0, 138.8, 65.4),
-    "7B-8k": (133.8, 112.8, 159.6, 98.2),
-    "8B-4k": (140.6, 70.9, 101.6, 72.8),
-    "8B-8k": (310.1, 120.5, 189.0, 119.3),
-    "8B-16k": (580.5, 241.0, 354.0, 238.3),
-    "8B-32k": (888.0, 559.5, 607.5, 559.5),
-    "14B-4k": (145.0, 126.7, 136.2, 112.4),
-    "14B-8k": (238.6, 197.4, 182.4, 173.6),
-    "32B-4k": (165.3, 219.3, 173.7, 204.3),
-    "32B-8k": (267.6, 361.8, 277.0, 271.3),
-}
+
+MEMORY_GB = {_billions(size): gb for size, gb in _ROLLMUX.table("memory_gb", tuple[float, float])}
+"""Parameters in billions: GB of host memory that keep one actor resident on a node, rollout and training."""
+
+SWITCH_S = {_billions(size): seconds for size, seconds in _ROLLMUX.table("switch_s", tuple[float, float, float, float])}
+"""Parameters in billions: seconds of a phase's start on a node, rollout cold and warm, training cold and warm."""
+
+PHASES_S = dict(_ROLLMUX.table("phases_s", tuple[float, float, float, float]))
+"""Type (size, longest response): seconds of both phases on a node of each pool, then on the training node alone."""
+
+
+def _pool(gpu: str) -> Pool:
+    return Pool(gpu=gpu, gpus_per_node=8, usd_per_gpu_hour=GPUS[gpu].usd_per_hour or 0.0, node_memory_gb=2000)
+
+
+ROLLOUT_POOL, TRAINING_POOL = _pool("H20"), _pool("H800")
 
 
 def paper_cluster(max_group_size: int = 5, others: Mapping[str, Pool] | None = None) -> Cluster:
@@ -101,7 +91,7 @@ def make_job(
     if kind not in PHASES_S:
         raise InputError(f"type: {not_one_of(kind, PHASES_S)}")
     rollout_s, training_s, colocated_rollout_s, colocated_training_s = PHASES_S[kind]
-    billions = int(kind.partition("B")[0])
+    billions = _billions(kind)
     nodes = 2 if billions == 32 else 1
     rollout_gb, training_gb = memory_gb(billions)
     rollout_switch, training_switch = switches(billions) if with_switches else (Switch(), Switch())

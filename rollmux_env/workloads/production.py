@@ -15,6 +15,7 @@ import numpy as np
 
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.portable import uniform
+from rollmux_env.published import source
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import draws
 from rollmux_env.workloads.catalogue import PHASES_S, make_job, paper_cluster
@@ -22,11 +23,9 @@ from rollmux_env.workloads.draws import with_staleness
 from rollmux_env.workloads.options import WorkloadOptions
 from rollmux_env.workloads.shapes import THIRD, THIRD_POOL, with_shapes
 
-TYPE_COUNTS = {
-    "7B-8k": 100, "8B-32k": 33, "14B-8k": 14, "7B-4k": 14, "8B-8k": 10, "32B-8k": 10, "3B-8k": 6,
-    "4B-32k": 4, "14B-4k": 3, "8B-16k": 2, "4B-8k": 2, "8B-4k": 1, "3B-4k": 1,
-}  # fmt: skip
-STAY_MU, STAY_SIGMA, LONGEST_STAY_H = 2.90, 1.03, 155.0
+_ROLLMUX = source("rollmux")
+TYPE_COUNTS = {kind: count for kind, (count,) in _ROLLMUX.table("production_types", tuple[int])}
+STAY_MU, STAY_SIGMA, LONGEST_STAY_H = _ROLLMUX.value("production_stays_h", tuple[float, float, float])
 GAP_IN_BURST_MIN, GAP_BETWEEN_BURSTS_MIN = 25.0, 262.0
 OPTIONS = frozenset(
     {"seed", "jobs", "stays", "slo", "max_group_size", "switches", "shapes", "asynchronous", "third_pool", "semantics"}

@@ -20,6 +20,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.portable import between, uniform
+from rollmux_env.published import source
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import not_one_of
 from rollmux_env.workloads import draws
@@ -27,16 +28,14 @@ from rollmux_env.workloads.catalogue import memory_gb, paper_cluster
 from rollmux_env.workloads.draws import with_staleness
 from rollmux_env.workloads.options import WorkloadOptions
 
-# Profile -> size -> seconds: rollout low, high, training low, high.
-PROFILES = {
-    "balanced": {"small": (50, 100, 50, 100), "medium": (100, 200, 100, 200), "large": (200, 300, 200, 300)},
-    "rollout-heavy": {"small": (100, 200, 25, 50), "medium": (200, 400, 50, 100), "large": (400, 600, 100, 200)},
-    "train-heavy": {"small": (25, 50, 100, 200), "medium": (50, 100, 200, 400), "large": (100, 200, 400, 600)},
-}
-NAMES = ("mixed", *PROFILES)
+_ROLLMUX = source("rollmux")
+RANGES_S = _ROLLMUX.table("profiles", tuple[str, float, float, float, float])
+"""Profile: size, and seconds of the shortest and the longest rollout, and of both trainings."""
+
+NAMES = ("mixed", *dict(RANGES_S))
 SHORT = {"balanced": "BL", "rollout-heavy": "RH", "train-heavy": "TH"}
-STAY_MU, STAY_SIGMA, LONGEST_STAY_H = 1.804, 1.59, 142.9
-JOBS, LAST_ARRIVAL_H, GAP_CV = 300, 580.0, 1.83
+JOBS, LAST_ARRIVAL_H, LONGEST_STAY_H = _ROLLMUX.value("profile_stream", tuple[int, float, float])
+STAY_MU, STAY_SIGMA, GAP_CV = 1.804, 1.59, 1.83
 OPTIONS = frozenset({"seed", "jobs", "stays", "slo", "max_group_size", "asynchronous"})
 
 
@@ -76,12 +75,7 @@ def draw_profile(name: str, options: WorkloadOptions, n: int) -> ProfileDraws:
     """
     if name not in NAMES:
         raise InputError(f"profile: {not_one_of(name, NAMES)}")
-    cells = [
-        (f"{SHORT[profile]}-{size}", ranges)
-        for profile, sizes in PROFILES.items()
-        for size, ranges in sizes.items()
-        if name in ("mixed", profile)
-    ]
+    cells = [(f"{SHORT[profile]}-{size}", ranges) for profile, (size, *ranges) in RANGES_S if name in ("mixed", profile)]
     seed = options.seed
     drawn = np.floor(len(cells) * uniform(seed, "profiles", n)).astype(np.int64)
     ranges = np.array([cell[1] for cell in cells], dtype=np.float64)[drawn]

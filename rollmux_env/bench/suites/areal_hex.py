@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from rollmux_env.bench.suite import Column, Makers, Suite, SuiteRow, measured_row
+from rollmux_env.bench.suite import Column, Makers, SuiteRow, measured_row, published_suite
 from rollmux_env.timing.allocation import Allocation, Budget
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.work import Work
@@ -112,9 +112,7 @@ ALL_H800, ALL_H20 = "all H800", "all H20"
 AGAINST = (ALL_H800, ALL_H20)
 STALENESS = 4
 
-# Model -> throughput over the best homogeneous split of the same budget: of H800, of H20.
-GAINS = {"1.5B": (1.36, 2.80), "7B": (1.31, 2.76), "14B": (1.50, 2.29)}
-CHEAPER_BY = 1.46  # 8 H800 + 24 H20, $86.64/h, against 24 H800, $126.72/h
+SIZES = ("1.5B", "7B", "14B")
 
 _MIXED, _H800, _H20 = Budget({H800: 24, H20: 24}), Budget({H800: 32}), Budget({H20: 88})
 _SMALL, _EQUAL = Budget({H800: 8, H20: 24}), Budget({H800: 24})
@@ -146,12 +144,12 @@ _BUDGETS = tuple(
     AllocationCase(label.format(size, _CACHE[reads_cache]), _work(size, reads_cache=reads_cache), rows, against)
     for label, rows, against in _DIVISIONS
     for reads_cache in _CACHE
-    for size in GAINS
+    for size in SIZES
 )
 _GAPS = tuple(
     GapCase(
         f"{first} H800 + {second} H20, staleness {staleness}",
-        tuple(_work(size, staleness, responses) for size in GAINS for responses in (256, 8192)),
+        tuple(_work(size, staleness, responses) for size in SIZES for responses in (256, 8192)),
         Budget({H800: first, H20: second}),
     )
     for first, second in _GAP_BUDGETS
@@ -159,35 +157,11 @@ _GAPS = tuple(
 )
 CASES: tuple[AllocationCase | GapCase, ...] = (*_BUDGETS, *_GAPS)
 
-SUITE = Suite(
-    name="areal-hex",
-    title="GPUs of two types for one asynchronous job, by the paper's peaks and prices",
-    source="AReaL-Hex, arXiv 2511.00796",
-    cases=(),
-    columns=columns(AGAINST),
-    paper={
-        **{
-            (_SAME_BUDGET.format(size, ""), "hex", GAIN.format(name)): gain
-            for size, gains in GAINS.items()
-            for name, gain in zip(AGAINST, gains, strict=True)
-        },
-        **{(_SAME_THROUGHPUT.format(size, ""), "hex", CHEAPER.format(ALL_H800)): CHEAPER_BY for size in GAINS},
-    },
-    differences=(
-        "same budget: 24 H800 + 24 H20 at $171.12/h against 32 H800 and 88 H20, whole machines that cost no more. Which numbers "
-        "of GPUs the paper's figures are of is not known to us.",
-        "same throughput: 8 H800 + 24 H20 at $86.64/h against 24 H800 at $126.72/h. The paper's 1.46x is the ratio of the prices, "
-        "of no model in particular; ours has what throughput differs by, too.",
-        "Batch and lengths are assumed: 8,192 responses of 8,192 tokens on average, at most 27,648, to prompts of 1,024, in four "
-        "updates. The paper measured systems; ours are seconds of a model, at 70% of the peak arithmetic and 80% of the bandwidth.",
-        "over all H20: a dollar buys 1.79 times the arithmetic in H800, and less bandwidth. So by peaks and prices a budget of H20 "
-        "is at most 1.79 times slower than one of H800; the paper's figures have it 2.06, 2.11 and 1.53 times slower.",
-        "cache read: the paper's model leaves out that decoding reads the KV cache. With it rollouts of this length weigh more, "
-        "and H20 alone comes nearer, or gives more for its dollars than the mixture.",
-        "planner CPU s: the paper's takes 15 to 120 s for 24 to 56 GPUs. Here all training plans are timed once, and the "
-        "equivalent integer program of the rollout has few columns, as kinds of replicas that others replace are left out.",
-        "iteration over exhaustive's: the largest of 1.5B, 7B and 14B, with 256 and 8,192 responses.",
-    ),
+SUITE = published_suite(
+    "areal_hex",
+    "areal-hex",
+    (),
+    columns(AGAINST),
     seeds=0,
     measure=partial(allocation_rows, CASES, AGAINST),
     compares="allocators, and has its own",

@@ -12,7 +12,7 @@ from functools import partial
 from math import ceil
 
 from rollmux_env.bench.intervals import ratios
-from rollmux_env.bench.suite import Column, Makers, Suite, SuiteRow, measured_row
+from rollmux_env.bench.suite import Column, Makers, SuiteRow, measured_row, published_suite
 from rollmux_env.bench.tables.rollmux import packed_lengths
 from rollmux_env.network.fabric import Fabric, usd_per_hour
 from rollmux_env.network.play import Forecast, NetworkPolicy, Played, Yardstick, draw_hour, forecast_of, play, topologies
@@ -133,16 +133,11 @@ CASES = (
     _case("235B-A22B", 2048, Layout(0, 8, 5, 8), 8, experts=8),
 )
 
-SUITE = Suite(
-    name="fabric",
-    title="Fabrics of a disaggregated job: seconds of an iteration, and work per dollar over a non-blocking fat tree",
-    source="OrchestrRL, RFabric",
-    cases=(),
-    columns=COLUMNS,
-    differences=(
-        "OrchestrRL's abstract says that RFabric is more cost-efficient at scale than static fat trees, and prints no figure; its "
-        "fabric, jobs and prices are not known to us. Prices, jobs and the optical fabric are ours.",
-    ),
+SUITE = published_suite(
+    "orchestrrl",
+    "fabric",
+    (),
+    COLUMNS,
     seeds=3,
     measure=partial(fabric_rows, CASES),
     compares="network policies, and has its own",

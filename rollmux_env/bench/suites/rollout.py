@@ -11,7 +11,6 @@ from rollmux_env.bench.rollouts import (
     GAIN,
     OVER_BEST,
     SECONDS,
-    PublishedJob,
     RolloutCase,
     Stage,
     packed_s,
@@ -22,24 +21,15 @@ from rollmux_env.bench.rollouts import (
     stream_usd,
     sweep,
 )
-from rollmux_env.bench.suite import Suite
-from rollmux_env.bench.tables.rollmux import PACKED_JOBS, packed_lengths
+from rollmux_env.bench.suite import published_suite
+from rollmux_env.bench.tables.rollmux import PACKED_JOBS, PackedJob, packed_lengths
+from rollmux_env.published import source
 
-# RollMux, arXiv 2512.11306: gain of long-tail migration for pairs of jobs that share their nodes.
-PAIRS = {("7B-4k", "7B-4k"): 1.12, ("7B-8k", "7B-8k"): 1.19, ("7B-8k", "14B-8k"): 1.06, ("14B-8k", "14B-8k"): 1.28}
-
-# RollPacker, arXiv 2509.21009: seconds of a rollout, plain and with tail batching, by (size, H800s, tensor parallelism, cap).
-PACKED = {
-    (size, devices, parallel, cap // 1024): (plain_s, batched_s)
-    for (size, cap, devices, parallel, plain_s), batched_s in zip(PACKED_JOBS, (47.0, 88.0, 170.0), strict=True)
-}
-
-# Correlation of the lengths of one prompt's responses, which it does not print.
+# Correlation of the lengths of one prompt's responses, which RollPacker does not print.
 ALIKE = (0.0, 0.5)
 
-# Its ablation, gains of a whole step: (tail batching, + rewards as responses finish, + planner, + stream trainer).
-_GAINS = (1.30, 2.01, 2.01, 2.03), (1.48, 1.99, 2.02, 2.22), (2.21, 2.48, 2.52, 2.56)
-STEPS = dict(zip(PACKED, _GAINS, strict=True))
+# RollPacker's gains of a whole step: tail batching, + rewards as responses finish, + planner, + stream trainer.
+STEPS = dict(source("rollpacker").table("steps", tuple[float, float, float, float]))
 STAGES = {
     "plain": Stage("plain", False),
     "tail-batching": Stage("tail-batching", False),
@@ -48,57 +38,49 @@ STAGES = {
     "+ stream trainer": Stage("tail-batching+stream-trainer", True),
 }
 
-# OrchestrRL, arXiv 2601.01209: gain in throughput on 48 H800 over the best static configuration; the sizes to compare are ours.
-SIZED = {"14B": (1.40, (1, 2, 4, 8)), "32B": (1.34, (2, 4, 8))}
+SIZED = {"14B": (1, 2, 4, 8), "32B": (2, 4, 8)}  # sizes of replicas that OrchestrRL's case compares: ours
 
 MIGRATION = "tail-migration,careful=true"
 BOTH = f"tail-batching+{MIGRATION}"
 
 
-Key = tuple[str, int, int, int]
 Measured = tuple[RolloutCase, dict[tuple[str, str], float]]  # a case, and what the papers have for it, by policy and heading
 
 
-def rewards_and_training_s(key: Key) -> tuple[float, float]:
+def rewards_and_training_s(name: str) -> tuple[float, float]:
     """What the published gains leave for rewards and training, seconds, if steps are all these and rewards can be hidden."""
-    plain_s, batched_s = PACKED[key]
-    first, second, *_ = STEPS[key]
-    base_s = (plain_s - batched_s) / (1 - 1 / first)
-    return base_s / first - base_s / second, base_s / second - batched_s
+    job = PACKED_JOBS[name]
+    first, second, *_ = STEPS[name]
+    base_s = (job.plain_s - job.batched_s) / (1 - 1 / first)
+    return base_s / first - base_s / second, base_s / second - job.batched_s
 
 
-def _job(key: Key) -> tuple[str, PublishedJob]:
-    """A label, and the job."""
-    size, gpus, parallel, cap = key
-    return f"{size}-{cap}k on {gpus} H800", PublishedJob(size, gpus, parallel, packed_lengths(1024 * cap), PACKED[key][0])
-
-
-def _pair(kinds: tuple[str, str], gain: float) -> Measured:
+def _pair(first: str, second: str, gain: float) -> Measured:
     policies = ("plain", "tail-migration", MIGRATION, "tail-batching", BOTH)
-    return RolloutCase(" and ".join(kinds), policies, partial(pair_s, kinds)), {("tail-migration", GAIN): gain}
+    return RolloutCase(f"{first} and {second}", policies, partial(pair_s, (first, second))), {("tail-migration", GAIN): gain}
 
 
-def _packed(key: Key, alike: float) -> Measured:
-    (label, job), (plain_s, batched_s) = _job(key), PACKED[key]
+def _packed(name: str, job: PackedJob, alike: float) -> Measured:
     policies = ("plain", "tail-batching", "tail-batching,each_engine=true")
-    return RolloutCase(f"{label}, alike {alike:g}", policies, partial(packed_s, job, alike)), {
-        ("plain", SECONDS): plain_s,
-        ("tail-batching", SECONDS): batched_s,
-        ("tail-batching", GAIN): plain_s / batched_s,
+    return RolloutCase(f"{name} on {job.gpus} H800, alike {alike:g}", policies, partial(packed_s, job, alike)), {
+        ("plain", SECONDS): job.plain_s,
+        ("tail-batching", SECONDS): job.batched_s,
+        ("tail-batching", GAIN): job.plain_s / job.batched_s,
     }
 
 
-def _step(key: Key) -> Measured:
-    label, job = _job(key)
-    case = RolloutCase(f"{label}: step, derived", tuple(STAGES), partial(step_s, job, rewards_and_training_s(key), STAGES))
-    return case, {(stage, GAIN): gain for stage, gain in zip(tuple(STAGES)[1:], STEPS[key], strict=True)}
+def _step(name: str, job: PackedJob) -> Measured:
+    measure = partial(step_s, job, rewards_and_training_s(name), STAGES)
+    case = RolloutCase(f"{name} on {job.gpus} H800: step, derived", tuple(STAGES), measure)
+    return case, {(stage, GAIN): gain for stage, gain in zip(tuple(STAGES)[1:], STEPS[name], strict=True)}
 
 
 def _at(policy: str, *sizes: int) -> tuple[str, ...]:
     return tuple(f"{policy}{AT}{parallel}" for parallel in sizes)
 
 
-def _sized(size: str, gain: float, sizes: tuple[int, ...]) -> Measured:
+def _sized(size: str, gain: float) -> Measured:
+    sizes = SIZED[size]
     static, ends = _at("plain", *sizes), (sizes[0], sizes[-1])
     adaptive = _at("adaptive-parallelism", *ends)
     policies = (*static, *adaptive, *_at("tail-batching", *ends), *_at("tail-batching+adaptive-parallelism", *ends))
@@ -116,40 +98,21 @@ _STREAM = RolloutCase(
     DOLLARS,
 )
 _MEASURED: tuple[Measured, ...] = (
-    *(_pair(kinds, gain) for kinds, gain in PAIRS.items()),
-    *(_packed(key, alike) for key in PACKED for alike in ALIKE),
-    *(_step(key) for key in STEPS),
-    *(_sized(size, gain, sizes) for size, (gain, sizes) in SIZED.items()),
+    *(_pair(first, *rest) for first, rest in source("rollmux").table("migration", tuple[str, float])),
+    *(_packed(name, job, alike) for name, job in PACKED_JOBS.items() for alike in ALIKE),
+    *(_step(name, job) for name, job in PACKED_JOBS.items()),
+    *(_sized(size, gain) for size, (gain,) in source("orchestrrl").table("adaptive_parallelism", tuple[float])),
     (_STREAM, {}),
 )
 CASES = tuple(case for case, _ in _MEASURED)
 SWEPT = ("tail-batching", "tail-migration", "adaptive-parallelism", "tail-batching+tail-migration")
 
-SUITE = Suite(
-    name="rollout",
-    title="Inside rollouts: seconds of a rollout, or of an iteration of a pair; $/work-h of a stream",
-    source="RollMux, RollPacker, OrchestrRL",
-    cases=(),
-    columns=COLUMNS,
+SUITE = published_suite(
+    "rollpacker",
+    "rollout",
+    (),
+    COLUMNS,
     paper={(case.label, policy, heading): figure for case, papers in _MEASURED for (policy, heading), figure in papers.items()},
-    differences=(
-        "Pairs: on-policy, no schedule beats one job alone. Two 14B-8k jobs can gain 1.10x at most here (1.09x by the phase "
-        "times that the paper prints), so 1.28x needs longer rollouts than these; beside 7B-8k, the 14B-8k job alone is the bound, "
-        "and careful=true leaves its tail where it is.",
-        "RollPacker: one number a job, the fixed seconds of a decode step, is fitted to the plain rollout; the rest is predicted.",
-        "8k: the paper's short rounds take 38 s, as long as at 16k and 32k, ours 26 s: a part of its seconds may not be decoding.",
-        "alike: correlation of the lengths of one prompt's responses, which the paper does not print. 0 is the best case: a prompt "
-        "that is sampled again has a new length; with 0.5 long prompts stay long, and long rounds are slower than plain ones.",
-        "each_engine=true is what the engines of real jobs do: each ends its share of the prompts for itself. RollPacker's round "
-        "ends over all engines.",
-        "Steps are no test: seconds of rewards and training are derived from the paper's own gains; only rollouts and overlap are "
-        "ours. The planner halves the replicas of 14B after four rollouts without preemption, which a model without the cost of "
-        "messages inside a replica makes a loss; those of 7B have one GPU already, and 32B does not fit into one. The stream "
-        "trainer is without the planner.",
-        "OrchestrRL: `gain` is over the smallest replicas; `gain, best size` is over the static size that is best here, which is "
-        "what the paper compares with. A model without the cost of messages inside a replica favours large ones, so nothing is "
-        "left to gain. The paper's lengths are not known to us.",
-    ),
     seeds=3,
     measure=partial(rollout_rows, CASES),
     compares="rollout policies, and has its own",

@@ -7,9 +7,12 @@ published, have a lognormal of their own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
-from rollmux_env.bench.tables.table import NotCovered, Row, Table
+from rollmux_env.bench.tables.table import Row, published_table
+from rollmux_env.published import source
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise
 from rollmux_env.timing.rl_job import Batch, RlJob, Workers
 from rollmux_env.workloads.catalogue import PHASES_S
@@ -31,35 +34,19 @@ def job_lengths(kind: str) -> Lengths:
     return PUBLISHED[f"7B-{cap}"]
 
 
-def _phases() -> tuple[Row, ...]:
-    rows = []
+def _phases() -> Iterator[Row]:
     for kind, (rollout_s, training_s, together_s, trained_s) in PHASES_S.items():
         size = kind.partition("-")[0]
         gpus, parallel = GPUS_OF.get(size, 8), TENSOR_PARALLEL.get(size, 1)
         batch = Batch(RESPONSES, GROUP, 1, PROMPT_TOKENS, job_lengths(kind))
         jobs = [RlJob(size, Workers(gpu, gpus, parallel), Workers("H800", gpus), batch) for gpu in ("H20", "H800")]
         apart, together = [(job, replace(job, batch=replace(batch, responses=1))) for job in jobs]
-        rows += [
-            Row(f"{kind} apart, rollout", "H20", {"gen": rollout_s}, *apart),
-            Row(f"{kind} apart, training", "H800", {"training": training_s}, *apart),
-            Row(f"{kind} co-located", "H800", {"gen": together_s, "training": trained_s}, *together),
-        ]
-    return tuple(rows)
+        yield Row(f"{kind} apart, rollout", "H20", {"gen": rollout_s}, *apart)
+        yield Row(f"{kind} apart, training", "H800", {"training": training_s}, *apart)
+        yield Row(f"{kind} co-located", "H800", {"gen": together_s, "training": trained_s}, *together)
 
 
-ROLLMUX = Table(
-    "RollMux",
-    "arXiv 2512.11306, phase times, read off vector figures to 1 to 3%",
-    _phases(),
-    (NotCovered(12, "syncs between clusters", "its calibration is fitted to them: see docs/results/timing.md"),),
-    (
-        "256 prompts with 8 responses each (with one, training would reach 4% of the peak). Its own calibration, whose trainer "
-        "pads to the longest response, is told of one.",
-    ),
-)
-
-# Rollouts of veRL with 128 x 8 responses: size, cap, H800s, of them a replica, seconds.
-PACKED_JOBS = (("7B", 8192, 16, 1, 82.0), ("14B", 16384, 32, 2, 277.0), ("32B", 32768, 64, 2, 673.0))
+ROLLMUX = published_table("rollmux", _phases())
 
 
 def packed_lengths(cap: int) -> Piecewise:
@@ -67,21 +54,25 @@ def packed_lengths(cap: int) -> Piecewise:
     return Piecewise(cap, ((0.5, 600.0), (0.9, 1800.0), (0.965, 4096.0), (0.98, float(cap))))
 
 
-def _packed() -> tuple[Row, ...]:
-    rows = []
-    for size, cap, gpus, parallel, seconds in PACKED_JOBS:
-        batch = Batch(128, 8, 1, PROMPT_TOKENS, packed_lengths(cap))
-        job = RlJob(size, Workers("H800", gpus, parallel), Workers("H800", gpus), batch)
-        rows.append(Row(f"{size}-{cap // 1024}k rollout, {gpus} GPUs", "H800", {"gen": seconds}, job))
-    return tuple(rows)
+class PackedJob(NamedTuple):
+    """A job of RollPacker's: its model, longest response, H800s, of them a replica, seconds of rollouts, plain and batched."""
+
+    size: str
+    cap: int
+    gpus: int
+    parallel: int
+    plain_s: float
+    batched_s: float
 
 
-ROLLPACKER = Table(
-    "RollPacker",
-    "arXiv 2509.21009, seconds of plain rollouts",
-    _packed(),
-    (
-        NotCovered(3, "rollouts with tail batching", "they are the suite `rollout`'s"),
-        NotCovered(12, "speed-ups of whole steps", "ratios; seconds of the steps are not printed"),
-    ),
-)
+PACKED_JOBS = dict(source("rollpacker").table("rollouts", PackedJob))
+
+
+def _packed() -> Iterator[Row]:
+    for name, packed in PACKED_JOBS.items():
+        batch = Batch(128, 8, 1, PROMPT_TOKENS, packed_lengths(packed.cap))
+        job = RlJob(packed.size, Workers("H800", packed.gpus, packed.parallel), Workers("H800", packed.gpus), batch)
+        yield Row(f"{name} rollout, {packed.gpus} GPUs", "H800", {"gen": packed.plain_s}, job)
+
+
+ROLLPACKER = published_table("rollpacker", _packed())

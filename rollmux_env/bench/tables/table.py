@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from rollmux_env.published import source
 from rollmux_env.timing.calibration import ROLLMUX, Calibration
 from rollmux_env.timing.rl_job import RlJob
 
@@ -49,5 +50,17 @@ class Table:
     name: str
     source: str
     rows: tuple[Row, ...]
-    not_covered: tuple[NotCovered, ...] = ()
-    assumed: tuple[str, ...] = field(default=())
+    not_covered: tuple[NotCovered, ...]
+    assumed: tuple[str, ...]
+
+
+def published_table(file: str, rows: Iterable[Row]) -> Table:
+    """A table whose name, source and assumptions are those of a source's file."""
+    texts = source(file)
+    return Table(
+        texts.value("name", str),
+        texts.value("source", str),
+        (*rows,),
+        texts.value("not_covered", tuple[NotCovered, ...]),
+        texts.value("assumed", tuple[str, ...], ()),
+    )

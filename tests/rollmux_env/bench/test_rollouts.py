@@ -24,7 +24,7 @@ from rollmux_env.bench.rollouts import (
     with_models,
 )
 from rollmux_env.bench.suites import find_suite, rollout
-from rollmux_env.bench.tables.rollmux import packed_lengths
+from rollmux_env.bench.tables.rollmux import PACKED_JOBS, packed_lengths
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.job import JobRollouts, Rollout
 from rollmux_env.rollout.setting import setting_of
@@ -84,8 +84,8 @@ def test_careful_migration_costs_a_long_job_beside_a_short_one_nothing() -> None
 
 
 def test_what_is_left_for_rewards_and_training_gives_the_published_gains_back() -> None:
-    for key, gains in rollout.STEPS.items():
-        (plain_s, batched_s), (reward_s, training_s) = rollout.PACKED[key], rollout.rewards_and_training_s(key)
+    for name, gains in rollout.STEPS.items():
+        (*_, plain_s, batched_s), (reward_s, training_s) = PACKED_JOBS[name], rollout.rewards_and_training_s(name)
         base_s = plain_s + reward_s + training_s
         assert base_s / (batched_s + reward_s + training_s) == pytest.approx(gains[0])
         assert base_s / (batched_s + training_s) == pytest.approx(gains[1])
@@ -118,7 +118,7 @@ def test_replicas_of_every_size_that_fits_are_offered(size: str, gpus: int, cap:
 
 
 def test_the_jobs_of_the_paper_have_its_tensor_parallelism() -> None:
-    assert {size: parallel for size, _, parallel, _ in rollout.PACKED} == {"7B": 1, "14B": 2, "32B": 2}
+    assert {job.size: job.parallel for job in PACKED_JOBS.values()} == {"7B": 1, "14B": 2, "32B": 2}
 
 
 def test_the_planner_halves_the_profiled_size_after_four_rollouts_without_preemptions() -> None:

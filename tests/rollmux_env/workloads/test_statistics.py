@@ -12,7 +12,7 @@ from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.options import WorkloadOptions
 from rollmux_env.workloads.production import TYPE_COUNTS
-from rollmux_env.workloads.profiles import PROFILES
+from rollmux_env.workloads.profiles import RANGES_S
 
 SEEDS = range(20)
 
@@ -92,10 +92,11 @@ def test_paper_semantics_change_only_slos_and_training_nodes() -> None:
     assert {job.training.nodes for job in ours.jobs} == {1, 2}
 
 
-@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("name", dict(RANGES_S))
 def test_phase_times_lie_in_the_profiles_ranges(name: str) -> None:
     for job in make_workload(name, WorkloadOptions(seed=3)).jobs:
-        r_low, r_high, t_low, t_high = PROFILES[name][job.id.split("-")[1]]
+        size = job.id.split("-")[1]
+        r_low, r_high, t_low, t_high = next(row[1:] for profile, row in RANGES_S if (profile, row[0]) == (name, size))
         assert r_low <= job.rollout.worst_case_s <= r_high
         assert t_low <= job.training.worst_case_s <= t_high
         assert (job.rollout.nodes, job.training.nodes) == (1, 1)
