@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from rollmux_env.bench.harness import MakeContender, Result, Task
 from rollmux_env.bench.intervals import Mean, mean_interval
-from rollmux_env.published import source
 from rollmux_env.replay.failures import Failures
 from rollmux_env.replay.metrics import Outcome
 from rollmux_env.rollout.policy import RolloutPolicy
@@ -132,33 +131,6 @@ class Suite:
     measure: Callable[[Sequence[int], bool, Makers], list[SuiteRow]] | None = None
     compares: str = ""
     sweep: Callable[[int, Makers], Sequence[Any]] | None = None
-
-
-class _Texts(NamedTuple):
-    """What a source's file says of a suite: figures by the label of a case (or several, between semicolons), heading and policy."""
-
-    title: str
-    source: str
-    differences: tuple[str, ...] = ()
-    paper: dict[str, dict[str, dict[str, int | float]]] = {}  # noqa: RUF012
-
-
-def published_suite(file: str, name: str, cases: tuple[Case, ...], columns: tuple[Column, ...], **more: Any) -> Suite:
-    """A suite whose title, source, figures and differences are those of a source's file.
-
-    Args:
-        file: of `rollmux_env.published`; `{key}` in a difference is a sentence of its `notes`. more: other fields of the suite.
-    """
-    texts, notes = source(file).value(name, _Texts), source(file).value("notes", dict[str, str], {})
-    paper = {
-        (label, policy, heading): figure
-        for labels, headings in texts.paper.items()
-        for label in labels.split("; ")
-        for heading, figures in headings.items()
-        for policy, figure in figures.items()
-    }
-    differences = tuple(line.format_map(notes) for line in texts.differences)
-    return Suite(name, texts.title, texts.source, cases, columns, paper | more.pop("paper", {}), differences, **more)
 
 
 def suite_tasks(

@@ -1,7 +1,8 @@
 """What papers, projects and data sheets print, as they print it: a TOML file a source, and what reads it.
 
 A file begins with its source. A table of many rows is a text in columns that two or more spaces divide: its first line has their
-names, the first column names the row, and `-` stands where nothing is printed.
+names, the first column names the row, and `-` stands where nothing is printed. The suites that compare with these
+figures stand beside them (`rollmux_env.bench.suites.published`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,19 @@
-"""The suites by name. Each module is data: cases, columns, the paper's figures, and why ours differ."""
+"""The suites by name: those of placement policies from the files of what was published, and those that measure in their own way."""
 
 from __future__ import annotations
 
 from rollmux_env.bench.suite import Suite
-from rollmux_env.bench.suites import areal_hex, beyond, fabric, fidelity, paper, rollout
+from rollmux_env.bench.suites import areal_hex, fabric, fidelity, rollout
+from rollmux_env.bench.suites.published import published_suite
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import not_one_of
 
-SUITES: dict[str, Suite] = {
-    suite.name: suite for suite in (*paper.SUITES, *beyond.SUITES, rollout.SUITE, areal_hex.SUITE, fabric.SUITE, fidelity.SUITE)
+_PLACEMENT = {
+    "rollmux": "temporal rollout-heavy spatial production sensitivity latency mixed drift contention",
+    "beyond": "failures quantile promises learned asynchrony shapes",
 }
+SUITES: dict[str, Suite] = {name: published_suite(file, name) for file, names in _PLACEMENT.items() for name in names.split()}
+SUITES |= {suite.name: suite for suite in (rollout.SUITE, areal_hex.SUITE, fabric.SUITE, fidelity.SUITE)}
 
 
 def find_suite(name: str) -> Suite:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from rollmux_env.bench.suite import Column, Makers, SuiteRow, measured_row, published_suite
+from rollmux_env.bench.suite import Column, Makers, SuiteRow, measured_row
+from rollmux_env.bench.suites.published import published_suite
 from rollmux_env.timing.allocation import Allocation, Budget
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.work import Work
@@ -160,9 +161,7 @@ CASES: tuple[AllocationCase | GapCase, ...] = (*_BUDGETS, *_GAPS)
 SUITE = published_suite(
     "areal_hex",
     "areal-hex",
-    (),
-    columns(AGAINST),
-    seeds=0,
+    columns=columns(AGAINST),
     measure=partial(allocation_rows, CASES, AGAINST),
     compares="allocators, and has its own",
 )

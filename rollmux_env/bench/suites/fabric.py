@@ -12,7 +12,8 @@ from functools import partial
 from math import ceil
 
 from rollmux_env.bench.intervals import ratios
-from rollmux_env.bench.suite import Column, Makers, SuiteRow, measured_row, published_suite
+from rollmux_env.bench.suite import Column, Makers, SuiteRow, measured_row
+from rollmux_env.bench.suites.published import published_suite
 from rollmux_env.bench.tables.rollmux import packed_lengths
 from rollmux_env.network.fabric import Fabric, usd_per_hour
 from rollmux_env.network.play import Forecast, NetworkPolicy, Played, Yardstick, draw_hour, forecast_of, play, topologies
@@ -136,9 +137,7 @@ CASES = (
 SUITE = published_suite(
     "orchestrrl",
     "fabric",
-    (),
-    COLUMNS,
-    seeds=3,
+    columns=COLUMNS,
     measure=partial(fabric_rows, CASES),
     compares="network policies, and has its own",
 )

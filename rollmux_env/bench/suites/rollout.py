@@ -21,7 +21,7 @@ from rollmux_env.bench.rollouts import (
     stream_usd,
     sweep,
 )
-from rollmux_env.bench.suite import published_suite
+from rollmux_env.bench.suites.published import published_suite
 from rollmux_env.bench.tables.rollmux import PACKED_JOBS, PackedJob, packed_lengths
 from rollmux_env.published import source
 
@@ -110,10 +110,8 @@ SWEPT = ("tail-batching", "tail-migration", "adaptive-parallelism", "tail-batchi
 SUITE = published_suite(
     "rollpacker",
     "rollout",
-    (),
-    COLUMNS,
+    columns=COLUMNS,
     paper={(case.label, policy, heading): figure for case, papers in _MEASURED for (policy, heading), figure in papers.items()},
-    seeds=3,
     measure=partial(rollout_rows, CASES),
     compares="rollout policies, and has its own",
     sweep=partial(sweep, SWEPT),

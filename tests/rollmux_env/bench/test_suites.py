@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,9 @@ from rollmux_env.bench.intervals import Mean
 from rollmux_env.bench.streams import workload
 from rollmux_env.bench.suite import Case, Suite, SuiteRow, best_cases, suite_rows, suite_tasks
 from rollmux_env.bench.suites import SUITES
+from rollmux_env.bench.suites.published import published_suite
+from rollmux_env.errors import InputError
+from rollmux_env.published import Source
 
 
 @pytest.fixture(params=[name for name, suite in SUITES.items() if suite.cases])
@@ -83,3 +87,27 @@ def test_what_an_event_replay_observes_stands_beside_what_steady_periods_say() -
     assert metrics[2].slo_attainment_observed is not None and metrics[0].cost_usd != metrics[2].cost_usd
     assert figures[0] == [metrics[0].cost_usd / 1000, 100.0, 100 * metrics[2].slo_attainment_observed]
     assert figures[1] == [metrics[1].cost_usd / 1000, 100.0, None]
+
+
+@pytest.mark.parametrize(
+    "lines, problem",
+    [
+        ('columns = ["saved"]', "suite: must be one of "),
+        ('stream = ["wokload", "mixed"]\npolicies = ["solo"]\ncases = [{ label = "one" }]', "did you mean workload?"),
+        ('cases = [{ labels = "one" }]', "one.cases[0].labels: is not a key of this file format"),
+        ('paper = { case = { saving = { solo = "x" } } }', "one.paper.case.saving.solo"),
+    ],
+)
+def test_a_suite_that_is_none_gives_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, problem: str
+) -> None:
+    (tmp_path / "file.toml").write_text(f'[one]\ntitle = "t"\nsource = "s"\n{lines}\n')
+    monkeypatch.setattr("rollmux_env.bench.suites.published.source", lambda name: Source(tmp_path / f"{name}.toml"))
+    with pytest.raises(InputError) as error:
+        published_suite("file", "one")
+    assert problem in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_suite_of_a_file_may_be_relative_to_another_policy() -> None:
+    column = next(column for column in SUITES["learned"].columns if column.heading == "saving per work, rollmux,prune=false = 1")
+    assert (column.against, column.digits) == (("rollmux,prune=false",), 3)
