@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -128,5 +129,5 @@ def make_scenario(name: str, seed: int, settings: Iterable[str]) -> Scenario:
     try:
         return make_workload(name, parse_options(settings, seed))
     except InputError as error:
-        of_option = str(error).partition(":")[0] in WorkloadOptions.__dataclass_fields__
+        of_option = re.split(r"\W", str(error))[0] in WorkloadOptions.__dataclass_fields__
         raise InputError(f"--set {error}" if of_option else str(error)) from None

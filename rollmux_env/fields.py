@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from dataclasses import fields
+from functools import cache
+from typing import Annotated, Any, ClassVar, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
-from rollmux_env.validation_errors import describe
+from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import describe, format_error, problems
 
 MAX_NODES_OF_A_JOB = 4096
 LARGEST = 1e15  # of any number; far above what a cluster has, and sums and products of a few stay finite
@@ -78,3 +81,30 @@ class FileModel(BaseModel):
     """A mapping of a file: checked strictly, without keys that are not known, and frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+
+class Checked:
+    """A frozen dataclass of numbers that code gives: the types of its fields say what these may be, as they do in files.
+
+    Attributes:
+        what: what it is, where messages are to begin with it.
+
+    Raises:
+        InputError: a field has another value; one line with its name.
+    """
+
+    what: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        try:
+            _model_of(kind).model_validate(vars(self))
+        except ValidationError as error:
+            raise InputError(f"{self.what}: {format_error(problems(error)[0], None)}".removeprefix(": ")) from None
+
+
+@cache
+def _model_of(kind: Any) -> type[BaseModel]:
+    hints = get_type_hints(kind, include_extras=True)
+    values: dict[str, Any] = {field.name: (hints[field.name], ...) for field in fields(kind)}
+    return create_model(kind.__name__, __config__=ConfigDict(strict=True, arbitrary_types_allowed=True), **values)

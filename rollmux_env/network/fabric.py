@@ -25,10 +25,12 @@ an optical port. Network cards are the same everywhere and not counted; nor is p
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from rollmux_env.errors import InputError
+from rollmux_env.fields import Checked, Count, Index, Positive
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.network.fairness import completion_s
 from rollmux_env.network.traffic import Traffic
@@ -39,7 +41,7 @@ PAID_H = 4 * 8760  # over which a fabric is paid
 
 
 @dataclass(frozen=True)
-class Fabric:
+class Fabric(Checked):
     """How GPUs are joined.
 
     Attributes:
@@ -50,24 +52,22 @@ class Fabric:
         InputError: numbers that do not go together; one line.
     """
 
-    gpus: int
-    uplinks: int
-    optical: int = 0
+    what: ClassVar[str] = "fabric"
+    gpus: Count
+    uplinks: Index
+    optical: Index = 0
     rails: bool = False
-    gpus_per_node: int = 8
-    gpus_per_leaf: int = 32
-    link_gb_s: float = 50.0
+    gpus_per_node: Count = 8
+    gpus_per_leaf: Count = 32
+    link_gb_s: Positive = 50.0
 
     def __post_init__(self) -> None:
-        if min(self.gpus, self.gpus_per_node, self.gpus_per_leaf) < 1 or min(self.uplinks, self.optical) < 0:
-            raise InputError("fabric: gpus, gpus_per_node and gpus_per_leaf must be counts, uplinks and optical numbers from 0")
+        super().__post_init__()
         block = self.gpus_per_leaf * (self.gpus_per_node if self.rails else 1)
         if self.gpus % block or self.gpus_per_leaf % (1 if self.rails else self.gpus_per_node):
             raise InputError(f"fabric: {self.gpus} GPUs do not fill leaves of {self.gpus_per_leaf}")
         if self.leaves > 1 and not self.uplinks:
             raise InputError("fabric: uplinks must be at least 1, or leaves without a circuit between them are apart")
-        if not 0 < self.link_gb_s < float("inf"):
-            raise InputError("fabric: link_gb_s must be above 0")
 
     @property
     def leaves(self) -> int:

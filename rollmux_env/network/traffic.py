@@ -9,11 +9,12 @@ equal places of the nodes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from rollmux_env.errors import InputError
+from rollmux_env.fields import Checked, Count, Index
 from rollmux_env.kernel.tables import Floats, Ints
 
 
@@ -30,21 +31,18 @@ class Traffic(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(Checked):
     """GPUs of a side by their ranks.
 
     Attributes:
         first: number of its first GPU. tensor: GPUs of a tensor-parallel group. pipeline: stages. data: replicas.
     """
 
-    first: int
-    tensor: int
-    pipeline: int
-    data: int
-
-    def __post_init__(self) -> None:
-        if min(self.tensor, self.pipeline, self.data) < 1 or self.first < 0:
-            raise InputError("layout: tensor, pipeline and data must be counts, first a number from 0")
+    what: ClassVar[str] = "layout"
+    first: Index
+    tensor: Count
+    pipeline: Count
+    data: Count
 
     @property
     def gpus(self) -> int:

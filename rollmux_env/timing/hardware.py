@@ -7,16 +7,17 @@ those that `rollmux profile` measured on a real engine. Only `Hardware` is used 
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from rollmux_env.errors import InputError
+from rollmux_env.fields import Checked, NonNegative, Positive
 from rollmux_env.files import read_json
 from rollmux_env.published import source
 from rollmux_env.timing.calibration import CALIBRATIONS, PHYSICAL, ROLLMUX, Calibration
 from rollmux_env.timing.models import ModelShape
-from rollmux_env.validation_errors import describe, not_one_of, one_line
+from rollmux_env.validation_errors import not_one_of, one_line
 
 FORMAT = 1  # of hardware files
 HBM_SHARE = 0.8  # of the peak that reading weights and KV cache reaches; a usual figure, not fitted
@@ -63,11 +64,10 @@ class Gpu:
 GPUS = {name: replace(gpu, calibration=ROLLMUX) for name, gpu in source("rollmux").table("gpus", Gpu)}
 GPUS |= (gpu for file in ("areal_hex", "nvidia") for gpu in source(file).table("gpus", Gpu))
 UNKNOWN_NVLINK_GB_S = min(gpu.nvlink_gb_s for gpu in GPUS.values())  # of hardware that is measured, not of the catalogue
-_MAY_BE_0 = ("training_tflops", "step_s", "layer_s", "prefill_s", "update_s")
 
 
 @dataclass(frozen=True)
-class Hardware:
+class Hardware(Checked):
     """Achieved rates of one device.
 
     Attributes:
@@ -83,34 +83,27 @@ class Hardware:
     """
 
     name: str
-    memory_gb: float
-    number_bytes: float
-    weights_gb_s: float
-    kv_gb_s: float
-    decode_tflops: float
-    prefill_tflops: float
-    attention_tflops: float
-    training_tflops: float
-    step_s: float
-    prefill_s: float
-    update_s: float
-    cross_gb_s: float
-    inside_gb_s: float
-    nvlink_gb_s: float = UNKNOWN_NVLINK_GB_S
-    layer_s: float = 0.0
+    memory_gb: Positive
+    number_bytes: Positive
+    weights_gb_s: Positive
+    kv_gb_s: Positive
+    decode_tflops: Positive
+    prefill_tflops: Positive
+    attention_tflops: Positive
+    training_tflops: NonNegative
+    step_s: NonNegative
+    prefill_s: NonNegative
+    update_s: NonNegative
+    cross_gb_s: Positive
+    inside_gb_s: Positive
+    nvlink_gb_s: Positive = UNKNOWN_NVLINK_GB_S
+    layer_s: NonNegative = 0.0
     calibration: str = ROLLMUX.name
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.calibration not in CALIBRATIONS:
             raise InputError(f"calibration: {not_one_of(self.calibration, CALIBRATIONS)}")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in ("name", "calibration"):
-                continue
-            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
-                raise InputError(f"{field.name}: must be a number of at least 0, not {describe(value)}")
-            if value == 0 and field.name not in _MAY_BE_0:
-                raise InputError(f"{field.name}: must be above 0")
 
     @property
     def system(self) -> Calibration:
@@ -179,17 +172,12 @@ def read_hardware(path: Path) -> Hardware:
     """
     name = one_line(str(path), 4096)
     data = read_json(path)
-    known = {field.name: field.default is MISSING for field in fields(Hardware)}
-    if (
-        not isinstance(data, dict)
-        or data.pop("version", None) != FORMAT
-        or not data.keys() <= known.keys()
-        or not all(name in data for name, needed in known.items() if needed)
-        or not isinstance(data["name"], str)
-    ):
+    if not isinstance(data, dict) or data.pop("version", None) != FORMAT:
         raise InputError(f"{name}: is not a hardware file, version {FORMAT}, of `rollmux profile --out`")
     try:
         return Hardware(**data)
+    except TypeError as error:
+        raise InputError(f"{name}: is not a hardware file of `rollmux profile --out`: {error}") from None
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
 

@@ -10,12 +10,14 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from rollmux_env.errors import InputError
+from rollmux_env.fields import Checked, Count, NonNegative
 from rollmux_env.files import text_lines
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.portable import exp
@@ -41,23 +43,19 @@ class Lengths(Protocol):
 
 
 @dataclass(frozen=True)
-class Lognormal:
+class Lognormal(Checked):
     """Lognormal, cut at the cap.
 
     Attributes:
         median: before the cut, tokens. sigma: of the logarithm.
     """
 
-    cap: int
-    median: float
-    sigma: float
-
-    def __post_init__(self) -> None:
-        if self.cap < 1 or not 0 < self.median < float("inf") or not 0 <= self.sigma < float("inf"):
-            raise InputError("needs a cap of at least 1, a median above 0 and a sigma of at least 0")
+    cap: Count
+    median: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    sigma: NonNegative
 
     def quantile(self, shares: Floats) -> Floats:
-        """See `Lengths`."""
+        """(n,) quantiles of the length in tokens, between 1 and the cap."""
         from scipy.special import ndtri
 
         with np.errstate(over="ignore", invalid="ignore"):
@@ -85,7 +83,7 @@ class Piecewise:
             raise InputError("quantiles must rise with their shares, from 1 token at 0 to the cap at 1")
 
     def quantile(self, shares: Floats) -> Floats:
-        """See `Lengths`."""
+        """(n,) quantiles of the length in tokens, between 1 and the cap."""
         at = [*([] if self.points[0][0] <= 0 else [0.0]), *(share for share, _ in self.points)]
         tokens = [*([] if self.points[0][0] <= 0 else [1.0]), *(length for _, length in self.points)]
         if at[-1] < 1:

@@ -6,17 +6,18 @@ In mixtures of experts a token is multiplied with the experts that it is sent to
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from rollmux_env.errors import InputError
+from rollmux_env.fields import Checked, Count
 from rollmux_env.files import read_json
 from rollmux_env.published import source
 from rollmux_env.validation_errors import not_one_of, one_line
 
 
 @dataclass(frozen=True)
-class ModelShape:
+class ModelShape(Checked):
     """A decoder-only transformer with grouped-query attention and a gated feed-forward network.
 
     Attributes:
@@ -26,21 +27,16 @@ class ModelShape:
         experts: feed-forward networks of a layer. active: those that a token is sent to, with any that all tokens are.
     """
 
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head: int
-    intermediate: int
-    vocabulary: int
+    hidden: Count
+    layers: Count
+    heads: Count
+    kv_heads: Count
+    head: Count
+    intermediate: Count
+    vocabulary: Count
     tied: bool
-    experts: int = 1
-    active: int = 1
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if (value := getattr(self, field.name)) < 1 and field.name != "tied":
-                raise InputError(f"model: {field.name} must be at least 1, not {value}")
+    experts: Count = 1
+    active: Count = 1
 
     @property
     def matrix_parameters(self) -> int:

@@ -8,10 +8,13 @@ the reading of the KV cache.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, ClassVar, NamedTuple
+
+from pydantic import Field
 
 from rollmux_env.errors import InputError
+from rollmux_env.fields import Checked, NonNegative
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.timing.hardware import Hardware, Link
 from rollmux_env.timing.models import ModelShape
@@ -34,7 +37,7 @@ class Parallelism(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ReplicaTiming:
+class ReplicaTiming(Checked):
     """Seconds of a replica's steps, and the room in its KV cache.
 
     A decode step of B sequences whose contexts (prompt and sampled tokens) sum to C tokens takes
@@ -52,22 +55,20 @@ class ReplicaTiming:
         InputError: a negative time, or no room in the cache.
     """
 
-    step_s: float
-    weights_s: float
-    kv_s_per_token: float
-    sequence_s: float
-    prefill_s_per_token: float
-    prefill_s_per_token2: float
-    prefill_s: float
-    kv_tokens: int
+    what: ClassVar[str] = "replica timing"
+    step_s: NonNegative
+    weights_s: NonNegative
+    kv_s_per_token: NonNegative
+    sequence_s: NonNegative
+    prefill_s_per_token: NonNegative
+    prefill_s_per_token2: NonNegative
+    prefill_s: NonNegative
+    kv_tokens: Annotated[int, Field(ge=1)]
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not (value >= 0 and value < float("inf")):
-                raise InputError(f"replica timing: {field.name} must be a number of at least 0, not {value}")
-        if self.kv_tokens < 1 or self.step_s + self.weights_s <= 0:
-            raise InputError("replica timing: kv_tokens must be at least 1, and step_s + weights_s above 0")
+        super().__post_init__()
+        if self.step_s + self.weights_s <= 0:
+            raise InputError("replica timing: step_s + weights_s must be above 0")
 
     def weights_seconds(self, sequences: float | Floats) -> float | Floats:
         """Seconds to read the weights of a step, by the number of sequences."""
@@ -91,11 +92,11 @@ class MixtureTiming(ReplicaTiming):
         experts_s: reading all experts; `weights_s` is what every step reads. expert_share: that one token is sent to.
     """
 
-    experts_s: float
-    expert_share: float
+    experts_s: NonNegative
+    expert_share: NonNegative
 
     def weights_seconds(self, sequences: float | Floats) -> float | Floats:
-        """See `ReplicaTiming`."""
+        """Seconds to read the weights of a step, and of its experts those that so many sequences are sent to."""
         return self.weights_s + self.experts_s * (1 - (1 - self.expert_share) ** sequences)
 
 

@@ -23,10 +23,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from typing import Annotated, ClassVar
 
 import numpy as np
+from pydantic import Field
 
-from rollmux_env.errors import InputError
+from rollmux_env.fields import Checked, NonNegative, Positive
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.portable import exp, log, power
 
@@ -68,7 +70,7 @@ def migration_of(policy: object) -> Migration | None:
 
 
 @dataclass(frozen=True)
-class TailModel:
+class TailModel(Checked):
     """Parameters of the model of a rollout.
 
     Attributes:
@@ -78,16 +80,12 @@ class TailModel:
         move_s: seconds until a migrated tail decodes again.
     """
 
-    median: float = 662 / 8192
-    sigma: float = 1.233
-    responses: int = 256
-    batching: float = 1.0
-    move_s: float = 2.0
-
-    def __post_init__(self) -> None:
-        positive = min(self.median, self.sigma) > 0 and self.responses >= 2 and self.batching >= 0 and self.move_s >= 0
-        if not positive:
-            raise InputError("tail model: median and sigma must be above 0, responses at least 2, the others at least 0")
+    what: ClassVar[str] = "tail model"
+    median: Positive = 662 / 8192
+    sigma: Positive = 1.233
+    responses: Annotated[int, Field(ge=2)] = 256
+    batching: NonNegative = 1.0
+    move_s: NonNegative = 2.0
 
     def rate(self, share: float) -> float:
         """Speed of a rollout beside a tail that keeps such a share of the nodes' GPUs, relative to one on all of them."""

@@ -17,13 +17,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import DATA_BYTES, read_text, text_lines
-from rollmux_env.validation_errors import describe, one_line
+from rollmux_env.validation_errors import one_line
 
 _WHOLE = 0.95  # of the prompts have all their responses
+Number = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
+Sampled = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
+Seconds = Annotated[float, Field(strict=True, ge=0, lt=1e15)]
 _NUMBERED = re.compile(r"(.*?)(\d+)(\.\w+)?$")
 
 
@@ -39,15 +44,15 @@ class Trajectory(NamedTuple):
         response: number of it in the iteration, as a run wrote it; what was done again is known by it.
     """
 
-    iteration: int
-    group: int
-    prompt: int
-    outputs: tuple[int, ...]
-    observations: tuple[int, ...] = ()
-    seconds: float | None = None
-    switches: int = 0
-    tool_s: tuple[float, ...] = ()
-    response: int = 0
+    iteration: Number
+    group: Number
+    prompt: Number
+    outputs: tuple[Sampled, ...]
+    observations: tuple[Number, ...] = ()
+    seconds: Seconds | None = None
+    switches: Number = 0
+    tool_s: tuple[Seconds, ...] = ()
+    response: Number = 0
 
     @property
     def tokens(self) -> int:
@@ -57,6 +62,46 @@ class Trajectory(NamedTuple):
     def line(self) -> str:
         """As a run writes it: what is nothing is left out."""
         return json.dumps({name: value for name, value in self._asdict().items() if value not in (None, ())})
+
+
+class _Packed(BaseModel):
+    """A prompt of PolyTrace's packed lengths."""
+
+    step: Number
+    input: Number
+    output: tuple[Sampled, ...]
+
+
+class _Turn(BaseModel):
+    completion_tokens: Number
+    engine_latency_s: Seconds
+
+
+class _Call(BaseModel):
+    latency_s: Seconds
+    append_len: Number
+
+
+class _Turns(BaseModel):
+    """A trajectory of PolyTrace's workloads of several turns."""
+
+    step: Number
+    prompt_group_id: Number
+    prompt_len: Number
+    turns: tuple[_Turn, ...]
+    tool_calls: tuple[_Call, ...] = ()
+
+
+class _Part(BaseModel):
+    """Prompts and responses of a step, or of a part of it."""
+
+    input: tuple[Number, ...]
+    output: tuple[Sampled, ...]
+
+
+_OWN = TypeAdapter(Trajectory)
+_STEPS = TypeAdapter(dict[int, _Part | tuple[_Part, ...]])
+_LENGTHS = TypeAdapter(tuple[Annotated[int, Field(ge=1, lt=2**31)], ...])
 
 
 def read_trajectories(path: Path) -> list[Trajectory]:
@@ -140,9 +185,9 @@ def _read(path: Path) -> list[Trajectory]:
     trajectories: list[Trajectory] = []
     groups: dict[int, int] = {}  # of PolyTrace's packed lengths, by step
     for number, entry in _objects(path):
+        if entry.get("validate"):
+            continue
         try:
-            if entry.get("validate"):
-                continue
             if "outputs" in entry:
                 one = _own(entry)
                 again = (one.iteration, one.response)
@@ -150,12 +195,12 @@ def _read(path: Path) -> list[Trajectory]:
                     trajectories.pop()
                 trajectories.append(one)
             elif "turns" in entry:
-                trajectories.append(_turns(entry))
+                trajectories.append(_turns(_Turns.model_validate(entry)))
             else:
-                step = _count(entry["step"])
-                groups[step] = groups.get(step, -1) + 1
-                trajectories += [Trajectory(step, groups[step], _count(entry["input"]), (_count(o, 1),)) for o in entry["output"]]
-        except (KeyError, TypeError, ValueError, AttributeError):
+                packed = _Packed.model_validate(entry)
+                groups[packed.step] = groups.get(packed.step, -1) + 1
+                trajectories += [Trajectory(packed.step, groups[packed.step], packed.input, (tokens,)) for tokens in packed.output]
+        except (KeyError, ValidationError):
             raise _not(path, number, "a trajectory") from None
     if not trajectories:
         raise InputError(f"{one_line(str(path), 4096)}: holds no trajectories")
@@ -164,31 +209,19 @@ def _read(path: Path) -> list[Trajectory]:
 
 def _own(entry: Mapping[str, Any]) -> Trajectory:
     """A line that a run wrote."""
-    seconds = entry.get("seconds")
-    return Trajectory(
-        _count(entry["iteration"]),
-        _count(entry["group"]),
-        _count(entry["prompt"]),
-        tuple(_count(tokens, 1) for tokens in entry["outputs"]) or (1,),
-        tuple(map(_count, entry.get("observations", ()))),
-        None if seconds is None else _seconds(seconds),
-        _count(entry.get("switches", 0)),
-        tuple(map(_seconds, entry.get("tool_s", ()))),
-        _count(entry["response"]),
-    )
+    named = {name: entry[name] for name in Trajectory._fields if name in entry}
+    return _OWN.validate_python(named | {"outputs": entry["outputs"] or (1,), "response": entry["response"]})
 
 
-def _turns(entry: Mapping[str, Any]) -> Trajectory:
-    """A line of PolyTrace's workloads of several turns."""
-    turns, calls = entry["turns"], entry.get("tool_calls", ())
-    tool_s = tuple(_seconds(call["latency_s"]) for call in calls)
+def _turns(line: _Turns) -> Trajectory:
+    tool_s = tuple(call.latency_s for call in line.tool_calls)
     return Trajectory(
-        _count(entry["step"]),
-        _count(entry["prompt_group_id"]),
-        _count(entry["prompt_len"]),
-        tuple(max(1, _count(turn["completion_tokens"])) for turn in turns),
-        tuple(_count(call["append_len"]) for call in calls),
-        sum(_seconds(turn["engine_latency_s"]) for turn in turns) + sum(tool_s),
+        line.step,
+        line.prompt_group_id,
+        line.prompt_len,
+        tuple(max(1, turn.completion_tokens) for turn in line.turns),
+        tuple(call.append_len for call in line.tool_calls),
+        sum(turn.engine_latency_s for turn in line.turns) + sum(tool_s),
         0,
         tool_s,
     )
@@ -196,32 +229,31 @@ def _turns(entry: Mapping[str, Any]) -> Trajectory:
 
 def _compact(path: Path) -> Iterator[Trajectory]:
     """PolyTrace's steps: `input` and `output` of each, or a list of such; several outputs of an input are a group."""
-    text = read_text(path, DATA_BYTES)
     try:
-        for key, step in json.loads(text).items():
-            parts = step if isinstance(step, list) else [step]
-            inputs, outputs = ([tokens for part in parts for tokens in part[name]] for name in ("input", "output"))
-            each = len(outputs) // len(inputs) if inputs and len(outputs) % len(inputs) == 0 else 0
-            for k, tokens in enumerate(outputs):
-                group, prompt = (k // each, _count(inputs[k // each])) if each else (k, 0)
-                yield Trajectory(int(key), group, prompt, (_count(tokens, 1),))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        steps = _STEPS.validate_json(read_text(path, DATA_BYTES))
+    except ValidationError:
         raise InputError(f"{one_line(str(path), 4096)}: must be steps with input and output, as PolyTrace has them") from None
+    for step, whole in steps.items():
+        parts = whole if isinstance(whole, tuple) else (whole,)
+        inputs, outputs = ([tokens for part in parts for tokens in getattr(part, name)] for name in ("input", "output"))
+        each = len(outputs) // len(inputs) if inputs and len(outputs) % len(inputs) == 0 else 0
+        for k, tokens in enumerate(outputs):
+            group, prompt = (k // each, inputs[k // each]) if each else (k, 0)
+            yield Trajectory(step, group, prompt, (tokens,))
 
 
 def _lengths(path: Path) -> Iterator[Trajectory]:
     """Lines of a step's name and its response lengths, as the RollMux authors log them; each response has a prompt of its own."""
-    step = -1
+    step = 0
     for number, line in enumerate(text_lines(path), 1):
-        words = line.split()
-        if len(words) < 2:
+        _, *words = line.split() or [""]
+        if not words:
             continue
-        step += 1
         try:
-            for group, tokens in enumerate(words[1:]):
-                yield Trajectory(step, group, 0, (_count(int(tokens), 1),))
-        except (ValueError, TypeError):
+            yield from (Trajectory(step, group, 0, (tokens,)) for group, tokens in enumerate(_LENGTHS.validate_python(words)))
+        except ValidationError:
             raise _not(path, number, "a step and its response lengths") from None
+        step += 1
 
 
 def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -239,18 +271,6 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not isinstance(entry, dict):
             raise _not(path, number, "a trajectory")
         yield number, entry
-
-
-def _count(value: Any, least: int = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
-        raise ValueError(f"no count: {describe(value)}")
-    return value
-
-
-def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
-        raise ValueError(f"no seconds: {describe(value)}")
-    return float(value)
 
 
 def _number(path: Path) -> tuple[str, int]:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
+from rollmux_env.fields import Checked, Staleness
 from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.timing.models import ModelShape, model_shape
-from rollmux_env.validation_errors import describe, not_one_of
+from rollmux_env.validation_errors import not_one_of
 
-MOST_STALENESS = 64
-MOST = 2**24  # of any count
+Number = Annotated[int, Field(ge=1, le=2**24)]
 SETTINGS = ("responses", "prompt_tokens", "response_tokens", "cap", "updates")
 
 
 @dataclass(frozen=True)
-class Work:
+class Work(Checked):
     """An iteration of an RL job.
 
     Attributes:
@@ -32,20 +34,16 @@ class Work:
     """
 
     model: ModelShape
-    responses: int = 8192
-    prompt_tokens: int = 1024
-    response_tokens: int = 8192
-    cap: int = 27648
-    updates: int = 4
-    staleness: int = 4
+    responses: Number = 8192
+    prompt_tokens: Number = 1024
+    response_tokens: Number = 8192
+    cap: Number = 27648
+    updates: Number = 4
+    staleness: Staleness = 4
     reads_cache: bool = True
 
     def __post_init__(self) -> None:
-        for name in SETTINGS:
-            if not 1 <= (value := getattr(self, name)) <= MOST:
-                raise InputError(f"{name}: must be from 1 to {MOST}, not {describe(value)}")
-        if not 0 <= self.staleness <= MOST_STALENESS:
-            raise InputError(f"staleness: must be from 0 to {MOST_STALENESS}, not {self.staleness}")
+        super().__post_init__()
         if self.updates > self.responses:
             raise InputError(f"updates: must be at most the {self.responses} responses, not {self.updates}")
         if self.response_tokens > self.cap:
@@ -88,10 +86,7 @@ def make_work(model: str, staleness: int, settings: Iterable[str]) -> Work:
     for key, text in parse_pairs("--set", settings):
         if key not in SETTINGS:
             raise InputError(f"--set {key}: {not_one_of(key, SETTINGS)}")
-        value = parse_value(text)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise InputError(f"--set {key}: must be a whole number, not {describe(value)}")
-        values[key] = value
+        values[key] = parse_value(text)
     try:
         return Work(model_shape(model), staleness=staleness, **values)
     except InputError as error:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
+from rollmux_env.fields import AtLeastOne, Checked, NonNegative
 from rollmux_env.suggestions import did_you_mean
-from rollmux_env.validation_errors import describe, not_one_of
 
 MAX_JOBS = 1_000_000
 _TEXTS = ("csv", "virtual_cluster", "profile")  # a virtual cluster may be called 103959
 
 
 @dataclass(frozen=True)
-class WorkloadOptions:
+class WorkloadOptions(Checked):
     """Options of all workloads. A workload rejects options that it does not support.
 
     Attributes:
@@ -42,45 +43,28 @@ class WorkloadOptions:
         min_stay_h, max_stay_h: only rows whose duration lies in this range, hours (`philly`).
     """
 
-    seed: int = 0
-    jobs: int | None = None
+    seed: Annotated[int, Field(ge=0, le=2**63)] = 0
+    jobs: Annotated[int, Field(ge=1, le=MAX_JOBS)] | None = None
     stays: Literal["iterations", "fixed"] = "iterations"
-    slo: tuple[float, float] | None = None
-    max_group_size: int = 5
+    slo: tuple[AtLeastOne, AtLeastOne] | None = None
+    max_group_size: Annotated[int, Field(ge=1, le=2**31)] = 5
     switches: bool = False
     shapes: bool = False
-    asynchronous: float = 0.0
+    asynchronous: Annotated[float, Field(ge=0, le=1)] = 0.0
     third_pool: bool = False
     semantics: Literal["default", "paper"] = "default"
     profile: str = "mixed"
     csv: str | Path | None = None
-    window_start_h: float = 0.0
-    window_h: float | None = None
+    window_start_h: NonNegative = 0.0
+    window_h: NonNegative | None = None
     virtual_cluster: str | None = None
-    min_stay_h: float = 0.0
-    max_stay_h: float | None = None
+    min_stay_h: NonNegative = 0.0
+    max_stay_h: NonNegative | None = None
 
     def __post_init__(self) -> None:
-        _whole("seed", self.seed, 0, 2**63)
-        if self.jobs is not None:
-            _whole("jobs", self.jobs, 1, MAX_JOBS)
-        _whole("max_group_size", self.max_group_size, 1, 2**31)
-        _one_of("stays", self.stays, ("iterations", "fixed"))
-        for name in ("switches", "shapes", "third_pool"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"{name}: must be true or false, not {describe(getattr(self, name))}")
-        _number("asynchronous", self.asynchronous, 0.0, 1.0)
-        _one_of("semantics", self.semantics, ("default", "paper"))
-        if self.slo is not None:
-            if not isinstance(self.slo, tuple) or len(self.slo) != 2:
-                raise InputError(f"slo: must be two numbers, low and high, not {describe(self.slo)}")
-            _number("slo", self.slo[0], 1.0)
-            _number("slo", self.slo[1], self.slo[0])
-        for name in ("window_start_h", "min_stay_h"):
-            _number(name, getattr(self, name), 0.0)
-        for name in ("window_h", "max_stay_h"):
-            if getattr(self, name) is not None:
-                _number(name, getattr(self, name), 0.0)
+        super().__post_init__()
+        if self.slo is not None and self.slo[1] < self.slo[0]:
+            raise InputError(f"slo: must be low and high, not {self.slo[0]:g} and {self.slo[1]:g}")
 
     def reject_unused(self, workload: str, used: frozenset[str]) -> None:
         """Reject options that would have no effect.
@@ -108,19 +92,3 @@ def parse_options(pairs: Iterable[str], seed: int) -> WorkloadOptions:
         value = text if key in _TEXTS else parse_value(text)
         values[key] = tuple(value) if isinstance(value, list) else value
     return WorkloadOptions(seed=seed, **values)
-
-
-def _whole(name: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InputError(f"{name}: must be a whole number from {low} to {high}, not {describe(value)}")
-
-
-def _number(name: str, value: Any, low: float, high: float = sys.float_info.max) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        allowed = f"of at least {low:g}" if high == sys.float_info.max else f"from {low:g} to {high:g}"
-        raise InputError(f"{name}: must be a number {allowed}, not {describe(value)}")
-
-
-def _one_of(name: str, value: Any, names: tuple[str, ...]) -> None:
-    if value not in names:
-        raise InputError(f"{name}: {not_one_of(value, names)}")

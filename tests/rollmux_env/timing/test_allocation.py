@@ -44,9 +44,9 @@ def test_a_machine_that_is_none_is_said_of_its_option() -> None:
 @pytest.mark.parametrize(
     ("staleness", "settings", "problem"),
     [
-        (-1, [], "--staleness: must be from 0 to 64"),
-        (65, [], "--staleness: must be from 0 to 64"),
-        (0, ["responses=0"], "--set responses: must be from 1"),
+        (-1, [], "--staleness: must be at least 0, not -1"),
+        (65, [], "--staleness: must be at most 64, not 65"),
+        (0, ["responses=0"], "--set responses: must be at least 1, not 0"),
         (0, ["cap=100"], "--set response_tokens: must be at most the cap of 100"),
         (0, ["responses=3"], "--set updates: must be at most the 3 responses, not 4"),
         (0, ["batch=3"], "--set batch: must be one of responses"),

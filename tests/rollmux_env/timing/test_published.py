@@ -110,7 +110,7 @@ def test_a_config_gives_the_shape_of_its_model(tmp_path: Path) -> None:
         ("[]", "is not a JSON object"),
         ("{", "is not JSON"),
         (json.dumps(config(vocab_size=None)), "vocab_size is missing"),
-        (json.dumps(config(num_hidden_layers=0)), "layers must be at least 1"),
+        (json.dumps(config(num_hidden_layers=0)), "layers: must be at least 1, not 0"),
         (json.dumps(config(hidden_size="wide")), "must be counts"),
         (json.dumps(config(num_experts=64)), "mixture of experts"),
     ],
