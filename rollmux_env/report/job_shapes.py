@@ -101,20 +101,20 @@ def shapes_tables(shapes: ShapesOf) -> RenderableType:
 
 
 def _phase_table(times: Sequence[PhaseTime]) -> RenderableType:
-    fastest = dict(reversed([((time.pool, time.nodes), time) for time in times]))
+    fastest = dict(reversed([(time.place, time) for time in times]))
     return table_of(
         times,
         {
             "pool": lambda time: time.pool,
             "nodes": lambda time: str(time.nodes),
-            "tensor parallel": lambda time: str(time.parallelism.tensor),
-            "stages": lambda time: str(time.parallelism.stages),
-            "copies": lambda time: str(time.parallelism.copies),
-            "worst case s": lambda time: f"{time.seconds:.1f}",
+            "tensor parallel": lambda time: str(time.tensor_parallel),
+            "stages": lambda time: str(time.stages),
+            "copies": lambda time: str(time.copies),
+            "worst case s": lambda time: f"{time.worst_case_s:.1f}",
             "GB a GPU": lambda time: f"{time.device_gb:.1f}",
-            "host GB a node": lambda time: f"{time.host_gb:.0f}",
+            "host GB a node": lambda time: f"{time.host_memory_gb:.0f}",
         },
-        style=lambda time: "" if fastest[time.pool, time.nodes] is time else "dim",
+        style=lambda time: "" if fastest[time.place] is time else "dim",
     )
 
 
@@ -124,8 +124,8 @@ def _pair_table(pairs: Sequence[JobShape]) -> RenderableType:
         {
             "rollout": lambda pair: f"{pair.rollout.nodes} x {pair.rollout.pool}",
             "training": lambda pair: f"{pair.training.nodes} x {pair.training.pool}",
-            "rollout s": lambda pair: f"{pair.rollout.seconds:.1f}",
-            "training s": lambda pair: f"{pair.training.seconds:.1f}",
+            "rollout s": lambda pair: f"{pair.rollout.worst_case_s:.1f}",
+            "training s": lambda pair: f"{pair.training.worst_case_s:.1f}",
             "alone s": lambda pair: f"{pair.alone_s:.1f}",
             "$ alone": lambda pair: f"{pair.usd:.3f}",
             "$ busy": lambda pair: f"{pair.busy_usd:.3f}",
@@ -140,34 +140,12 @@ def shapes_report(shapes: ShapesOf) -> dict[str, Any]:
     """The shapes of a job as plain values; `shapes` is as a scenario file has it."""
     return {
         "job": shapes.job.id,
-        "rollout": [_time(time) for time in shapes.rollouts],
-        "training": [_time(time) for time in shapes.trainings],
+        "rollout": [time._asdict() for time in shapes.rollouts],
+        "training": [time._asdict() for time in shapes.trainings],
         "pairs": [
-            {
-                "rollout": _time(shape.rollout),
-                "training": _time(shape.training),
-                "alone_s": shape.alone_s,
-                "usd": shape.usd,
-                "busy_usd": shape.busy_usd,
-                "own": shape.own,
-                "pareto": shape.pareto,
-            }
-            for shape in shapes.shapes
+            shape._asdict() | {"rollout": shape.rollout._asdict(), "training": shape.training._asdict()} for shape in shapes.shapes
         ],
         "shapes": shapes.in_file(),
-    }
-
-
-def _time(time: PhaseTime) -> dict[str, Any]:
-    return {
-        "pool": time.pool,
-        "nodes": time.nodes,
-        "tensor_parallel": time.parallelism.tensor,
-        "stages": time.parallelism.stages,
-        "copies": time.parallelism.copies,
-        "worst_case_s": time.seconds,
-        "device_gb": time.device_gb,
-        "host_memory_gb": time.host_gb,
     }
 
 

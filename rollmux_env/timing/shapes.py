@@ -54,16 +54,24 @@ class PhaseTime(NamedTuple):
     """A phase on some nodes.
 
     Attributes:
-        pool, nodes: which, and how many. parallelism: on them. seconds: at worst case. device_gb: on the GPU that holds most, while
-            the phase runs. host_gb: that keep the job resident on each node.
+        pool, nodes: which, and how many. tensor_parallel, stages, copies: GPUs that share each layer, stages of a pipeline, and
+            copies of the model on them. worst_case_s: longest duration. device_gb: on the GPU that holds most, while the phase
+            runs. host_memory_gb: that keep the job resident on each node.
     """
 
     pool: str
     nodes: int
-    parallelism: Parallelism
-    seconds: float
+    tensor_parallel: int
+    stages: int
+    copies: int
+    worst_case_s: float
     device_gb: float
-    host_gb: float
+    host_memory_gb: float
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Pool and number of nodes."""
+        return self.pool, self.nodes
 
 
 def parallelisms(nodes: Nodes, layers: int) -> Iterator[Parallelism]:
@@ -87,7 +95,7 @@ def rollout_time(model: ModelShape, nodes: Nodes, parallelism: Parallelism, resp
     return PhaseTime(
         nodes.pool,
         nodes.number,
-        parallelism,
+        *parallelism,
         worst_rollout_s(timing, parallelism.copies, responses, cap),
         (model.parameters * number_bytes + cached) / together / 1e9,
         rollout_memory_gb(model, nodes.gpus, together, number_bytes),
@@ -103,7 +111,7 @@ def training_time(model: ModelShape, nodes: Nodes, parallelism: Parallelism, res
     plan, tokens = even_plan(model, nodes.hardware, parallelism, nodes.gpus), responses.tokens(cap)
     seconds = plan.seconds(even_load(nodes.hardware.system, responses.batch, tokens, tokens))
     host_gb = training_memory_gb(model, nodes.gpus, nodes.number)
-    return PhaseTime(nodes.pool, nodes.number, parallelism, seconds, plan.memory_gb(tokens), host_gb)
+    return PhaseTime(nodes.pool, nodes.number, *parallelism, seconds, plan.memory_gb(tokens), host_gb)
 
 
 TimeOf = Callable[[Nodes, Parallelism], PhaseTime]
@@ -137,21 +145,23 @@ class Search:
             InputError: the GPU of a pool is not known, or the phase as written leaves no room for a cache; one line.
         """
         nodes = self._nodes(phase.pool, phase.nodes)
+        most_gb = nodes.hardware.memory_gb
         if tensor is None:
-            own = min(self._every(time_of, nodes), key=lambda time: (max(time.device_gb, nodes.hardware.memory_gb), time.seconds))
+            own = min(self._every(time_of, nodes), key=lambda time: (max(time.device_gb, most_gb), time.worst_case_s))
         else:
             own = time_of(nodes, Parallelism(tensor, 1, nodes.devices // tensor))
 
         def scaled(time: PhaseTime) -> PhaseTime:
-            seconds = phase.worst_case_s * (time.seconds / own.seconds)
-            return time._replace(seconds=seconds, host_gb=phase.host_memory_gb * (time.host_gb / own.host_gb))
+            seconds = phase.worst_case_s * (time.worst_case_s / own.worst_case_s)
+            host_gb = phase.host_memory_gb * (time.host_memory_gb / own.host_memory_gb)
+            return time._replace(worst_case_s=seconds, host_memory_gb=host_gb)
 
         listed: list[PhaseTime] = []
         for place in self._places(phase):
-            most_gb = self.cluster.pools[place.pool].node_memory_gb
+            node_gb = self.cluster.pools[place.pool].node_memory_gb
             times = [scaled(time) for time in self._every(time_of, place) if time.device_gb <= place.hardware.memory_gb]
-            fitting = [time for time in times if most_gb is None or time.host_gb <= most_gb]
-            listed += sorted(fitting, key=lambda time: (time.seconds, time.parallelism))
+            fitting = [time for time in times if node_gb is None or time.host_memory_gb <= node_gb]
+            listed += sorted(fitting, key=lambda time: (time.worst_case_s, time.tensor_parallel, time.stages, time.copies))
         return scaled(own), tuple(listed)
 
     def _places(self, phase: Phase) -> Iterator[Nodes]:
@@ -215,12 +225,12 @@ class ShapesOf:
 
     def _entry(self, shape: JobShape) -> dict[str, Any]:
         entry: dict[str, Any] = {}
-        if _place(shape.rollout) != _written_place(self.job.rollout):
+        if shape.rollout.place != _written_place(self.job.rollout):
             entry["rollout"] = _phase(shape.rollout, self.job.rollout)
-        if _place(shape.training) != _written_place(self.job.training):
-            pool, nodes = _place(shape.training)
+        if shape.training.place != _written_place(self.job.training):
+            pool, nodes = shape.training.place
             fastest = _fastest(self.trainings)
-            more = {key[1]: _rounded(time.seconds) for key, time in fastest.items() if key[0] == pool and key[1] > nodes}
+            more = {key[1]: _rounded(time.worst_case_s) for key, time in fastest.items() if key[0] == pool and key[1] > nodes}
             entry["training"] = _phase(shape.training, self.job.training) | ({"by_nodes": more} if more else {})
         return entry
 
@@ -254,16 +264,12 @@ def shapes_of(job: Job, cluster: Cluster, most_nodes: int, pools: Sequence[str],
     )
     pairs = [
         _shape(job, cluster, first, second)
-        for first in (_fastest(rollouts) | {_place(own_rollout): own_rollout}).values()
-        for second in (_fastest(trainings) | {_place(own_training): own_training}).values()
+        for first in (_fastest(rollouts) | {own_rollout.place: own_rollout}).values()
+        for second in (_fastest(trainings) | {own_training.place: own_training}).values()
         if _room(cluster, first, second)
     ]
     shapes = [shape._replace(pareto=not any(_beats(other, shape) for other in pairs)) for shape in pairs]
     return ShapesOf(job, rollouts, trainings, tuple(sorted(shapes, key=lambda shape: (shape.usd, shape.alone_s))))
-
-
-def _place(time: PhaseTime) -> tuple[str, int]:
-    return time.pool, time.nodes
 
 
 def _written_place(phase: Phase) -> tuple[str, int]:
@@ -274,7 +280,7 @@ def _fastest(times: Sequence[PhaseTime]) -> dict[tuple[str, int], PhaseTime]:
     """By pool and number of nodes."""
     fastest: dict[tuple[str, int], PhaseTime] = {}
     for time in times:
-        fastest.setdefault(_place(time), time)
+        fastest.setdefault(time.place, time)
     return fastest
 
 
@@ -285,10 +291,10 @@ def _room(cluster: Cluster, rollout: PhaseTime, training: PhaseTime) -> bool:
 
 
 def _shape(job: Job, cluster: Cluster, rollout: PhaseTime, training: PhaseTime) -> JobShape:
-    seconds = job.iteration_s(rollout.seconds, training.seconds, job.sync_s)
+    seconds = job.iteration_s(rollout.worst_case_s, training.worst_case_s, job.sync_s)
     rollout_usd, training_usd = (cluster.pools[one.pool].usd_per_node_hour * one.nodes / 3600 for one in (rollout, training))
-    own = _place(rollout) == _written_place(job.rollout) and _place(training) == _written_place(job.training)
-    busy_usd = rollout_usd * rollout.seconds + training_usd * training.seconds
+    own = rollout.place == _written_place(job.rollout) and training.place == _written_place(job.training)
+    busy_usd = rollout_usd * rollout.worst_case_s + training_usd * training.worst_case_s
     return JobShape(rollout, training, seconds, (rollout_usd + training_usd) * seconds, busy_usd, own, False)
 
 
@@ -301,7 +307,11 @@ def _beats(other: JobShape, shape: JobShape) -> bool:
 
 def _phase(time: PhaseTime, written: Phase) -> dict[str, Any]:
     pool = {"pool": time.pool} if time.pool != written.pool else {}
-    return pool | {"nodes": time.nodes, "worst_case_s": _rounded(time.seconds), "host_memory_gb": _rounded(time.host_gb)}
+    return pool | {
+        "nodes": time.nodes,
+        "worst_case_s": _rounded(time.worst_case_s),
+        "host_memory_gb": _rounded(time.host_memory_gb),
+    }
 
 
 def _rounded(value: float) -> float:

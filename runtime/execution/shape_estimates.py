@@ -108,7 +108,7 @@ class _Estimate:
         settings = self._spec.algorithm
         responses = Responses(self._batch, settings.max_prompt_tokens)
         time_of = rollout_time if self._side == "rollout" else training_time
-        return time_of(self._model(), gpus, parallelism, responses, settings.max_tokens).seconds
+        return time_of(self._model(), gpus, parallelism, responses, settings.max_tokens).worst_case_s
 
     @property
     def _batch(self) -> int:

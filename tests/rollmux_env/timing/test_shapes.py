@@ -60,12 +60,12 @@ def test_the_own_shape_is_the_job_as_written() -> None:
     )
     found = shapes(written)
     (own,) = [shape for shape in found.shapes if shape.own]
-    assert (own.rollout.seconds, own.rollout.host_gb, own.training.seconds) == (700, 400, 90)
+    assert (own.rollout.worst_case_s, own.rollout.host_memory_gb, own.training.worst_case_s) == (700, 400, 90)
     assert own.alone_s == written.jobs[0].solo_s
     assert own.usd == pytest.approx((8 * 1.85 + 16 * 5.28) * own.alone_s / 3600)
     assert own.busy_usd == pytest.approx((8 * 1.85 * 700 + 16 * 5.28 * 90) / 3600)
     less = next(time for time in found.trainings if time.nodes == 1)
-    assert 90 < less.seconds < 180, "half the nodes: longer, but not twice, as a part does not scale"
+    assert 90 < less.worst_case_s < 180, "half the nodes: longer, but not twice, as a part does not scale"
 
 
 def test_no_shape_beats_one_that_is_pareto_optimal() -> None:
@@ -80,7 +80,7 @@ def test_no_shape_beats_one_that_is_pareto_optimal() -> None:
             for other in found
         )
         assert shape.pareto != beaten
-        assert shape.alone_s == alone_s(shape.rollout.seconds, shape.training.seconds, load_scenario(FILE).jobs[0].sync_s)
+        assert shape.alone_s == alone_s(shape.rollout.worst_case_s, shape.training.worst_case_s, load_scenario(FILE).jobs[0].sync_s)
 
 
 def test_what_is_printed_can_be_pasted(command: Command, tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_what_is_printed_can_be_pasted(command: Command, tmp_path: Path) -> None
     for number, shape in enumerate(chosen, 1):
         rollout, training = pasted.phases(number)
         assert (rollout.nodes, training.nodes) == (shape.rollout.nodes, shape.training.nodes)
-        assert rollout.worst_case_s == pytest.approx(shape.rollout.seconds)
-        assert training.worst_case_s == pytest.approx(shape.training.seconds)
+        assert rollout.worst_case_s == pytest.approx(shape.rollout.worst_case_s)
+        assert training.worst_case_s == pytest.approx(shape.training.worst_case_s)
         assert bool(training.by_nodes) == (training.nodes < 4)
 
 
