@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from rollmux_env.bench.tables import rollmux
-from rollmux_env.bench.tables.table import Row
+from rollmux_env.bench import tables
+from rollmux_env.bench.tables import Row
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.published import source
 from rollmux_env.report.tables import make_table, show
@@ -45,7 +45,7 @@ class Figure:
 
 def figures() -> list[Figure]:
     """All published figures of RollMux, and others' of the same quantities."""
-    return [*_phases(rollmux.ROLLMUX.rows, True), *_syncs(), *_memory(), *_phases(rollmux.ROLLPACKER.rows, False), *_updates()]
+    return [*_phases(tables.ROLLMUX.rows, True), *_syncs(), *_memory(), *_phases(tables.ROLLPACKER.rows, False), *_updates()]
 
 
 def _phases(rows: tuple[Row, ...], fitted: bool) -> Iterator[Figure]:
@@ -88,7 +88,7 @@ def _weights_gb(size: str) -> float:
 def _memory() -> Iterator[Figure]:
     for billions, (rollout_gb, training_gb) in MEMORY_GB.items():
         size, nodes = f"{billions}B", {32: 2, 70: 4}.get(billions, 1)  # 70B: TP 8 and PP 4, 32 GPUs
-        here = rollout_memory_gb(SHAPES[size], 8, rollmux.TENSOR_PARALLEL.get(size, 1)), training_memory_gb(SHAPES[size], 8, nodes)
+        here = rollout_memory_gb(SHAPES[size], 8, tables.TENSOR_PARALLEL.get(size, 1)), training_memory_gb(SHAPES[size], 8, nodes)
         for phase, published, predicted in zip(("rollout", "training"), (rollout_gb, training_gb), here, strict=True):
             yield Figure(f"{size} {phase}'s host memory", "memory", "GB", published, partial(_same, predicted), False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
@@ -17,10 +17,12 @@ from matplotlib.figure import Figure
 from rollmux_env.bench.comparison import Row
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import Mean
-from rollmux_env.bench.rollouts import SweepPoint
 from rollmux_env.bench.suite import Column, Suite, SuiteRow
 from rollmux_env.report.styles import Floats, draw, png, style_of
 from rollmux_env.scenario import Scenario
+
+if TYPE_CHECKING:
+    from rollmux_env.bench.suites.rollout import SweepPoint
 
 _STYLE: Any = {
     "axes.spines.top": False,

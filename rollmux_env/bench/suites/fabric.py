@@ -14,7 +14,7 @@ from math import ceil
 from rollmux_env.bench.intervals import ratios
 from rollmux_env.bench.suite import Column, Makers, SuiteRow, measured_row
 from rollmux_env.bench.suites.published import published_suite
-from rollmux_env.bench.tables.rollmux import packed_lengths
+from rollmux_env.bench.tables import packed_lengths
 from rollmux_env.network.fabric import Fabric, usd_per_hour
 from rollmux_env.network.play import Forecast, NetworkPolicy, Played, Yardstick, draw_hour, forecast_of, play, topologies
 from rollmux_env.network.steps import FabricJob, Iteration, iteration_of

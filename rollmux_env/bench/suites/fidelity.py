@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from rollmux_env.bench import tables
 from rollmux_env.bench.suite import Column, Suite, SuiteRow, measured_row
-from rollmux_env.bench.tables import nemo_rl, rollmux, verl
-from rollmux_env.bench.tables.table import Row, Table
+from rollmux_env.bench.tables import Row, Table
 from rollmux_env.timing.calibration import CALIBRATIONS, PHYSICAL, ROLLMUX
 from rollmux_env.timing.rl_job import bound_s, phases_s
 
@@ -111,7 +111,7 @@ def _row(case: str, name: str, shares: dict[str, float], seconds: float | None =
     return measured_row(case, name, (column.heading for column in COLUMNS), values)
 
 
-TABLES = (verl.TABLE, nemo_rl.TABLE, rollmux.ROLLPACKER, rollmux.ROLLMUX)
+TABLES = (tables.VERL, tables.NEMO_RL, tables.ROLLPACKER, tables.ROLLMUX)
 
 SUITE = Suite(
     name="fidelity",

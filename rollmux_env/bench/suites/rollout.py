@@ -1,29 +1,286 @@
-"""`rollout`: long-tail migration (RollMux), tail batching (RollPacker), adaptive parallelism (OrchestrRL), beside their papers."""
+"""`rollout`: long-tail migration (RollMux), tail batching (RollPacker), adaptive parallelism (OrchestrRL), beside their papers.
+
+A case measures one figure for each policy and seed: seconds (of a rollout, or of an iteration) or dollars per
+work-hour. Its gain is the figure of the first policy divided by that of a policy, per seed.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
-from rollmux_env.bench.rollouts import (
-    AT,
-    COLUMNS,
-    DOLLARS,
-    GAIN,
-    OVER_BEST,
-    SECONDS,
-    RolloutCase,
-    Stage,
-    packed_s,
-    pair_s,
-    rollout_rows,
-    sized_s,
-    step_s,
-    stream_usd,
-    sweep,
-)
+import numpy as np
+
+from rollmux_env.bench.harness import Task, run_task
+from rollmux_env.bench.intervals import ratios
+from rollmux_env.bench.suite import Column, Makers, SuiteRow, measured_row
 from rollmux_env.bench.suites.published import published_suite
-from rollmux_env.bench.tables.rollmux import PACKED_JOBS, PackedJob, packed_lengths
+from rollmux_env.bench.tables import PACKED_JOBS, THINKING_MEDIAN, THINKING_SIGMA, PackedJob, packed_lengths
 from rollmux_env.published import source
+from rollmux_env.replay.metrics import Outcome
+from rollmux_env.rollout.job import JobRollouts, Rollout
+from rollmux_env.rollout.policy import RolloutPolicy
+from rollmux_env.rollout.setting import Setting
+from rollmux_env.scenario import Scenario, parse_scenario
+from rollmux_env.timing.calibration import ROLLMUX
+from rollmux_env.timing.hardware import GPUS, achieved
+from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal
+from rollmux_env.timing.models import SHAPES
+from rollmux_env.timing.replica import fitting_replicas
+from rollmux_env.timing.tail import migration_of
+from rollmux_env.workloads import make_workload
+from rollmux_env.workloads.catalogue import paper_cluster
+from rollmux_env.workloads.options import WorkloadOptions
+
+SECONDS, DOLLARS, GAIN, OVER_BEST = "seconds", "$/work-h", "gain", "gain, best size"
+AT = " at TP "  # and the GPUs of a replica, after a policy's name
+ROLLOUTS = 20  # of a job, in a measurement
+ITERATIONS = 60  # of a pair
+QUICK_JOBS = 50  # of a stream
+_PROMPT_TOKENS, _PROMPTS, _EACH = 1024, 128, 8
+
+
+Measure = Callable[[str, int, bool, Makers], float]
+
+
+@dataclass(frozen=True)
+class RolloutCase:
+    """One comparison.
+
+    Attributes:
+        label: what tells it from the others. policies: the first is what gains are relative to.
+        measure: the figure of (policy, seed, quick, makers). heading: SECONDS or DOLLARS.
+        static: those of the policies that are the same with replicas of another size; the best of them is a baseline too.
+    """
+
+    label: str
+    policies: tuple[str, ...]
+    measure: Measure
+    heading: str = SECONDS
+    static: tuple[str, ...] = ()
+
+
+COLUMNS = (Column(SECONDS, digits=1, style=""), Column(DOLLARS, digits=2, style=""), Column(GAIN), Column(OVER_BEST))
+
+
+def rollout_rows(cases: Sequence[RolloutCase], seeds: Sequence[int], quick: bool, makers: Makers) -> list[SuiteRow]:
+    """Measure every case: one row per case and policy, in order."""
+    rows = []
+    for case in cases:
+        measured = {policy: [case.measure(policy, seed, quick, makers) for seed in seeds] for policy in case.policies}
+        best = min(case.static, key=lambda policy: sum(measured[policy]), default=None)
+        for policy, own in measured.items():
+            values = {case.heading: own, GAIN: ratios(measured[case.policies[0]], own)}
+            if best is not None:
+                values[OVER_BEST] = ratios(measured[best], own)
+            rows.append(measured_row(case.label, policy, (SECONDS, DOLLARS, OVER_BEST, GAIN), values))
+    return rows
+
+
+def setting(
+    size: str, gpu: str, gpus: int, parallel: int, lengths: Lengths, step_s: float = ROLLMUX.step_s, alike: float = 0.5
+) -> Setting:
+    """128 prompts with 8 responses each, RollPacker's, on so many GPUs; prompts of 1,024 tokens are assumed.
+
+    Replicas may have any size inside a machine that divides the GPUs and whose cache holds the longest response.
+    """
+    hardware = achieved(gpu, GPUS[gpu], replace(ROLLMUX, step_s=step_s))
+    fitting = fitting_replicas(SHAPES[size], hardware, gpus, _PROMPTS * _EACH, _PROMPT_TOKENS + lengths.cap)
+    return Setting(fitting, gpus, parallel, _PROMPTS, _EACH, _PROMPT_TOKENS, lengths, alike)
+
+
+def sized_s(size: str, gpus: int, lengths: Lengths, policy: str, seed: int, quick: bool, makers: Makers) -> float:
+    """Mean seconds of rollouts on H800 of `policy at TP n`: one that has, or begins with, so many GPUs a replica."""
+    name, _, parallel = policy.partition(AT)
+    return rollout_s(partial(setting, size, "H800", gpus, int(parallel), lengths), name, seed, quick, makers)
+
+
+def rollout_s(make: Callable[[], Setting], policy: str, seed: int, quick: bool, makers: Makers) -> float:
+    """Mean seconds of a job's rollouts."""
+    job = JobRollouts(make(), makers.rollout(policy), seed)
+    return float(np.mean([job.next().seconds for _ in range(ROLLOUTS)]))
+
+
+def packed_setting(job: PackedJob, step_s: float, alike: float) -> Setting:
+    """A setting of RollPacker's."""
+    return setting(job.size, "H800", job.gpus, job.parallel, packed_lengths(job.cap), step_s, alike)
+
+
+@lru_cache
+def fit_step_s(packed: PackedJob, plain: RolloutPolicy) -> float:
+    """Fit the fixed seconds of a decode step so that a plain rollout takes the published time."""
+    low, high = 0.0, 0.05
+    for _ in range(12):
+        middle = (low + high) / 2
+        job = JobRollouts(packed_setting(packed, middle, 0.5), plain, 0)
+        slow = np.mean([job.next().seconds for _ in range(5)]) > packed.plain_s
+        low, high = (low, middle) if slow else (middle, high)
+    return (low + high) / 2
+
+
+def packed_s(packed: PackedJob, alike: float, policy: str, seed: int, quick: bool, makers: Makers) -> float:
+    """Seconds of a rollout, with the step's overhead fitted so that a plain one takes the published seconds."""
+    step_s = fit_step_s(packed, makers.rollout("plain"))
+    return rollout_s(partial(packed_setting, packed, step_s, alike), policy, seed, quick, makers)
+
+
+class Stage(NamedTuple):
+    """One line of RollPacker's ablation.
+
+    Attributes:
+        policy: of its rollouts. hidden: rewards are computed as responses finish, and no longer after the rollout.
+    """
+
+    policy: str
+    hidden: bool
+
+
+def step_s(
+    packed: PackedJob,
+    apart_s: tuple[float, float],
+    stages: Mapping[str, Stage],
+    name: str,
+    seed: int,
+    quick: bool,
+    makers: Makers,
+) -> float:
+    """Mean seconds of a step of a job that samples and trains on the same GPUs: rollout, rewards, training.
+
+    With a policy that moves responses, half of the GPUs train from then on; see `streamed_s`.
+
+    Args:
+        apart_s: of rewards and of training, where each comes after the other.
+    """
+    (reward_s, training_s), stage = apart_s, stages[name]
+    overhead_s = fit_step_s(packed, makers.rollout("plain"))
+    job = JobRollouts(packed_setting(packed, overhead_s, 0.0), makers.rollout(stage.policy), seed)
+    total = 0.0
+    for _ in range(ROLLOUTS):
+        one = job.next()
+        total += one.seconds + (0.0 if stage.hidden else reward_s) + training_s - streamed_s(one, training_s)
+    return total / ROLLOUTS
+
+
+def streamed_s(one: Rollout, training_s: float) -> float:
+    """Seconds of a training that half of the GPUs do, half as fast, between the first migration of a rollout and its end.
+
+    They train on whole prompts as these are complete: an advantage is relative to all responses of its prompt.
+    """
+    each_s = training_s / one.complete_s.size
+    now_s, trained = one.moved_s, 0
+    for complete_s in one.complete_s:
+        now_s = max(now_s, complete_s) + 2 * each_s
+        if now_s > one.seconds:
+            break
+        trained += 1
+    return trained * each_s
+
+
+def with_models(scenario: Scenario) -> Scenario:
+    """A stream of the catalogue's jobs with phases predicted from their models, and the lengths of docs/reference/timing.md."""
+    fields = ("id", "arrival_s", "iterations", "duration_s", "slo")
+    jobs = []
+    for job in scenario.jobs:
+        size, cap = job.id.split("-")[:2]
+        tokens = 1024 * int(cap.removesuffix("k"))
+        kind = f"{size}-{cap}"
+        if size in ("4B", "8B"):
+            lengths: dict[str, Any] = {"median": THINKING_MEDIAN, "sigma": THINKING_SIGMA}
+        else:
+            lengths = {"published": kind if kind in PUBLISHED else f"7B-{cap}"}
+        jobs.append(
+            {key: value for key in fields if (value := getattr(job, key)) is not None}
+            | {"rollout": {"nodes": job.rollout.nodes}, "training": {"nodes": job.training.nodes}}
+            | {"model": {"name": size, "tensor_parallel": 2 if size == "32B" else 1}}
+            | {"lengths": {"cap": tokens, "batch": 256, "prompt_tokens": 1024, **lengths}}
+        )
+    return parse_scenario({"version": 1, "cluster": scenario.cluster.model_dump(), "jobs": jobs})
+
+
+def pair_s(kinds: tuple[str, str], policy: str, seed: int, quick: bool, makers: Makers) -> float:
+    """Seconds of an iteration of two jobs that share a node of each pool, in strict round robin, while both are there."""
+    jobs = [{"id": f"{kind}-{k}", **_PAIRED} for k, kind in enumerate(kinds)]
+    cluster = paper_cluster().model_dump()
+    bare = parse_scenario({"version": 1, "cluster": cluster, "jobs": jobs})
+    outcome = _replayed("rollmux,prune=false", policy, with_models(bare), seed, makers)
+    if outcome.metrics.peak_gpus["rollout"] != 8:
+        raise AssertionError("the pair was not placed together")
+    return outcome.metrics.hours * 3600 / ITERATIONS
+
+
+def _replayed(placement: str, policy: str, scenario: Scenario, seed: int, makers: Makers) -> Outcome:
+    """An event replay of jobs with models, under a rollout policy."""
+    inside = makers.rollout(policy)
+    dispatch = makers.dispatch(makers.migrating("round-robin", inside))
+    return run_task(makers.placement, Task(placement, seed, scenario, dispatch, rollout=inside)).outcome
+
+
+_ONE_NODE = {"nodes": 1, "worst_case_s": 1.0}
+_PAIRED = {"arrival_s": 0.0, "iterations": ITERATIONS, "slo": 10.0, "rollout": _ONE_NODE, "training": _ONE_NODE}
+
+
+def stream_usd(policy: str, seed: int, quick: bool, makers: Makers) -> float:
+    """Dollars per work-hour of the production stream: `placement/rollout policy`, in an event replay."""
+    placement, _, inner = policy.partition("/")
+    return _replayed(placement, inner, _stream(seed, quick), seed, makers).metrics.usd_per_work_hour
+
+
+@lru_cache(maxsize=8)
+def _stream(seed: int, quick: bool) -> Scenario:
+    return with_models(make_workload("production", WorkloadOptions(seed=seed, jobs=QUICK_JOBS if quick else None)))
+
+
+class SweepPoint(NamedTuple):
+    """Where one policy stands in the sweep: `value` of what is `varied`; `gain` of `policy` over `plain` there, in `unit`."""
+
+    varied: str
+    value: float
+    policy: str
+    gain: float
+    unit: str
+
+
+_UNITS = ("seconds", "GPU-seconds")
+_MIDDLE = {"tail weight": 1.2, "prompts": 32.0, "GPUs": 16.0}
+_VARIED = {
+    "tail weight": (0.3, 0.6, 0.9, 1.2, 1.5, 1.8),
+    "prompts": (8.0, 16.0, 32.0, 64.0, 128.0),
+    "GPUs": (4.0, 8.0, 16.0, 32.0, 64.0),
+}
+
+
+def sweep(policies: Sequence[str], seed: int, makers: Makers) -> list[SweepPoint]:
+    """Gains of policies over `plain` around a 14B job on 16 H20, 32 prompts with 8 responses of median 700 and at most 16k tokens.
+
+    One of three is varied: the tail weight (sigma of the lognormal lengths), the prompts, the GPUs. A gain is in seconds of a
+    rollout; of a policy that migrates tails it is in GPU-seconds until the GPUs are free for another job.
+    """
+    points = []
+    for varied, values in _VARIED.items():
+        for value in values:
+            at = _MIDDLE | {varied: value}
+            lengths = Lognormal(16384, 700.0, at["tail weight"])
+            where = replace(setting("14B", "H20", int(at["GPUs"]), 1, lengths), prompts=int(at["prompts"]))
+            costs = {name: _rolled(where, makers.rollout(name), seed) for name in ("plain", *policies)}
+            for name in policies:
+                unit = 0 if migration_of(makers.rollout(name)) is None else 1
+                points.append(SweepPoint(varied, value, name, costs["plain"][unit] / costs[name][unit], _UNITS[unit]))
+    return points
+
+
+def _rolled(where: Setting, policy: RolloutPolicy, seed: int) -> tuple[float, float]:
+    """Mean seconds of rollouts, and GPU-seconds that they hold: all until the tail moves, then its share."""
+    job, migration = JobRollouts(where, policy, seed), migration_of(policy)
+    seconds, gpu_s = 0.0, 0.0
+    for _ in range(ROLLOUTS):
+        one = job.next()
+        seconds += one.seconds
+        moved_s = one.seconds if migration is None else one.done_s(migration.at)
+        gpu_s += where.gpus * (moved_s + (migration.share if migration else 1.0) * (one.seconds - moved_s))
+    return seconds / ROLLOUTS, gpu_s / ROLLOUTS
+
 
 # Correlation of the lengths of one prompt's responses, which RollPacker does not print.
 ALIKE = (0.0, 0.5)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.rollout import make_rollout
-from rollmux_env.bench.rollouts import setting
-from rollmux_env.bench.tables.rollmux import packed_lengths
+from rollmux_env.bench.suites.rollout import setting
+from rollmux_env.bench.tables import packed_lengths
 from rollmux_env.kernel.rollout_trials import forecast, spread
 from rollmux_env.rollout.job import JobRollouts, Rollout
 from rollmux_env.rollout.setting import Setting

@@ -8,18 +8,18 @@ from statistics import median
 
 import pytest
 
+from rollmux_env.bench import tables
 from rollmux_env.bench.suites.fidelity import CONSTANT, SECONDS, SUITE, TABLES, fidelity_rows, figures
-from rollmux_env.bench.tables import nemo_rl, rollmux, verl
-from rollmux_env.bench.tables.table import Table
+from rollmux_env.bench.tables import Table
 from rollmux_env.timing.calibration import CALIBRATIONS, PHYSICAL, Calibration
 from rollmux_env.timing.rl_job import bound_s, phases_s
 
-SMALL = rollmux.ROLLPACKER
+SMALL = tables.ROLLPACKER
 
 
 @pytest.mark.parametrize(
     "table, lines, covered, rest",
-    [(verl.TABLE, 18, 61, 69), (nemo_rl.TABLE, 50, 50, 2), (SMALL, 3, 3, 15), (rollmux.ROLLMUX, 48, 64, 12)],
+    [(tables.VERL, 18, 61, 69), (tables.NEMO_RL, 50, 50, 2), (SMALL, 3, 3, 15), (tables.ROLLMUX, 48, 64, 12)],
 )
 def test_every_line_of_a_table_is_there_or_says_why_not(table: Table, lines: int, covered: int, rest: int) -> None:
     assert len({row.name for row in table.rows}) == len(table.rows) == lines
@@ -30,17 +30,17 @@ def test_every_line_of_a_table_is_there_or_says_why_not(table: Table, lines: int
 
 
 def test_a_colocated_step_is_about_the_sum_of_its_printed_phases() -> None:
-    for row in verl.TABLE.rows:
+    for row in tables.VERL.rows:
         if "colocated" in row.name:
             assert row.seconds["step"] == pytest.approx(sum(row.seconds.values()) - row.seconds["step"], rel=0.08)
 
 
 def test_the_printed_gpus_are_those_of_the_jobs() -> None:
-    for row in nemo_rl.TABLE.rows:
+    for row in tables.NEMO_RL.rows:
         gpus = int(row.name.split(", ")[1].split()[0])
         both = row.job.rollout.count + row.job.training.count
         assert gpus == (both if row.job.overlapped else row.job.rollout.count)
-    assert Counter(row.machine for row in nemo_rl.TABLE.rows) == {"H100": 32, "GB200": 18}
+    assert Counter(row.machine for row in tables.NEMO_RL.rows) == {"H100": 32, "GB200": 18}
 
 
 def test_errors_are_of_seconds_and_constants_leave_their_row_out() -> None:
@@ -94,7 +94,7 @@ def test_the_whole_suite_shows_every_published_figure_and_is_the_same_each_time(
     shown = {(row.case, row.policy, SECONDS) for row in rows if row.figures[SECONDS] is not None}
     assert shown == set(SUITE.paper)
     assert len(shown) == sum(len(row.seconds) for table in TABLES for row in table.rows)
-    streamed = replace(verl.TABLE, rows=verl.TABLE.rows[3:5])
+    streamed = replace(tables.VERL, rows=tables.VERL.rows[3:5])
     assert fidelity_rows((streamed,)) == fidelity_rows((streamed,))
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from policies.commands.bench import makers
 from policies.rollout import make_rollout, migrating
-from rollmux_env.bench.rollouts import (
+from rollmux_env.bench.suites import find_suite, rollout
+from rollmux_env.bench.suites.rollout import (
     AT,
     COLUMNS,
     DOLLARS,
@@ -23,8 +24,7 @@ from rollmux_env.bench.rollouts import (
     streamed_s,
     with_models,
 )
-from rollmux_env.bench.suites import find_suite, rollout
-from rollmux_env.bench.tables.rollmux import PACKED_JOBS, packed_lengths
+from rollmux_env.bench.tables import PACKED_JOBS, packed_lengths
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.job import JobRollouts, Rollout
 from rollmux_env.rollout.setting import setting_of

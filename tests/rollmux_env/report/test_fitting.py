@@ -14,9 +14,9 @@ from rich.table import Table
 
 from rollmux_env.bench.comparison import Row
 from rollmux_env.bench.intervals import Mean
-from rollmux_env.bench.rollouts import COLUMNS
 from rollmux_env.bench.suite import Suite, SuiteRow
 from rollmux_env.bench.suites import SUITES, rollout
+from rollmux_env.bench.suites.rollout import COLUMNS
 from rollmux_env.report.fitting import fitted
 from rollmux_env.report.suites import suite_table
 from rollmux_env.report.tables import WIDTH, comparison_table, make_table

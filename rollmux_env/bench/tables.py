@@ -1,0 +1,234 @@
+"""Tables of phase seconds that others have published, with the jobs that they are of, for `rollmux bench --suite fidelity`.
+
+A table has rows of figures, the jobs that they are of, and what the model cannot express. The figures are in
+`rollmux_env.published`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from rollmux_env.published import source
+from rollmux_env.timing import calibration as calibrations
+from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise, lognormal_of_mean
+from rollmux_env.timing.rl_job import Batch, RlJob, Workers
+from rollmux_env.timing.streaming import Stream
+from rollmux_env.workloads.catalogue import PHASES_S
+
+
+class Row(NamedTuple):
+    """One line of a table.
+
+    Attributes:
+        name: that tells it from the others. machine: what its seconds were measured on. seconds: by phase, as printed. job: that
+            they are of. fitted: how RollMux's calibration was told of it, where that differs.
+    """
+
+    name: str
+    machine: str
+    seconds: Mapping[str, float]
+    job: RlJob
+    fitted: RlJob | None = None
+
+    def job_for(self, calibration: calibrations.Calibration) -> RlJob:
+        """The job, as a calibration is told of it."""
+        return self.fitted or self.job if calibration is calibrations.ROLLMUX else self.job
+
+
+class NotCovered(NamedTuple):
+    """Figures that the model does not express: their number, which they are, and why."""
+
+    number: int
+    which: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A published table.
+
+    Attributes:
+        name: for the suite. source: repository or paper, file and commit. rows: what the model predicts. not_covered: the rest.
+        assumed: what the source leaves open.
+    """
+
+    name: str
+    source: str
+    rows: tuple[Row, ...]
+    not_covered: tuple[NotCovered, ...]
+    assumed: tuple[str, ...]
+
+
+def published_table(file: str, rows: Iterable[Row]) -> Table:
+    """A table whose name, source and assumptions are those of a source's file."""
+    texts = source(file)
+    return Table(
+        texts.value("name", str),
+        texts.value("source", str),
+        (*rows,),
+        texts.value("not_covered", tuple[NotCovered, ...]),
+        texts.value("assumed", tuple[str, ...], ()),
+    )
+
+
+# RollMux's phases, read off its vector figures, and RollPacker's rollouts. Where the papers leave values open, one assumption holds
+# for all rows: 256 responses to prompts of 1,024 tokens (the 256 are from RollMux's Table 3); for 3B, 14B-4k and 32B jobs, the
+# lengths of the 7B job with the same cap. 4B and 8B jobs, whose lengths are not published, have a lognormal of their own.
+RESPONSES, PROMPT_TOKENS = 256, 1024
+GROUP = 8  # responses of each of the 256 prompts: assumed; with one, training would reach 4% of the peak
+THINKING_MEDIAN, THINKING_SIGMA = 4096.0, 1.2  # of 4B and 8B jobs: assumed
+TENSOR_PARALLEL = {"32B": 2, "70B": 8}
+GPUS_OF = {"32B": 16}  # of each pool; 8 else
+
+
+def job_lengths(kind: str) -> Lengths:
+    """Lengths of a job type such as `8B-16k`: published, or assumed as said above."""
+    size, _, cap = kind.partition("-")
+    if kind in PUBLISHED:
+        return PUBLISHED[kind]
+    if size in ("4B", "8B"):
+        return Lognormal(1024 * int(cap.removesuffix("k")), THINKING_MEDIAN, THINKING_SIGMA)
+    return PUBLISHED[f"7B-{cap}"]
+
+
+def _phases() -> Iterator[Row]:
+    for kind, (rollout_s, training_s, together_s, trained_s) in PHASES_S.items():
+        size = kind.partition("-")[0]
+        gpus, parallel = GPUS_OF.get(size, 8), TENSOR_PARALLEL.get(size, 1)
+        batch = Batch(RESPONSES, GROUP, 1, PROMPT_TOKENS, job_lengths(kind))
+        jobs = [RlJob(size, Workers(gpu, gpus, parallel), Workers("H800", gpus), batch) for gpu in ("H20", "H800")]
+        apart, together = [(job, replace(job, batch=replace(batch, responses=1))) for job in jobs]
+        yield Row(f"{kind} apart, rollout", "H20", {"gen": rollout_s}, *apart)
+        yield Row(f"{kind} apart, training", "H800", {"training": training_s}, *apart)
+        yield Row(f"{kind} co-located", "H800", {"gen": together_s, "training": trained_s}, *together)
+
+
+ROLLMUX = published_table("rollmux", _phases())
+
+
+def packed_lengths(cap: int) -> Piecewise:
+    """RollPacker's lengths up to a cap: median 500 to 700, 90% at most 1.3k to 2.3k, 95 to 98% below 4k, 2 to 5% at the cap."""
+    return Piecewise(cap, ((0.5, 600.0), (0.9, 1800.0), (0.965, 4096.0), (0.98, float(cap))))
+
+
+class PackedJob(NamedTuple):
+    """A job of RollPacker's: its model, longest response, H800s, of them a replica, seconds of rollouts, plain and batched."""
+
+    size: str
+    cap: int
+    gpus: int
+    parallel: int
+    plain_s: float
+    batched_s: float
+
+
+PACKED_JOBS = dict(source("rollpacker").table("rollouts", PackedJob))
+
+
+def _packed() -> Iterator[Row]:
+    for name, packed in PACKED_JOBS.items():
+        batch = Batch(128, 8, 1, PROMPT_TOKENS, packed_lengths(packed.cap))
+        job = RlJob(packed.size, Workers("H800", packed.gpus, packed.parallel), Workers("H800", packed.gpus), batch)
+        yield Row(f"{name} rollout, {packed.gpus} GPUs", "H800", {"gen": packed.plain_s}, job)
+
+
+ROLLPACKER = published_table("rollpacker", _packed())
+
+
+# verl's fully asynchronous policy against its colocated trainer, on H20.
+VERL_PROMPT_TOKENS = 200
+MATH = (420.0, 1.05)  # median and sigma of a response: assumed
+MIXTURE = (1000.0, 0.9)
+TOOLS = (3500.0, 0.8)
+TOOL_S = 6.0  # of a call and its queue: assumed
+TURNS = 8  # of a response, on average, of 16 at most: assumed
+SERVER_PROMPTS = 16  # that a rollout server decodes at once
+SCORED = ("old_log_prob", "ref")
+
+
+class _Kind(NamedTuple):
+    """Jobs of several rows: model, GPUs of a copy, whether rollouts decode without graphs, and the responses of a step."""
+
+    model: str
+    parallel: int
+    eager: bool
+    batch: Batch
+
+
+_KINDS = {
+    "7B-28k": _Kind("7B", 4, False, Batch(512, 16, 16, VERL_PROMPT_TOKENS, Lognormal(28 * 1024, *MATH))),
+    "30B-A3B-8k": _Kind("30B-A3B", 4, True, Batch(512, 16, 4, VERL_PROMPT_TOKENS, Lognormal(8192, *MIXTURE))),
+    "7B-10k": _Kind("7B", 1, False, Batch(512, 16, 16, VERL_PROMPT_TOKENS, Lognormal(10 * 1024, *MATH))),
+    "7B-16k tools": _Kind("7B", 4, False, Batch(64, 16, 4, VERL_PROMPT_TOKENS, Lognormal(16384, *TOOLS), TURNS, TOOL_S)),
+}
+
+
+class _VerlLine(NamedTuple):
+    """One printed line, as the file has it; those that stream have GPUs of their own for training."""
+
+    job: str
+    rollout_gpus: int
+    training_gpus: int | None
+    fetched: int | None
+    staleness: float | None
+    step: float
+    gen: float
+    old_log_prob: float | None
+    ref: float | None
+    update: float
+
+
+def _verl_row(name: str, line: _VerlLine) -> Row:
+    model, parallel, eager, batch = _KINDS[line.job]
+    seconds = {phase: value for phase in ("step", "gen", *SCORED, "update") if (value := getattr(line, phase)) is not None}
+    scored = tuple(phase for phase in SCORED if phase in seconds)
+    rollout, training, stream = Workers("H20", line.rollout_gpus, parallel, eager=eager), None, None
+    if line.training_gpus and line.fetched and line.staleness is not None:
+        training, prompts = Workers("H20", line.training_gpus, parallel), int(batch.prompts * (1 + line.staleness))
+        stream = Stream(batch.prompts // line.fetched, line.staleness, min(SERVER_PROMPTS * rollout.copies, prompts))
+    return Row(name, "H20", seconds, RlJob(model, rollout, training or rollout, batch, scored, stream=stream))
+
+
+VERL = published_table("verl", (_verl_row(name, line) for name, line in source("verl").table("steps", _VerlLine)))
+
+
+# Steps of NVIDIA's NeMo-RL on H100 and GB200: GRPO on OpenMathInstruct-2, colocated or one or more steps off-policy.
+NEMO_PROMPT_TOKENS = 110  # tokens a second and GPU, times seconds and GPUs, less the printed mean: 90 to 150
+NEMO_SIGMA = 1.0  # assumed
+
+
+class _NemoLine(NamedTuple):
+    """One printed line, as the file has it."""
+
+    release: str
+    gpu: str
+    precision: Literal["BF16", "FP8"]
+    policy: Literal["on", "off"]
+    cap: int
+    mean: float
+    gpus: int
+    rollout_gpus: int | None
+    responses: int
+    rollout_parallel: int
+    training_parallel: int
+    stages: int
+    step_s: float
+
+
+def _nemo_row(model: str, line: _NemoLine) -> Row:
+    overlapped, gpu, fp8 = line.policy == "off", line.gpu, line.precision == "FP8"
+    group = 16 if model == "671B-A37B" else 32
+    lengths = lognormal_of_mean(line.cap, line.mean, NEMO_SIGMA)
+    batch = Batch(line.responses // group, group, line.responses // 512, NEMO_PROMPT_TOKENS, lengths)
+    rollout_gpus = (line.rollout_gpus or line.gpus // 2) if overlapped else line.gpus
+    training_gpus = line.gpus - rollout_gpus if overlapped else line.gpus
+    rollout = Workers(gpu, rollout_gpus, line.rollout_parallel, number_bytes=1.0 if fp8 else 2.0)
+    training = Workers(gpu, training_gpus, line.training_parallel, line.stages, number_bytes=rollout.number_bytes)
+    job = RlJob(model, rollout, training, batch, ("old_log_prob", "ref"), overlapped)
+    how = "overlapped" if overlapped else "colocated"
+    return Row(f"{line.release} {model} {how}, {line.gpus} {gpu}{' FP8' if fp8 else ''}", gpu, {"step": line.step_s}, job)
+
+
+NEMO_RL = published_table("nemo_rl", (_nemo_row(model, line) for model, line in source("nemo_rl").table("steps", _NemoLine)))

@@ -1,1 +1,0 @@
-"""Tables of phase seconds that others have published, restated with their source, for `rollmux bench --suite fidelity`."""
