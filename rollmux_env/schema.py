@@ -11,22 +11,12 @@ import copy
 import json
 from typing import Any
 
+from rollmux_env.keys.cluster import SIDES
 from rollmux_env.keys.job import STAYS
 from rollmux_env.scenario import Scenario
 
-_MERGED = (
-    "Job",
-    "Phase",
-    "Training",
-    "Actual",
-    "Switch",
-    "Colocated",
-    "Model",
-    "Lengths",
-    "Timing",
-)  # the mappings that `defaults` is merged into
-
-_PHASES = ("rollout", "training")
+# The mappings that `defaults` is merged into.
+_MERGED = ("Job", "Phase", "Training", "Actual", "Switch", "Colocated", "Model", "Lengths", "Timing")
 
 
 def scenario_schema() -> dict[str, Any]:
@@ -39,28 +29,24 @@ def scenario_schema() -> dict[str, Any]:
     job, training = definitions["Job"], definitions["Training"]
     seconds = training["properties"]["by_nodes"].pop("additionalProperties")
     training["properties"]["by_nodes"] |= {"patternProperties": {"^[1-9][0-9]{0,8}$": seconds}, "additionalProperties": False}
-    for stay in STAYS:  # null is only what an absent key becomes
-        described = job["properties"][stay]
-        job["properties"][stay] = described.pop("anyOf")[0] | {"description": described["description"]}
-
     cluster = definitions["Cluster"]
-    for name in _PHASES:  # null is only what an absent key becomes
-        described = cluster["properties"][name]
-        cluster["properties"][name] = described["anyOf"][0] | {"description": described["description"]}
+    for owner, name in (*((job, stay) for stay in STAYS), *((cluster, side) for side in SIDES)):
+        described = owner["properties"][name]  # null is only what an absent key becomes
+        owner["properties"][name] = described["anyOf"][0] | {"description": described["description"]}
     del cluster["properties"]["pools"]["default"]
     cluster["properties"]["pools"] |= {"minProperties": 1, "additionalProperties": False}
     on_one_device = {"properties": {"one_device": {"const": True}}, "required": ["one_device"]}
     cluster["if"] = {"required": ["pools"]}
     cluster["then"] = {
-        "not": {"anyOf": [{"required": [name]} for name in _PHASES]},
+        "not": {"anyOf": [{"required": [name]} for name in SIDES]},
         "if": on_one_device,
-        "then": {"properties": {"pools": {"propertyNames": {"enum": [*_PHASES]}, "required": ["training"]}}},
+        "then": {"properties": {"pools": {"propertyNames": {"enum": [*SIDES]}, "required": ["training"]}}},
     }
     cluster["else"] = {"required": ["training"], "if": on_one_device, "else": {"required": ["rollout"]}}
 
     by_name = job["properties"]["model"]
     by_name["anyOf"].insert(0, {"type": "string", "minLength": 1})
-    job["required"] = [name for name in job["required"] if name not in _PHASES]
+    job["required"] = [name for name in job["required"] if name not in SIDES]
     for name in ("Phase", "Training"):  # only a job with a model may leave its seconds out, see below
         definitions[name].pop("required")
 
@@ -71,7 +57,7 @@ def scenario_schema() -> dict[str, Any]:
     job["oneOf"] = [{"required": [stay]} for stay in STAYS]
     job["if"] = {"properties": {"model": {"not": {"type": "null"}}}, "required": ["model"]}
     job["then"] = {"properties": {"lengths": {"not": {"type": "null"}}}, "required": ["lengths"]}
-    job["else"] = {"properties": {name: {"required": ["worst_case_s"]} for name in _PHASES}, "required": list(_PHASES)}
+    job["else"] = {"properties": {name: {"required": ["worst_case_s"]} for name in SIDES}, "required": list(SIDES)}
     partial_job = definitions["PartialJob"]
     partial_job["not"] = {"required": list(STAYS)}
     definitions["Defaults"] = defaults = copy.deepcopy(partial_job)

@@ -11,24 +11,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
+from typing import Annotated
 
-from rollmux_env.command_options import parse_pairs
+from pydantic import Field
+
+from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
+from rollmux_env.fields import Checked
 from rollmux_env.timing.hardware import GPUS, Hardware, achieved, link_between
 from rollmux_env.timing.stages import Replica
 from rollmux_env.timing.training import Load, TrainingPlan, even_load
 from rollmux_env.timing.work import Work
-from rollmux_env.validation_errors import describe, not_one_of
-
-MOST_GPUS = 256  # of a type in a budget
-MOST_OF_A_MACHINE = 64
+from rollmux_env.validation_errors import not_one_of
 
 Counts = tuple[int, ...]
 """GPUs of each type, in the budget's order."""
 
 
 @dataclass(frozen=True)
-class Budget:
+class Budget(Checked):
     """GPUs that a job may have.
 
     Attributes:
@@ -38,17 +39,14 @@ class Budget:
         InputError: a GPU that is not known, or a number out of its range; one line.
     """
 
-    gpus: Mapping[str, int]
-    machine: int = 8
+    gpus: Mapping[str, Annotated[int, Field(ge=1, le=256)]]
+    machine: Annotated[int, Field(ge=1, le=64)] = 8
 
     def __post_init__(self) -> None:
-        if not 1 <= self.machine <= MOST_OF_A_MACHINE:
-            raise InputError(f"machine: must have from 1 to {MOST_OF_A_MACHINE} GPUs, not {self.machine}")
-        for name, count in self.gpus.items():
+        super().__post_init__()
+        for name in self.gpus:
             if name not in GPUS:
                 raise InputError(f"GPU: {not_one_of(name, GPUS)}")
-            if not 1 <= count <= MOST_GPUS:
-                raise InputError(f"{name}: must be from 1 to {MOST_GPUS} GPUs, not {count}")
 
     @property
     def counts(self) -> Counts:
@@ -84,13 +82,11 @@ def parse_budget(text: str, machine: int) -> Budget:
     for name, count in parse_pairs("--budget", text.split(","), "GPU=COUNT"):
         if name in gpus:
             raise InputError(f"--budget: '{name}' is set twice")
-        if not count.isascii() or not count.isdigit() or len(count) > 9:
-            raise InputError(f"--budget {name}: must be a number of GPUs, not {describe(count)}")
-        gpus[name] = int(count)
+        gpus[name] = parse_value(count)
     try:
         return Budget(gpus, machine)
     except InputError as error:
-        what, _, problem = str(error).partition(": ")
+        what, _, problem = str(error).removeprefix("gpus.").partition(": ")
         raise InputError(f"{'--gpus-per-node' if what == 'machine' else f'--budget {what}'}: {problem}") from None
 
 

@@ -7,7 +7,8 @@ interpolated linearly in the number of parameters between the sizes on either si
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster, Pool
@@ -66,6 +67,29 @@ def switches(billions: int) -> tuple[Switch, Switch]:
     return Switch(warm_s=rollout_warm, cold_s=rollout_cold), Switch(warm_s=training_warm, cold_s=training_cold)
 
 
+def phases(
+    billions: int,
+    seconds: Sequence[float],
+    with_switches: bool,
+    nodes: int = 1,
+    training_nodes: int = 1,
+    by_nodes: dict[int, float] | None = None,
+) -> dict[str, Any]:
+    """`rollout` and `training` of a job with a model of that size, with its host memory.
+
+    Args:
+        seconds: of the rollout and of the training. with_switches: give them the warm and cold starts of the size. nodes: of the
+            rollout. by_nodes: seconds of the training on more nodes.
+    """
+    starts = switches(billions) if with_switches else (Switch(), Switch())
+    rollout, training = (
+        {"worst_case_s": phase_s, "host_memory_gb": gb, "switch": start}
+        for phase_s, gb, start in zip(seconds, memory_gb(billions), starts, strict=True)
+    )
+    training |= {"nodes": training_nodes, "by_nodes": by_nodes or {}}
+    return {"rollout": Phase(nodes=nodes, **rollout), "training": Training(**training)}
+
+
 def make_job(
     kind: str,
     job_id: str,
@@ -90,20 +114,15 @@ def make_job(
     """
     if kind not in PHASES_S:
         raise InputError(f"type: {not_one_of(kind, PHASES_S)}")
-    rollout_s, training_s, colocated_rollout_s, colocated_training_s = PHASES_S[kind]
+    *seconds, colocated_rollout_s, colocated_training_s = PHASES_S[kind]
     billions = _billions(kind)
     nodes = 2 if billions == 32 else 1
-    rollout_gb, training_gb = memory_gb(billions)
-    rollout_switch, training_switch = switches(billions) if with_switches else (Switch(), Switch())
     stay = {"iterations": iterations} if duration_s is None else {"duration_s": duration_s}
     return Job(
         id=job_id,
         arrival_s=arrival_s,
         slo=slo,
-        rollout=Phase(nodes=nodes, worst_case_s=rollout_s, host_memory_gb=rollout_gb, switch=rollout_switch),
-        training=Training(
-            nodes=training_nodes or nodes, worst_case_s=training_s, host_memory_gb=training_gb, switch=training_switch
-        ),
+        **phases(billions, seconds, with_switches, nodes, training_nodes or nodes),
         colocated=Colocated(nodes=nodes, rollout_s=colocated_rollout_s, training_s=colocated_training_s),
         **stay,
     )

@@ -21,9 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rollmux_env.keys.job import Job
-from rollmux_env.keys.phases import Phase, Switch, Training
 from rollmux_env.scenario import Scenario
-from rollmux_env.workloads.catalogue import memory_gb, paper_cluster, switches
+from rollmux_env.workloads.catalogue import paper_cluster, phases
 from rollmux_env.workloads.options import WorkloadOptions
 
 SLO = 1.35
@@ -62,19 +61,7 @@ def micro_workload(name: str, options: WorkloadOptions) -> Scenario:
 def micro_job(letter: str, k: int, options: WorkloadOptions) -> Job:
     """Job A to E of Table 3 as the k-th arrival of a case."""
     micro = JOBS[letter]
-    rollout_gb, training_gb = memory_gb(micro.billions)
-    rollout_switch, training_switch = switches(micro.billions) if options.switches else (Switch(), Switch())
-    return Job(
-        id=f"{letter}-{k}",
-        arrival_s=float(k),
-        iterations=ITERATIONS,
-        slo=SLO,
-        rollout=Phase(nodes=micro.nodes, worst_case_s=micro.rollout_s, host_memory_gb=rollout_gb, switch=rollout_switch),
-        training=Training(
-            nodes=micro.nodes,
-            worst_case_s=micro.training_s,
-            host_memory_gb=training_gb,
-            switch=training_switch,
-            by_nodes={} if micro.on_two_nodes_s is None else {2: micro.on_two_nodes_s},
-        ),
-    )
+    by_nodes = {} if micro.on_two_nodes_s is None else {2: micro.on_two_nodes_s}
+    seconds = micro.rollout_s, micro.training_s
+    both = phases(micro.billions, seconds, options.switches, micro.nodes, micro.nodes, by_nodes)
+    return Job(id=f"{letter}-{k}", arrival_s=float(k), iterations=ITERATIONS, slo=SLO, **both)

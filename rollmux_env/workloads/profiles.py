@@ -18,13 +18,12 @@ import numpy as np
 
 from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Job
-from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.portable import between, uniform
 from rollmux_env.published import source
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import not_one_of
 from rollmux_env.workloads import draws
-from rollmux_env.workloads.catalogue import memory_gb, paper_cluster
+from rollmux_env.workloads.catalogue import paper_cluster, phases
 from rollmux_env.workloads.draws import with_staleness
 from rollmux_env.workloads.options import WorkloadOptions
 
@@ -91,15 +90,13 @@ def profile_jobs(name: str, options: WorkloadOptions, arrivals_s: list[float], s
         InputError: no such profile.
     """
     drawn = draw_profile(name, options, len(arrivals_s))
-    rollout_gb, training_gb = memory_gb(7)
     jobs = [
         Job(
             id=f"{drawn.cells[k]}-{k:03d}",
             arrival_s=arrivals_s[k],
             slo=drawn.slos[k],
-            rollout=Phase(worst_case_s=drawn.rollouts_s[k], host_memory_gb=rollout_gb),
-            training=Training(worst_case_s=drawn.trainings_s[k], host_memory_gb=training_gb),
-            **draws.stay(options, stays_s[k], drawn.rollouts_s[k] + drawn.trainings_s[k]),  # type: ignore[arg-type]
+            **phases(7, (drawn.rollouts_s[k], drawn.trainings_s[k]), with_switches=False),
+            **draws.stay(options, stays_s[k], drawn.rollouts_s[k] + drawn.trainings_s[k]),
         )
         for k in range(len(arrivals_s))
     ]

@@ -25,8 +25,8 @@ def test_a_budget_is_read_from_the_text_of_an_option() -> None:
     [
         ("H800", "--budget: 'H800' is not of the form GPU=COUNT"),
         ("H800=8,H800=8", "is set twice"),
-        ("H800=-1", "must be a number of GPUs, not '-1'"),
-        ("H800=0", "must be from 1 to 256 GPUs"),
+        ("H800=-1", "must be at least 1, not -1"),
+        ("H800=0", "--budget H800: must be at least 1, not 0"),
         ("H801=8", "did you mean H800"),
     ],
 )
@@ -37,7 +37,7 @@ def test_what_is_no_budget_is_said_in_one_line(text: str, problem: str) -> None:
 
 
 def test_a_machine_that_is_none_is_said_of_its_option() -> None:
-    with pytest.raises(InputError, match=r"^--gpus-per-node: must have from 1 to 64 GPUs, not 0$"):
+    with pytest.raises(InputError, match=r"^--gpus-per-node: must be at least 1, not 0$"):
         parse_budget("H800=8", 0)
 
 
