@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from functools import cache
-from typing import Annotated, Any, ClassVar, get_type_hints
+from operator import not_
+from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
@@ -75,6 +76,14 @@ UserName = Annotated[str, BeforeValidator(_user), Field(json_schema_extra={"patt
 PoolName = Annotated[str, BeforeValidator(_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
 JobId = Annotated[str, BeforeValidator(_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
 Version = Annotated[int, BeforeValidator(whole), AfterValidator(_version), Field(json_schema_extra={"const": 1})]
+
+
+V = TypeVar("V")
+Unwritten = Annotated[V, Field(exclude_if=not_)]
+"""A key whose empty value is not written, so that what has no such key keeps its hash."""
+
+Overriding = Annotated[V | None, BeforeValidator(stated), Field(exclude_if=lambda value: value is None)]
+"""A key that takes the place of another value, where it is there."""
 
 
 class FileModel(BaseModel):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from rollmux_env.fields import Count, FileModel, NonNegative, PoolName, UserName
+from rollmux_env.fields import Count, FileModel, NonNegative, PoolName, Unwritten, UserName
 from rollmux_env.keys.network import Network
 from rollmux_env.keys.queue import Quota
 from rollmux_env.validation_errors import field_error
@@ -45,22 +45,21 @@ _NOBODYS = Pool(gpus_per_node=1, usd_per_gpu_hour=0.0)
 class Cluster(FileModel):
     """The pools and what holds for all groups."""
 
-    rollout: Annotated[Pool | None, Field(exclude_if=lambda pool: pool is None)] = None
+    rollout: Unwritten[Pool | None] = None
     """Short for the pool of this name, which generates responses. With one_device it may be left out, and counts for nothing."""
-    training: Annotated[Pool | None, Field(exclude_if=lambda pool: pool is None)] = None
+    training: Unwritten[Pool | None] = None
     """Short for the pool of this name, which trains on them."""
-    by_name: Annotated[dict[PoolName, Pool], Field(alias="pools", exclude_if=lambda pools: not pools)] = Field(default={})
+    by_name: Unwritten[Annotated[dict[PoolName, Pool], Field(alias="pools")]] = Field(default={})
     """All pools, in place of rollout and training: {name: {gpu, gpus_per_node, ...}}."""
     max_group_size: Count = 5
     """Most jobs in one co-execution group."""
     migration_s: NonNegative = 300.0
     """Pause of a job that is moved to another placement (checkpoint and restart), seconds."""
-    # The default is not written, so that what has no such key keeps its hash.
-    one_device: Annotated[bool, Field(exclude_if=lambda one_device: not one_device)] = False
+    one_device: Unwritten[bool] = False
     """Whether training is the only pool: the nodes of a group run the rollout and the training of each member in turn."""
-    quotas: Annotated[dict[UserName, Quota], Field(exclude_if=lambda quotas: not quotas)] = Field(default={})
+    quotas: Unwritten[dict[UserName, Quota]] = Field(default={})
     """The most that the jobs of a user may hold at once: {user: {nodes, usd_per_hour}}."""
-    network: Annotated[Network | None, Field(exclude_if=lambda network: network is None)] = None
+    network: Unwritten[Network | None] = None
     """The link between the pools, which all syncs share: {link_gbps}; null: no sync is in another's way."""
 
     @model_validator(mode="after")

@@ -18,6 +18,7 @@ from rollmux_env.fields import (
     Positive,
     Priority,
     Staleness,
+    Unwritten,
     UserName,
     by_name,
 )
@@ -80,27 +81,22 @@ class Job(FileModel):
     """Updates the weights."""
     sync_s: NonNegative = 0.0
     """Seconds that bring the weights back to the rollout nodes; they delay the job and occupy no node."""
-    sync_gb: Annotated[Positive | None, Field(exclude_if=lambda sync_gb: sync_gb is None)] = None
+    sync_gb: Unwritten[Positive | None] = None
     """What a sync takes over the link of `cluster.network`, GB; null: it fills the link for `sync_s`."""
-    # The default is not written, so that what has no such key keeps its hash.
-    staleness: Annotated[Staleness, Field(exclude_if=lambda staleness: not staleness)] = 0
+    staleness: Unwritten[Staleness] = 0
     """Most versions that the weights may be old which sampled what is trained; 0 is on-policy, more is asynchronous."""
     drift: Annotated[tuple[Drift, ...], Field(strict=False), AfterValidator(_ordered)] = ()
     """How the durations change over time, for event replays; in order of iteration."""
     # The default is not written, so that what has no such key keeps its hash.
     movable: Annotated[bool, Field(exclude_if=lambda movable: movable)] = True
     """Whether it may be given another place while it runs."""
-    priority: Annotated[Priority, Field(exclude_if=lambda priority: not priority)] = 0
+    priority: Unwritten[Priority] = 0
     """Its place in the queue: jobs of a higher one come first, of the same one in order of arrival."""
-    user: Annotated[UserName, Field(exclude_if=lambda user: not user)] = ""
+    user: Unwritten[UserName] = ""
     """Whose job it is, for quotas and accounts."""
-    budget: Annotated[Budget | None, Field(exclude_if=lambda budget: budget is None)] = None
+    budget: Unwritten[Budget | None] = None
     """What it may cost and how long it may stay; it leaves when either is spent. null is no limit."""
-    # The default is not written, so that what has no such key keeps its hash.
-    shapes: Annotated[
-        tuple[Shape, ...],
-        Field(strict=False, json_schema_extra={"maxItems": MOST_SHAPES}, exclude_if=lambda shapes: not shapes),
-    ] = ()
+    shapes: Unwritten[Annotated[tuple[Shape, ...], Field(strict=False, json_schema_extra={"maxItems": MOST_SHAPES})]] = ()
     """Other ways to run it, numbered from 1; the job as it is written is number 0. At most 16."""
     colocated: Colocated | None = None
     """The job on co-located nodes, for the `colocated` baseline; null takes training.nodes and the phases' own lengths."""

@@ -5,16 +5,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from rollmux_env.fields import Count, FileModel, Index, NodeCount, NonNegative, Positive
+from rollmux_env.fields import Count, FileModel, Index, NodeCount, NonNegative, Positive, Unwritten
 from rollmux_env.validation_errors import field_error
-
-
-def _empty(value: Any) -> bool:
-    return not value
 
 
 class Model(FileModel):
@@ -24,7 +20,7 @@ class Model(FileModel):
     """A size such as 7B, or the path of a Hugging Face model's config.json, relative to the scenario file."""
     tensor_parallel: NodeCount = 1
     """GPUs of one copy of the model in a rollout."""
-    sizes: Annotated[tuple[NodeCount, ...], Field(strict=False, exclude_if=_empty)] = ()
+    sizes: Unwritten[Annotated[tuple[NodeCount, ...], Field(strict=False)]] = ()
     """Other GPUs of a copy that a rollout policy may choose: engines of all sizes are built beforehand."""
 
     @model_validator(mode="after")
@@ -52,9 +48,9 @@ class Lengths(FileModel):
     """Turns of a response."""
     environment_s: NonNegative = 0.0
     """Seconds that the environment takes between two turns."""
-    reward_s: Annotated[Positive | None, Field(exclude_if=_empty)] = None
+    reward_s: Unwritten[Positive | None] = None
     """Seconds of a response's reward on a reward node; null: none that counts."""
-    reward_nodes: Annotated[Count | None, Field(le=2**20, exclude_if=_empty)] = None
+    reward_nodes: Unwritten[Annotated[Count | None, Field(le=2**20)]] = None
     """Reward nodes of the job's own: rewards that are computed at once."""
     median: Positive | None = None
     """Lognormal: median, tokens; goes with sigma."""
@@ -141,5 +137,5 @@ class Timing(ReplicaSeconds):
     """Copies of the model there; the longest response is one copy's alone."""
     training_padded: Annotated[bool, Field(exclude_if=bool)] = True
     """Whether responses are padded to the longest of their iteration before they are trained."""
-    sizes: Annotated[tuple[ReplicaSize, ...], Field(strict=False, exclude_if=_empty)] = ()
+    sizes: Unwritten[Annotated[tuple[ReplicaSize, ...], Field(strict=False)]] = ()
     """Replicas of every size that a rollout policy may choose, the configured one first; nothing where there is one."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from rollmux_env.fields import Count, FileModel, NodeCount, NonNegative, PoolName, Positive, whole
+from rollmux_env.fields import Count, FileModel, NodeCount, NonNegative, PoolName, Positive, Unwritten, whole
 from rollmux_env.validation_errors import describe, field_error
 
 
@@ -42,7 +42,7 @@ class Phase(FileModel):
     """Its longest duration on that many nodes, seconds."""
     host_memory_gb: NonNegative = 0.0
     """Host memory that keeps the job resident, GB per node at any number of nodes."""
-    device_gb: Annotated[NonNegative, Field(exclude_if=lambda device_gb: not device_gb)] = 0.0
+    device_gb: Unwritten[NonNegative] = 0.0
     """Memory that the job keeps on each GPU of a node between its phases, GB."""
     actual: Actual | None = None
     """What really happens, for event replays; without it every iteration takes the worst case."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
-from rollmux_env.fields import Count, FileModel, NodeCount, NonNegative, PoolName, Positive, stated
+from rollmux_env.fields import Count, FileModel, NodeCount, NonNegative, Overriding, PoolName, Positive
 from rollmux_env.keys.phases import Actual, Phase, Switch, Training, node_keys
 from rollmux_env.validation_errors import field_error
 
@@ -16,44 +16,38 @@ if TYPE_CHECKING:
 MOST_SHAPES = 16
 
 
-def _absent(value: object) -> bool:
-    return value is None
-
-
 class PhaseShape(FileModel):
     """What a shape says of a rollout: the keys that it names take the place of the job's own."""
 
-    pool: Annotated[PoolName | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    pool: Overriding[PoolName] = None
     """Name of the pool whose nodes it runs on."""
-    nodes: Annotated[NodeCount | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    nodes: Overriding[NodeCount] = None
     """Nodes that the phase asks for."""
-    worst_case_s: Annotated[Positive | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    worst_case_s: Overriding[Positive] = None
     """Its longest duration on that many nodes, seconds."""
-    host_memory_gb: Annotated[NonNegative | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    host_memory_gb: Overriding[NonNegative] = None
     """Host memory that keeps the job resident, GB per node."""
-    device_gb: Annotated[NonNegative | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    device_gb: Overriding[NonNegative] = None
     """Memory that the job keeps on each GPU of a node between its phases, GB."""
-    actual: Annotated[Actual | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    actual: Overriding[Actual] = None
     """What really happens, for event replays."""
-    switch: Annotated[Switch | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    switch: Overriding[Switch] = None
     """Times of warm and cold starts, for event replays."""
 
 
 class TrainingShape(PhaseShape):
     """What a shape says of a training: the keys that it names take the place of the job's own, and of `by_nodes` in any case."""
 
-    by_nodes: Annotated[
-        dict[Count, Positive] | None, BeforeValidator(node_keys), BeforeValidator(stated), Field(exclude_if=_absent)
-    ] = None
+    by_nodes: Annotated[Overriding[dict[Count, Positive]], BeforeValidator(node_keys)] = None
     """Its longest duration, seconds, on more nodes than `nodes`: {number of nodes: seconds}; without it, none."""
 
 
 class Shape(FileModel):
     """Another way to run a job, on other nodes."""
 
-    rollout: Annotated[PhaseShape | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    rollout: Overriding[PhaseShape] = None
     """What is different about the rollout."""
-    training: Annotated[TrainingShape | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    training: Overriding[TrainingShape] = None
     """What is different about the training."""
 
 
