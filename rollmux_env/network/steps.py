@@ -28,7 +28,7 @@ from rollmux_env.network.traffic import (
 )
 from rollmux_env.timing.calibration import PHYSICAL
 from rollmux_env.timing.hardware import GPUS, HBM_SHARE
-from rollmux_env.timing.models import OTHER_SHAPES, SHAPES, ModelShape
+from rollmux_env.timing.models import ALL_SHAPES
 from rollmux_env.timing.replica import MACHINE
 from rollmux_env.timing.rl_job import Batch, Workers, generation_s, load_of, training_plan
 
@@ -70,7 +70,7 @@ class FabricJob:
     """A job that fills a cluster: generation on some GPUs, training on the others.
 
     Attributes:
-        model: a key of `SHAPES` or `OTHER_SHAPES`. training: tensor, pipeline, data. generating, replica: GPUs that generate, and
+        model: a key of `ALL_SHAPES`. training: tensor, pipeline, data. generating, replica: GPUs that generate, and
             of a replica. batch: of an iteration. experts: replicas of training that hold all experts together. gpu: of all.
     """
 
@@ -81,11 +81,6 @@ class FabricJob:
     batch: Batch
     experts: int = 1
     gpu: str = "H800"
-
-    @property
-    def transformer(self) -> ModelShape:
-        """Of the model."""
-        return SHAPES.get(self.model) or OTHER_SHAPES[self.model]
 
     @property
     def gpus(self) -> int:
@@ -101,7 +96,7 @@ def iteration_of(job: FabricJob) -> Iteration:
     """
     if job.replica > MACHINE or job.generating % job.replica:
         raise InputError(f"fabric job: replicas of {job.replica} GPUs must fit into nodes and divide {job.generating} GPUs")
-    layout, batch, model = job.training, job.batch, job.transformer
+    layout, batch, model = job.training, job.batch, ALL_SHAPES[job.model]
     workers = Workers(job.gpu, layout.gpus, layout.tensor * layout.pipeline, layout.pipeline)
     load = load_of(batch, _SYSTEM)
     computing_s = training_plan(model, workers, _SYSTEM).computing_s(load) / batch.updates
@@ -129,7 +124,7 @@ def _gb(numbers: float) -> float:
 def _pipeline(job: FabricJob, tokens: float) -> Traffic:
     """Of an update: activations of all tokens over each boundary; four all-reduces of them in each layer of a stage, and two more
     as activations are recomputed; to the experts and back likewise."""
-    layout, model = job.training, job.transformer
+    layout, model = job.training, ALL_SHAPES[job.model]
     passes = 2 + _SYSTEM.recomputed
     layers = model.layers / layout.pipeline
     activations = _gb(tokens * model.hidden)
@@ -142,7 +137,7 @@ def _pipeline(job: FabricJob, tokens: float) -> Traffic:
 
 def _gradients(job: FabricJob) -> Traffic:
     """Gradients and weights of what every replica has; experts are reduced among groups of replicas that hold the same ones."""
-    layout, model = job.training, job.transformer
+    layout, model = job.training, ALL_SHAPES[job.model]
     shared = data_traffic(layout, _gb(model.parameters - model.expert_parameters))
     groups = layout.data // job.experts
     if model.experts == 1 or groups == 1:

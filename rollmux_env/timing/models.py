@@ -71,8 +71,8 @@ class ModelShape(Checked):
 
 
 SHAPES = dict(source("models").table("sizes", ModelShape))
-OTHER_SHAPES = dict(source("models").table("others", ModelShape))
-"""What only published tables are of. Scenario files do not take mixtures: the simulators read all weights in every step."""
+ALL_SHAPES = SHAPES | dict(source("models").table("others", ModelShape))
+"""With what only published tables are of. Scenario files do not take mixtures: the simulators read all weights in every step."""
 
 
 def model_shape(name: str, folder: Path = Path()) -> ModelShape:

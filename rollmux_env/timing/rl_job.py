@@ -11,7 +11,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.timing.calibration import PHYSICAL, Calibration
 from rollmux_env.timing.hardware import GPUS, Hardware, achieved
 from rollmux_env.timing.lengths import Lengths, Piecewise, Tokens, typical
-from rollmux_env.timing.models import OTHER_SHAPES, SHAPES, ModelShape
+from rollmux_env.timing.models import ALL_SHAPES, ModelShape
 from rollmux_env.timing.replica import Parallelism, ReplicaTiming, replica_timing
 from rollmux_env.timing.rollouts import Responses, rollout_s, worst_rollout_s
 from rollmux_env.timing.streaming import Stream, streamed_step
@@ -92,7 +92,7 @@ class RlJob:
     """What the seconds of a step depend on.
 
     Attributes:
-        model: a key of `SHAPES` or `OTHER_SHAPES`. rollout, training: GPUs of the phases; the same ones where the job is colocated.
+        model: a key of `ALL_SHAPES`. rollout, training: GPUs of the phases; the same ones where the job is colocated.
         batch: of a step. scored: names of the forward passes before the update, such as `old_log_prob`.
         overlapped: the next step's rollout runs during this step's training. stream: training starts before the rollout has ended.
     """
@@ -105,18 +105,13 @@ class RlJob:
     overlapped: bool = False
     stream: Stream | None = None
 
-    @property
-    def transformer(self) -> ModelShape:
-        """Of the model."""
-        return SHAPES.get(self.model) or OTHER_SHAPES[self.model]
-
 
 def bound_s(job: RlJob, system: Calibration = PHYSICAL) -> dict[str, float]:
     """Seconds by phase, as `phases_s`, where all responses reach the cap. One that streams does not wait less than it would."""
     capped = replace(job, batch=job.batch.at_cap())
     if job.stream is not None:
         return _streamed(capped, job.stream, system)
-    timing = rollout_replica(job.transformer, job.rollout, capped.batch, system)
+    timing = rollout_replica(ALL_SHAPES[job.model], job.rollout, capped.batch, system)
     responses = Responses(job.batch.count, job.batch.prompt_tokens)
     gen_s = worst_rollout_s(timing, job.rollout.copies, responses, job.batch.lengths.cap)
     return _step(capped, gen_s + _around_s(job.batch, system), system)
@@ -131,7 +126,7 @@ def phases_s(job: RlJob, system: Calibration = PHYSICAL) -> dict[str, float]:
     """
     if job.stream is not None:
         return _streamed(job, job.stream, system)
-    return _step(job, generation_s(job.transformer, job.rollout, job.batch, system), system)
+    return _step(job, generation_s(ALL_SHAPES[job.model], job.rollout, job.batch, system), system)
 
 
 def rollout_replica(model: ModelShape, workers: Workers, batch: Batch, system: Calibration = PHYSICAL) -> ReplicaTiming:
@@ -196,8 +191,8 @@ def _step(job: RlJob, gen_s: float, system: Calibration) -> dict[str, float]:
 
 
 def _training(job: RlJob, batch: Batch, system: Calibration) -> dict[str, float]:
-    scored = {name: scoring_s(job.transformer, job.training, batch, system) for name in job.scored}
-    return {**scored, "update": update_s(job.transformer, job.training, batch, system)}
+    scored = {name: scoring_s(ALL_SHAPES[job.model], job.training, batch, system) for name in job.scored}
+    return {**scored, "update": update_s(ALL_SHAPES[job.model], job.training, batch, system)}
 
 
 def _streamed(job: RlJob, stream: Stream, system: Calibration) -> dict[str, float]:
@@ -206,7 +201,7 @@ def _streamed(job: RlJob, stream: Stream, system: Calibration) -> dict[str, floa
     piece = replace(batch, prompts=batch.prompts // stream.pieces, updates=max(1, batch.updates // stream.pieces))
     training = _training(job, piece, system)
     fetch_s = piece.count * system.fetch_s
-    timing = rollout_replica(job.transformer, job.rollout, replace(batch, prompts=stream.at_once), system)
+    timing = rollout_replica(ALL_SHAPES[job.model], job.rollout, replace(batch, prompts=stream.at_once), system)
     piece_s = fetch_s + sum(training.values())
     played = streamed_step(timing, job.rollout.copies, batch, stream, piece_s, rewards_s(batch, system))
     by_phase = {name: seconds * stream.pieces for name, seconds in training.items()}

@@ -18,9 +18,10 @@ to the placements of Figure 10.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rollmux_env.keys.job import Job
+from rollmux_env.published import source
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads.catalogue import paper_cluster, phases
 from rollmux_env.workloads.options import WorkloadOptions
@@ -30,24 +31,17 @@ ITERATIONS = 100
 OPTIONS = frozenset({"max_group_size", "switches"})
 
 
-@dataclass(frozen=True)
-class MicroJob:
+class MicroJob(NamedTuple):
     """A job of Table 3: parameters in billions, nodes of each pool, seconds of its phases, and of its training on two nodes."""
 
     billions: int
     nodes: int
     rollout_s: float
     training_s: float
-    on_two_nodes_s: float | None = None
+    on_two_nodes_s: float | None
 
 
-JOBS = {
-    "A": MicroJob(7, 1, 130.9, 126.8),
-    "B": MicroJob(14, 1, 238.6, 197.4),
-    "C": MicroJob(32, 2, 244.3, 330.3),
-    "D": MicroJob(8, 1, 310.1, 120.5, 60.25),
-    "E": MicroJob(14, 1, 450.34, 75.06),
-}
+JOBS = dict(source("rollmux").table("micro_jobs", MicroJob))
 CASES = {"micro-temporal": "AA", "micro-rollout-heavy": "DDE", "micro-spatial": "CDD"}
 
 

@@ -11,7 +11,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.timing.calibration import PHYSICAL
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.lengths import Lognormal, Piecewise, lognormal_of_mean, mean
-from rollmux_env.timing.models import OTHER_SHAPES, SHAPES
+from rollmux_env.timing.models import ALL_SHAPES, SHAPES
 from rollmux_env.timing.replica import MixtureTiming, replica_timing
 from rollmux_env.timing.rl_job import (
     Batch,
@@ -39,7 +39,7 @@ EIGHT = Workers("H20", 8)
     [("Llama-8B", 8.03, 8.03), ("30B-A3B", 30.5, 3.3), ("235B-A22B", 235.0, 22.0), ("671B-A37B", 671.0, 37.0)],
 )
 def test_other_shapes_have_the_parameters_that_their_makers_print(model: str, billions: float, active: float) -> None:
-    shape = OTHER_SHAPES[model]
+    shape = ALL_SHAPES[model]
     assert shape.parameters / 1e9 == pytest.approx(billions, rel=0.06)
     looked_up = shape.vocabulary * shape.hidden  # of the embedding, which makers count as active
     assert (shape.matrix_parameters + looked_up) / 1e9 == pytest.approx(active, rel=0.1)
@@ -48,7 +48,7 @@ def test_other_shapes_have_the_parameters_that_their_makers_print(model: str, bi
 
 
 def test_a_mixture_reads_the_experts_that_any_token_is_sent_to() -> None:
-    shape = OTHER_SHAPES["30B-A3B"]
+    shape = ALL_SHAPES["30B-A3B"]
     timing = replica_timing(shape, achieved("H20", GPUS["H20"]))
     assert isinstance(timing, MixtureTiming)
     gb_s = 1e9 * achieved("H20", GPUS["H20"]).weights_gb_s
