@@ -156,7 +156,7 @@ def bar_nodes(group: Records, job: Records, limits: Limits, limit_s: float, subs
         subsets.before[v] = group.node_before[v] if fits else _BARRED
 
 
-@compiled(arrays=False)
+@compiled(arrays=False, inline=True)
 def next_period(view: View, job: int, group: int, subsets: Subsets, size: int, first: bool, seconds: tuple[float, float]) -> float:
     """Go on to the next subset of a group's nodes, of this size, on which a job makes the group's period no longer than a limit.
 
@@ -235,7 +235,7 @@ def _nodes_reason(view: View, group: Records, job: Records, subsets: Subsets, si
     return FEASIBLE if has_room(group, job.rollout_nodes - size, 0, view.limits, view.clock) else MAX_NODES
 
 
-@compiled(arrays=False)
+@compiled(arrays=False, inline=True)
 def _every_place(view: View, job: int, group: int, subsets: Subsets, out: Records, rows: int) -> int:
     """Write all places of a job, or of one of its shapes, in a group; returns how many rows there are then."""
     jobs, groups = view.jobs, view.groups
@@ -262,7 +262,7 @@ def _every_place(view: View, job: int, group: int, subsets: Subsets, out: Record
     return rows
 
 
-@compiled(arrays=False)
+@compiled(arrays=False, inline=True)
 def _cheaper_place(view: View, job: int, group: int, subsets: Subsets, best_usd: float, out: Records, rows: int) -> float:
     """Write the first of the cheapest places of a job, or of one of its shapes, in a group, if it costs less than `best_usd`;
     returns which of both costs less."""

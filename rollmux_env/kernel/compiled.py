@@ -52,10 +52,10 @@ def compiled(function: F) -> F: ...
 
 
 @overload
-def compiled(*, arrays: bool) -> Callable[[F], F]: ...
+def compiled(*, arrays: bool, inline: bool = False) -> Callable[[F], F]: ...
 
 
-def compiled(function: Any = None, *, arrays: bool = True) -> Any:
+def compiled(function: Any = None, *, arrays: bool = True, inline: bool = False) -> Any:
     """Compile a function to machine code, without fast-math: results are the same bytes everywhere IEEE 754 holds.
 
     Args:
@@ -64,9 +64,12 @@ def compiled(function: Any = None, *, arrays: bool = True) -> Any:
             table takes one and gives it back, each an atomic operation, and in loops over jobs, groups and candidates that is most
             of the time. Numba refuses to compile such a function if it makes an array. One that it gets from a function that it
             calls is never freed; one that it gives to a function that counts is freed too early.
+        inline: True for what a loop over jobs, groups or candidates calls and often ends at once: every call of a compiled function
+            hands over each array of a tuple as seven numbers, some 250 of them with a `Chance`. LLVM does not inline a function of
+            some size even where nobody else calls it, since another module could.
     """
     if function is None:
-        return partial(_njit, _nrt=arrays)
+        return partial(_njit, _nrt=arrays, forceinline=inline)
     return _njit(function, _nrt=arrays)  # said, or it would be as in the function that calls it
 
 

@@ -122,7 +122,7 @@ def begin_group(view: View, group: int, workspace: Workspace) -> None:
         value_now(view, workspace.valuation, group, workspace.base)
 
 
-@compiled(arrays=False)
+@compiled(arrays=False, inline=True)
 def place_values(view: View, job: int, place: Records, workspace: Workspace, out: Out) -> None:
     """Write `VALUE_FEATURES` of a place of a waiting job, after `begin_group` of its group.
 

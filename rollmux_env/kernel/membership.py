@@ -137,7 +137,7 @@ def promised_limit(member: Records, cold_s: float) -> float:
     return float(min(member.limit_s, member.stays_limit_s - member.stays_per_cold * cold_s))
 
 
-@compiled(arrays=False)
+@compiled(arrays=False, inline=True)
 def entry_limit(jobs: Records, job: Records, group: Records, new_nodes: int) -> float:
     """The longest period of a group once a job has entered it, at which it and the members keep what was promised, or 0.
 

@@ -8,6 +8,7 @@ steps.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -186,12 +187,20 @@ _FILL = {
 }
 
 
-def _table(columns: tuple[tuple[str, str, str], ...], shape: tuple[int, ...], widths: dict[str, int]) -> Records:
+@cache
+def _blank(columns: tuple[tuple[str, str, str], ...], **widths: int) -> Records:
+    """(1,) an empty record."""
+    blank = np.zeros(1, np.dtype([(name, kind, (widths[axis],)) if axis else (name, kind) for name, kind, axis in columns]))
+    for name in _FILL.keys() & blank.dtype.names:
+        blank[name] = _FILL[name]
+    return blank
+
+
+def _table(columns: tuple[tuple[str, str, str], ...], shape: tuple[int, ...], **widths: int) -> Records:
     """Empty records. A width is part of the records' type, and every type is compiled anew."""
-    table = np.zeros(shape, np.dtype([(name, kind, (widths[axis],)) if axis else (name, kind) for name, kind, axis in columns]))
-    for name, value in _FILL.items():
-        if any(name == column for column, _, _ in columns):
-            table[name] = value
+    blank = _blank(columns, **widths)
+    table = np.empty(shape, blank.dtype)
+    _bytes(table)[...] = _bytes(blank)
     return table
 
 
@@ -205,7 +214,7 @@ def job_table(shape: int | tuple[int, ...], pins: int, steps: int) -> Records:
     The widths are taken up to 4 and 2, and above to a power of two, so that most tables share one compiled kernel.
     """
     shape = (shape,) if isinstance(shape, int) else shape
-    return _table(_JOB, shape, {"N": _round_up(pins, 4), "K": _round_up(steps, 2)})
+    return _table(_JOB, shape, N=_round_up(pins, 4), K=_round_up(steps, 2))
 
 
 def group_table(shape: int | tuple[int, ...], members: int, nodes: int) -> Records:
@@ -214,7 +223,7 @@ def group_table(shape: int | tuple[int, ...], members: int, nodes: int) -> Recor
     A search needs room for one member more than a group may have: it is there halfway through a swap.
     """
     shape = (shape,) if isinstance(shape, int) else shape
-    return _table(_GROUP, shape, {"M": _round_up(members, 6), "N": _round_up(nodes, 24)})
+    return _table(_GROUP, shape, M=_round_up(members, 6), N=_round_up(nodes, 24))
 
 
 def group_width(members: int, pins: int) -> tuple[int, int]:

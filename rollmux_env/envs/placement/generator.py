@@ -98,13 +98,14 @@ class Workload:
             arrivals_s, stays_s = draw_times(options)
             cells = draw_profile(self.name, options, len(arrivals_s))
             slos = cells.slos
-            asked = np.array([cells.rollouts_s, cells.trainings_s, *(np.full(len(slos), one) for one in (*memory_gb(7), 1, 1))])
+            asked = (cells.rollouts_s, cells.trainings_s, *memory_gb(7), 1, 1)
         stream, stay_s = job_table(len(slos), self.nodes, self.steps), np.array(stays_s)
         for name, column in zip(_ASKED, asked, strict=True):
             stream[name] = column
         stream["solo_s"] = stream["alone_s"] = stream["rollout_s"] + stream["training_s"]
+        limit_s = np.array(slos) * stream["solo_s"]
         for name in LIMITS:
-            stream[name] = np.array(slos) * stream["solo_s"]
+            stream[name] = limit_s
         stream["arrival_s"], stream["training_pool"], stream["first_shape"] = arrivals_s, 1, np.arange(len(slos))
         if options.stays == "fixed":
             stream["duration_s"] = stay_s

@@ -8,7 +8,7 @@ import numpy as np
 
 from rollmux_env.cluster.demand import demand_of, write_known
 from rollmux_env.envs.placement.types import Streams, stream_table
-from rollmux_env.kernel.tables import UNUSED, Limits, Records, copy_into, job_table
+from rollmux_env.kernel.tables import UNUSED, Limits, Records, begin_with, job_table
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.network import refuse_network
 from rollmux_env.keys.queue import refuse_queue_keys
@@ -70,11 +70,15 @@ def stream_of(scenario: Scenario) -> Records:
     return table
 
 
+def jobs_of(stream: Records) -> int:
+    """How many jobs a stream has: the first records, behind which come those of shapes."""
+    return int(np.count_nonzero(stream["more_shapes"] >= 0))
+
+
 def solo_usd(stream: Records, limits: Limits) -> float:
     """What a stream costs under Solo-D: every job on its own nodes for its stay, $. A queue does not change it."""
-    jobs = stream[stream["more_shapes"] >= 0]
+    jobs, usd = stream[: jobs_of(stream)], limits.pools["usd"]
     stay_s = np.minimum(jobs["duration_s"], jobs["iterations"] * jobs["solo_s"])
-    usd = limits.pools["usd"]
     usd_per_hour = jobs["rollout_nodes"] * usd[jobs["rollout_pool"]] + jobs["training_nodes"] * usd[jobs["training_pool"]]
     return dot(usd_per_hour, stay_s) / 3600
 
@@ -87,12 +91,11 @@ def streams_for(generator: Generator, streams: int) -> Streams:
 
 def load(streams: Streams, s: int, stream: Records) -> int:
     """Write a stream into row `s`; returns how many jobs it has."""
-    table, n, first = streams.jobs[s], int(np.sum(stream["more_shapes"] >= 0)), streams.order.shape[1]
-    table["rescale_nodes"] = UNUSED
+    table, n, first = streams.jobs[s], jobs_of(stream), streams.order.shape[1]
+    if table.dtype != stream.dtype:
+        table["rescale_nodes"] = UNUSED  # those of an earlier stream may be more
     for rows, part in ((table[:n], stream[:n]), (table[first : first + len(stream) - n], stream[n:])):
-        if rows.dtype == part.dtype:
-            rows[:] = part  # all at once: column by column takes a tenth of the environment's time
-        else:
-            copy_into(rows, part)
-        rows["first_shape"][rows["more_shapes"] != 0] += first - n
+        begin_with(rows, part)
+        if len(stream) > n:
+            rows["first_shape"][rows["more_shapes"] != 0] += first - n
     return n

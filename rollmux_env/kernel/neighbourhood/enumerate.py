@@ -73,7 +73,7 @@ def offer_exchanges(chance: Chance, m: int) -> None:
         for other in range(m):
             if movers[k].home != movers[other].home:
                 place, group = joins[k, GROUPS_MOST + other], len(view.groups) + other
-                best_place(there, chance.valuation, group, movers[k].job, NOWHERE, movers[other].cut, place)
+                best_place(there, chance.valuation, group, movers[k].job, NOWHERE, scratch.cut[other], place)
     _find_nearest(chance, m)
     for k in range(m):
         for other in range(m):
@@ -81,7 +81,7 @@ def offer_exchanges(chance: Chance, m: int) -> None:
                 _offer_pair(chance, k, other)
 
 
-@compiled(arrays=False)
+@compiled(arrays=False, inline=True)
 def _offer_pair(chance: Chance, k: int, other: int) -> None:
     """Offer that `k` takes the place of `other`, which takes that of `k`, and that it goes where it costs least."""
     scratch = chance.scratch
@@ -95,7 +95,7 @@ def _offer_pair(chance: Chance, k: int, other: int) -> None:
         _exchange(chance, k, other, away, scratch.joins[other, away])
 
 
-@compiled(arrays=False)
+@compiled(arrays=False, inline=True)
 def _exchange(chance: Chance, k: int, other: int, c: int, to: Records) -> None:
     """Offer one exchange, if it can be: `other` goes to a place in a group first, or for -1 in one of its own, then `k` takes its
     place."""
@@ -295,19 +295,19 @@ def _prepare(chance: Chance) -> int:
                 continue
             for shape in range(1 + jobs[job].more_shapes):
                 valuation.stays[shape_row(jobs[job], job, shape)] = valuation.stays[job]
-            mover, row = scratch.movers[m], len(groups) + m
+            mover, row, cut = scratch.movers[m], len(groups) + m, scratch.cut[m]
             mover.job, mover.home = job, f
             copy_without(jobs, groups, job, copies, row)
             mover.left[0] = group.n_nodes - copies[row].n_nodes
             mover.left[1] = 0
             if copies[row].n_members == 0:
                 mover.left[1] = group.training_nodes
-                for k in range(len(mover.cut)):
-                    mover.cut[k] = 0.0
+                for k in range(len(cut)):
+                    cut[k] = 0.0
             else:
-                value_now(other, valuation, row, mover.cut)
+                value_now(other, valuation, row, cut)
             price = nodes_usd(group, mover.left[0], mover.left[1], view.limits) * migration_h
-            mover.saved = net_usd(scratch.base[f]) - net_usd(mover.cut) - price
+            mover.saved = net_usd(scratch.base[f]) - net_usd(cut) - price
             m += 1
     return m
 
@@ -325,14 +325,14 @@ def _single_moves(chance: Chance, m: int) -> None:
         for b in range(len(view.order)):
             place = scratch.joins[k, b]
             if b == mover.home:
-                best_place(cut, valuation, len(view.groups) + k, mover.job, now, mover.cut, place)
+                best_place(cut, valuation, len(view.groups) + k, mover.job, now, scratch.cut[k], place)
             else:
                 best_place(view, valuation, view.order[b], mover.job, NOWHERE, scratch.base[b], place)
             _move(chance, k, b, place)
         _move(chance, k, NOWHERE, scratch.alone[k])
 
 
-@compiled(arrays=False)
+@compiled(arrays=False, inline=True)
 def _move(chance: Chance, k: int, b: int, place: Records) -> None:
     """Offer one move, if there is the place: `k` goes to it in the group, or for -1 in one of its own."""
     scratch = chance.scratch

@@ -31,21 +31,20 @@ def place_type(nodes: int) -> np.dtype[Any]:
     return np.dtype([*ints, ("nodes", "i8", (nodes,)), *floats])
 
 
-@compiled(arrays=False)
+@compiled(arrays=False, inline=True)
 def _may_join(jobs: Records, group: Records, job: Records, limits: Limits, shield: bool) -> bool:
     """Whether a job, a record as the group is, might have a place there: what is known without its training seconds there."""
-    if shield and group.period_s > entry_limit(jobs, job, group, 0) * (1.0 + TOLERANCE):
-        return False
     return bool(
         0 < group.n_members < limits.group_size_max
         and group.exclusive == 0
         and is_same(group, job)
         and group.training_nodes >= job.training_nodes
+        and not (shield and group.period_s > entry_limit(jobs, job, group, 0) * (1.0 + TOLERANCE))
         and training_memory_fits(group, job, limits)
     )
 
 
-@compiled(arrays=False)
+@compiled(arrays=False, inline=True)
 def best_place(view: View, valuation: Valuation, group: int, job: int, barred: int, before: Floats, best: Records) -> None:
     """Find the place in a group, and the shape, where a running job costs least.
 
@@ -177,7 +176,6 @@ MOVER = np.dtype(
         ("job", "i8"),  # its row
         ("home", "i8"),  # which of the groups looked at it is in
         ("left", "i8", (2,)),  # rollout and training nodes that nobody needs any more when it has left
-        ("cut", "f8", (N_VALUES,)),  # the values of its group without it
         ("saved", "f8"),  # what its leaving saves, $
         ("nearest", "i8", (2,)),  # the two of the other groups where it costs least, -1 of none
     ]
@@ -190,7 +188,7 @@ class Scratch(NamedTuple):
     Attributes:
         looked: (F,) rows of the groups.
         copies: group records: as many as there are group rows, unused, then M groups without one member.
-        base: (F, N_VALUES) the groups' values.
+        base: (F, N_VALUES) the groups' values. cut: (M, N_VALUES) those of each mover's group without it.
         movers: (M,) records of `MOVER`.
         joins: (M, F + M) places in the groups, then in those without one member; that in the job's own group is in another shape.
         alone: (M,) places in a group of its own.
@@ -203,6 +201,7 @@ class Scratch(NamedTuple):
     looked: Ints
     copies: Records
     base: Floats
+    cut: Floats
     movers: Records
     joins: Records
     alone: Records
@@ -256,6 +255,7 @@ def make_scratch(jobs: Records, groups: Records, rows: int) -> Scratch:
         looked=np.zeros(GROUPS_MOST, whole),
         copies=np.zeros(len(groups) + JOBS_MOST, groups.dtype),
         base=np.zeros((GROUPS_MOST, N_VALUES)),
+        cut=np.zeros((JOBS_MOST, N_VALUES)),
         movers=np.zeros(JOBS_MOST, MOVER),
         joins=np.zeros((JOBS_MOST, GROUPS_MOST + JOBS_MOST), place),
         alone=np.zeros(JOBS_MOST, place),
@@ -282,7 +282,7 @@ def write_stop(choice: Records) -> None:
     choice.feasible = choice.allowed = 1
 
 
-@compiled(arrays=False)
+@compiled(arrays=False, inline=True)
 def falls_short(scratch: Scratch, gain: float) -> bool:
     """Whether a row with this gain is not to be kept; it is counted then. `offer` finds out the same, with more to pass."""
     rows, counts = scratch.rows, scratch.counts
@@ -347,7 +347,7 @@ def leave(chance: Chance, row: Records, a: int, left: Ints, values: Floats) -> N
 def leave_one(chance: Chance, row: Records, k: int) -> None:
     """Write that a mover leaves its group."""
     mover = chance.scratch.movers[k]
-    leave(chance, row, mover.home, mover.left, mover.cut)
+    leave(chance, row, mover.home, mover.left, chance.scratch.cut[k])
 
 
 @compiled(arrays=False)
