@@ -143,7 +143,7 @@ class Reshape(Stay):
         if int((context + ahead).max()) >= timing.kv_tokens:
             return float("inf")
         count = self._setting.gpus // parallel
-        trial = Fleet([timing] * count, context, ahead[:, None], np.arange(context.size), 1, self._setting.most, parallel)
+        trial = Fleet([timing] * count, context, ahead[:, None], 1, 1, self._setting.most, parallel)
         trial.launch(np.arange(context.size), where, np.where(stays, 0.0, -1.0))
         trial.run(responses=counting)
         return trial.now_s + (0.0 if parallel == self._parallel else self._policy.switch_s)

@@ -9,7 +9,7 @@ import numpy as np
 from policies.rollout.learned import Learned
 from policies.rollout.places import make_at
 from policies.rollout.rounds import Round
-from rollmux_env.envs.rollout.actions import places
+from rollmux_env.envs.rollout.actions import shifted
 from rollmux_env.envs.rollout.dynamics import rollout_of
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
 from rollmux_env.envs.rollout.types import KEEP, REBALANCE, RESIZE, SIZES, SPARE, TAIL, Jobs
@@ -80,9 +80,10 @@ class _Player:
     def _begin(self, job: Any, spare: bool) -> Orders:
         prompts, responses = (int(job[f"spare_{name}"] if spare else job[name]) for name in ("prompts", "responses"))
         due = Round(bool(job["long"]), tuple(range(prompts)), responses, int(job["prompts"]), int(job["responses"]))
-        rollout = _empty(prompts * responses, int(job["prompt_tokens"]), responses)
         size = SIZES[job["configured"]]
-        fleet = ObservedFleet(rollout, int(job["gpus"]) // size, size, 0.0, True)
+        rollout = rollout_table(prompts * responses, int(job["gpus"]) // size)
+        rollout.responses["prompt"], rollout.responses["group"] = job["prompt_tokens"], np.arange(prompts * responses) // responses
+        fleet = ObservedFleet(rollout, size, 0.0, True)
         self._wake = self._own.control.begin(fleet, due)
         return fleet.orders
 
@@ -100,23 +101,14 @@ class _Player:
 
 def _row_of(jobs: Jobs, e: int, replica: dict[int, int]) -> int:
     """The row that moves responses so."""
-    job, rollout = jobs.jobs[e], rollout_of(jobs, e)
-    fleet = _observed(jobs, e)
-    which, now = fleet.open, fleet.replica
     for row in (TAIL, REBALANCE):
-        where = places(job, rollout, which, jobs.quantiles[e], row)
-        if replica == {int(r): int(k) for r, k in zip(which, where, strict=True) if now[r] != k}:
+        which, where = shifted(jobs.jobs[e], rollout_of(jobs, e), jobs.quantiles[e], row)
+        if replica == dict(zip(which.tolist(), where.tolist(), strict=True)):
             return row
     raise AssertionError("no action of the environment moves responses so")
 
 
 def _observed(jobs: Jobs, e: int) -> ObservedFleet:
-    job = jobs.jobs[e]
-    return ObservedFleet(rollout_of(jobs, e), int(job["live"]), SIZES[job["size"]], float(job["now_s"]), True)
-
-
-def _empty(responses: int, prompt_tokens: int, each: int) -> Any:
-    """A rollout of which nothing has begun."""
-    rollout = rollout_table(responses)
-    rollout.responses["prompt"], rollout.responses["group"] = prompt_tokens, np.arange(responses) // each
-    return rollout
+    job, rollout = jobs.jobs[e], rollout_of(jobs, e)
+    rollout = rollout._replace(replicas=rollout.replicas[: job["live"]], batch=rollout.batch[: job["live"]])
+    return ObservedFleet(rollout, SIZES[job["size"]], float(job["now_s"]), True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from policies.placement.policy_file import read_default
 from policies.placement.scorer import score
 from policies.rollout.rounds import Round, Rounds
-from rollmux_env.envs.rollout.actions import dropped, places
+from rollmux_env.envs.rollout.actions import dropped, shifted
 from rollmux_env.envs.rollout.dynamics import next_checkpoint, remember
 from rollmux_env.envs.rollout.observation import feature_names, write_observation
 from rollmux_env.envs.rollout.types import (
@@ -145,7 +145,8 @@ class Network(Rounds):
         live = np.arange(fleet.size)
         if job["size"] != job["configured"] or job["resized"]:
             live = self._add(fleet, self._policy.switch_s if job["resized"] else 0.0)
-        job["first"], job["live"] = live[0], live.size
+        else:
+            job["first"], job["live"] = 0, fleet.size
         job["launched"], job["each"], job["long"] = len(round.prompts), round.responses, round.long
         job["launching"] = job["resized"] = job["moved"] = 0
         job["queue"] -= len(round.prompts) if round.long else 0  # these wait no more
@@ -158,25 +159,15 @@ class Network(Rounds):
         fleet.sampled()
         job["now_s"] = fleet.now_s
         row = self._best_row(fleet.tables)
-        which = fleet.open
         if row in (PUT_OFF, ABORT):
             fleet.abort(dropped(job, fleet.tables, row))
         elif row != KEEP:
-            where = places(job, fleet.tables, which, self.quantiles, row)
+            which, where = shifted(job, fleet.tables, self.quantiles, row)
             if row >= RESIZE:
                 job["size"] = row - RESIZE
-                live = self._add(fleet, fleet.now_s + self._policy.switch_s)
-                job["first"], job["live"] = live[0], live.size
-                fleet.migrate(which, live[where])
-            else:
-                where = where + job["first"]
-                moving = where != fleet.replica[which]
-                which, where = which[moving], where[moving]
-                if row == TAIL:  # the longest first, as they came to their places
-                    order = np.argsort(-fleet.context()[which], kind="stable")
-                    which, where = which[order], where[order]
-                fleet.migrate(which, where)
-                job["moved"] = row == TAIL
+                self._add(fleet, fleet.now_s + self._policy.switch_s)
+            fleet.migrate(which, job["first"] + where)
+            job["moved"] = row == TAIL
         return self._next_wake(fleet)
 
     def end(self, fleet: Fleet) -> None:
@@ -189,7 +180,9 @@ class Network(Rounds):
 
     def _add(self, fleet: Fleet, from_s: float) -> NDArray[np.int64]:
         size, setting = SIZES[self.job["size"]], self._setting
-        return fleet.add([dict(setting.timings)[size]] * (setting.gpus // size), size, from_s)
+        live = fleet.add([dict(setting.timings)[size]] * (setting.gpus // size), size, from_s)
+        self.job["first"], self.job["live"] = live[0], live.size
+        return live
 
     def _next_wake(self, fleet: Fleet) -> Wake:
         job = self.job

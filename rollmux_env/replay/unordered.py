@@ -20,8 +20,8 @@ from rollmux_env.replay.checks import check_state
 from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.groups import seating_of
 from rollmux_env.scheduler.planner import INSTANT_S
+from rollmux_env.scheduler.seats import seating_of
 
 Node = tuple[int, str, int]  # group, pool, number
 _LEAST_S = 1e-9  # left of a phase that is over

@@ -10,13 +10,17 @@ from dataclasses import astuple
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
 from rollmux_env.kernel import rollout_records as records
 from rollmux_env.kernel import rollouts as kernel
-from rollmux_env.kernel.tables import Floats, Ints, Records
+from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.timing.replica import ReplicaTiming
+
+
+def _column(table: str, name: str) -> Any:
+    """A column of a table of the rollout."""
+    return property(lambda fleet: getattr(fleet.tables, table)[name])
 
 
 class Fleet:
@@ -24,43 +28,51 @@ class Fleet:
 
     Args:
         replicas: what each replica costs. most: sequences of a replica's batch.
-        prompt_tokens: (R,) of each turn of a response. lengths: (R, T) tokens that it will have in each; kept from policies.
+        prompt_tokens: of each turn of a response, (R,) or of all.
+        lengths: (R, T) tokens that it will have in each turn; kept from policies.
         away_s: seconds between the end of a turn and the next one's prompt.
-        groups: (R,) its prompt, from 0. needed: finished responses that complete a prompt. gpus: of each replica.
+        each: responses of each prompt, which follow one another. needed: finished responses that complete a prompt.
+        gpus: of each replica.
 
     Attributes:
-        now_s: seconds since the start. gpus: (K,) of each replica.
+        now_s: seconds since the start. gpus: (K,) of each replica. busy_s: (K,) until when each had something to do.
+        state: (R,) NEW, WAITING, RUNNING, FINISHED, ABORTED or AWAY, as in the kernel. replica: (R,) where each response is, or
+            last was. end_s: (R,) when it finished or was aborted; infinite before.
         migrations: times that a response went to another replica. moved_s: when one first did, or infinite.
 
     Raises:
         InputError: a response that fits in no replica's cache, one without tokens, or no replicas.
     """
 
+    state: Ints = _column("responses", "state")
+    replica: Ints = _column("responses", "replica")
+    end_s: Floats = _column("responses", "end_s")
+    busy_s: Floats = _column("replicas", "busy_s")
+
     def __init__(
         self,
         replicas: Sequence[ReplicaTiming],
-        prompt_tokens: Ints,
+        prompt_tokens: Ints | int,
         lengths: Ints,
-        groups: Ints,
+        each: int,
         needed: int,
         most: int = 256,
         gpus: int = 1,
         away_s: float = 0.0,
     ) -> None:
-        count, turns = len(lengths), len(lengths[0])
         self.now_s = 0.0
         self.migrations = 0
         self.moved_s = np.inf
-        self._longest = int((prompt_tokens * turns + lengths.sum(axis=1)).max())
+        self._longest = int((prompt_tokens * len(lengths[0]) + lengths.sum(axis=1)).max())
         if lengths.min() < 1:
             raise InputError("rollout: a response must have at least one token in each turn")
         ends = np.cumsum(lengths.astype(np.int64), axis=1)
-        self._rollout = records.rollout_table(count, 0, int(groups.max()) + 1, needed, turns)
+        self._rollout = records.rollout_table(len(lengths), 0, len(lengths) // each, needed, len(lengths[0]))
         self._rollout.turns[:] = ends
         table = self._rollout.responses
         table["prompt"] = table["reads"] = prompt_tokens
         table["length"], table["until"] = ends[:, -1], ends[:, 0]
-        table["group"], table["away_s"] = groups, away_s
+        table["group"], table["away_s"] = np.arange(len(lengths)) // each, away_s
         self._most = most
         self.gpus = np.zeros(0, np.int64)
         self.add(replicas, gpus)
@@ -96,30 +108,10 @@ class Fleet:
         """(n,) the responses that wait or run, or are away between two turns."""
         return np.flatnonzero(np.isin(self._rollout.responses["state"], (records.RUNNING, records.WAITING, records.AWAY)))
 
-    @property
-    def state(self) -> Ints:
-        """(R,) NEW, WAITING, RUNNING, FINISHED, ABORTED or AWAY, as in the kernel."""
-        return _column(self._rollout.responses, "state")
-
-    @property
-    def replica(self) -> Ints:
-        """(R,) where each response is, or last was."""
-        return _column(self._rollout.responses, "replica")
-
-    @property
-    def end_s(self) -> Floats:
-        """(R,) when it finished or was aborted; infinite before."""
-        return _column(self._rollout.responses, "end_s")
-
-    @property
-    def busy_s(self) -> Floats:
-        """(K,) until when each replica had something to do."""
-        return _column(self._rollout.replicas, "busy_s")
-
     def sampled(self) -> Ints:
         """(R,) tokens so far."""
         kernel.observe(self._rollout, self.now_s)
-        return _column(self._rollout.responses, "sampled").copy()
+        return np.array(self._rollout.responses["sampled"])
 
     def context(self) -> Ints:
         """(R,) tokens so far, the prompts' included."""
@@ -189,8 +181,3 @@ class Fleet:
         every = self._rollout.responses.size + 1
         stops = every if responses is None else responses, every if complete is None else complete
         self.now_s = float(kernel.go_on(self._rollout, self.now_s, until_s, *stops))
-
-
-def _column(records: Records, name: str) -> NDArray[Any]:
-    column: NDArray[Any] = records[name]
-    return column

@@ -119,11 +119,8 @@ class Played(NamedTuple):
 
 def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> tuple[Fleet, list[int]]:
     """Run one round: its fleet when it is over, and its complete prompts, by place in the round, as they became so."""
-    n = len(round.prompts)
-    groups = np.repeat(np.arange(n), round.responses)
-    prompts = np.full(groups.size, setting.prompt_tokens)
-    replicas, away_s = setting.replicas, setting.environment_s
-    fleet = Fleet(replicas, prompts, lengths, groups, round.needed, setting.most, setting.parallel, away_s)
+    rollout = setting.prompt_tokens, lengths, round.responses, round.needed
+    fleet = Fleet(setting.replicas, *rollout, setting.most, setting.parallel, setting.environment_s)
     wake = control.begin(fleet, round)
     for _ in range(RUNAWAY):
         fleet.run(wake.at_s, wake.finished, round.wanted)

@@ -32,26 +32,21 @@ class ObservedFleet(Fleet):
     """See `Fleet`; it runs nothing itself.
 
     Args:
-        rollout: tables as they were observed. replicas: how many are in use, from 0 on. gpus: of each. now_s: since the beginning.
+        rollout: tables as they were observed, of the replicas in use. gpus: of each of these. now_s: since the beginning.
         sizes: whether replicas may be replaced.
 
     Attributes:
         orders: since it was made.
     """
 
-    def __init__(self, rollout: records.Rollout, replicas: int, gpus: int, now_s: float, sizes: bool) -> None:
+    def __init__(self, rollout: records.Rollout, gpus: int, now_s: float, sizes: bool) -> None:
         self._rollout = rollout
-        self._count, self._sizes = replicas, sizes
+        self._sizes = sizes
         self.now_s = now_s
         self.migrations = 0
         self.moved_s = np.inf
-        self.gpus = np.full(replicas, gpus)
+        self.gpus = np.full(self.size, gpus)
         self.orders = Orders(None, {}, [])
-
-    @property
-    def size(self) -> int:
-        """How many replicas there are."""
-        return self._count
 
     def sampled(self) -> Ints:
         """(R,) tokens so far."""

@@ -25,20 +25,20 @@ from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
-from rollmux_env.keys.phases import Phase
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
+from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.estimates import PhaseOfShape
 from rollmux_env.scheduler.facts import Arrived, Fact
-from rollmux_env.scheduler.groups import Group, Seat, guest_seating, join, seating_of
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.holding import Holding
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, PoolName, PoolNode, Returned
 from rollmux_env.scheduler.planner import INSTANT_S, News, Planner
 from rollmux_env.scheduler.relocation import other_places
-from rollmux_env.scheduler.review import Review, job_keeping
+from rollmux_env.scheduler.review import Review, job_keeping, job_starting
+from rollmux_env.scheduler.seats import Seat, guest_seating, join, seating_of
 from rollmux_env.scheduler.settling import Settling
 from rollmux_env.scheduler.shares import Span
-from rollmux_env.scheduler.view import DispatchPolicy, HoldName, PhaseName
+from rollmux_env.scheduler.view import DispatchPolicy, HoldName
 from rollmux_env.timing.tail import migration_of
 
 Entry = Event | Assigned | Returned
@@ -95,8 +95,8 @@ class Scheduler:
         self.now_s = state.now_s
         self._dispatch = dispatch
         self._holding = None if nodes is None else Holding(nodes, self.migration)
-        self._groups: dict[int, Group] = {}
-        self._touched: dict[Group, None] = {}
+        self._groups: dict[int, Dispatcher] = {}
+        self._touched: dict[Dispatcher, None] = {}
         self.missing: set[str] = set()  # nodes that are gone, and are still somebody's
         self._uncleared: set[str] = set()  # jobs on these
         self._news = News()  # what the state does not know yet
@@ -199,13 +199,13 @@ class Scheduler:
             return
         if phase == "rollout":
             seat.parts = parts
-        seat.group.dispatcher.ready(job_id, phase)
+        seat.group.ready(job_id, phase)
         self._touched[seat.group] = None
 
     def threshold(self, job_id: str) -> None:
         seat = self.seats[job_id]
         if self._holding is None or len(seat.parts) > 1:
-            seat.group.dispatcher.threshold(job_id)
+            seat.group.threshold(job_id)
             self._touched[seat.group] = None
 
     def shrunk(self, job_id: str) -> None:
@@ -214,7 +214,7 @@ class Scheduler:
 
     def continued(self, job_id: str, phase: HoldName, runs: bool, sampled: int | None = None) -> None:
         seat = self.seats[job_id]
-        seat.group.dispatcher.continued(job_id, phase, runs, sampled)
+        seat.group.continued(job_id, phase, runs, sampled)
         if runs and self._holding is not None:
             self._holding.begin(seat, phase, self.now_s)
 
@@ -231,18 +231,20 @@ class Scheduler:
         seat = self.seats[job_id]
         if self._holding is not None:
             self._holding.give(seat, phase)
-        seat.group.dispatcher.finished(job_id, phase, seconds, counts)
+        seat.group.finished(job_id, phase, seconds, counts)
         self._touched[seat.group] = None
-        if self.review is not None and not seat.guest and phase != "sync" and counts:
+        if seat.guest or phase == "sync":
+            return
+        if self.review is not None and counts:
             self.review.pace(job_id).phase(phase, seconds, cold)
-        if device_gb and not seat.guest and phase != "sync":
-            self._keeps(job_id, phase, device_gb)
-        if cold_s is not None and not seat.guest and phase != "sync":
-            self._starts_cold(job_id, phase, cold_s)
+        if device_gb and (known := job_keeping(self.state, job_id, phase, device_gb)) is not None:
+            self._know(known)
+        if cold_s is not None:
+            self._know(job_starting(self.state.job(job_id), phase, cold_s))
 
     def sampled(self, job_id: str) -> None:
         group = self.seats[job_id].group
-        group.dispatcher.sampled(job_id)
+        group.sampled(job_id)
         self._touched[group] = None
 
     def synced(self, job_id: str, seconds: float) -> None:
@@ -274,7 +276,7 @@ class Scheduler:
     def left(self, job_id: str, over_budget: bool = False) -> None:
         if self._dispatch is not None:
             seat = self.seats.pop(job_id)
-            if not seat.group.dispatcher.leaving(job_id):
+            if not seat.group.leaving(job_id):
                 raise ValueError(f"job {job_id} has an iteration in hand")
             self._unsettle(seat.seating.group)
             if self._holding is not None:
@@ -301,7 +303,7 @@ class Scheduler:
             self.guests.go(job_id)
             return
         seat.failed = True
-        seat.group.dispatcher.withdraw(job_id)
+        seat.group.withdraw(job_id)
         self._touched[seat.group] = None
         if self._holding is not None:
             self._holding.withdraw(job_id)
@@ -331,7 +333,7 @@ class Scheduler:
             if self._holding is not None:
                 self._holding.withdraw(job_id)
                 self._holding.give(seat, "rollout")
-            seat.group.dispatcher.absent(job_id)
+            seat.group.absent(job_id)
             self._touched[seat.group] = None
 
     def lost(self, names: frozenset[str]) -> None:
@@ -460,8 +462,7 @@ class Scheduler:
         if holding is not None:
             commands += holding.make_room(self.seats, now_s)
         touched, self._touched = self._touched, {}
-        for group in touched:
-            dispatcher = group.dispatcher
+        for dispatcher in touched:
             if not (dispatcher.group.waiting or dispatcher.group.syncs):
                 continue
             dispatcher.group.now_s = now_s
@@ -469,10 +470,8 @@ class Scheduler:
             if holding is not None:
                 commands += holding.grants(permits, dispatcher.migrations, self.seats, now_s)
                 continue
-            for job_id in dispatcher.migrations:
-                commands.append(Shrink(job_id))
-            for job_id, phase in permits:
-                commands.append(Grant(job_id, phase))
+            commands += [Shrink(job_id) for job_id in dispatcher.migrations]
+            commands += [Grant(job_id, phase) for job_id, phase in permits]
         return commands
 
     def _is_due(self, now_s: float) -> bool:
@@ -520,25 +519,25 @@ class Scheduler:
             settling.settle()
             number = self.guests.group
             assert number is not None
-            group = self._group(number) if batch.rule is None else Group(number, batch.rule)
+            group = self._group(number) if batch.rule is None else Dispatcher(batch.rule, number)
             for job_id, needs in batch.needs.items():
                 seating = guest_seating(self.state, settling.nodes, number, needs)
                 self.seats[job_id] = Seat(job_id, group, seating, guest=True)
-                group.dispatcher.joined(job_id, () if seating.colocated else seating.rollout, 1.0, 1.0)
+                group.joined(job_id, () if seating.colocated else seating.rollout, 1.0, 1.0)
                 yield Lend(job_id, seating)
 
-    def _seated(self, job_id: str) -> tuple[Group, Seating]:
+    def _seated(self, job_id: str) -> tuple[Dispatcher, Seating]:
         """Make a job the last member of the group that the state says."""
         seating = seating_of(self.state, self.nodes, job_id)
         group = self._group(seating.group)
         join(group, self.state, job_id, () if seating.colocated else seating.rollout, self.now_s)
         return group, seating
 
-    def _group(self, number: int) -> Group:
+    def _group(self, number: int) -> Dispatcher:
         """The members of a group, or nobody yet."""
         if number not in self._groups:
             assert self._dispatch is not None
-            self._groups[number] = Group(number, self._dispatch)
+            self._groups[number] = Dispatcher(self._dispatch, number)
         return self._groups[number]
 
     def _nodes_of(self, seat: Seat) -> set[str]:
@@ -551,7 +550,7 @@ class Scheduler:
         self._unsettle(seat.seating.group)
         if self._holding is not None:
             self._holding.give_all(seat)
-        seat.group.dispatcher.gone(seat.job_id)
+        seat.group.gone(seat.job_id)
         self._after(seat.group)
 
     def _unsettle(self, number: int) -> None:
@@ -559,10 +558,10 @@ class Scheduler:
         if self._settling is not None:
             self._settling.unsettle(number)
 
-    def _after(self, group: Group) -> None:
+    def _after(self, group: Dispatcher) -> None:
         """Somebody has left a group."""
         self._touched[group] = None
-        if not group.dispatcher.group.n:
+        if not group.group.n:
             self._groups.pop(group.number, None)
 
     def _depart(self, job_id: str, over_budget: bool = False) -> None:
@@ -581,19 +580,6 @@ class Scheduler:
             self._know(job.model_copy(update={"movable": False}))
         if self.seats[job_id].moving:
             self.failed(job_id)
-
-    def _keeps(self, job_id: str, phase: PhaseName, device_gb: float) -> None:
-        """Where a job keeps more on GPUs than is planned, plan with that, as far as there is memory: nobody else gets it."""
-        known = job_keeping(self.state, job_id, phase, device_gb)
-        if known is not None:
-            self._know(known)
-
-    def _starts_cold(self, job_id: str, phase: PhaseName, cold_s: float) -> None:
-        """Plan with an observed cold start of a job in place of the one that was known."""
-        job = self.state.job(job_id)
-        part: Phase = getattr(job, phase)
-        known = part.model_copy(update={"switch": part.switch.model_copy(update={"cold_s": cold_s})})
-        self._know(job.model_copy(update={phase: known}))
 
     def _know(self, job: Job) -> None:
         """A job is known anew."""

@@ -31,13 +31,17 @@ _NO_CHOICE = "the dispatch policy chose what is neither None nor one of the wait
 class Dispatcher:
     """The group as a state machine.
 
+    Args:
+        number: the group's id, or `LEASE` of jobs on lent nodes.
+
     Attributes:
-        policy: chooses among the waiting phases. view: what it sees.
+        number: as given. policy: chooses among the waiting phases. view: what it sees.
         group: what the group is at; a driver sets its `now_s` before somebody joins and before it asks.
         migrations: jobs whose tails the last `permits` moved; to be carried out before its permits.
     """
 
-    def __init__(self, policy: DispatchPolicy) -> None:
+    def __init__(self, policy: DispatchPolicy, number: int = 0) -> None:
+        self.number = number
         self.policy = policy
         self.view = GroupView()
         self.group = self.view.row

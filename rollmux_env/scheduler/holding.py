@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rollmux_env.scheduler.commands import Command, Grant, Grow, Shrink
-from rollmux_env.scheduler.groups import Seat
 from rollmux_env.scheduler.nodes import NodePool
+from rollmux_env.scheduler.seats import Seat
 from rollmux_env.scheduler.shares import Shares
 from rollmux_env.scheduler.view import HoldName, Permit
 from rollmux_env.timing.tail import Migration

@@ -117,6 +117,12 @@ def job_keeping(state: State, job_id: str, phase: Side, device_gb: float) -> Job
     return job.known_anew(shape, phase, device_gb=part.device_gb + more_gb)
 
 
+def job_starting(job: Job, phase: Side, cold_s: float) -> Job:
+    """A job with an observed cold start of a phase in place of the one that was known."""
+    part: Phase = getattr(job, phase)
+    return job.model_copy(update={phase: part.model_copy(update={"switch": part.switch.model_copy(update={"cold_s": cold_s})})})
+
+
 def _room_gb(state: State, job_id: str, phase: Side) -> float:
     """Memory that is left for more on each GPU of the nodes of a running job's phase, GB; infinite where there is no limit."""
     view, pools = state.view, state.limits.pools["device_gb"]

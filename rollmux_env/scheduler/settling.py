@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from rollmux_env.cluster.events import Admitted, Departed, Moved
 from rollmux_env.keys.cluster import Cluster
-from rollmux_env.scheduler.groups import Seat
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.nodes import LEASE, POOLS, Assigned, NodePool, Place, PoolName, PoolNode, Returned
 from rollmux_env.scheduler.planner import Planner
+from rollmux_env.scheduler.seats import Seat
 
 
 class Settling:

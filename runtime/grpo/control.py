@@ -143,7 +143,7 @@ class ControlledRollout(Course):
         rounds.done(rounds.next().prompts)
 
     def _fleet(self, now_s: float) -> ObservedFleet:
-        return ObservedFleet(self._tables, self._count, self.size, now_s, sizes=len(self._own.setting.timings) > 1)
+        return ObservedFleet(self._tables, self.size, now_s, sizes=len(self._own.setting.timings) > 1)
 
     def _carry_out(self, orders: Orders) -> bool:
         """Note what was ordered; whether engines of another size take the place of the others."""

@@ -12,6 +12,7 @@ from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.rollout_records import Rollout
 from rollmux_env.kernel.rollout_trials import (
     context_of,
+    descending,
     forecast,
     gathered,
     open_responses,
@@ -71,6 +72,24 @@ def places(job: Records, rollout: Rollout, which: Ints, quantiles: Floats, row: 
     if row >= RESIZE:
         return spread(ahead_of(job, quantiles, sampled), job.gpus // (1 << (row - RESIZE)))
     return replica
+
+
+@compiled
+def shifted(job: Records, rollout: Rollout, quantiles: Floats, row: int) -> tuple[Ints, Ints]:
+    """The responses that a row moves, in the order in which they wait where they come to, and (n,) the replica of each, from 0;
+    `observe` comes before. Replicas of another size are all new."""
+    which = open_responses(rollout)
+    where = places(job, rollout, which, quantiles, row)
+    if row >= RESIZE:
+        return which, where
+    moving = np.empty(which.size, np.bool_)
+    for j in range(which.size):
+        moving[j] = rollout.responses[which[j]].replica != job.first + where[j]
+    which, where = which[moving], where[moving]
+    if row == TAIL:  # the longest first, as they came to their places
+        order = descending(context_of(rollout, which))
+        which, where = which[order], where[order]
+    return which, where
 
 
 @compiled

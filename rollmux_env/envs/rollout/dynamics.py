@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from rollmux_env.envs.rollout.actions import dropped, held_share, places, remembered
+from rollmux_env.envs.rollout.actions import dropped, held_share, remembered, shifted
 from rollmux_env.envs.rollout.types import ATTEMPTS, CHECKPOINTS, KEEP, LAST, QUANTILES, REBALANCE, RESIZE, SPARE, TAIL, Jobs
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.rollout_records import ABORTED, FINISHED, NEW, NONE, Rollout
-from rollmux_env.kernel.rollout_trials import context_of, descending, open_responses, over_s, quantiles_of
+from rollmux_env.kernel.rollout_trials import open_responses, over_s, quantiles_of
 from rollmux_env.kernel.rollouts import complete_groups, go_on, launch, move, observe, reward_ends, take_off
 from rollmux_env.kernel.tables import Floats, Ints, Records
 
@@ -36,17 +36,8 @@ def next_checkpoint(wanted: int, finished: int) -> Any:
 
 @compiled
 def begin(jobs: Jobs, e: int) -> None:
-    """A job before its first rollout."""
-    job = jobs.jobs[e]
-    job.size = job.configured
-    job.live = job.gpus // (1 << job.size)
-    job.first = 0
-    job.bounded = 1
-    job.launching = 1
-    job.resized = job.moved = job.long = 0
-    job.fresh = job.queue = job.known = job.over = job.invalid = 0
-    job.iteration = job.decisions = job.lost = job.migrated = job.aborted = job.preempted = job.switches = 0
-    job.now_s = job.seconds = job.held_s = job.all_s = job.all_held_s = 0.0
+    """A job whose record is as `write_setting` leaves it is before its first rollout."""
+    jobs.jobs[e].bounded = jobs.jobs[e].launching = 1
     jobs.attempts[e, :] = 0
     for s in range(len(jobs.quantiles[e])):
         jobs.quantiles[e, s, :] = 0.0
@@ -136,20 +127,12 @@ def launch_round(jobs: Jobs, e: int, spare: bool) -> None:
 def _shift(jobs: Jobs, e: int, row: int) -> None:
     """Carry out a row that moves responses."""
     job, rollout = jobs.jobs[e], rollout_of(jobs, e)
-    which = open_responses(rollout)
-    where = places(job, rollout, which, jobs.quantiles[e], row)
-    moving = np.ones(which.size, np.bool_)
-    if row < RESIZE:
-        for j in range(which.size):
-            moving[j] = rollout.responses[which[j]].replica != where[j]
-    job.migrated += int(moving.sum())
+    which, where = shifted(job, rollout, jobs.quantiles[e], row)
+    job.migrated += which.size
     if row >= RESIZE:
         take_off(rollout, which, job.now_s, NEW)
         _resize(jobs, e, row, job.now_s + job.switch_s)
-    which, where = which[moving], where[moving]
-    if row == TAIL:  # the longest first, as they came to their places
-        order = descending(context_of(rollout, which))
-        which, where = which[order], where[order]
+    if row == TAIL:
         job.moved = 1
     move(rollout, which, where, job.now_s)
 

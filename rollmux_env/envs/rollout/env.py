@@ -196,6 +196,8 @@ def load_case(jobs: Jobs, e: int, case: Case) -> None:
     write_setting(job[0], jobs.costs[e], jobs.kv[e], case.setting, case.switch_s)
     job["iterations"] = case.iterations
     jobs.lengths[e, : case.prompts, :, :each] = drawn
+    fresh = job.copy()
     begin(jobs, e)
     keep_on(jobs, e)
-    job["plain_s"], job["plain_held_s"] = job["all_s"], job["all_held_s"]
+    fresh["plain_s"], fresh["plain_held_s"] = job["all_s"], job["all_held_s"]
+    job[:] = fresh

@@ -24,6 +24,11 @@ CHECKPOINTS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98) 
 ATTEMPTS = 3  # drawn lengths of a response: one that is sampled still more often has the last one again
 
 
+def with_spare(setting: Setting) -> tuple[int, int]:
+    """Prompts, and responses to each, of a round with spare ones."""
+    return ceil(ETA * setting.prompts - 1e-9), ceil(ETA * setting.responses - 1e-9)
+
+
 @dataclass(frozen=True)
 class Case:
     """The rollouts of one job: a data set of `iterations` times `setting.prompts` prompts, each of which is trained on once.
@@ -62,7 +67,7 @@ class Case:
     @property
     def launched(self) -> tuple[int, int]:
         """Prompts, and responses to each, of a round with spare ones."""
-        return ceil(ETA * self.setting.prompts - 1e-9), ceil(ETA * self.setting.responses - 1e-9)
+        return with_spare(self.setting)
 
     def draw(self) -> Ints:
         """(N, ATTEMPTS, K) the lengths."""
@@ -140,8 +145,7 @@ def job_table(envs: int, prompts: int, each: int, replicas: int, total: int) -> 
 def write_setting(job: Records, costs: Floats, kv: Ints, setting: Setting, switch_s: float) -> None:
     """Write what is known of a job before its first rollout: a record of `JOB`, (S, 7) and (S,)."""
     job["prompts"], job["responses"] = setting.prompts, setting.responses
-    job["spare_prompts"] = ceil(ETA * setting.prompts - 1e-9)
-    job["spare_responses"] = ceil(ETA * setting.responses - 1e-9)
+    job["spare_prompts"], job["spare_responses"] = with_spare(setting)
     job["prompt_tokens"], job["gpus"], job["most"] = setting.prompt_tokens, setting.gpus, setting.most
     job["configured"] = job["size"] = SIZES.index(setting.parallel)
     job["live"] = setting.gpus // setting.parallel

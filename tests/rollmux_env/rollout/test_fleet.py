@@ -29,7 +29,7 @@ RESPONSES = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 100)), min_siz
 def fleet_of(timings: list[ReplicaTiming], tokens: list[tuple[int, int]], most: int = 256, each: int = 1) -> Fleet:
     """Responses dealt out in turn, `each` to a prompt and all needed."""
     prompts, lengths = (np.array(column) for column in zip(*tokens, strict=True))
-    fleet = Fleet(timings, prompts, lengths[:, None], np.arange(len(tokens)) // each, each, most)
+    fleet = Fleet(timings, prompts, lengths[:, None], each, each, most)
     fleet.launch(np.arange(len(tokens)), np.arange(len(tokens)) % len(timings))
     return fleet
 
@@ -68,7 +68,7 @@ def test_turns_agree_with_a_loop_over_tokens(
 ) -> None:
     prompts, lengths = np.array([prompt for prompt, _ in tokens]), np.array([turns for _, turns in tokens])
     numbers = np.arange(len(tokens))
-    fleet = Fleet([timing] * replicas, prompts, lengths, numbers, 1, most, away_s=away_s)
+    fleet = Fleet([timing] * replicas, prompts, lengths, 1, 1, most, away_s=away_s)
     fleet.launch(numbers, numbers % replicas)
     fleet.run()
     preemptions = 0
@@ -153,13 +153,13 @@ def test_nothing_that_is_seen_tells_what_is_still_to_come(tokens: list[tuple[int
 
 def test_a_complete_prompt_aborts_the_rest_of_its_responses() -> None:
     prompts, lengths = np.full(6, 10), np.array([5, 50, 20, 60, 7, 30])
-    fleet = Fleet([REPLICA, REPLICA], prompts, lengths[:, None], np.array([0, 0, 0, 1, 1, 1]), needed=2)
+    fleet = Fleet([REPLICA, REPLICA], prompts, lengths[:, None], 3, needed=2)
     assert (fleet.state == NEW).all()
     fleet.launch(np.arange(6), np.arange(6) % 2)
     fleet.run(complete=1)
     assert fleet.finished.tolist() == [0, 4, 2] and fleet.complete == 1
     assert (fleet.state[[1, 3, 5]] >= WAITING).all() and (fleet.state[[1, 3, 5]] <= RUNNING).all()
-    fleet = Fleet([REPLICA, REPLICA], prompts, lengths[:, None], np.array([0, 0, 0, 1, 1, 1]), needed=2)
+    fleet = Fleet([REPLICA, REPLICA], prompts, lengths[:, None], 3, needed=2)
     fleet.launch(np.arange(6), np.arange(6) % 2)
     fleet.run()
     assert fleet.finished.tolist() == [0, 4, 2, 5]

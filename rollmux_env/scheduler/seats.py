@@ -8,28 +8,14 @@ from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.nodes import NodePool, PoolName, PoolNode
-from rollmux_env.scheduler.view import DispatchPolicy, HoldName
-
-
-class Group:
-    """Those who share a dispatcher: the members of a co-execution group and its guests, or jobs on lent nodes.
-
-    Attributes:
-        number: the group's id, or `LEASE`.
-    """
-
-    __slots__ = ("dispatcher", "number")
-
-    def __init__(self, number: int, dispatch: DispatchPolicy) -> None:
-        self.number = number
-        self.dispatcher = Dispatcher(dispatch)
+from rollmux_env.scheduler.view import HoldName
 
 
 class Seat:
     """A job in a group.
 
     Attributes:
-        group: in which it takes part. seating: its nodes there.
+        group: the dispatcher of the group in which it takes part. seating: its nodes there.
         guest: it is being profiled; the state knows nothing of it.
         moving: it has another place, and will go there. failed: nothing is granted to it any more.
         parts: what its rollout nodes are cut into, as it said last.
@@ -38,7 +24,7 @@ class Seat:
 
     __slots__ = ("failed", "group", "guest", "holds", "job_id", "moving", "parts", "seating")
 
-    def __init__(self, job_id: str, group: Group, seating: Seating, guest: bool = False) -> None:
+    def __init__(self, job_id: str, group: Dispatcher, seating: Seating, guest: bool = False) -> None:
         self.job_id = job_id
         self.group = group
         self.seating = seating
@@ -79,8 +65,8 @@ def guest_seating(state: State, nodes: NodePool, number: int, needs: Mapping[Poo
     return Seating(number, rollout or training, training, rollout_nodes or training_nodes, training_nodes, not rollout)
 
 
-def join(group: Group, state: State, job_id: str, pins: tuple[int, ...], now_s: float) -> None:
-    """Make a running job the last member of its group's dispatcher."""
-    group.dispatcher.group.now_s = now_s
+def join(group: Dispatcher, state: State, job_id: str, pins: tuple[int, ...], now_s: float) -> None:
+    """Make a running job the last member of its group."""
+    group.group.now_s = now_s
     job = state.job(job_id)
-    group.dispatcher.joined(job_id, pins, *state.planned_s(job_id), job.staleness, job.slo)
+    group.joined(job_id, pins, *state.planned_s(job_id), job.staleness, job.slo)
