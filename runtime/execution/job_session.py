@@ -18,8 +18,7 @@ from rollmux_client import Turn, Turns
 from runtime.execution.leaving import Used, measure, park, timed
 from runtime.execution.messages import Checkpoint, Done, Nodes, OutOfOrder, Report
 from runtime.execution.nodes import move_process, prepare_process
-from runtime.execution.worker import Voice, Worker
-from runtime.execution.worker_calls import BESIDE, Handle, results
+from runtime.execution.worker import BESIDE, Handle, Voice, Worker, results
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node, Pool, boot_id, core_wait_s
 from runtime.memory import resident_gb

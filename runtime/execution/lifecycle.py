@@ -14,8 +14,7 @@ from rollmux_env.replay.run import waits_for_ever
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
 from runtime.checkpoints import ResumePoint, drop_above, newest
-from runtime.execution.job_handle import PROFILE, JobHandle
-from runtime.execution.job_records import Actors, Ending, Place, Residency, Saved
+from runtime.execution.job_handle import PROFILE, Actors, Ending, JobHandle, Place, Residency, Saved
 from runtime.execution.messages import End, Report, Stopped
 from runtime.execution.node_changes import NodeChanges
 from runtime.execution.processes import ProcessesByKind

@@ -14,9 +14,8 @@ from rollmux_client import Turns
 
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
-from runtime.execution.job_handle import PROFILE, JobHandle
+from runtime.execution.job_handle import PROFILE, Asked, JobHandle
 from runtime.execution.job_log import SHOWN
-from runtime.execution.job_records import Asked
 from runtime.execution.messages import Checkpoint, Done, Report
 from runtime.execution.run_state import Follows
 from runtime.journal.facts import Checkpointed, Fact, Iteration, PhaseSlice, SyncSlice

@@ -15,9 +15,8 @@ from runtime.execution.profiles import versions
 from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import RunState
-from runtime.journal.cold_starts import cold_starts_of
 from runtime.journal.facts import Fact, Failed, Relaunched, Restarted, Restored
-from runtime.journal.record import RunRecord
+from runtime.journal.record import RunRecord, cold_starts_of
 from runtime.journal.replay import assigned_nodes, restore
 from runtime.journal.write import JOURNAL, read_facts, record_of, state_of
 from runtime.owners.http.resuming import is_in_use

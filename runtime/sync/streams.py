@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from runtime.residency.layout import Memory
 from runtime.sync import shared, wire
-from runtime.sync.arrivals import Arrivals
-from runtime.sync.connections import TIMEOUT_S, Connections
+from runtime.sync.connections import TIMEOUT_S, Arrivals, Connections
 from runtime.sync.plan import Stream
 from runtime.sync.wire import HEADER_BYTES, Address, Transfer, wire_bytes
 

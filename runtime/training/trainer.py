@@ -27,15 +27,14 @@ from runtime.training.group import (
     first_device,
     join_group,
     leave_group,
+    load_sharded,
     own_part,
     reshard,
     shard_of,
     whole,
 )
-from runtime.training.loading import load_sharded
-from runtime.training.loss import SUMS, LogProbs, grpo_sums
+from runtime.training.loss import SUMS, LogProbs, grpo_sums, score_tokens
 from runtime.training.memory import LARGE
-from runtime.training.output_layer import score_tokens
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 

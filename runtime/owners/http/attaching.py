@@ -16,7 +16,7 @@ from runtime.execution.profiles import job_as_stated
 from runtime.execution.run_state import RunState
 from runtime.jobs.spec import JobSpec
 from runtime.owners.http.iterations import Iterations
-from runtime.owners.http.lease import Stay
+from runtime.owners.http.ledger import Stay
 
 
 async def find_place(

@@ -14,8 +14,7 @@ from runtime.execution.profiles import job_as_stated
 from runtime.execution.run_state import Follows
 from runtime.jobs.spec import nodes_asked
 from runtime.journal.facts import Exceeded, Granted, Iteration, Profiled
-from runtime.owners.http.lease import Lease
-from runtime.owners.http.ledger import Ledger, wake
+from runtime.owners.http.ledger import Lease, Ledger, wake
 from runtime.owners.protocol import Next, asked, iterated, moved, next_of, released, released_sync, synced
 
 _OWN = "owner"  # who counts an attached job's progress

@@ -26,8 +26,7 @@ from runtime.execution.job_log import tell_of
 from runtime.execution.messages import End
 from runtime.owners.http.attaching import find_place, reason
 from runtime.owners.http.iterations import Iterations
-from runtime.owners.http.lease import Lease, own_processes, owner_of
-from runtime.owners.http.ledger import described
+from runtime.owners.http.ledger import Lease, described, own_processes, owner_of
 from runtime.owners.protocol import turns_of
 
 

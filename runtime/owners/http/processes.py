@@ -27,8 +27,7 @@ from runtime.journal.facts import LeaseEnded
 from runtime.machine import Node, threads_of
 from runtime.output import LOGS, open_log
 from runtime.owners.http.iterations import Iterations
-from runtime.owners.http.lease import Lease, Stay, living
-from runtime.owners.http.ledger import Ledger, described, wake
+from runtime.owners.http.ledger import Lease, Ledger, Stay, described, living, wake
 
 _LOOKS_S = 0.2
 _ENDS_S = 10.0  # that a process group has after SIGTERM

@@ -5,13 +5,12 @@ from __future__ import annotations
 from rollmux_client import Turn
 
 from rollmux_env.scheduler import facts
-from runtime.execution.job_records import Hold
+from runtime.execution.job_handle import Hold
 from runtime.execution.messages import End
 from runtime.execution.nodes import POOLS
 from runtime.journal.facts import Attached, Fact, Granted, LeaseEnded, Suspected
 from runtime.journal.record import RunRecord
-from runtime.owners.http.lease import Lease, Owner, Stay
-from runtime.owners.http.ledger import Ledger
+from runtime.owners.http.ledger import Lease, Ledger, Owner, Stay
 from runtime.owners.protocol import continued, turns_of
 
 

@@ -6,13 +6,12 @@ import asyncio
 from typing import Any
 
 from rollmux_env.scheduler import facts
-from runtime.execution.job_handle import PROFILE, JobHandle
-from runtime.execution.job_records import how_far
+from runtime.execution.forecast import wait_for_room
+from runtime.execution.job_handle import PROFILE, JobHandle, how_far
 from runtime.execution.messages import MOST_WARNINGS, Checkpoint, Done, End, Order, Report, Stopped
 from runtime.execution.profiling import Profiling
 from runtime.execution.run_state import Follows, RunState
 from runtime.execution.solo import SoloIterations
-from runtime.execution.space import wait_for_room
 from runtime.journal.facts import Absent, Offloaded
 from runtime.machine import Node, Pool, boot_id
 from runtime.owners.protocol import (

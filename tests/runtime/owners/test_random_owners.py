@@ -16,7 +16,7 @@ import pytest
 
 from runtime.answers import Conflict, NotFound
 from runtime.journal.facts import Iteration
-from runtime.owners.http import lease as owners
+from runtime.owners.http import ledger as owners
 from tests.runtime.owners.served import ELSEWHERE, HERE, PAIRS, Served, job, plan_of
 
 JOBS = ("a", "b", "c", "d")
