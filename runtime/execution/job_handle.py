@@ -279,7 +279,7 @@ class JobHandle:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has done its last iteration; what it does since counts for none (`runtime.execution.solo`)."""
+        """Whether it has done its last iteration; what it does since counts for none (`SoloIterations`)."""
         return self.iteration >= self.spec.iterations and not self.spec.is_attached
 
     @property

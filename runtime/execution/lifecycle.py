@@ -33,18 +33,20 @@ class JobLifecycle:
     """Watches over the jobs of a run.
 
     Args:
-        run: whose. processes: of its jobs.
+        run: whose.
         stays: the run does not end when its jobs have.
 
     Attributes:
+        processes: of the run's jobs; whoever makes them sets this.
         node_changes: the nodes that are drained, taken back, or join.
         quiet: every job that is there has done its last iteration, and is to be measured alone.
     """
 
-    def __init__(self, run: RunState, processes: ProcessesByKind, stays: bool) -> None:
+    processes: ProcessesByKind
+
+    def __init__(self, run: RunState, stays: bool) -> None:
         self._run = run
-        run.lifecycle = self
-        self._processes = processes
+        run.start, run.evict = self.start, self.evict
         self._stays = stays
         self.node_changes = NodeChanges(run, run.plan.nodes)
         self.quiet = asyncio.Event()
@@ -55,7 +57,7 @@ class JobLifecycle:
         if handle.is_at_rest and not self._run.stopping:
             handle.actors.has_come = handle.actors.alive = False
             self._watched.add(handle)
-            self._processes.of(handle).start(handle)
+            self.processes.of(handle).start(handle)
             self._run.spawn(self._watch(handle))
 
     def rest(self, handle: JobHandle) -> None:
@@ -67,7 +69,7 @@ class JobLifecycle:
     async def _watch(self, handle: JobHandle) -> None:
         """Wait for a controller's end, whatever it is."""
         run = self._run
-        end = await self._processes.of(handle).wait(handle)
+        end = await self.processes.of(handle).wait(handle)
         run.went(handle)
         if end.outcome == "done" and end.problem:
             run.log.say(f"{handle.id}: {end.problem}")
@@ -76,7 +78,7 @@ class JobLifecycle:
             await self.fail(handle, end, again=end.outcome != "failed")
         elif not (handle.gone or handle.ending.why or handle.ending.resting):  # the run stops; the job keeps its place for then
             self._halt(handle)
-        await self._processes.of(handle).drop(handle)
+        await self.processes.of(handle).drop(handle)
         self._watched.discard(handle)
         if handle.ending.resting and handle.ending.why is None:
             self._rested(handle)
@@ -117,7 +119,7 @@ class JobLifecycle:
             self.evict(handle)
 
     async def _dead_machines(self) -> set[str]:
-        return await self._processes.own.dead_machines({node.machine for node in self._run.all_nodes()})
+        return await self.processes.own.dead_machines({node.machine for node in self._run.all_nodes()})
 
     def _losses(self, machines: set[str]) -> list[facts.Fact]:
         names = sorted(node.name for node in self._run.all_nodes() if node.machine in machines)
@@ -159,7 +161,7 @@ class JobLifecycle:
     async def _clear(self, handle: JobHandle) -> None:
         """End a job's processes, and then let the scheduler know."""
         run, job_id = self._run, handle.id
-        await self._processes.of(handle).kill(handle)
+        await self.processes.of(handle).kill(handle)
         run.went(handle)
         folder = run.checkpoints(job_id)
         if handle.spec.is_attached:  # its owner has the checkpoints
@@ -372,7 +374,7 @@ class JobLifecycle:
 
     async def _look_for_more(self) -> None:
         """Take nodes that have joined."""
-        joined = await self._processes.own.joined_nodes([*self.node_changes.known.values()])
+        joined = await self.processes.own.joined_nodes([*self.node_changes.known.values()])
         await self._run.written()
         if joined:
             self.node_changes.join(joined)

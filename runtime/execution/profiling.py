@@ -19,7 +19,8 @@ from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import GroupView, WaitingPhase
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.messages import Report
+from runtime.execution.lifecycle import JobLifecycle
+from runtime.execution.messages import Done, Report
 from runtime.execution.profiles import (
     Measured,
     Profile,
@@ -34,11 +35,13 @@ from runtime.execution.profiles import (
 from runtime.execution.run_state import RunState
 from runtime.execution.shape_estimates import with_shapes
 from runtime.jobs.spec import nodes_asked
-from runtime.journal.facts import Bound, PhaseSlice, Profiled
+from runtime.journal.facts import Bound, PhaseSlice, Profiled, SoloIteration
 from runtime.machine import Node, Pool, lacked_core
 
 _TOGETHER = 8
 _PASSES: dict[Mode, int] = {"alone": 2, "paired": 4}  # worst-case iterations of the probe; the first rollout of a pair is alone
+SOLO = 5  # iterations alone; the first one loads what has left its devices, and is left out of all means
+_MOST = 8  # jobs whose processes are kept to be measured alone
 Mode = Literal["alone", "paired"]
 
 
@@ -46,15 +49,12 @@ class Profiling:
     """Arrivals, profiles, and what taking turns could gain.
 
     Args:
-        run: whose jobs come.
-
-    Attributes:
-        is_crowded: more jobs have come than are profiled together: one that has been does not keep its processes.
+        run: whose jobs come. lifecycle: of it.
     """
 
-    def __init__(self, run: RunState) -> None:
-        self._run = run
-        self.is_crowded = False
+    def __init__(self, run: RunState, lifecycle: JobLifecycle) -> None:
+        self._run, self._lifecycle = run, lifecycle
+        self._is_crowded = False  # more jobs have come than are profiled together: one that has been keeps no processes
         self._profiling = asyncio.Lock()  # nobody waits for it whose profile is known
         self._batch: list[JobHandle] = []  # of jobs that are being profiled, and those that have been
         self._rounds: list[Mode] = ["alone", "paired"] if run.plan.compare and not run.plan.cluster.one_device else []
@@ -64,7 +64,7 @@ class Profiling:
 
     async def bring_all(self, coming: Sequence[JobHandle]) -> None:
         """Let jobs arrive, those of one time together."""
-        self._run.lifecycle.check_over()
+        self._lifecycle.check_over()
         for at_s in sorted({handle.spec.arrival_s for handle in coming}):
             await asyncio.sleep(max(0.0, at_s - self._run.log.now()))
             await self._bring([handle for handle in coming if handle.spec.arrival_s == at_s])
@@ -86,16 +86,16 @@ class Profiling:
                 handle.gone = handle.gone or handle.actors.controller is None
                 handle.tell(None, run.log.now())
             elif handle.job is not None and not handle.gone and not run.stopping:
-                self._run.lifecycle.enlist(handle)
+                self._lifecycle.enlist(handle)
         for job_id in ids:
             if job_id in run.scheduler.state.waiting:
-                self._run.lifecycle.rest(run.handles[job_id])
-        self._run.lifecycle.check_over()
+                self._lifecycle.rest(run.handles[job_id])
+        self._lifecycle.check_over()
 
     async def _profile_all(self, ids: Sequence[str]) -> None:
         """Profile those of some jobs that nobody knows, so many at a time."""
         run, most = self._run, max(_TOGETHER, len(self._run.plan.nodes))
-        self.is_crowded = len(ids) > most
+        self._is_crowded = len(ids) > most
         while unknown := [run.handles[job_id] for job_id in ids if self._is_unknown(run.handles[job_id])]:
             keys: dict[str, str] = {}
             for handle in unknown[:most]:
@@ -248,7 +248,24 @@ class Profiling:
             provisional=provisional,
         )
 
-    def repeats(self, handle: JobHandle) -> bool:
+    def passed(self, handle: JobHandle, done: Done) -> bool:
+        """A pass of a job is over. Whether its processes are to end, since there are too many."""
+        profile = handle.profile
+        profile.movable, handle.actors.alive = done.movable, done.alive
+        handle.permits.began_s.clear()
+        profile.passes -= 1
+        if profile.passes or self._repeats(handle):
+            profile.passes = max(1, profile.passes)
+            self._run.order(handle)
+            return False
+        over, more = profile.over, self._next_round()
+        handle.stand()
+        self._run.tell(facts.Profiled(handle.id), *more)
+        if over is not None and not over.done():
+            over.set_result(None)
+        return self._is_crowded
+
+    def _repeats(self, handle: JobHandle) -> bool:
         """Whether a job that has done its pass makes another one, since a phase of it had no core."""
         if handle.profile.repeats or not handle.profile.without_core:
             return False
@@ -269,7 +286,7 @@ class Profiling:
                     save_profile(key, profile.with_cold_start(part.phase, cold_s))
         return cold_s
 
-    def next_round(self) -> list[facts.Fact]:
+    def _next_round(self) -> list[facts.Fact]:
         """What follows at once when a job has done its passes: the last one of those who do may begin a round of the probe.
 
         It goes on where they are, on lent nodes, with two of them.
@@ -339,3 +356,81 @@ class Timings:
                 names = f"{a} rollout", f"{b} training"
                 bounds.append(Bound(names, (fmean(alone[0]), fmean(alone[1])), (fmean(paired[0]), fmean(paired[1]))))
         return bounds
+
+
+class SoloIterations:
+    """Measures jobs alone: behind its last iteration, each does some more where it was, while nobody else runs.
+
+    Its processes are those that it has, so nothing starts cold. What it does then is of no iteration that counts: no checkpoint is
+    written, and its model is what it was after the last one that does. Until all jobs are done the processes of those that wait for
+    this sleep in host memory.
+
+    Args:
+        run: whose jobs they are. lifecycle: of it.
+    """
+
+    def __init__(self, run: RunState, lifecycle: JobLifecycle) -> None:
+        self._run, self._lifecycle = run, lifecycle
+        self._measured: list[JobHandle] = []
+
+    def keeps(self, handle: JobHandle) -> bool:
+        """Whether a job that has done its last iteration is to be measured alone; it has no place any more."""
+        run = self._run
+        if not run.plan.compare or run.stopping:
+            return False
+        if handle.spec.is_asynchronous:
+            why = "its rollouts run ahead of its iterations, and end with the last one"
+        elif len(self._measured) == _MOST:
+            why = f"the processes of {_MOST} jobs wait for that already"
+        else:
+            self._measured.append(handle)
+            handle.place.leaving = True  # its devices
+            run.order(handle)
+            self._lifecycle.check_over()
+            return True
+        run.log.say(f"{handle.id}: is not measured alone: {why}")
+        return False
+
+    async def measure(self) -> None:
+        """Measure one job after the other when all are done; then let all end, since one that writes its model takes cores."""
+        run = self._run
+        await self._lifecycle.quiet.wait()
+        for handle in self._measured:
+            if not handle.lives or run.stopping:
+                continue
+            if problem := run.beyond(handle.spec):
+                run.log.say(f"{handle.id}: is not measured alone: {problem}")
+                continue
+            await run.written()
+            run.log.say(f"{handle.id}: {SOLO} iterations alone, on the nodes that it had")
+            handle.profile.passes, handle.profile.over = SOLO, asyncio.get_running_loop().create_future()
+            needs = nodes_asked(handle.spec, run.plan.cluster.sides)
+            run.tell(facts.Unprofiled({handle.id: needs}, None, self._nodes(handle, needs)))
+            await handle.profile.over
+        for handle in self._measured:
+            if handle.lives and not run.stopping:
+                handle.gone = True
+                handle.tell(None, run.log.now())
+        self._lifecycle.check_over()
+
+    def _nodes(self, handle: JobHandle, needs: dict[Pool, int]) -> frozenset[str]:
+        """Names of the nodes that a job had, if it asks for as many and they are there still; else of none."""
+        names = {node.name: node.pool for nodes in handle.place.nodes.values() for node in nodes}
+        there = {node.name for pool in needs for node in self._run.nodes.free(pool)}
+        alike = all([*names.values()].count(pool) == count for pool, count in needs.items())
+        return frozenset(names) if alike and names.keys() <= there else frozenset()
+
+    def iterated(self, handle: JobHandle) -> None:
+        """A job has done an iteration alone."""
+        run, now_s = self._run, self._run.log.now()
+        began_s = handle.permits.began_s.pop(handle.iteration, now_s)
+        run.log.write(SoloIteration(handle.id, handle.iteration, began_s, now_s))
+        run.log.say(f"{handle.id}: alone, {now_s - began_s:.2f} s")
+        handle.iteration += 1
+        handle.profile.passes -= 1
+        if handle.profile.passes:
+            run.order(handle)
+        else:
+            handle.stand()
+            run.tell(facts.Profiled(handle.id))
+            handle.end_profile()

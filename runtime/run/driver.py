@@ -19,11 +19,10 @@ from rollmux_env.scheduler.nodes import NodePool
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.processes import Processes, ProcessesByKind
 from runtime.execution.profiles import versions
-from runtime.execution.profiling import Profiling
+from runtime.execution.profiling import Profiling, SoloIterations
 from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import Observer, RunState
-from runtime.execution.solo import SoloIterations
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Ended, Started, Submitted
 from runtime.journal.record import RunRecord
@@ -70,13 +69,13 @@ class RunDriver:
         except BaseException:
             log.journal.close()
             raise
-        self._ledger = Ledger(run)
+        self.lifecycle = JobLifecycle(run, stays)
+        self._ledger = Ledger(run, self.lifecycle)
         iterations = Iterations(self._ledger)
         self.leases, self.commands = Leases(iterations), CommandProcesses(iterations)
-        self._processes = ProcessesByKind(processes, AttachedProcesses(self._ledger), self.commands)
-        self.lifecycle = JobLifecycle(run, self._processes, stays)
-        self.profiling, self._solo = Profiling(run), SoloIterations(run)
-        self.calls = JobCalls(run, self.profiling, self._solo)
+        self._processes = self.lifecycle.processes = ProcessesByKind(processes, AttachedProcesses(self._ledger), self.commands)
+        self.profiling, self._solo = Profiling(run, self.lifecycle), SoloIterations(run, self.lifecycle)
+        self.calls = JobCalls(run, self.lifecycle, self.profiling, self._solo)
 
     def _begin(self) -> None:
         run, log, plan = self.run, self._log, self.run.plan

@@ -29,7 +29,7 @@ class Iterations:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._run = ledger.run
+        self._run, self._lifecycle = ledger.run, ledger.lifecycle
 
     def ask(self, lease: Lease, turn: Turn) -> None:
         """An owner wants a permit, and is in for it unless its budget is spent.
@@ -99,10 +99,9 @@ class Iterations:
         if "sync" in turns.granted:
             self.finish(lease, "sync")
         if turns.synced(number):
-            now_s, names = run.log.now(), [node.name for node in handle.place.nodes["rollout"]]
-            beside = tuple(holder for holder in run.nodes.holders(names) if holder != handle.id)
+            now_s = run.log.now()
             _measure(handle, "sync", seconds)
-            run.follow(synced(handle, number, max(0.0, now_s - seconds), now_s, beside))
+            run.follow(synced(handle, number, max(0.0, now_s - seconds), now_s, run.beside(handle)))
         if turns.trainings > handle.iteration:
             self.iterated(lease)
 
@@ -148,9 +147,9 @@ class Iterations:
         for phase in [*handle.permits.holds] if whole else ():
             if phase in lease.turns.open:
                 self.finish(lease, phase)
-        notes = self._run.lifecycle.interrupted_slices(handle)
+        notes = self._lifecycle.interrupted_slices(handle)
         self.ledger.end(lease, "its owner says that the job is done", End("done"), done=True)
-        self._run.lifecycle.finish(handle, notes)
+        self._lifecycle.finish(handle, notes)
 
     def end_spent(self, lease: Lease) -> None:
         """End a job that is between two iterations and whose budget is spent."""
@@ -159,7 +158,7 @@ class Iterations:
             return
         if next_of(handle, state.is_over_budget(handle.id, self._run.log.now()), False) is Next.OVER_BUDGET:
             self.ledger.end(lease, "its budget is spent", End("done"))
-            self._run.lifecycle.finish(handle, (), over_budget=True)
+            self._lifecycle.finish(handle, (), over_budget=True)
 
     def halt_all(self) -> None:
         """The run stops. Leases stay as they are; nobody is told anything any more."""
@@ -181,7 +180,7 @@ class Iterations:
             handle.profile.asks = True
             run.tell(facts.Unprofiled({handle.id: nodes_asked(handle.spec, run.plan.cluster.sides)}))
         if handle.place.parks:
-            run.lifecycle.unpark(handle)
+            self._lifecycle.unpark(handle)
 
     def _measured(self, handle: JobHandle) -> bool:
         """A job has done an iteration as a guest: it stays one, or is known and arrives. Whether it has got another place."""
@@ -201,7 +200,7 @@ class Iterations:
             run.tell(facts.Profiled(handle.id))
             run.refuse(handle, problem)
             return False
-        run.tell(facts.Profiled(handle.id), *run.lifecycle.arrival(handle))
+        run.tell(facts.Profiled(handle.id), *self._lifecycle.arrival(handle))
         return run.present(handle) and names != handle.names
 
 

@@ -20,6 +20,7 @@ from rollmux_env.validation_errors import one_line
 from runtime.answers import Conflict, NotFound
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_log import tell_of
+from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import End, Stopped
 from runtime.execution.run_state import RunState
 from runtime.journal.facts import Attached, Freed, LeaseEnded, OwnProcess, Suspected
@@ -154,7 +155,7 @@ class Ledger:
     """The leases of a run.
 
     Args:
-        run: whose.
+        run: whose. lifecycle: of it.
 
     Attributes:
         leases: by id, those that have ended lately among them. recalled: by job, leases of a run that goes on, until they have
@@ -162,8 +163,8 @@ class Ledger:
             use.
     """
 
-    def __init__(self, run: RunState) -> None:
-        self.run = run
+    def __init__(self, run: RunState, lifecycle: JobLifecycle) -> None:
+        self.run, self.lifecycle = run, lifecycle
         self.leases: dict[str, Lease] = {}
         self.recalled: dict[str, Lease] = {}
         self.stopped = asyncio.Event()
@@ -323,7 +324,7 @@ class Ledger:
             if stay is None or stay.living is not None or not handle.lives or handle.spec.command is not None:
                 continue
             if now_s - stay.since_s > rules.claim_s:
-                run.lifecycle.park(handle, stay)
+                self.lifecycle.park(handle, stay)
 
     def speak_for(self, lease: Lease, pids: Collection[int]) -> None:
         """The owner of a lost lease attaches again, and by that says that it uses nothing.

@@ -218,7 +218,7 @@ class CommandProcesses(AttachedProcesses):
             )
             stay.free.set()
             stay.end(End("done"))
-            self.ledger.run.lifecycle.finish(handle, ())
+            self.ledger.lifecycle.finish(handle, ())
 
     def _has_ended(self, stay: Stay, why: str) -> None:
         """A job's processes have ended: they use nothing any more."""

@@ -8,10 +8,10 @@ from typing import Any
 from rollmux_env.scheduler import facts
 from runtime.execution.forecast import wait_for_room
 from runtime.execution.job_handle import PROFILE, JobHandle, how_far
+from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import MOST_WARNINGS, Checkpoint, Done, End, Order, Report, Stopped
-from runtime.execution.profiling import Profiling
+from runtime.execution.profiling import Profiling, SoloIterations
 from runtime.execution.run_state import Follows, RunState
-from runtime.execution.solo import SoloIterations
 from runtime.journal.facts import Absent, Offloaded
 from runtime.machine import Node, Pool, boot_id
 from runtime.owners.protocol import (
@@ -34,11 +34,12 @@ class JobCalls:
     """Answers jobs. Every method but `ask` is one that a job's processes call by `ask`, with the job first.
 
     Args:
-        run: whose jobs they are. profiling, solo: of it.
+        run: whose jobs they are. lifecycle, profiling, solo: of it.
     """
 
-    def __init__(self, run: RunState, profiling: Profiling, solo: SoloIterations) -> None:
+    def __init__(self, run: RunState, lifecycle: JobLifecycle, profiling: Profiling, solo: SoloIterations) -> None:
         self._run = run
+        self._lifecycle = lifecycle
         self._profiling = profiling
         self._solo = solo
 
@@ -109,7 +110,7 @@ class JobCalls:
             if run.present(handle):
                 run.follow(follows)
         elif pool in handle.permits.holds:
-            run.take_up(handle, pool)
+            run.admit(handle, pool)
         return await self.permit(handle, pool)
 
     async def permit(self, handle: JobHandle, pool: Pool) -> tuple[Pool, ...]:
@@ -179,9 +180,7 @@ class JobCalls:
         await run.written()
         if handle.iteration == PROFILE and handle.job is None:
             handle.profile.sync_s = end_s - start_s
-        names = tuple(node.name for node in handle.place.nodes["rollout"])
-        beside = tuple(holder for holder in run.nodes.holders(names) if holder != handle.id)
-        follows = synced(handle, handle.iteration, start_s, end_s, beside)
+        follows = synced(handle, handle.iteration, start_s, end_s, run.beside(handle))
         run.tell(*(follows.news if run.present(handle) else ()), notes=follows.notes)
         return run.residents.leaving(handle)
 
@@ -288,75 +287,57 @@ class JobCalls:
         """A process of a job has more host memory than its node has for jobs: the job fails."""
         problem = f"{node} has {gb:.2f} GB of host memory; a node has {limit_gb:.2f} GB for jobs"
         where = handle.phase or "step"
-        await self._run.lifecycle.fail(handle, End("failed", where, problem), again=False)
+        await self._lifecycle.fail(handle, End("failed", where, problem), again=False)
 
     def _completed(self, handle: JobHandle, done: Done) -> None:
         """A job has carried out its order."""
         if handle.iteration == PROFILE:
-            self._passed(handle, done)
+            if self._profiling.passed(handle, done):
+                self._lifecycle.rest(handle)
         elif handle.is_over:
             self._solo.iterated(handle)
         else:
             self._iterated(handle, done)
 
+    def _iterated(self, handle: JobHandle, done: Done) -> None:
+        run, now_s = self._run, self._run.log.now()
+        follows = iterated(handle, done, now_s, run.scheduler.state.job(handle.id).iterations)
+        spent = handle.ending.over_budget = run.scheduler.state.is_over_budget(handle.id, now_s)
+        what = next_of(handle, spent, False)
+        settles = must_settle(handle, done) if spent else done.keeps or not done.movable
+        if what is Next.DONE or (what is not Next.GO_ON and not settles):
+            self._carry_out(handle, what, follows)
+            return
+        run.follow(follows)  # who leaves writes a checkpoint before that, and ends what is under way
+        moves = what is Next.MOVE and handle.place.moving
+        goes = done.keeps and run.scheduler.is_to_go(handle.id)
+        handle.place.leaving = what is Next.OVER_BUDGET or (done.movable and (moves or goes))
+        if handle.ending.why is None:
+            run.order(handle)
+
     def _leaves(self, handle: JobHandle) -> bool:
         return handle.place.leaving and handle.lives and self._run.present(handle)
 
     def _leave(self, handle: JobHandle, follows: Follows) -> None:
-        run = self._run
         handle.place.leaving = False
-        match next_of(handle, handle.ending.over_budget, run.scheduler.is_to_go(handle.id)):
-            case Next.OVER_BUDGET:
-                self._end(handle, follows, over_budget=True)
+        what = next_of(handle, handle.ending.over_budget, self._run.scheduler.is_to_go(handle.id))
+        if what is Next.MOVE:
+            handle.give_up()
+        self._carry_out(handle, what, follows)
+
+    def _carry_out(self, handle: JobHandle, what: Next, follows: Follows) -> None:
+        run, over_budget = self._run, what is Next.OVER_BUDGET
+        match what:
+            case Next.DONE | Next.OVER_BUDGET:
+                run.follow(follows.then(left(handle, over_budget)))
+                if over_budget or not self._solo.keeps(handle):
+                    handle.gone = True
+                    handle.tell(None, run.log.now())
             case Next.MOVE:
-                handle.give_up()
                 run.follow(follows.then(moved(handle)))
             case Next.MAKE_ROOM:
                 run.follow(follows)
-                self._run.lifecycle.make_room(handle)
-            case _:
+                self._lifecycle.make_room(handle)
+            case Next.GO_ON:
                 run.follow(follows)
                 run.order(handle)
-
-    def _iterated(self, handle: JobHandle, done: Done) -> None:
-        run, now_s = self._run, self._run.log.now()
-        follows = iterated(handle, done, now_s, run.scheduler.state.job(handle.id).iterations)
-        what = next_of(handle, run.scheduler.state.is_over_budget(handle.id, now_s), False)
-        if what is Next.DONE:
-            self._end(handle, follows)
-        elif what is Next.OVER_BUDGET and not must_settle(handle, done):
-            self._end(handle, follows, over_budget=True)
-        elif what is Next.MOVE and done.movable and not done.keeps:
-            run.follow(follows.then(moved(handle)))
-        else:  # who leaves writes a checkpoint before that, and ends what is under way
-            run.follow(follows)
-            handle.ending.over_budget = what is Next.OVER_BUDGET
-            moves = what is Next.MOVE and handle.place.moving
-            goes = done.keeps and run.scheduler.is_to_go(handle.id)
-            handle.place.leaving = handle.ending.over_budget or (done.movable and (moves or goes))
-            if handle.ending.why is None:
-                run.order(handle)
-
-    def _end(self, handle: JobHandle, follows: Follows, over_budget: bool = False) -> None:
-        self._run.follow(follows.then(left(handle, over_budget)))
-        if over_budget or not self._solo.keeps(handle):
-            handle.gone = True
-            handle.tell(None, self._run.log.now())
-
-    def _passed(self, handle: JobHandle, done: Done) -> None:
-        """A pass of the profiler is over."""
-        handle.profile.movable, handle.actors.alive = done.movable, done.alive
-        handle.permits.began_s.clear()
-        handle.profile.passes -= 1
-        if handle.profile.passes or self._profiling.repeats(handle):
-            handle.profile.passes = max(1, handle.profile.passes)
-            self._run.order(handle)
-            return
-        profile_over = handle.profile.over
-        more = self._profiling.next_round()
-        handle.stand()
-        self._run.tell(facts.Profiled(handle.id), *more)
-        if profile_over is not None and not profile_over.done():
-            profile_over.set_result(None)
-        if self._profiling.is_crowded:
-            self._run.lifecycle.rest(handle)
