@@ -18,7 +18,7 @@ from rollmux_client import Turn, Turns
 from runtime.execution.leaving import Used, measure, park, timed
 from runtime.execution.messages import Checkpoint, Done, Nodes, OutOfOrder, Report
 from runtime.execution.nodes import move_process, prepare_process
-from runtime.execution.worker import BESIDE, Handle, Voice, Worker, results
+from runtime.execution.worker import BESIDE, Handle, Voice, Worker, on_machine, results
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node, Pool, boot_id, core_wait_s
 from runtime.memory import resident_gb
@@ -233,12 +233,10 @@ class JobSession(Voice):
         remote: Any = ray.remote
         beside = self._spec.is_asynchronous or self._spec.rewards.workers
         made = remote(concurrency_groups={BESIDE: 1})(Worker) if beside else remote(Worker)
-        actor = made.options(
-            num_cpus=0,
-            scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.machine, soft=False),
-        )
         handle = Handle(
-            actor.remote(node, self._coordinator, self._spec.id, self._logs, target, self._spec.folder, arguments, options),
+            made.options(**on_machine(node.machine)).remote(
+                node, self._coordinator, self._spec.id, self._logs, target, self._spec.folder, arguments, options
+            ),
             node,
             target,
             self.where,

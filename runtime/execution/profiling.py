@@ -18,20 +18,11 @@ from typing import Literal, cast
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import GroupView, WaitingPhase
+from runtime.execution import profiles
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Done, Report
-from runtime.execution.profiles import (
-    Measured,
-    Profile,
-    engine_key,
-    has_loaded,
-    job_as_stated,
-    load_profile,
-    note_loaded,
-    profile_key,
-    save_profile,
-)
+from runtime.execution.profiles import Measured, Profile
 from runtime.execution.run_state import RunState
 from runtime.execution.shape_estimates import with_shapes
 from runtime.jobs.spec import nodes_asked
@@ -114,15 +105,15 @@ class Profiling:
             if handle.spec.profile is None:
                 self._state(handle)
             return
-        key = keys[handle.id] = profile_key(handle.spec, self._node_types())
-        profile = load_profile(key) if self._run.plan.cached else None
+        key = keys[handle.id] = profiles.profile_key(handle.spec, self._node_types())
+        profile = profiles.load_profile(key) if self._run.plan.cached else None
         if profile is not None:
             self._learn(handle, profile, True)
 
     def _state(self, handle: JobHandle) -> None:
         """An attached job says itself what its phases take."""
         log = self._run.log
-        job = handle.job = job_as_stated(handle.spec, log.now())
+        job = handle.job = profiles.job_as_stated(handle.spec, log.now())
         log.write(Profiled(log.now(), job, True))
         if handle.spec.nodes is not None:
             self._run.confine(handle, frozenset(name for names in handle.spec.nodes_named.values() for name in names))
@@ -157,11 +148,11 @@ class Profiling:
             rollout=parts["rollout"], training=parts["training"], sync_s=without_nodes_s, movable=handle.profile.movable
         )
         self._learn(handle, profile, False)
-        note_loaded(engine_key(handle.spec, self._node_types()))
+        profiles.note_loaded(profiles.engine_key(handle.spec, self._node_types()))
         if handle.profile.without_core:
             return
         with contextlib.suppress(InputError, OSError):  # a cache that cannot be written
-            save_profile(key, profile)
+            profiles.save_profile(key, profile)
 
     def _is_unknown(self, handle: JobHandle) -> bool:
         """Whether a job still has to be profiled."""
@@ -196,7 +187,7 @@ class Profiling:
                 self._run.attempt(handle, "profile", self._learn_measured, handle, keys[handle.id])
 
     def _look_for_caches(self, handle: JobHandle) -> None:
-        handle.profile.loads_first = not has_loaded(engine_key(handle.spec, self._node_types()))
+        handle.profile.loads_first = not profiles.has_loaded(profiles.engine_key(handle.spec, self._node_types()))
 
     @staticmethod
     def _begin(handles: Sequence[JobHandle], passes: int) -> None:
@@ -280,10 +271,10 @@ class Profiling:
         cold_s = self._run.cold_starts.observed(part, handle.spec)
         if cold_s is not None:
             with contextlib.suppress(InputError, OSError):  # files of the job's that are gone, a cache that cannot be written
-                key = profile_key(handle.spec, self._node_types())
-                profile = load_profile(key)
+                key = profiles.profile_key(handle.spec, self._node_types())
+                profile = profiles.load_profile(key)
                 if profile is not None and part.phase in profile.provisional:
-                    save_profile(key, profile.with_cold_start(part.phase, cold_s))
+                    profiles.save_profile(key, profile.with_cold_start(part.phase, cold_s))
         return cold_s
 
     def _next_round(self) -> list[facts.Fact]:

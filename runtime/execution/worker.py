@@ -61,6 +61,16 @@ class Handle:
         ray.kill(self.actor)
 
 
+def on_machine(machine: str) -> dict[str, Any]:
+    """Options of an actor or a task that runs on one machine alone, whatever else does there.
+
+    Args:
+        machine: id of the Ray node.
+    """
+    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(machine, soft=False)
+    return {"num_cpus": 0, "scheduling_strategy": strategy}
+
+
 def results(calls: Any) -> Any:
     """The results of calls, of one or of a list of them; see `RuntimeHook.wait`.
 

@@ -11,7 +11,6 @@ import contextlib
 import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rollmux_client import ATTACHMENT, OutOfOrder, Turns
@@ -20,6 +19,7 @@ from rollmux_env.validation_errors import one_line
 from runtime.answers import Conflict, NotFound
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_log import tell_of
+from runtime.execution.job_processes import started
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import End, Stopped
 from runtime.execution.run_state import RunState
@@ -29,8 +29,6 @@ from runtime.machine import boot_id
 _REMEMBERED = 10_000  # leases that are over
 _LOOKS_S = 1.0
 _LATE_S = 1.0  # a look so late: this process was stopped or waited for its disk, and nobody could give a sign of life
-
-_STARTED = 19  # place of the time of start in /proc/PID/stat, behind the name
 
 
 @dataclass(eq=False)
@@ -132,23 +130,14 @@ def own_processes(pids: Iterable[int], boot: str) -> tuple[OwnProcess, ...]:
     Args:
         boot: of their machine, where that is this one; else empty.
     """
-    return tuple(OwnProcess(pid, _started(pid) if boot else 0) for pid in dict.fromkeys(pids))
+    return tuple(OwnProcess(pid, started(pid) if boot else 0) for pid in dict.fromkeys(pids))
 
 
 def living(owner: Owner) -> list[int]:
     """Those of an owner's processes that are seen to live: none where they are of another machine, or of one started since."""
     if not owner.boot or owner.boot != boot_id().strip():
         return []
-    return [one.pid for one in owner.processes if one.started and _started(one.pid) == one.started]
-
-
-def _started(pid: int) -> int:
-    """When the machine started a living process, in clock ticks; 0: there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return 0 if fields[0] in "ZX" else int(fields[_STARTED])
+    return [one.pid for one in owner.processes if one.started and started(one.pid) == one.started]
 
 
 class Ledger:

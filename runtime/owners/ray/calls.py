@@ -14,19 +14,8 @@ from runtime.execution.profiling import Profiling, SoloIterations
 from runtime.execution.run_state import Follows, RunState
 from runtime.journal.facts import Absent, Offloaded
 from runtime.machine import Node, Pool, boot_id
-from runtime.owners.protocol import (
-    Next,
-    asked,
-    checkpointed,
-    continued,
-    iterated,
-    left,
-    moved,
-    must_settle,
-    next_of,
-    released,
-    synced,
-)
+from runtime.owners import protocol
+from runtime.owners.protocol import Next
 from runtime.phases import Paused
 
 
@@ -106,7 +95,7 @@ class JobCalls:
         asked_before = pool in handle.permits.asks or pool in handle.permits.holds  # and waited for something else since
         handle.wait_for(pool)
         if not asked_before:
-            follows = asked(handle, pool, number, run.log.now(), parts)
+            follows = protocol.asked(handle, pool, number, run.log.now(), parts)
             if run.present(handle):
                 run.follow(follows)
         elif pool in handle.permits.holds:
@@ -134,7 +123,7 @@ class JobCalls:
         await run.written()
         if not run.present(handle) or run.stopping:
             return
-        run.follow(continued(handle, handle.iteration + sampled, handle.iteration))
+        run.follow(protocol.continued(handle, handle.iteration + sampled, handle.iteration))
 
     async def may_stay(self, handle: JobHandle, pool: Pool) -> bool:
         """Whether the state of a phase that is over may stay on its devices."""
@@ -166,7 +155,7 @@ class JobCalls:
             self._profiling.add_measurement(handle, report)
         spans = run.scheduler.spans(handle.id, now_s) if report.phase == "rollout" else ()
         done = handle.slice(report, now_s, spans, extra=report.phase == "init")
-        follows = released(handle, report, done, self._profiling.cold_start(handle, done))
+        follows = protocol.released(handle, report, done, self._profiling.cold_start(handle, done))
         if report.stays:
             run.residents.stays(handle, phase, report.host_gb, report.device_gb)
         else:
@@ -180,7 +169,7 @@ class JobCalls:
         await run.written()
         if handle.iteration == PROFILE and handle.job is None:
             handle.profile.sync_s = end_s - start_s
-        follows = synced(handle, handle.iteration, start_s, end_s, run.beside(handle))
+        follows = protocol.synced(handle, handle.iteration, start_s, end_s, run.beside(handle))
         run.tell(*(follows.news if run.present(handle) else ()), notes=follows.notes)
         return run.residents.leaving(handle)
 
@@ -244,7 +233,7 @@ class JobCalls:
         await run.written()
         if handle.gone or checkpoint.iterations > handle.iteration:
             return False  # of processes that the job had before
-        follows = checkpointed(handle, checkpoint, run.log.now())
+        follows = protocol.checkpointed(handle, checkpoint, run.log.now())
         if checkpoint.iterations == handle.iteration and self._leaves(handle):  # it has waited for that
             self._leave(handle, follows)
         else:
@@ -301,10 +290,10 @@ class JobCalls:
 
     def _iterated(self, handle: JobHandle, done: Done) -> None:
         run, now_s = self._run, self._run.log.now()
-        follows = iterated(handle, done, now_s, run.scheduler.state.job(handle.id).iterations)
+        follows = protocol.iterated(handle, done, now_s, run.scheduler.state.job(handle.id).iterations)
         spent = handle.ending.over_budget = run.scheduler.state.is_over_budget(handle.id, now_s)
-        what = next_of(handle, spent, False)
-        settles = must_settle(handle, done) if spent else done.keeps or not done.movable
+        what = protocol.next_of(handle, spent, False)
+        settles = protocol.must_settle(handle, done) if spent else done.keeps or not done.movable
         if what is Next.DONE or (what is not Next.GO_ON and not settles):
             self._carry_out(handle, what, follows)
             return
@@ -320,7 +309,7 @@ class JobCalls:
 
     def _leave(self, handle: JobHandle, follows: Follows) -> None:
         handle.place.leaving = False
-        what = next_of(handle, handle.ending.over_budget, self._run.scheduler.is_to_go(handle.id))
+        what = protocol.next_of(handle, handle.ending.over_budget, self._run.scheduler.is_to_go(handle.id))
         if what is Next.MOVE:
             handle.give_up()
         self._carry_out(handle, what, follows)
@@ -329,12 +318,12 @@ class JobCalls:
         run, over_budget = self._run, what is Next.OVER_BUDGET
         match what:
             case Next.DONE | Next.OVER_BUDGET:
-                run.follow(follows.then(left(handle, over_budget)))
+                run.follow(follows.then(protocol.left(handle, over_budget)))
                 if over_budget or not self._solo.keeps(handle):
                     handle.gone = True
                     handle.tell(None, run.log.now())
             case Next.MOVE:
-                run.follow(follows.then(moved(handle)))
+                run.follow(follows.then(protocol.moved(handle)))
             case Next.MAKE_ROOM:
                 run.follow(follows)
                 self._lifecycle.make_room(handle)
