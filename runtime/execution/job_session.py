@@ -233,14 +233,10 @@ class JobSession(Voice):
         remote: Any = ray.remote
         beside = self._spec.is_asynchronous or self._spec.rewards.workers
         made = remote(concurrency_groups={BESIDE: 1})(Worker) if beside else remote(Worker)
-        handle = Handle(
-            made.options(**on_machine(node.machine)).remote(
-                node, self._coordinator, self._spec.id, self._logs, target, self._spec.folder, arguments, options
-            ),
-            node,
-            target,
-            self.where,
+        actor = made.options(**on_machine(node.machine)).remote(
+            node, self._coordinator, self._spec.id, self._logs, target, self._spec.folder, arguments, options
         )
+        handle = Handle(actor, node, target, self.where)
         self.workers.append(handle)
         self.ask("started_worker", handle.actor)
         return handle
