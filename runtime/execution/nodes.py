@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rollmux_env.errors import InputError
-from runtime.execution.ray_address import answers
+from runtime.execution.own_ray import answers
 from runtime.machine import Node, Pool, threads_of
 from runtime.memory import memory
 

@@ -19,12 +19,12 @@ from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import GroupView, WaitingPhase
 from runtime.execution import profiles
+from runtime.execution.forecast import with_shapes
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Done, Report
 from runtime.execution.profiles import Measured, Profile
 from runtime.execution.run_state import RunState
-from runtime.execution.shape_estimates import with_shapes
 from runtime.jobs.spec import nodes_asked
 from runtime.journal.facts import Bound, PhaseSlice, Profiled, SoloIteration
 from runtime.machine import Node, Pool, lacked_core

@@ -27,6 +27,7 @@ from rollmux_env.scheduler.preview import reasons
 from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import CHECKPOINTS
+from runtime.execution.forecast import shape_lines
 from runtime.execution.job_handle import PROFILE, Asked, Hold, JobHandle
 from runtime.execution.messages import End, Stopped
 from runtime.execution.nodes import POOLS
@@ -34,7 +35,6 @@ from runtime.execution.pools import beyond, too_few_nodes, too_large
 from runtime.execution.residents import Residents
 from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
-from runtime.execution.shape_estimates import shape_lines
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Fact, Failed, Told
 from runtime.journal.record import ColdStarts

@@ -27,9 +27,8 @@ from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Ended, Started, Submitted
 from runtime.journal.record import RunRecord
 from runtime.output import LOGS, trim
-from runtime.owners.http.attaching import problem_of_names
 from runtime.owners.http.iterations import Iterations
-from runtime.owners.http.leases import Leases
+from runtime.owners.http.leases import Leases, problem_of_names
 from runtime.owners.http.ledger import Ledger
 from runtime.owners.http.processes import AttachedProcesses, CommandProcesses
 from runtime.owners.http.resuming import continue_leases, recall_leases

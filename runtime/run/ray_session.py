@@ -18,8 +18,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, write_whole
 from rollmux_env.validation_errors import one_line
 from runtime.execution.nodes import find_nodes
-from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, asking_for_token, end_processes
-from runtime.execution.ray_address import check_address
+from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, asking_for_token, check_address, end_processes
 from runtime.execution.ray_health import RayDied, RayHealth, quieten_ray, shut_down
 from runtime.execution.ray_processes import RayProcesses
 from runtime.execution.run_plan import RunPlan

@@ -17,7 +17,7 @@ from time import monotonic
 
 from rollmux_env.validation_errors import one_line
 from runtime.residency.layout import Memory
-from runtime.sync import shared
+from runtime.sync import wire
 
 _HEADER_S = 10.0  # for the whole header of a connection
 _MOST = 128  # connections without a header
@@ -56,7 +56,7 @@ class Connections:
 
     def open_offer(self, offer: bytes) -> Memory | None:
         """The shared memory that a header offers, if it can be reached."""
-        memory = shared.open_offer(offer)
+        memory = wire.open_offer(offer)
         if memory is not None:
             self._memories.append(memory)
         return memory

@@ -1,7 +1,7 @@
 """How the streams of a plan get there: training ranks send them, rollout workers receive them into their stage and pass them on.
 
 A connection for every hop of every stream, and a thread for every stream, so that each waits for nobody but those on its own way.
-All of it lives for one sync. Between two processes of one machine the bytes are read from shared memory (`runtime.sync.shared`).
+All of it lives for one sync. Between two processes of one machine the bytes are read from shared memory (`runtime.sync.wire`).
 Else they go over the connection: plain TCP, from the rank's host memory into the stage, and on from there. Not torch's gloo, since
 its connections cannot be ended: who fails here ends its own, and so the streams of those before and behind it.
 """
@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from runtime.residency.layout import Memory
-from runtime.sync import shared, wire
+from runtime.sync import wire
 from runtime.sync.connections import TIMEOUT_S, Arrivals, Connections
 from runtime.sync.plan import Stream
 from runtime.sync.wire import HEADER_BYTES, Address, Transfer, wire_bytes
@@ -128,7 +128,7 @@ def _announce(
     Raises:
         OSError: one cannot be reached.
     """
-    opened, problem, offer = dict[int, socket.socket](), None, shared.offer(memory)
+    opened, problem, offer = dict[int, socket.socket](), None, wire.offer(memory)
     for stream in transfer.streams:
         if stream.number in workers:
             try:
@@ -172,7 +172,7 @@ def _receive(connections: Connections, hop: _Hop, to: socket.socket | None, work
             wire.read(source, memory)
         else:
             wire.expect(source, wire.there_tag(transfer, stream, piece), what)
-            shared.copy(hop.memory, start, memory, source)
+            wire.copy(hop.memory, start, memory, source)
         if to is not None and not is_shared:
             to.sendall(memory)
         tag = wire.piece_tag(transfer, stream, piece, memory) if hop.memory is None or (to is not None and not is_shared) else b""

@@ -11,8 +11,7 @@ import torch
 
 from runtime.residency.layout import Layout
 from runtime.sync import connections, wire
-from runtime.sync.shared import NO_OFFER, OFFER_BYTES
-from runtime.sync.wire import HEADER_BYTES, TAG_BYTES, Address, Transfer, wire_bytes
+from runtime.sync.wire import HEADER_BYTES, NO_OFFER, OFFER_BYTES, TAG_BYTES, Address, Transfer, wire_bytes
 from tests.runtime.sync.members import Members
 from tests.runtime.sync.proxy import Change, Proxy, flipped, unchanged
 
