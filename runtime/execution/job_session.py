@@ -217,9 +217,9 @@ class JobSession(Voice):
             if parked.get("stays"):
                 self._staying[pool] = job
         waited_s = run_wait_s if self.worst_case else waited_s
-        seconds = {"load_s": load_s, "load_wait_s": load_wait_s, "core_wait_s": waited_s, "own_s": own_s}
+        parked |= {"load_s": load_s, "load_wait_s": load_wait_s, "core_wait_s": waited_s, "own_s": own_s}
         parked |= {"host_gb": host_gb, "device_gb": device_gb, "stages": dict(runtime_hook.stages)}
-        self._release(Report(pool, False, begun_s, run_s, done_s, cold=cold, **seconds, **parked))
+        self._release(Report(pool, False, begun_s, run_s, done_s, cold=cold, **parked))
         self._left_s = monotonic()
         self.turns.restore(self.turns.trainings + 1, self.turns.trainings + (phase == "train"), self.turns.syncs)
         self.where = ""
