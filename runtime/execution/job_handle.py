@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rollmux_env.cluster.events import Progress
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.view import HoldName
+from runtime.checkpoints import ResumePoint, drop_above, newest
 from runtime.execution.messages import End, Nodes, Order, Report
 from runtime.execution.profiles import Measured
 from runtime.jobs.shapes import nodes_in
@@ -160,6 +162,14 @@ class Saved:
     recorded: set[int] = field(default_factory=set)
     seconds: float = 0.0
     full: str | None = None
+
+    def go_back(self, folder: Path, most: int) -> ResumePoint:
+        """Let the newest whole checkpoint that the journal knows, of so many iterations at most, be the last one; later ones go."""
+        resume = newest(folder, most, self.recorded)
+        drop_above(folder, resume.iterations)
+        self.recorded = {iterations for iterations in self.recorded if iterations <= resume.iterations}
+        self.last = None if resume.folder is None else str(resume.folder)
+        return resume
 
 
 @dataclass

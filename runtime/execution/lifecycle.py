@@ -13,7 +13,7 @@ from rollmux_env.errors import PlanError
 from rollmux_env.replay.run import waits_for_ever
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
-from runtime.checkpoints import ResumePoint, drop_above, newest
+from runtime.checkpoints import ResumePoint
 from runtime.execution.job_handle import PROFILE, Actors, Ending, JobHandle, Place, Residency, Saved
 from runtime.execution.messages import End, Report, Stopped
 from runtime.execution.node_changes import NodeChanges
@@ -167,20 +167,16 @@ class JobLifecycle:
         if handle.spec.is_attached:  # its owner has the checkpoints
             resume = ResumePoint(handle.iteration, None, ())
         else:
-            resume = await asyncio.to_thread(newest, folder, max(0, handle.iteration), handle.saved.recorded)
-            await asyncio.to_thread(drop_above, folder, resume.iterations)
+            resume = await asyncio.to_thread(handle.saved.go_back, folder, max(0, handle.iteration))
         await run.written()
         handle.ending.cleared.set()
         if handle.gone:  # it has come to its end meanwhile
             return
-        if run.stopping and handle.spec.is_attached:  # what it holds is held when the run goes on
-            self._halt(handle)
-            handle.end_profile()
-            self.check_over()
-            return
         slices = self.interrupted_slices(handle)
         assert handle.ending.why is not None
-        if handle.ending.again and run.stopping:
+        if run.stopping and handle.spec.is_attached:
+            self._halt(handle)  # what it holds is held when the run goes on
+        elif run.stopping and handle.ending.again:
             self._halt(handle, *slices)
         elif handle.spec.is_attached and handle.ending.again and handle.iteration == handle.spec.iterations:
             self.finish(handle, slices)
@@ -260,10 +256,7 @@ class JobLifecycle:
             handle.done,
             changed=handle.changed,
             place=Place(parks=handle.place.parks),
-            saved=Saved(
-                str(resume.folder) if resume.folder is not None else None,
-                {iterations for iterations in handle.saved.recorded if iterations <= begins},
-            ),
+            saved=Saved(handle.saved.last, handle.saved.recorded),
             ending=Ending(deaths=_deaths(handle), restarted=note.why),
             actors=Actors(warnings=handle.actors.warnings),
             residency=Residency(handle.residency.waits, exceeds=handle.residency.exceeds),
@@ -369,15 +362,9 @@ class JobLifecycle:
                 await run.written()
                 if losses := self._losses(dead_machines):
                     run.tell(*losses)
-                if self._stays:
-                    await self._look_for_more()
-
-    async def _look_for_more(self) -> None:
-        """Take nodes that have joined."""
-        joined = await self.processes.own.joined_nodes([*self.node_changes.known.values()])
-        await self._run.written()
-        if joined:
-            self.node_changes.join(joined)
+                if self._stays and (joined := await self.processes.own.joined_nodes([*self.node_changes.known.values()])):
+                    await run.written()
+                    self.node_changes.join(joined)
 
     def _deadline_s(self, handle: JobHandle, phase: HoldName | None) -> float:
         """How long a job may take for a phase, or for what it does between two of them."""

@@ -7,7 +7,6 @@ from time import monotonic, time
 
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.nodes import NodePool
-from runtime.checkpoints import drop_above, newest
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.nodes import POOLS
@@ -69,12 +68,9 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fac
     if handle.done == handle.spec.iterations or job_id in over | record.over_budget:
         handle.gone = True
         return
-    recorded = {fact.iterations for fact in record.checkpointed if fact.job_id == job_id}
-    resume = newest(folder, handle.done, recorded)
-    drop_above(folder, resume.iterations)
-    handle.saved.recorded = {iterations for iterations in recorded if iterations <= resume.iterations}
+    handle.saved.recorded = {fact.iterations for fact in record.checkpointed if fact.job_id == job_id}
+    resume = handle.saved.go_back(folder, handle.done)
     handle.iteration = handle.begins = resume.iterations
-    handle.saved.last = str(resume.folder) if resume.folder is not None else None
     if state.knows(job_id):
         _recall_work(run, handle)
         why = resume.problems[0] if resume.problems else "the run was resumed"
