@@ -13,11 +13,9 @@ from runtime.execution.messages import Done, End, Report
 from runtime.execution.profiles import job_as_stated
 from runtime.execution.run_state import Follows
 from runtime.jobs.spec import nodes_asked
-from runtime.journal.facts import Exceeded, Granted, Iteration, Profiled
-from runtime.owners.http.ledger import Lease, Ledger, wake
+from runtime.journal.facts import Exceeded, Iteration, Profiled
+from runtime.owners.http.ledger import Lease, Ledger
 from runtime.owners.protocol import Next, asked, iterated, moved, next_of, released, released_sync, synced
-
-_OWN = "owner"  # who counts an attached job's progress
 
 
 class Iterations:
@@ -47,19 +45,6 @@ class Iterations:
         turns.ask(turn)
         handle.wait_for(turn.phase)
         run.follow(asked(handle, turn.phase, turn.iteration, run.log.now(), extra=turn.extra))
-
-    def grant(self, lease: Lease, phase: HoldName) -> None:
-        """The owner is about to be told that it has a permit."""
-        hold, turn = lease.handle.permits.holds[phase], lease.turns.open[phase]
-        lease.turns.grant(phase)
-        job_id, now_s = lease.handle.id, self._run.log.now()
-        self._run.log.write(
-            Granted(now_s, job_id, lease.id, phase, turn.iteration, turn.extra, hold.asked_s, hold.start_s, hold.switched)
-        )
-
-    def progress(self, lease: Lease, done: int, total: int, tokens: int) -> None:
-        """How far the phase in hand is."""
-        lease.handle.tail.progress[_OWN] = (done, total, tokens)
 
     def keeps(self, lease: Lease, phase: HoldName, device_gb: float) -> None:
         """A job keeps so much GPU memory between its phases; if that is more than it may, it is alone from now on."""
@@ -159,16 +144,6 @@ class Iterations:
         if next_of(handle, state.is_over_budget(handle.id, self._run.log.now()), False) is Next.OVER_BUDGET:
             self.ledger.end(lease, "its budget is spent", End("done"))
             self._lifecycle.finish(handle, (), over_budget=True)
-
-    def halt_all(self) -> None:
-        """The run stops. Leases stay as they are; nobody is told anything any more."""
-        self.ledger.stopped.set()
-        for handle in [*self._run.handles.values()]:
-            stay = self.ledger.stay(handle)
-            if stay is not None:
-                wake(handle, "the service is stopping")
-                stay.end(End("stopped"))
-            handle.changed.ring()
 
     def come(self, handle: JobHandle) -> None:
         """The owner of a job has come: one that nobody knows wants nodes for its first iterations, one that is parked a place."""

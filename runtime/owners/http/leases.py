@@ -31,9 +31,12 @@ from runtime.execution.messages import End
 from runtime.execution.profiles import job_as_stated
 from runtime.execution.run_state import RunState
 from runtime.jobs.spec import JobSpec
+from runtime.journal.facts import Granted
 from runtime.owners.http.iterations import Iterations
-from runtime.owners.http.ledger import Lease, Stay, described, own_processes, owner_of
+from runtime.owners.http.ledger import Lease, Stay, attached, described, own_processes, wake
 from runtime.owners.protocol import turns_of
+
+_OWN = "owner"  # who counts an attached job's progress
 
 
 class Leases:
@@ -66,8 +69,9 @@ class Leases:
         if stay is None:
             why, position = reason(run, handle)
             return {"placed": False, "reason": why, "position": position}
-        number = handle.iteration
-        lease = Lease(secrets.token_hex(16), handle, stay, owner_of(host, pids), run.log.now(), turns_of(handle, number))
+        number, now_s = handle.iteration, run.log.now()
+        owner = attached(handle, now_s, secrets.token_hex(16), host, pids)
+        lease = Lease(owner, handle, stay, now_s, turns_of(handle, number))
         handle.actors.has_come = True
         self.ledger.add(lease)
         with self.ledger.sign(lease):
@@ -111,7 +115,9 @@ class Leases:
             if hold is None:
                 return {"granted": False}
             if phase not in lease.turns.granted:
-                self._iterations.grant(lease, phase)
+                lease.turns.grant(phase)
+                now_s, times = self._run.log.now(), (hold.asked_s, hold.start_s, hold.switched)
+                self._run.log.write(Granted(now_s, lease.handle.id, lease.id, phase, iteration, extra, *times))
             await self.ledger.durable()
             self._check_lives(lease)
             nodes = described(lease.handle)
@@ -193,7 +199,7 @@ class Leases:
         lease = self.ledger.lease(lease_id)
         with self.ledger.sign(lease):
             self._check_lives(lease)
-            self._iterations.progress(lease, done, total, tokens)
+            lease.handle.tail.progress[_OWN] = (done, total, tokens)
         return {}
 
     async def heartbeat(self, lease_id: str, pids: Sequence[int] = ()) -> dict[str, Any]:
@@ -213,8 +219,8 @@ class Leases:
             fresh = [pid for pid in pids if pid not in {one.pid for one in lease.owner.processes}]
             if fresh and not lease.ended:
                 processes = lease.owner.processes + own_processes(fresh, lease.owner.boot)
-                lease.owner = replace(lease.owner, processes=processes)
-                self.ledger.write_down(lease)
+                lease.owner = replace(lease.owner, at_s=self._run.log.now(), processes=processes)
+                self._run.log.write(lease.owner)
         return {"stop": bool(lease.ended) or lease.stops_s is not None}
 
     async def end(self, lease_id: str, done: bool = False) -> dict[str, Any]:
@@ -252,7 +258,13 @@ class Leases:
 
     def stop(self) -> None:
         """The run stops: leases go on with the next coordinator, and nobody waits any more."""
-        self._iterations.halt_all()
+        self.ledger.stopped.set()
+        for handle in [*self._run.handles.values()]:
+            stay = self.ledger.stay(handle)
+            if stay is not None:
+                wake(handle, "the service is stopping")
+                stay.end(End("stopped"))
+            handle.changed.ring()
 
     async def _may_begin(self, lease: Lease, turn: Turn, wait_s: float) -> bool:
         """Wait until a phase may begin: the job has its place, which one that has just been measured may not have yet, and no other

@@ -56,37 +56,22 @@ class Stay:
             self.over.set_result(end)
 
 
-@dataclass(frozen=True)
-class Owner:
-    """Who has a lease.
-
-    Attributes:
-        host, boot, processes: as of `runtime.journal.facts.Attached`.
-    """
-
-    host: str = ""
-    boot: str = ""
-    processes: tuple[OwnProcess, ...] = ()
-
-
 @dataclass(eq=False)
 class Lease:
     """What an owner has of its job's place.
 
     Attributes:
-        id: what the owner says in its requests. handle, stay: of the job, as long as it has this place.
-        owner: who it is.
+        owner: who has it, and of which nodes, as the journal knows it. handle, stay: of the job, as long as it has this place.
         sign_s: the last sign of life. requests: those that are open.
         turns: how far its owner is, and the phases that it asks for or has been told it has.
         metrics: of iterations that are not over, by number. warm: phases that it has run before.
         state: of `rollmux_client.ATTACHMENT`. ended: why it is over; empty while it lives. stops_s: its owner is to stop, since
-            then. suspects: names of the nodes that it held when it was lost. names: of those of the place, when it was attached to.
+            then. suspects: names of the nodes that it held when it was lost.
     """
 
-    id: str
+    owner: Attached
     handle: JobHandle
     stay: Stay
-    owner: Owner
     sign_s: float
     turns: Turns
     requests: int = 0
@@ -96,7 +81,11 @@ class Lease:
     ended: str = ""
     stops_s: float | None = None
     suspects: set[str] = field(default_factory=set)
-    names: frozenset[str] = frozenset()
+
+    @property
+    def id(self) -> str:
+        """What the owner says in its requests."""
+        return self.owner.lease
 
     @property
     def holds(self) -> bool:
@@ -118,10 +107,15 @@ class Lease:
         self.ended = self.ended or why
 
 
-def owner_of(host: str, pids: Iterable[int]) -> Owner:
-    """The owner on a host that names its processes there; those of another machine than this one cannot be looked at."""
+def attached(handle: JobHandle, at_s: float, lease: str, host: str, pids: Iterable[int]) -> Attached:
+    """That an owner has a lease of a job's place; its processes on another machine than this one cannot be looked at.
+
+    Args:
+        lease: its id. host: on which the owner is. pids: its processes there.
+    """
     boot = boot_id().strip() if host == os.uname().nodename else ""
-    return Owner(host, boot, own_processes(pids, boot))
+    nodes = tuple(node.name for node in handle.nodes_of("sync"))
+    return Attached(at_s, handle.id, lease, host, boot, own_processes(pids, boot), nodes)
 
 
 def own_processes(pids: Iterable[int], boot: str) -> tuple[OwnProcess, ...]:
@@ -133,7 +127,7 @@ def own_processes(pids: Iterable[int], boot: str) -> tuple[OwnProcess, ...]:
     return tuple(OwnProcess(pid, started(pid) if boot else 0) for pid in dict.fromkeys(pids))
 
 
-def living(owner: Owner) -> list[int]:
+def living(owner: Attached) -> list[int]:
     """Those of an owner's processes that are seen to live: none where they are of another machine, or of one started since."""
     if not owner.boot or owner.boot != boot_id().strip():
         return []
@@ -205,18 +199,11 @@ class Ledger:
         """An owner has a lease."""
         self.leases[lease.id] = lease
         lease.stay.lease = lease
-        lease.names = lease.handle.names
-        self.write_down(lease)
+        self.run.log.write(lease.owner)
         if len(self.leases) > _REMEMBERED:
             over = [other for other in self.leases.values() if other.ended and not other.suspects]
             for other in over[: max(0, len(over) - _REMEMBERED)]:
                 del self.leases[other.id]
-
-    def write_down(self, lease: Lease) -> None:
-        """What is known of a lease's owner is in the journal."""
-        now_s, job_id = self.run.log.now(), lease.handle.id
-        names = tuple(node.name for node in lease.handle.nodes_of("sync"))
-        self.run.log.write(Attached(now_s, job_id, lease.id, lease.owner.host, lease.owner.boot, lease.owner.processes, names))
 
     def end(self, lease: Lease, why: str, end: End | None, done: bool = False) -> None:
         """A lease is over, and its owner uses nothing any more.

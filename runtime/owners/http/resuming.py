@@ -10,7 +10,7 @@ from runtime.execution.messages import End
 from runtime.execution.nodes import POOLS
 from runtime.journal.facts import Attached, Fact, Granted, LeaseEnded, Suspected
 from runtime.journal.record import RunRecord
-from runtime.owners.http.ledger import Lease, Ledger, Owner, Stay
+from runtime.owners.http.ledger import Lease, Ledger, Stay
 from runtime.owners.protocol import continued, turns_of
 
 
@@ -24,9 +24,9 @@ def recall_leases(ledger: Ledger, record: RunRecord) -> None:
     for job_id, fact in last.items():
         handle = run.handles[job_id]
         done = sum(iteration.job_id == job_id for iteration in record.iterations)
-        lease = Lease(fact.lease, handle, Stay(0.0), Owner(fact.host, fact.boot, fact.processes), 0.0, turns_of(handle, done))
+        lease = Lease(fact, handle, Stay(0.0), 0.0, turns_of(handle, done))
         over = ended.get(fact.lease)
-        lease.suspects, lease.names = _suspects(record, fact.lease), frozenset(fact.nodes)
+        lease.suspects = _suspects(record, fact.lease)
         if over is None or lease.suspects:
             if over is not None:
                 lease.go("lose", over.why)
@@ -63,7 +63,7 @@ def _continue(ledger: Ledger, stay: Stay, lease: Lease, is_over: bool) -> None:
         is_over: so is the job.
     """
     run, handle, turns = ledger.run, lease.handle, lease.turns
-    elsewhere = lease.names != handle.names
+    elsewhere = {*lease.owner.nodes} != handle.names
     if elsewhere and (turns.open or lease.ended):
         stay.lease = None
         _displaced(ledger, lease)
@@ -94,7 +94,7 @@ def _displaced(ledger: Ledger, lease: Lease) -> None:
         lease.go("lose", "its place has gone")
         entries: list[Fact] = [LeaseEnded(now_s, job_id, lease.id, False, lease.ended)]
         if lease.turns.open:
-            names = sorted(lease.names)
+            names = sorted(lease.owner.nodes)
             lease.suspects = set(names)
             entries.append(Suspected(now_s, job_id, lease.id, tuple(names)))
         run.log.write(*entries)
