@@ -7,9 +7,10 @@ together: they keep them until all are handed to the policy.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from rollmux_env.errors import PlanError
+from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.run import waits_for_ever
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
@@ -17,16 +18,77 @@ from runtime.checkpoints import ResumePoint
 from runtime.execution.job_handle import PROFILE, Actors, Ending, JobHandle, Place, Residency, Saved
 from runtime.execution.messages import End, Report, Stopped
 from runtime.execution.node_changes import NodeChanges
-from runtime.execution.processes import ProcessesByKind
 from runtime.execution.run_state import RunState
 from runtime.jobs.shapes import estimated_phases
 from runtime.journal.facts import Cancelled, Fact, Failed, Restarted
+from runtime.machine import Node
 
 EVICTED = "evicted"  # how a job ends that makes room, and waits for another place before those that have come since
 DEATHS = 3  # of a job in a row, without an iteration done, are enough
 _PATROL_S = 0.5
 _STARTS_S = 120.0  # a process has this long to begin, however little a job is given otherwise
 _LOOK_S = 5.0  # between looks at the machines
+
+
+class Processes:
+    """Starts and ends those of one kind. `handle.actors.controller` is not None while a job has any."""
+
+    def start(self, handle: JobHandle) -> None:
+        """Start a job's processes on the nodes of its place, or let whoever has them know that it has one."""
+        raise NotImplementedError
+
+    async def wait(self, handle: JobHandle) -> End:
+        """Wait for the end of a job's processes, whatever it is."""
+        raise NotImplementedError
+
+    async def kill(self, handle: JobHandle) -> None:
+        """End all processes of a job, and wait until nothing that the job held is in their hands any more."""
+        raise NotImplementedError
+
+    async def drop(self, handle: JobHandle) -> None:
+        """What `wait` has waited for is over: let go of it, and of whatever the job has left behind."""
+
+    async def close(self) -> None:
+        """The run is over: end what jobs have left on this machine."""
+
+    async def dead_machines(self, machines: Collection[str]) -> set[str]:
+        """Those of some machines that are no longer there, as far as anybody looks.
+
+        Raises:
+            InputError: this one is among them; the jobs on it go on with the run.
+        """
+        return set()
+
+    async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
+        """Nodes of machines that have joined since, none of which is `known`."""
+        return ()
+
+
+class ProcessesByKind:
+    """Those of all jobs of a run.
+
+    Args:
+        own: of jobs with a task or a class; None where there is no Ray. attached: of jobs that their owners
+            start. commands: of those that the service starts.
+    """
+
+    def __init__(self, own: Processes | None, attached: Processes, commands: Processes) -> None:
+        self.has_own = own is not None
+        self.own, self._attached, self._commands = own or Processes(), attached, commands
+
+    def of(self, handle: JobHandle) -> Processes:
+        """Those of the kind of a job."""
+        if handle.spec.is_attached:
+            return self._attached if handle.spec.attach else self._commands
+        if not self.has_own:
+            raise InputError(f"job {handle.id}: needs Ray, and this service was started without")
+        return self.own
+
+    async def close(self) -> None:
+        """The run is over: end what jobs have left on this machine."""
+        await asyncio.gather(*(one.close() for one in (self.own, self._attached, self._commands)))
+
+
 
 
 class JobLifecycle:

@@ -13,9 +13,9 @@ import ray
 from runtime.execution.controller import Controller
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_processes import end_job_processes, started
+from runtime.execution.lifecycle import Processes
 from runtime.execution.messages import End
 from runtime.execution.nodes import dead_machines, new_nodes
-from runtime.execution.processes import Processes
 from runtime.execution.ray_health import RayDied
 from runtime.execution.worker import on_machine
 from runtime.machine import Node

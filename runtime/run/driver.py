@@ -16,8 +16,7 @@ from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.nodes import NodePool
-from runtime.execution.lifecycle import JobLifecycle
-from runtime.execution.processes import Processes, ProcessesByKind
+from runtime.execution.lifecycle import JobLifecycle, Processes, ProcessesByKind
 from runtime.execution.profiles import versions
 from runtime.execution.profiling import Profiling, SoloIterations
 from runtime.execution.run_log import RunLog

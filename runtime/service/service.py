@@ -14,7 +14,7 @@ from rollmux_env.validation_errors import one_line
 from runtime.answers import Conflict, NotFound, Unprocessable
 from runtime.execution.forecast import check_memory, check_space, checkpoint_bytes, forecasts, limits
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.processes import Processes
+from runtime.execution.lifecycle import Processes
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import RunState
 from runtime.jobs.spec import JobSpec

@@ -20,8 +20,8 @@ from time import strftime
 from rollmux_env.errors import InputError
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_processes import end_job_processes, mark_of
+from runtime.execution.lifecycle import Processes
 from runtime.execution.messages import End
-from runtime.execution.processes import Processes
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import LeaseEnded
 from runtime.machine import Node, threads_of
