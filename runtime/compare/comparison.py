@@ -33,7 +33,6 @@ from runtime.compare.placements import Places, RecordedPlacements, places_of
 from runtime.journal.record import RunRecord
 from runtime.stays import Stay, stay_at, stays_of
 
-
 _SEEDS = 32
 _WORTH = 0.01  # of an iteration, from which on a difference is told in words
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_json
@@ -22,7 +22,7 @@ from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase
 from rollmux_env.keys.shapes import PhaseShape, Shape, TrainingShape
 from rollmux_env.timing.hardware import hardware
-from rollmux_env.timing.models import ModelShape, model_shape
+from rollmux_env.timing.models import ModelShape, model_shape, shape_of
 from rollmux_env.timing.replica import Parallelism
 from rollmux_env.timing.rollouts import Responses
 from rollmux_env.timing.shapes import Nodes, rollout_time, training_time
@@ -183,9 +183,7 @@ def checkpoint_bytes(spec: JobSpec) -> int:
     """
     if spec.task is None or not spec.checkpoint.is_wanted:
         return 0
-    if spec.model.name == TINY:
-        return _BYTES * tiny_size(tiny_config(spec.model)).parameters
-    return _BYTES * read_model_files(local_directory(spec.path(spec.model.name))).parameters
+    return _BYTES * _size(spec).parameters
 
 
 def missing_bytes(spec: JobSpec, folder: Path) -> int:
@@ -337,17 +335,4 @@ class _Estimate:
 
     def _model(self) -> ModelShape:
         model = self._spec.model
-        if model.name != TINY:
-            return model_shape(str(self._spec.path(model.name)))
-        config: dict[str, Any] = tiny_config(model)
-        heads, hidden = config["num_attention_heads"], config["hidden_size"]
-        return ModelShape(
-            hidden=hidden,
-            layers=config["num_hidden_layers"],
-            heads=heads,
-            kv_heads=config["num_key_value_heads"],
-            head=hidden // heads,
-            intermediate=config["intermediate_size"],
-            vocabulary=config["vocab_size"],
-            tied=False,
-        )
+        return shape_of(tiny_config(model), TINY) if model.name == TINY else model_shape(str(self._spec.path(model.name)))

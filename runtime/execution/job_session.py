@@ -141,7 +141,7 @@ class JobSession(Voice):
 
     def pause(self, pauses: bool) -> None:
         """See `JobCalls.pause`."""
-        self.ask("pause" if pauses else "unpause")
+        self.ask("pause", pauses)
 
     def is_between(self, job: Any) -> bool:
         """Whether a job that waits is as it was after its last iteration."""

@@ -89,8 +89,6 @@ class ProcessesByKind:
         await asyncio.gather(*(one.close() for one in (self.own, self._attached, self._commands)))
 
 
-
-
 class JobLifecycle:
     """Watches over the jobs of a run.
 

@@ -37,11 +37,6 @@ def turns_of(handle: JobHandle, done: int) -> Turns:
     return Turns(handle.spec.iterations, handle.spec.staleness, done)
 
 
-def must_settle(handle: JobHandle, done: Done) -> bool:
-    """Whether a job does something more before it leaves its place: it writes a checkpoint, or has a rollout under way."""
-    return done.keeps or handle.spec.is_asynchronous
-
-
 def next_of(handle: JobHandle, spent: bool, drained: bool) -> Next:
     """What a job does between two iterations.
 

@@ -1,13 +1,19 @@
-"""The ranks that train a job together: torch's process group, tensors of which every rank has a shard, and a model of such tensors.
+"""The ranks that train a job together: where they meet, torch's process group, tensors of which every rank has a shard, and a model of them.
 
 A model comes from a Hugging Face directory and is sharded with FSDP2; it is whole in the host memory of rank 0 alone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import socket
+import struct
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
@@ -17,7 +23,12 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 
 from runtime.training.loss import prepare_scoring
 from runtime.training.memory import LARGE
-from runtime.training.rendezvous import listen_near
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+_LOOPBACK = "127.0.0.1"
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR
 
 _TIMEOUT = timedelta(minutes=10)  # a rank that has died is noticed at once; this is for one that hangs
 _members = 0  # trainers of this process that are in its group
@@ -27,7 +38,7 @@ def join_group(rank: int, world: int, rendezvous: str | None, device: torch.devi
     """Enter the group of a job's ranks: NCCL on GPUs, gloo on CPUs. Every rank calls it; it returns when all have.
 
     Args:
-        rendezvous: `tcp://host:port` of rank 0, whose process has opened the store there (`rendezvous.open_store`);
+        rendezvous: `tcp://host:port` of rank 0, whose process has opened the store there (`open_store`);
             `file://path` on one machine; None where it is the only one.
         cpu_offload: tensors in host memory take part too: on GPUs gloo beside NCCL, for the norm of gradients.
 
@@ -160,3 +171,68 @@ def _hand_out(module: nn.Module, device: torch.device) -> None:
                     dist.broadcast(copy, 0)
                 handed[tensor] = nn.Parameter(copy, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy
             setattr(part, name, handed[tensor])
+
+
+
+
+def open_store(host: str) -> TCPStore:
+    """The store of a job's ranks, at a port of this address alone; torch's own would listen at all addresses of the machine.
+
+    It asks nobody who he is. The port is taken from now on, and the process group that this process joins shares the store.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    server = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024)
+    port = server.getsockname()[1]
+    return TCPStore(host, port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=server.detach())
+
+
+def url_of(host: str, port: int) -> str:
+    """The store's place, as `join_group` takes it."""
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def listen_near(rendezvous: str | None) -> None:
+    """Let gloo and NCCL listen at the address by which this machine reaches the others, unless the user has chosen another one.
+
+    Gloo would take the address of the machine's name, NCCL those of all networks.
+
+    Args:
+        rendezvous: as `join_group` takes it; without a host all ranks are on this machine, and nobody else has to reach them.
+    """
+    name = interface_of(_own_address(rendezvous))
+    if name is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")  # this one, not all whose names begin so
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface that has an address; None where it is not the first of any."""
+    for _, name in socket.if_nameindex():
+        if address in _addresses(name):
+            return name
+    return None
+
+
+def _own_address(rendezvous: str | None) -> str:
+    place = urlsplit(rendezvous or "")
+    if place.scheme != "tcp" or place.hostname is None:
+        return _LOOPBACK
+    family, kind, protocol, _, there = socket.getaddrinfo(place.hostname, place.port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(there)  # sends nothing: the kernel chooses the address that it would send from
+        return str(probe.getsockname()[0])
+
+
+def _addresses(interface: str) -> set[str]:
+    """The first IPv4 address of an interface, and all of its IPv6 addresses."""
+    addresses = set()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):  # it has none
+        answer = fcntl.ioctl(probe, _GET_ADDRESS, struct.pack("256s", interface.encode()[:15]))
+        addresses.add(socket.inet_ntoa(answer[20:24]))
+    table = Path("/proc/net/if_inet6")
+    for line in table.read_text().splitlines() if table.exists() else ():
+        address, *_, name = line.split()
+        if name == interface:
+            addresses.add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(address)))
+    return addresses

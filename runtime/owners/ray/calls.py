@@ -106,16 +106,12 @@ class JobCalls:
         """Wait on, as `acquire` does."""
         return self._run.residents.leaving(handle) or await handle.permits.waits[pool]
 
-    async def pause(self, handle: JobHandle) -> None:
-        """No further rollout of a job begins until `unpause`; one that waits for its permit does not wait on."""
-        handle.permits.pauses = True
+    async def pause(self, handle: JobHandle, pauses: bool) -> None:
+        """Whether no further rollout of a job is to begin; one that waits for its permit does not wait on then."""
+        handle.permits.pauses = pauses
         waits = handle.permits.waits.get("rollout")
-        if waits is not None and not waits.done():
+        if pauses and waits is not None and not waits.done():
             waits.set_exception(Paused())
-
-    async def unpause(self, handle: JobHandle) -> None:
-        """They go on."""
-        handle.permits.pauses = False
 
     async def continued(self, handle: JobHandle, sampled: int) -> None:
         """A job that was made anew, or has been away, has run so many rollouts that it has not trained on yet."""
@@ -293,7 +289,7 @@ class JobCalls:
         follows = protocol.iterated(handle, done, now_s, run.scheduler.state.job(handle.id).iterations)
         spent = handle.ending.over_budget = run.scheduler.state.is_over_budget(handle.id, now_s)
         what = protocol.next_of(handle, spent, False)
-        settles = protocol.must_settle(handle, done) if spent else done.keeps or not done.movable
+        settles = done.keeps or (handle.spec.is_asynchronous if spent else not done.movable)
         if what is Next.DONE or (what is not Next.GO_ON and not settles):
             self._carry_out(handle, what, follows)
             return
