@@ -270,16 +270,6 @@ class JobLifecycle:
         handle.stand()
         self.check_over()
 
-    def park(self, handle: JobHandle, stay: Any) -> None:
-        """Nobody has attached to a job for long: it gives its place to others, and asks for one when its owner comes."""
-        handle.place.parks = True
-        stay.end(End("died", "step", "nobody has attached to it"))
-
-    def unpark(self, handle: JobHandle) -> None:
-        """The owner of such a job has come."""
-        handle.place.parks = False
-        self.enlist(handle)
-
     def _give_up(self, handle: JobHandle, slices: tuple[Fact, ...]) -> None:
         """A job has come to a bad end."""
         run, end = self._run, handle.ending.why

@@ -1,4 +1,4 @@
-"""The ranks that train a job together: where they meet, torch's process group, tensors of which every rank has a shard, and a model of them.
+"""The ranks that train a job together: where they meet, torch's process group, and tensors of which every rank has a shard.
 
 A model comes from a Hugging Face directory and is sharded with FSDP2; it is whole in the host memory of rank 0 alone.
 """
@@ -171,8 +171,6 @@ def _hand_out(module: nn.Module, device: torch.device) -> None:
                     dist.broadcast(copy, 0)
                 handed[tensor] = nn.Parameter(copy, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy
             setattr(part, name, handed[tensor])
-
-
 
 
 def open_store(host: str) -> TCPStore:

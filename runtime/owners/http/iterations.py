@@ -155,7 +155,8 @@ class Iterations:
             handle.profile.asks = True
             run.tell(facts.Unprofiled({handle.id: nodes_asked(handle.spec, run.plan.cluster.sides)}))
         if handle.place.parks:
-            self._lifecycle.unpark(handle)
+            handle.place.parks = False
+            self._lifecycle.enlist(handle)
 
     def _measured(self, handle: JobHandle) -> bool:
         """A job has done an iteration as a guest: it stays one, or is known and arrives. Whether it has got another place."""

@@ -299,8 +299,9 @@ class Ledger:
             stay = self.stay(handle)
             if stay is None or stay.living is not None or not handle.lives or handle.spec.command is not None:
                 continue
-            if now_s - stay.since_s > rules.claim_s:
-                self.lifecycle.park(handle, stay)
+            if now_s - stay.since_s > rules.claim_s:  # it gives its place to others, and asks for one when its owner comes
+                handle.place.parks = True
+                stay.end(End("died", "step", "nobody has attached to it"))
 
     def speak_for(self, lease: Lease, pids: Collection[int]) -> None:
         """The owner of a lost lease attaches again, and by that says that it uses nothing.
