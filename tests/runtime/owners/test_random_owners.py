@@ -184,7 +184,7 @@ def test_no_node_is_ever_in_two_hands_and_no_iteration_counts_twice(
 ) -> None:
     async def main() -> list[Any]:
         world = World(tmp_path, Random(seed))
-        monkeypatch.setattr(owners, "_started", world.started)
+        monkeypatch.setattr(owners, "started", world.started)
         await world.run.settle()
         for _ in range(STEPS):
             await world.step()
