@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -37,13 +37,6 @@ _SEEDS = 32
 _WORTH = 0.01  # of an iteration, from which on a difference is told in words
 
 
-class Prediction(NamedTuple):
-    """What a replay says: the parts of each job's iterations in the mean over the seeds, and seconds of the makespan."""
-
-    parts: dict[str, list[Parts]]
-    makespan_s: float
-
-
 def compare(record: RunRecord) -> dict[str, Any]:
     """Foretell a run from its beginning, and compare.
 
@@ -68,22 +61,22 @@ def compare(record: RunRecord) -> dict[str, Any]:
         if len(iterations) < 2:
             raise InputError(f"compare: job {job_id} has done {len(iterations)} iterations; two or more are needed of each")
     prefix = {job_id: seen_iterations(len(iterations)) for job_id, iterations in done.items()}
-    predicted = _predict(record, places, prefix, foretell(record, places, stays, prefix))
+    predicted, predicted_s = _predict(record, places, prefix, foretell(record, places, stays, prefix))
     measured = {job_id: measured_parts(record, job_id) for job_id in done}
     ends_s = {job_id: [one.end_s for one in iterations] for job_id, iterations in done.items()}
     jobs: dict[str, dict[str, Any]] = {}
     for job_id, parts in measured.items():
         rest = slice(prefix[job_id], None)
-        jobs[job_id] = _error(_mean_s(predicted.parts[job_id][rest]), _mean_s(parts[rest]))
+        jobs[job_id] = _error(_mean_s(predicted[job_id][rest]), _mean_s(parts[rest]))
         if record.jobs[job_id].shapes:
-            jobs[job_id]["shapes"] = _shapes(record, job_id, stays[job_id], predicted.parts[job_id], parts, prefix[job_id])
+            jobs[job_id]["shapes"] = _shapes(record, job_id, stays[job_id], predicted[job_id], parts, prefix[job_id])
     return {
         "jobs": jobs,
-        "makespan": _error(predicted.makespan_s, makespan_s(ends_s, prefix)),
+        "makespan": _error(predicted_s, makespan_s(ends_s, prefix)),
         "period_error": fmean(abs(job["error"]) for job in jobs.values()),
         "iterations_seen": prefix,
         "cores": _without_core(record, prefix),
-        "groups": _groups(record, prefix, predicted.parts, measured),
+        "groups": _groups(record, prefix, predicted, measured),
     }
 
 
@@ -108,8 +101,10 @@ def makespan_s(ends_s: Mapping[str, Sequence[float]], prefix: Mapping[str, int])
     return max(ends[-1] for ends in ends_s.values()) - min(ends[prefix[job_id] - 1] for job_id, ends in ends_s.items())
 
 
-def _predict(record: RunRecord, places: Places, prefix: Mapping[str, int], foretold: Foretold) -> Prediction:
-    """Replay what is foretold, with many seeds."""
+def _predict(
+    record: RunRecord, places: Places, prefix: Mapping[str, int], foretold: Foretold
+) -> tuple[dict[str, list[Parts]], float]:
+    """Replay what is foretold, with many seeds: the parts of each job's iterations, and seconds of the makespan, in the mean."""
     dispatch = make_dispatch(record.started.dispatch)
     begin_s = {job_id: stay.from_s for job_id, stay in places.first.items()}
     whole_s = {job_id: [one.end_s - one.start_s for one in record.iterations_of(job_id)] for job_id in places.moves}
@@ -122,7 +117,7 @@ def _predict(record: RunRecord, places: Places, prefix: Mapping[str, int], foret
         replayed.append(replayed_parts(run, foretold.fixed, begin_s))
         makespans_s.append(makespan_s(ends_of(run), prefix))
     parts = {job_id: [mean_parts(own) for own in zip(*(one[job_id] for one in replayed), strict=True)] for job_id in foretold.fixed}
-    return Prediction(parts, fmean(makespans_s))
+    return parts, fmean(makespans_s)
 
 
 def _shapes(

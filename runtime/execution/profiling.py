@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Literal, cast
 
@@ -103,18 +103,18 @@ class Profiling:
             return
         if handle.spec.is_attached:
             if handle.spec.profile is None:
-                self._state(handle)
+                self._state(handle, {})
             return
         key = keys[handle.id] = profiles.profile_key(handle.spec, self._node_types())
         profile = profiles.load_profile(key) if self._run.plan.cached else None
         if profile is not None:
             self._learn(handle, profile, True)
 
-    def _state(self, handle: JobHandle) -> None:
-        """An attached job says itself what its phases take."""
+    def _state(self, handle: JobHandle, longest_s: Mapping[str, float]) -> None:
+        """An attached job says itself what its phases take, as far as that has not been measured."""
         log = self._run.log
-        job = handle.job = profiles.job_as_stated(handle.spec, log.now())
-        log.write(Profiled(log.now(), job, True))
+        job = handle.job = profiles.job_as_stated(handle.spec, log.now(), longest_s)
+        log.write(Profiled(log.now(), job, not longest_s))
         if handle.spec.nodes is not None:
             self._run.confine(handle, frozenset(name for names in handle.spec.nodes_named.values() for name in names))
 
@@ -238,6 +238,44 @@ class Profiling:
             waits=report.waits,
             provisional=provisional,
         )
+
+    def owner_came(self, handle: JobHandle) -> None:
+        """The owner of a job has come: one that nobody knows wants nodes for its first iterations, one that is parked a place."""
+        run = self._run
+        if handle.spec.profile is not None and handle.job is None and not handle.profile.asks:
+            if problem := run.beyond(handle.spec):
+                run.refuse(handle, problem)
+                return
+            handle.profile.asks = True
+            run.tell(facts.Unprofiled({handle.id: self._needs(handle)}))
+        if handle.place.parks:
+            handle.place.parks = False
+            self._lifecycle.enlist(handle)
+
+    def timed(self, handle: JobHandle, phase: str, seconds: float) -> None:
+        """A phase of an attached job has taken so long."""
+        if handle.is_guest:
+            handle.profile.longest_s[phase] = max(handle.profile.longest_s.get(phase, 0.0), seconds)
+
+    def iterated(self, handle: JobHandle) -> bool:
+        """An attached job has done an iteration as a guest: it stays one, or is known and arrives. Whether it has another place."""
+        run, profile, longest_s = self._run, handle.spec.profile, handle.profile.longest_s
+        assert profile is not None
+        if handle.iteration < profile.iterations or not {"rollout", "training"} <= longest_s.keys():
+            return False
+        names = handle.names
+        run.log.say(f"{handle.id}: profiled: rollout {longest_s['rollout']:.2f} s, training {longest_s['training']:.2f} s")
+        self._state(handle, longest_s)
+        handle.begins, handle.permits.busy_s = handle.iteration, {"rollout": 0.0, "training": 0.0}
+        if not handle.spec.movable:
+            run.confine(handle, names)
+        handle.stand()
+        if handle.job is not None and (problem := run.too_large(handle.job)):
+            run.tell(facts.Profiled(handle.id))
+            run.refuse(handle, problem)
+            return False
+        run.tell(facts.Profiled(handle.id), *self._lifecycle.arrival(handle))
+        return run.present(handle) and names != handle.names
 
     def passed(self, handle: JobHandle, done: Done) -> bool:
         """A pass of a job is over. Whether its processes are to end, since there are too many."""

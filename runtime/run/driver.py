@@ -69,10 +69,10 @@ class RunDriver:
             raise
         self.lifecycle = JobLifecycle(run, stays)
         self._ledger = Ledger(run, self.lifecycle)
-        iterations = Iterations(self._ledger)
+        self.profiling, self._solo = Profiling(run, self.lifecycle), SoloIterations(run, self.lifecycle)
+        iterations = Iterations(self._ledger, self.profiling)
         self.leases, self.commands = Leases(iterations), CommandProcesses(iterations)
         self._processes = self.lifecycle.processes = ProcessesByKind(processes, AttachedProcesses(self._ledger), self.commands)
-        self.profiling, self._solo = Profiling(run, self.lifecycle), SoloIterations(run, self.lifecycle)
         self.calls = JobCalls(run, self.lifecycle, self.profiling, self._solo)
 
     def _begin(self) -> None:

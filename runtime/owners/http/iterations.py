@@ -6,14 +6,12 @@ from rollmux_client import Turn
 
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
-from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_log import iteration_line, tell_of
 from runtime.execution.lifecycle import EVICTED
 from runtime.execution.messages import Done, End, Report
-from runtime.execution.profiles import job_as_stated
+from runtime.execution.profiling import Profiling
 from runtime.execution.run_state import Follows
-from runtime.jobs.spec import nodes_asked
-from runtime.journal.facts import Exceeded, Iteration, Profiled
+from runtime.journal.facts import Exceeded, Iteration
 from runtime.owners.http.ledger import Lease, Ledger
 from runtime.owners.protocol import Next, asked, iterated, moved, next_of, released, released_sync, synced
 
@@ -22,11 +20,11 @@ class Iterations:
     """Tells the scheduler and the journal what owners do, and ends their leases when they say so, or the job or the run ends.
 
     Args:
-        ledger: of the leases.
+        ledger: of the leases. profiling: of the run's jobs.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, ledger: Ledger, profiling: Profiling) -> None:
+        self.ledger, self.profiling = ledger, profiling
         self._run, self._lifecycle = ledger.run, ledger.lifecycle
 
     def ask(self, lease: Lease, turn: Turn) -> None:
@@ -61,7 +59,7 @@ class Iterations:
         handle, turn, now_s = lease.handle, lease.turns.open[phase], self._run.log.now()
         start_s, cold = handle.permits.holds[phase].start_s, phase not in lease.warm
         if not turn.extra:
-            _measure(handle, phase, now_s - start_s)
+            self.profiling.timed(handle, phase, now_s - start_s)
         lease.turns.release(phase)
         lease.warm.add(phase)
         handle.permits.waits.pop(phase, None)
@@ -85,7 +83,7 @@ class Iterations:
             self.finish(lease, "sync")
         if turns.synced(number):
             now_s = run.log.now()
-            _measure(handle, "sync", seconds)
+            self.profiling.timed(handle, "sync", seconds)
             run.follow(synced(handle, number, max(0.0, now_s - seconds), now_s, run.beside(handle)))
         if turns.trainings > handle.iteration:
             self.iterated(lease)
@@ -104,7 +102,7 @@ class Iterations:
         handle.changed.ring()
         moves = handle.place.moving or run.scheduler.is_to_go(handle.id)
         if handle.job is None:
-            moves = self._measured(handle)
+            moves = self.profiling.iterated(handle)
         lease.go("move" if moves else "stay")
 
     def leave(self, lease: Lease, why: str) -> None:
@@ -144,43 +142,3 @@ class Iterations:
         if next_of(handle, state.is_over_budget(handle.id, self._run.log.now()), False) is Next.OVER_BUDGET:
             self.ledger.end(lease, "its budget is spent", End("done"))
             self._lifecycle.finish(handle, (), over_budget=True)
-
-    def come(self, handle: JobHandle) -> None:
-        """The owner of a job has come: one that nobody knows wants nodes for its first iterations, one that is parked a place."""
-        run = self._run
-        if handle.spec.profile is not None and handle.job is None and not handle.profile.asks:
-            if problem := run.beyond(handle.spec):
-                run.refuse(handle, problem)
-                return
-            handle.profile.asks = True
-            run.tell(facts.Unprofiled({handle.id: nodes_asked(handle.spec, run.plan.cluster.sides)}))
-        if handle.place.parks:
-            handle.place.parks = False
-            self._lifecycle.enlist(handle)
-
-    def _measured(self, handle: JobHandle) -> bool:
-        """A job has done an iteration as a guest: it stays one, or is known and arrives. Whether it has got another place."""
-        run, profile, longest_s = self._run, handle.spec.profile, handle.profile.longest_s
-        assert profile is not None
-        if handle.iteration < profile.iterations or not {"rollout", "training"} <= longest_s.keys():
-            return False
-        names = handle.names
-        handle.job = job_as_stated(handle.spec, run.log.now(), longest_s)
-        handle.begins, handle.permits.busy_s = handle.iteration, {"rollout": 0.0, "training": 0.0}
-        run.log.say(f"{handle.id}: profiled: rollout {longest_s['rollout']:.2f} s, training {longest_s['training']:.2f} s")
-        run.log.write(Profiled(run.log.now(), handle.job, False))
-        if not handle.spec.movable:
-            run.confine(handle, names)
-        handle.stand()
-        if problem := run.too_large(handle.job):
-            run.tell(facts.Profiled(handle.id))
-            run.refuse(handle, problem)
-            return False
-        run.tell(facts.Profiled(handle.id), *self._lifecycle.arrival(handle))
-        return run.present(handle) and names != handle.names
-
-
-def _measure(handle: JobHandle, phase: str, seconds: float) -> None:
-    """A phase of a job that is being measured has taken so long."""
-    if handle.is_guest:
-        handle.profile.longest_s[phase] = max(handle.profile.longest_s.get(phase, 0.0), seconds)

@@ -319,7 +319,7 @@ async def find_place(
             ledger.speak_for(suspected, pids)
         if handle.ending.why is None and not run.stopping:
             _bring_to(run, stay, host, handle)
-            iterations.come(handle)
+            iterations.profiling.owner_came(handle)
             stay = ledger.stay(handle)  # it may have got its place just now
             if stay is not None and not stay.over.done() and handle.ending.why is None and run.present(handle):
                 return handle, stay
