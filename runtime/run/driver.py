@@ -23,8 +23,10 @@ from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import Observer, RunState
 from runtime.jobs.spec import JobSpec
-from runtime.journal.facts import Ended, Started, Submitted
+from runtime.journal.facts import Ended, Relaunched, Started, Submitted
 from runtime.journal.record import RunRecord
+from runtime.journal.replay import assigned_nodes
+from runtime.journal.write import JOURNAL, read_facts, record_of, state_of
 from runtime.output import LOGS, trim
 from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.leases import Leases, problem_of_names
@@ -32,7 +34,7 @@ from runtime.owners.http.ledger import Ledger
 from runtime.owners.http.processes import AttachedProcesses, CommandProcesses
 from runtime.owners.http.resuming import continue_leases, recall_leases
 from runtime.owners.ray.calls import JobCalls
-from runtime.run.resuming import go_on, recall, relaunch
+from runtime.run.resuming import go_on
 
 _TRIMS_S = 0.5  # between looks at what jobs print
 
@@ -62,7 +64,8 @@ class RunDriver:
         nodes, state = NodePool(plan.nodes), observed_state(plan.policy, plan.cluster)
         try:
             if plan.resume:
-                self.record, state, nodes = recall(plan)
+                self.record = record_of(read_facts(Path(plan.folder) / JOURNAL))
+                state, nodes = state_of(self.record), assigned_nodes(self.record, plan.nodes)
             run = self.run = RunState(plan, log, state, nodes, stays, observer)
         except BaseException:
             log.journal.close()
@@ -78,7 +81,9 @@ class RunDriver:
     def _begin(self) -> None:
         run, log, plan = self.run, self._log, self.run.plan
         if self.record is not None:
-            relaunch(plan, log, self.record)
+            last_s = self.record.last_s
+            log.zero_s = monotonic() - last_s  # the clock goes on from the last time that the journal knows
+            log.write(Relaunched(last_s, time(), plan.nodes, versions()))
             recall_leases(self._ledger, self.record)
             go_on(run, self.lifecycle, self.record)
             continue_leases(self._ledger, self.record)

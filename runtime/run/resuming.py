@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from time import monotonic, time
-
-from rollmux_env.cluster.state import State
-from rollmux_env.scheduler.nodes import NodePool
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.nodes import POOLS
-from runtime.execution.profiles import versions
-from runtime.execution.run_log import RunLog
-from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import RunState
-from runtime.journal.facts import Fact, Failed, Relaunched, Restarted, Restored
+from runtime.journal.facts import Fact, Failed, Restarted, Restored
 from runtime.journal.record import RunRecord, cold_starts_of
-from runtime.journal.replay import assigned_nodes, restore
-from runtime.journal.write import JOURNAL, read_facts, record_of, state_of
+from runtime.journal.replay import restore
 from runtime.owners.http.resuming import is_in_use
-
-
-def recall(plan: RunPlan) -> tuple[RunRecord, State, NodePool]:
-    """What the journal knows."""
-    record = record_of(read_facts(Path(plan.folder) / JOURNAL))
-    return record, state_of(record), assigned_nodes(record, plan.nodes)
-
-
-def relaunch(plan: RunPlan, log: RunLog, record: RunRecord) -> None:
-    """The clock goes on from the last time that the journal knows."""
-    log.zero_s = monotonic() - record.last_s
-    log.write(Relaunched(record.last_s, time(), plan.nodes, versions()))
 
 
 def go_on(run: RunState, lifecycle: JobLifecycle, record: RunRecord) -> None:
