@@ -18,11 +18,10 @@ from runtime.execution.messages import End, Nodes, Order, Report
 from runtime.execution.profiles import Measured
 from runtime.jobs.shapes import nodes_in
 from runtime.jobs.spec import JobSpec
-from runtime.journal.facts import PhaseSlice, Span
+from runtime.journal.facts import PhaseMeasures, PhaseSlice, Span
 from runtime.machine import Node, Pool
 from runtime.residency.choice import Waits
 
-_OF_REPORT = ("run_s", "done_s", "load_s", "offload_s", "cold", "stages", "host_gb", "device_gb", "stays", "core_wait_s")
 PROFILE = -1  # in place of an iteration's number
 
 
@@ -424,7 +423,9 @@ class JobHandle:
             permit_s=report.begun_s - hold.start_s,
             switched=hold.switched,
             ok=ok,
-            **{name: getattr(report, name) for name in _OF_REPORT},
+            run_s=report.run_s,
+            done_s=report.done_s,
+            **{name: getattr(report, name) for name in PhaseMeasures.__dataclass_fields__},
             spans=spans if report.phase == "rollout" else (),
             extra=extra,
         )
