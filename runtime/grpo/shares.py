@@ -89,8 +89,6 @@ class Prompts:
         return fitting
 
 
-
-
 def rounds_of(spec: JobSpec) -> Rounds:
     """The rounds of a job; without tail batching they wait for everything."""
     eta = spec.rollout.eta if spec.rollout.policy == "tail-batching" else 1.0

@@ -32,9 +32,8 @@ from runtime.journal.write import JOURNAL, read_facts, record_of, state_of
 from runtime.output import LOGS, trim
 from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.leases import Leases, problem_of_names
-from runtime.owners.http.ledger import Ledger
+from runtime.owners.http.ledger import Ledger, continue_leases, is_in_use, recall_leases
 from runtime.owners.http.processes import AttachedProcesses, CommandProcesses
-from runtime.owners.http.resuming import continue_leases, is_in_use, recall_leases
 from runtime.owners.ray.calls import JobCalls
 
 _TRIMS_S = 0.5  # between looks at what jobs print
