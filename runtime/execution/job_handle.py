@@ -147,6 +147,20 @@ class ProfilePass:
     asks: bool = False
     longest_s: dict[str, float] = field(default_factory=dict)
 
+    def begin(self, passes: int) -> asyncio.Future[None]:
+        """It is to make so many passes; returns what waits until they are over."""
+        self.over, self.passes = asyncio.get_running_loop().create_future(), passes
+        return self.over
+
+    def end(self) -> None:
+        """Nobody is to wait for it any more."""
+        if self.over is not None and not self.over.done():
+            self.over.set_result(None)
+
+    def took(self, phase: str, seconds: float) -> None:
+        """A phase of one whose first iterations are measured has taken so long."""
+        self.longest_s[phase] = max(self.longest_s.get(phase, 0.0), seconds)
+
 
 @dataclass
 class Saved:
@@ -379,11 +393,6 @@ class JobHandle:
         for waits in (*self.permits.waits.values(), self.actors.order):
             if waits is not None and not waits.done():
                 waits.set_exception(error)
-
-    def end_profile(self) -> None:
-        """Nobody is to wait for its profile any more."""
-        if self.profile.over is not None and not self.profile.over.done():
-            self.profile.over.set_result(None)
 
     def pool_of(self, phase: HoldName) -> Pool:
         """Whose nodes a phase holds: a co-located job's rollouts hold training nodes, and a sync counts as a training."""

@@ -155,7 +155,7 @@ class JobLifecycle:
         handle.gone = True
         self._run.tell(facts.Halted(handle.id), notes=notes)
         handle.stand()
-        handle.end_profile()
+        handle.profile.end()
 
     async def fail(self, handle: JobHandle, end: End, again: bool) -> None:
         """A job has failed, or has lost a process or hangs.
@@ -244,7 +244,7 @@ class JobLifecycle:
             self._begin_anew(handle, resume, slices)
         else:
             self._give_up(handle, slices)
-        handle.end_profile()
+        handle.profile.end()
         self.check_over()
 
     def interrupted_slices(self, handle: JobHandle) -> tuple[Fact, ...]:

@@ -105,7 +105,7 @@ class Profiling:
             if handle.spec.profile is None:
                 self._state(handle, {})
             return
-        key = keys[handle.id] = profiles.profile_key(handle.spec, self._node_types())
+        key = keys[handle.id] = profiles.profile_key(handle.spec, _node_types(self._run))
         profile = profiles.load_profile(key) if self._run.plan.cached else None
         if profile is not None:
             self._learn(handle, profile, True)
@@ -148,7 +148,7 @@ class Profiling:
             rollout=parts["rollout"], training=parts["training"], sync_s=without_nodes_s, movable=handle.profile.movable
         )
         self._learn(handle, profile, False)
-        profiles.note_loaded(profiles.engine_key(handle.spec, self._node_types()))
+        profiles.note_loaded(profiles.engine_key(handle.spec, _node_types(self._run)))
         if handle.profile.without_core:
             return
         with contextlib.suppress(InputError, OSError):  # a cache that cannot be written
@@ -163,7 +163,8 @@ class Profiling:
     async def _profile(self, handles: Sequence[JobHandle], keys: dict[str, str]) -> None:
         """Let jobs run a worst-case iteration each, and some more where bounds are asked for."""
         self._batch = [*handles]
-        self._begin(handles, 1)
+        for handle in handles:
+            handle.profile.begin(1)
         on_cores = any(not node.gpus for node in self._run.plan.nodes)
         for together in [[handle] for handle in handles] if on_cores else [[*handles]]:
             await self._profile_at_once([handle for handle in together if self._is_unknown(handle)], keys)
@@ -180,20 +181,14 @@ class Profiling:
         if not passes:
             return
         await self._run.written()
-        self._run.tell(facts.Unprofiled({handle.id: self._needs(handle) for handle in passes}))
+        self._run.tell(facts.Unprofiled({handle.id: _needs(self._run, handle) for handle in passes}))
         await asyncio.wait(passes.values())
         for handle in passes:
             if not handle.gone and handle.profile.measurements.keys() == {"rollout", "training"}:
                 self._run.attempt(handle, "profile", self._learn_measured, handle, keys[handle.id])
 
     def _look_for_caches(self, handle: JobHandle) -> None:
-        handle.profile.loads_first = not profiles.has_loaded(profiles.engine_key(handle.spec, self._node_types()))
-
-    @staticmethod
-    def _begin(handles: Sequence[JobHandle], passes: int) -> None:
-        """Jobs are to do so many passes."""
-        for handle in handles:
-            handle.profile.over, handle.profile.passes = asyncio.get_running_loop().create_future(), passes
+        handle.profile.loads_first = not profiles.has_loaded(profiles.engine_key(handle.spec, _node_types(self._run)))
 
     def _tell_bounds(self) -> None:
         """Write down what the probe has found."""
@@ -202,10 +197,6 @@ class Profiling:
         log.write(*bounds)
         for bound in bounds:
             log.say(f"{bound.phases[0]} beside {bound.phases[1]}: {bound.gain:.2f} times as fast as one after the other")
-
-    def _needs(self, handle: JobHandle) -> dict[Pool, int]:
-        """Nodes that a job asks for."""
-        return nodes_asked(handle.spec, self._run.plan.cluster.sides)
 
     def add_measurement(self, handle: JobHandle, report: Report) -> None:
         """A phase of a pass is over."""
@@ -247,15 +238,10 @@ class Profiling:
                 run.refuse(handle, problem)
                 return
             handle.profile.asks = True
-            run.tell(facts.Unprofiled({handle.id: self._needs(handle)}))
+            run.tell(facts.Unprofiled({handle.id: _needs(self._run, handle)}))
         if handle.place.parks:
             handle.place.parks = False
             self._lifecycle.enlist(handle)
-
-    def timed(self, handle: JobHandle, phase: str, seconds: float) -> None:
-        """A phase of an attached job has taken so long."""
-        if handle.is_guest:
-            handle.profile.longest_s[phase] = max(handle.profile.longest_s.get(phase, 0.0), seconds)
 
     def iterated(self, handle: JobHandle) -> bool:
         """An attached job has done an iteration as a guest: it stays one, or is known and arrives. Whether it has another place."""
@@ -287,11 +273,10 @@ class Profiling:
             profile.passes = max(1, profile.passes)
             self._run.order(handle)
             return False
-        over, more = profile.over, self._next_round()
+        profile.end()
+        more = self._next_round()
         handle.stand()
         self._run.tell(facts.Profiled(handle.id), *more)
-        if over is not None and not over.done():
-            over.set_result(None)
         return self._is_crowded
 
     def _repeats(self, handle: JobHandle) -> bool:
@@ -309,7 +294,7 @@ class Profiling:
         cold_s = self._run.cold_starts.observed(part, handle.spec)
         if cold_s is not None:
             with contextlib.suppress(InputError, OSError):  # files of the job's that are gone, a cache that cannot be written
-                key = profiles.profile_key(handle.spec, self._node_types())
+                key = profiles.profile_key(handle.spec, _node_types(self._run))
                 profile = profiles.load_profile(key)
                 if profile is not None and part.phase in profile.provisional:
                     profiles.save_profile(key, profile.with_cold_start(part.phase, cold_s))
@@ -330,11 +315,19 @@ class Profiling:
             return []
         self._batch = self._probe_jobs = profiled[:2]
         self._probe.mode = self._rounds.pop(0)
-        self._begin(self._probe_jobs, _PASSES[self._probe.mode])
-        return [facts.Unprofiled({one.id: self._needs(one) for one in self._probe_jobs}, self._probe)]
+        for one in self._probe_jobs:
+            one.profile.begin(_PASSES[self._probe.mode])
+        return [facts.Unprofiled({one.id: _needs(self._run, one) for one in self._probe_jobs}, self._probe)]
 
-    def _node_types(self) -> list[Node]:
-        return [next(node for node in self._run.plan.nodes if node.pool == pool) for pool in self._run.plan.cluster.sides]
+
+def _node_types(run: RunState) -> list[Node]:
+    """One node of each pool."""
+    return [next(node for node in run.plan.nodes if node.pool == pool) for pool in run.plan.cluster.sides]
+
+
+def _needs(run: RunState, handle: JobHandle) -> dict[Pool, int]:
+    """Nodes that a job asks for."""
+    return nodes_asked(handle.spec, run.plan.cluster.sides)
 
 
 class OverlapProbe:
@@ -432,10 +425,10 @@ class SoloIterations:
                 continue
             await run.written()
             run.log.say(f"{handle.id}: {SOLO} iterations alone, on the nodes that it had")
-            handle.profile.passes, handle.profile.over = SOLO, asyncio.get_running_loop().create_future()
-            needs = nodes_asked(handle.spec, run.plan.cluster.sides)
+            over = handle.profile.begin(SOLO)
+            needs = _needs(run, handle)
             run.tell(facts.Unprofiled({handle.id: needs}, None, self._nodes(handle, needs)))
-            await handle.profile.over
+            await over
         for handle in self._measured:
             if handle.lives and not run.stopping:
                 handle.gone = True
@@ -462,4 +455,4 @@ class SoloIterations:
         else:
             handle.stand()
             run.tell(facts.Profiled(handle.id))
-            handle.end_profile()
+            handle.profile.end()

@@ -325,7 +325,7 @@ class RunState:
             for handle in self.handles.values():
                 handle.refuse(Stopped("stops with the run"))
                 if handle.actors.controller is None:
-                    handle.end_profile()
+                    handle.profile.end()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something meanwhile; where it fails, the run does."""

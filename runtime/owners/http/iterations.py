@@ -58,8 +58,8 @@ class Iterations:
         """A phase is over, and its nodes are free."""
         handle, turn, now_s = lease.handle, lease.turns.open[phase], self._run.log.now()
         start_s, cold = handle.permits.holds[phase].start_s, phase not in lease.warm
-        if not turn.extra:
-            self.profiling.timed(handle, phase, now_s - start_s)
+        if handle.is_guest and not turn.extra:
+            handle.profile.took(phase, now_s - start_s)
         lease.turns.release(phase)
         lease.warm.add(phase)
         handle.permits.waits.pop(phase, None)
@@ -83,7 +83,8 @@ class Iterations:
             self.finish(lease, "sync")
         if turns.synced(number):
             now_s = run.log.now()
-            self.profiling.timed(handle, "sync", seconds)
+            if handle.is_guest:
+                handle.profile.took("sync", seconds)
             run.follow(synced(handle, number, max(0.0, now_s - seconds), now_s, run.beside(handle)))
         if turns.trainings > handle.iteration:
             self.iterated(lease)
