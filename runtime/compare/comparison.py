@@ -8,6 +8,7 @@ fifth to the last job's end (the makespan), and the parts of an iteration. How l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from statistics import fmean
 from typing import Any
 
@@ -19,7 +20,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.report.job_shapes import shape_in_use
 from rollmux_env.report.tables import heading, make_table
-from runtime.compare.foretell import Foretold, foretell, seen_iterations, until_interrupted
+from runtime.compare.foretell import SHARE, Foretold, foretell, until_interrupted
 from runtime.compare.parts import (
     Parts,
     ends_of,
@@ -60,7 +61,7 @@ def compare(record: RunRecord) -> dict[str, Any]:
     for job_id, iterations in done.items():
         if len(iterations) < 2:
             raise InputError(f"compare: job {job_id} has done {len(iterations)} iterations; two or more are needed of each")
-    prefix = {job_id: seen_iterations(len(iterations)) for job_id, iterations in done.items()}
+    prefix = {job_id: ceil(SHARE * len(iterations)) for job_id, iterations in done.items()}
     predicted, predicted_s = _predict(record, places, prefix, foretell(record, places, stays, prefix))
     measured = {job_id: measured_parts(record, job_id) for job_id in done}
     ends_s = {job_id: [one.end_s for one in iterations] for job_id, iterations in done.items()}

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from math import ceil
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
@@ -148,11 +147,6 @@ class SeenTails(TailModel):
     def draw(self, generator: np.random.Generator, migration: Migration, count: int) -> tuple[Floats, Floats]:
         """See `TailModel.draw`."""
         return np.full(count, self.threshold), np.ones(count)
-
-
-def seen_iterations(count: int) -> int:
-    """How many of a job's iterations the prediction sees."""
-    return ceil(SHARE * count)
 
 
 def foretell(record: RunRecord, places: Places, stays: Mapping[str, Sequence[Stay]], prefix: Mapping[str, int]) -> Foretold:

@@ -326,11 +326,6 @@ class JobHandle:
         return next(reversed(self.permits.holds), None)
 
     @property
-    def waits_for_permit(self) -> bool:
-        """Whether it has asked for one in vain so far."""
-        return any(not waits.done() for waits in self.permits.waits.values())
-
-    @property
     def id(self) -> str:
         """The job's."""
         return self.spec.id

@@ -433,7 +433,7 @@ def _busy_since(handle: JobHandle) -> list[tuple[float, HoldName | None]]:
     """Since when a job has had no need to wait, and for which phase; of an asynchronous job on either side."""
     if handle.spec.is_asynchronous and handle.iteration != PROFILE and handle.actors.has_come:
         running = [(hold.since_s, phase) for phase, hold in handle.permits.holds.items() if hold.since_s]
-        if running or handle.waits_for_permit:
+        if running or any(not waits.done() for waits in handle.permits.waits.values()):
             return [*running]
     return [] if handle.permits.since_s is None else [(handle.permits.since_s, handle.phase)]
 

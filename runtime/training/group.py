@@ -100,11 +100,6 @@ def shard_of(full: Tensor, like: Tensor, mesh: DeviceMesh) -> Tensor:
     return shards[place] if place < len(shards) else full[:0]
 
 
-def first_device() -> torch.device:
-    """The GPU that this process sees first, or the CPU."""
-    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-
-
 def load_sharded(directory: Path, mesh: DeviceMesh, cpu_offload: bool = False) -> nn.Module:
     """A causal language model in float32, each rank with its shard of every parameter. Every rank calls it.
 

@@ -60,7 +60,7 @@ class Trainer:
         self.updates = 0
         """Updates that are in the weights, since the job began."""
         self._rank, self._world = rank, world
-        self._device = group.first_device()
+        self._device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
         self._mesh = group.join_group(rank, world, rendezvous, self._device, cpu_offload)
         self._closed = False
         try:
