@@ -135,9 +135,8 @@ def _outcomes(record: RunRecord) -> tuple[dict[str, Outcome], list[str]]:
     return jobs, problems
 
 
-def _iterations(facts: Sequence[Fact], record: RunRecord) -> list[str]:
+def _iterations(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
     """A2: every iteration once and in order."""
-    problems = []
     most = {fact.spec.id: fact.spec.iterations for fact in record.submitted}
     due: Counter[str] = Counter()  # the iteration that is next, by job
     checkpoints: set[tuple[str, int]] = set()  # checkpoints: a job, and how many iterations it had done
@@ -147,28 +146,24 @@ def _iterations(facts: Sequence[Fact], record: RunRecord) -> list[str]:
             over.add(fact.job_id)
         elif isinstance(fact, kinds.Iteration):
             if fact.number != due[fact.job_id] or fact.number >= most.get(fact.job_id, fact.number + 1):
-                problems.append(f"A2: job {fact.job_id} did iteration {fact.number} when {due[fact.job_id]} was due")
+                yield f"A2: job {fact.job_id} did iteration {fact.number} when {due[fact.job_id]} was due"
             if fact.job_id in over:
-                problems.append(f"A2: job {fact.job_id} did iteration {fact.number} after its end")
+                yield f"A2: job {fact.job_id} did iteration {fact.number} after its end"
             due[fact.job_id] = fact.number + 1
         elif isinstance(fact, kinds.Checkpointed):
             if fact.iterations > due[fact.job_id]:
-                problems.append(
-                    f"A2: job {fact.job_id} has a checkpoint of {fact.iterations} iterations and did {due[fact.job_id]}"
-                )
+                yield f"A2: job {fact.job_id} has a checkpoint of {fact.iterations} iterations and did {due[fact.job_id]}"
             checkpoints.add((fact.job_id, fact.iterations))
         elif isinstance(fact, kinds.Restarted):
             if fact.iteration > due[fact.job_id]:
-                problems.append(f"A2: job {fact.job_id} goes on at iteration {fact.iteration} when {due[fact.job_id]} was due")
+                yield f"A2: job {fact.job_id} goes on at iteration {fact.iteration} when {due[fact.job_id]} was due"
             elif fact.iteration and (fact.job_id, fact.iteration) not in checkpoints:
-                problems.append(f"A2: job {fact.job_id} goes on at iteration {fact.iteration}, of which there is no checkpoint")
+                yield f"A2: job {fact.job_id} goes on at iteration {fact.iteration}, of which there is no checkpoint"
             due[fact.job_id] = fact.iteration
-    return problems
 
 
-def _nodes(facts: Sequence[Fact], record: RunRecord) -> list[str]:
+def _nodes(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
     """A3: who has which node."""
-    problems: list[str] = []
     places: dict[str, _Place] = {}
     drained: frozenset[str] = frozenset()
     for fact in facts:
@@ -176,20 +171,19 @@ def _nodes(facts: Sequence[Fact], record: RunRecord) -> list[str]:
             case kinds.Told():
                 drained = _drained(fact, drained)
             case kinds.Assigned():
-                problems += _assign(fact, places, drained)
+                yield from _assign(fact, places, drained)
             case kinds.Returned(at_s=at_s, node=node):
                 if places.pop(node, None) is None:
-                    problems.append(f"A3: at {at_s:.3f} s {node} is given back, which nobody had")
+                    yield f"A3: at {at_s:.3f} s {node} is given back, which nobody had"
             case kinds.Relaunched(nodes=nodes):
                 there = {node.name for node in nodes}
                 places = {node: place for node, place in places.items() if node in there}
             case kinds.PhaseSlice(job_id=job_id, group=group, end_s=end_s):
                 foreign = [node for node in fact.nodes if node not in places or places[node][0] != group]
                 if foreign:
-                    problems.append(f"A3: job {job_id} ran on {foreign[0]}, which was not of group {group}, until {end_s:.3f} s")
+                    yield f"A3: job {job_id} ran on {foreign[0]}, which was not of group {group}, until {end_s:.3f} s"
     if _done(record):
-        problems += [f"A3: {node} is {_named(place)} when the run has ended" for node, place in places.items()]
-    return problems
+        yield from (f"A3: {node} is {_named(place)} when the run has ended" for node, place in places.items())
 
 
 def _drained(fact: kinds.Told, before: frozenset[str]) -> frozenset[str]:
@@ -216,7 +210,7 @@ def _named(place: _Place) -> str:
     return f"{pool} node {number} of {'those lent' if group == LEASE else f'group {group}'}"
 
 
-def _states(record: RunRecord) -> list[str]:
+def _states(record: RunRecord) -> Iterator[str]:
     """A4: the state after each event."""
     state = observed_state(record.started.policy, record.started.cluster)
     arrived = 0
@@ -226,22 +220,22 @@ def _states(record: RunRecord) -> list[str]:
             apply_recorded(state, event)
             check_state(state, arrived, keeps_slo=False)
         except IMPOSSIBLE as error:
-            return [f"A4: {type(event).__name__} at {event.at_s:.3f} s: {error}"]
+            yield f"A4: {type(event).__name__} at {event.at_s:.3f} s: {error}"
+            return
     left = [job_id for group in state.group_list() for job_id in group.jobs] + state.waiting
-    return [f"A4: the run has ended, and {left[0]} is still there"] if left and _done(record) else []
+    if left and _done(record):
+        yield f"A4: the run has ended, and {left[0]} is still there"
 
 
-def _clock(facts: Sequence[Fact]) -> list[str]:
+def _clock(facts: Sequence[Fact]) -> Iterator[str]:
     """A5: when facts were written down."""
-    problems = []
     last_s = 0.0
     for fact in facts:
         if isinstance(fact, kinds.Bound | kinds.SyncSlice):  # a sync's times are by the job's own clock
             continue
         if fact.at_s < last_s:
-            problems.append(f"A5: {type(fact).__name__} at {fact.at_s:.6f} s comes after {last_s:.6f} s")
+            yield f"A5: {type(fact).__name__} at {fact.at_s:.6f} s comes after {last_s:.6f} s"
         last_s = fact.at_s
-    return problems
 
 
 def check_run(record: RunRecord) -> None:
