@@ -12,20 +12,18 @@ import socket
 import struct
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from runtime.training.loss import prepare_scoring
 from runtime.training.memory import LARGE
-
-if TYPE_CHECKING:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 _LOOPBACK = "127.0.0.1"
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
@@ -173,8 +171,6 @@ def open_store(host: str) -> TCPStore:
 
     It asks nobody who he is. The port is taken from now on, and the process group that this process joins shares the store.
     """
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
     server = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024)
     port = server.getsockname()[1]
     return TCPStore(host, port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=server.detach())
