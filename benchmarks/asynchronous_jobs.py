@@ -30,7 +30,7 @@ from runtime.compare import compare
 from runtime.execution.pools import cluster_of
 from runtime.execution.run_plan import RunPlan
 from runtime.jobs.spec import Jobs, parse_jobs
-from runtime.journal.invariants import check_run
+from runtime.journal.audit import check_run
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run
 from runtime.machine import Node

@@ -39,7 +39,7 @@ from rich.table import Table
 MOST_GB, MOST_CPU_S, MOST_WALL_S = 4.0, 30, 300  # waits are counted too, on a machine that may be busy
 EXECUTED = 0.04  # of the cases that start nothing
 WARM = ("rollmux_env.bench.harness", "rollmux_env.report.pictures", "rollmux_env.report.plots", "policies.registry", "highspy")
-WARM += ("runtime.commands.running", "runtime.service.head", "runtime.journal.check", "runtime.compare", "runtime.profile")
+WARM += ("runtime.commands.running", "runtime.service.head", "runtime.journal.audit", "runtime.compare", "runtime.profile")
 WARM += ("trainers.runs", "trainers.config", "transformers", "runtime.engines.model_files")
 STARTS = ("runtime.commands.running.ray_session", "runtime.service.head.head", "runtime.engines.make_engine")
 STARTS += ("trainers.train.TensorBoard", "trainers.runs.find_references")

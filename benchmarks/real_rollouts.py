@@ -31,7 +31,7 @@ from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.shares import Share
 from runtime.grpo.training_worker import TrainingWorker
 from runtime.jobs.spec import Jobs, JobSpec, load_jobs
-from runtime.journal.invariants import check_run
+from runtime.journal.audit import check_run
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run
 from runtime.machine import Node

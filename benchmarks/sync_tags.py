@@ -22,7 +22,7 @@ import torch
 
 from runtime.residency.layout import Layout
 from runtime.residency.staging import WeightStage
-from runtime.sync import shared, wire
+from runtime.sync import wire
 from runtime.sync.plan import make_plan
 from runtime.sync.streams import Inbox, send_streams
 
@@ -61,7 +61,7 @@ def sync(data: torch.Tensor) -> float:
     inboxes, stages = [Inbox(_HERE) for _ in _WORKERS], [WeightStage() for _ in _WORKERS]
     plan = make_plan([((0, layout.nbytes),)], _WORKERS, "aware")
     transfer = wire.Transfer(1, layout, plan, tuple(inbox.address for inbox in inboxes), _KEY)
-    with ThreadPoolExecutor(3) as threads, patch.object(shared, "open_offer", lambda _: None):  # all over TCP
+    with ThreadPoolExecutor(3) as threads, patch.object(wire, "open_offer", lambda _: None):  # all over TCP
         began_s = monotonic()
         waits = [threads.submit(inbox.receive, k, transfer, stages[k]) for k, inbox in enumerate(inboxes)]
         waits.append(threads.submit(send_streams, 0, transfer, 1, data))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.fields import Checked, Count
@@ -100,8 +101,18 @@ def read_shape(path: Path) -> ModelShape:
     Raises:
         InputError: it cannot be read, a size is missing or no count, or it has experts; one line.
     """
-    name = one_line(str(path), 4096)
-    config = read_json(path)
+    return shape_of(read_json(path), one_line(str(path), 4096))
+
+
+def shape_of(config: Any, name: str) -> ModelShape:
+    """The sizes that a Hugging Face configuration tells.
+
+    Args:
+        config: as JSON has it. name: of where it is from, for messages.
+
+    Raises:
+        InputError: a size is missing or no count, or it has experts; one line.
+    """
     if not isinstance(config, dict):
         raise InputError(f"{name}: is not a JSON object")
     if any("expert" in key for key in config):

@@ -110,7 +110,7 @@ def check(folder: Folder) -> None:
 
     Example: `rollmux journal check run`
     """
-    from runtime.journal.check import check_journal
+    from runtime.journal.audit import check_journal
 
     outcome = check_journal(folder)
     typer.echo(f"{len(outcome.facts)} facts are whole; the last is {outcome.last}")

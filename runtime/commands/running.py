@@ -16,9 +16,9 @@ from rollmux_env.report.tables import plan_tables, show
 from rollmux_env.scenario import Scenario
 from runtime.commands.memory import foresee
 from runtime.commands.options import RunOptions
+from runtime.execution.forecast import check_space
 from runtime.execution.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
 from runtime.execution.run_plan import RunPlan
-from runtime.execution.space import check_space
 from runtime.jobs.spec import Jobs
 from runtime.journal.write import DRIVER_LOCK, read_run, take_lock
 from runtime.report.folder import write_report

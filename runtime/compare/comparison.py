@@ -8,14 +8,19 @@ fifth to the last job's end (the makespan), and the parts of an iteration. How l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from policies.dispatch import make_dispatch
 from rollmux_env.errors import InputError
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.report.job_shapes import shape_in_use
-from runtime.compare.foretell import Foretold, foretell, seen_iterations, until_interrupted
+from rollmux_env.report.tables import heading, make_table
+from runtime.compare.foretell import SHARE, Foretold, foretell, until_interrupted
 from runtime.compare.parts import (
     Parts,
     ends_of,
@@ -31,13 +36,6 @@ from runtime.stays import Stay, stay_at, stays_of
 
 _SEEDS = 32
 _WORTH = 0.01  # of an iteration, from which on a difference is told in words
-
-
-class Prediction(NamedTuple):
-    """What a replay says: the parts of each job's iterations in the mean over the seeds, and seconds of the makespan."""
-
-    parts: dict[str, list[Parts]]
-    makespan_s: float
 
 
 def compare(record: RunRecord) -> dict[str, Any]:
@@ -63,23 +61,23 @@ def compare(record: RunRecord) -> dict[str, Any]:
     for job_id, iterations in done.items():
         if len(iterations) < 2:
             raise InputError(f"compare: job {job_id} has done {len(iterations)} iterations; two or more are needed of each")
-    prefix = {job_id: seen_iterations(len(iterations)) for job_id, iterations in done.items()}
-    predicted = _predict(record, places, prefix, foretell(record, places, stays, prefix))
+    prefix = {job_id: ceil(SHARE * len(iterations)) for job_id, iterations in done.items()}
+    predicted, predicted_s = _predict(record, places, prefix, foretell(record, places, stays, prefix))
     measured = {job_id: measured_parts(record, job_id) for job_id in done}
     ends_s = {job_id: [one.end_s for one in iterations] for job_id, iterations in done.items()}
     jobs: dict[str, dict[str, Any]] = {}
     for job_id, parts in measured.items():
         rest = slice(prefix[job_id], None)
-        jobs[job_id] = _error(_mean_s(predicted.parts[job_id][rest]), _mean_s(parts[rest]))
+        jobs[job_id] = _error(_mean_s(predicted[job_id][rest]), _mean_s(parts[rest]))
         if record.jobs[job_id].shapes:
-            jobs[job_id]["shapes"] = _shapes(record, job_id, stays[job_id], predicted.parts[job_id], parts, prefix[job_id])
+            jobs[job_id]["shapes"] = _shapes(record, job_id, stays[job_id], predicted[job_id], parts, prefix[job_id])
     return {
         "jobs": jobs,
-        "makespan": _error(predicted.makespan_s, makespan_s(ends_s, prefix)),
+        "makespan": _error(predicted_s, makespan_s(ends_s, prefix)),
         "period_error": fmean(abs(job["error"]) for job in jobs.values()),
         "iterations_seen": prefix,
         "cores": _without_core(record, prefix),
-        "groups": _groups(record, prefix, predicted.parts, measured),
+        "groups": _groups(record, prefix, predicted, measured),
     }
 
 
@@ -104,8 +102,10 @@ def makespan_s(ends_s: Mapping[str, Sequence[float]], prefix: Mapping[str, int])
     return max(ends[-1] for ends in ends_s.values()) - min(ends[prefix[job_id] - 1] for job_id, ends in ends_s.items())
 
 
-def _predict(record: RunRecord, places: Places, prefix: Mapping[str, int], foretold: Foretold) -> Prediction:
-    """Replay what is foretold, with many seeds."""
+def _predict(
+    record: RunRecord, places: Places, prefix: Mapping[str, int], foretold: Foretold
+) -> tuple[dict[str, list[Parts]], float]:
+    """Replay what is foretold, with many seeds: the parts of each job's iterations, and seconds of the makespan, in the mean."""
     dispatch = make_dispatch(record.started.dispatch)
     begin_s = {job_id: stay.from_s for job_id, stay in places.first.items()}
     whole_s = {job_id: [one.end_s - one.start_s for one in record.iterations_of(job_id)] for job_id in places.moves}
@@ -118,7 +118,7 @@ def _predict(record: RunRecord, places: Places, prefix: Mapping[str, int], foret
         replayed.append(replayed_parts(run, foretold.fixed, begin_s))
         makespans_s.append(makespan_s(ends_of(run), prefix))
     parts = {job_id: [mean_parts(own) for own in zip(*(one[job_id] for one in replayed), strict=True)] for job_id in foretold.fixed}
-    return Prediction(parts, fmean(makespans_s))
+    return parts, fmean(makespans_s)
 
 
 def _shapes(
@@ -177,3 +177,61 @@ def _mean_s(parts: Sequence[Parts]) -> float:
 
 def _error(predicted_s: float, measured_s: float) -> dict[str, Any]:
     return {"predicted_s": predicted_s, "measured_s": measured_s, "error": predicted_s / measured_s - 1}
+
+
+_WORDS = {
+    "rollout": "the rollouts of {job} take {by} {more} than predicted",
+    "training": "the trainings of {job} take {by} {more} than predicted",
+    "sync": "the syncs of {job} take {by} {more} than predicted",
+    "switch": "the switches of {job} take {by} {more} than predicted",
+    "waiting": "{job} waits {by} {more} for nodes than predicted",
+    "other": "what {job} does between its phases takes {by} {more} than predicted",
+}
+
+
+def comparison_table(comparison: Mapping[str, Any]) -> RenderableType:
+    """The whole, then each group's iterations by their parts, and a line that says in which part prediction and run differ most."""
+    rows: dict[str, Mapping[str, Any]] = {}
+    for job_id, job in comparison["jobs"].items():
+        rows[f"iteration of {job_id}"] = job
+        for one in job.get("shapes", ()):
+            nodes = " + ".join(str(count) for count in one["nodes"].values())
+            rows[f"iteration of {job_id}, shape {one['shape']} ({nodes} nodes)"] = one
+    rows["makespan"] = comparison["makespan"]
+    table = make_table("", "predicted", "measured", "error")
+    for name, row in rows.items():
+        table.add_row(name, f"{row['predicted_s']:.2f} s", f"{row['measured_s']:.2f} s", f"{100 * row['error']:+.1f}%")
+    prefix = ", ".join(f"{number} of {job_id}" for job_id, number in comparison["iterations_seen"].items())
+    note = (
+        f"predicted by the event replay from the profiles and the first iterations ({prefix}); measured: the iterations after them"
+    )
+    parts: list[RenderableType] = [heading("Prediction against the run"), table, Text(note, style="dim")]
+    if cores := comparison["cores"]:
+        shares = f"{100 * cores['before']:.1f}% of their seconds in the first iterations and {100 * cores['after']:.1f}% after them"
+        parts.append(Text(f"phases were ready and had no core for {shares}"))
+    for group in comparison["groups"]:
+        parts += [heading(f"Group {group['group']}: seconds of an iteration"), _parts_table(group["jobs"]), Text(in_words(group))]
+    return Group(*parts)
+
+
+def in_words(group: Mapping[str, Any]) -> str:
+    """What tells a group's prediction and its run apart most."""
+    largest = group["largest"]
+    if largest is None:
+        return "no part differs by a hundredth of an iteration"
+    by_s = largest["measured_s"] - largest["predicted_s"]
+    words = _WORDS[largest["part"]].format(job=largest["job"], by=f"{abs(by_s):.3f} s", more="more" if by_s > 0 else "less")
+    return f"the largest difference: {words}, in each of its iterations"
+
+
+def _parts_table(jobs: Mapping[str, Mapping[str, Any]]) -> RenderableType:
+    table = make_table("job", "", *Parts._fields, "iteration", left=2)
+    for position, (job_id, job) in enumerate(jobs.items()):
+        if position:
+            table.add_section()
+        rows = {name: [job[f"{name}_s"][part] for part in Parts._fields] for name in ("predicted", "measured")}
+        apart = [b - a for a, b in zip(rows["predicted"], rows["measured"], strict=True)]
+        for name, values in rows.items():
+            table.add_row(job_id if name == "predicted" else "", name, *(f"{value:.3f}" for value in (*values, sum(values))))
+        table.add_row("", "difference", *(f"{value:+.3f}" for value in (*apart, sum(apart))))
+    return table

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollmux_env.errors import InputError
-
-if TYPE_CHECKING:
-    from runtime.engines.interface import Engine, Kind
+from runtime.engines.interface import Engine, Kind
 
 
 def make_engine(

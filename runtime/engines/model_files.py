@@ -69,23 +69,21 @@ class ModelFiles:
 
     def types(self) -> dict[str, str]:
         """The type of numbers of each weight on disk, as safetensors calls it (`BF16`); no tensor is read."""
-        from safetensors import safe_open
-
-        types: dict[str, str] = {}
-        for path in _weight_files(self.directory):
-            with safe_open(path, framework="pt") as file:
-                types |= {name: file.get_slice(name).get_dtype() for name in file.keys() if name in self.shapes}  # noqa: SIM118
-        return types
+        return {name: file.get_slice(name).get_dtype() for name, file in self._stored()}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Each weight on disk, on the CPU, one at a time."""
+        return ((name, file.get_tensor(name)) for name, file in self._stored())
+
+    def _stored(self) -> Iterator[tuple[str, Any]]:
+        """The name of each weight on disk, and the open file that it is in."""
         from safetensors import safe_open
 
         for path in _weight_files(self.directory):
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118 - it is no mapping
                     if name in self.shapes:
-                        yield name, file.get_tensor(name)
+                        yield name, file
 
 
 def read_model_files(directory: Path) -> ModelFiles:

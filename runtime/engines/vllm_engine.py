@@ -289,11 +289,12 @@ class VllmEngine(Engine):
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        seeds = np.random.SeedSequence((sampling.seed, stream, tokens))  # another one where it goes on behind so many tokens
         return SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             max_tokens=sampling.max_tokens - tokens,
-            seed=request_seed(sampling.seed, stream, tokens),
+            seed=int(seeds.generate_state(1, np.uint64)[0] >> 1),  # of 63 bits
             ignore_eos=sampling.ignore_end,
             stop_token_ids=[] if sampling.ignore_end else list(self._files.end_ids),
             logprobs=0,  # of the sampled token alone
@@ -347,11 +348,6 @@ class _Requests(Batch):
 
     def sampled(self, row: int) -> tuple[Sequence[int], Sequence[float], bool]:
         return self._tokens[row], self._logprobs[row], row in self._finished
-
-
-def request_seed(seed: int, stream: int, tokens: int) -> int:
-    """A seed of 63 bits for a response that goes on behind `tokens` tokens."""
-    return int(np.random.SeedSequence((seed, stream, tokens)).generate_state(1, np.uint64)[0] >> 1)
 
 
 def _environment(threads: int, gpu: bool) -> None:

@@ -1,21 +1,50 @@
-"""Memory that jobs will take on nodes, from sizes alone, and whether it is there."""
+"""Memory that jobs will take on nodes, and the room of their checkpoints on a disk, from sizes alone, and whether it is there.
+
+What a job's file does not say of its shapes is estimated from its profile, until it has been measured.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import ceil
+from pathlib import Path
+from time import monotonic
+from typing import NamedTuple, cast
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_json
+from rollmux_env.keys.cluster import SIDES, Cluster, Side
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Phase
+from rollmux_env.keys.shapes import PhaseShape, Shape, TrainingShape
+from rollmux_env.timing.hardware import hardware
+from rollmux_env.timing.models import ModelShape, model_shape, shape_of
+from rollmux_env.timing.replica import Parallelism
+from rollmux_env.timing.rollouts import Responses
+from rollmux_env.timing.shapes import Nodes, rollout_time, training_time
+from rollmux_env.validation_errors import one_line
+from runtime.checkpoints import CHECKPOINTS
 from runtime.engines.memory import ModelSize, SamplingMemory, sampling_memory
 from runtime.engines.model_files import read_model_files
 from runtime.execution.nodes import POOLS
 from runtime.grpo.seats import parts_of, seats_of
 from runtime.jobs.grpo_spec import TINY
 from runtime.jobs.models import local_directory, tiny_config
+from runtime.jobs.shapes import named, nodes_in
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node, Pool
 from runtime.training.memory import TrainingPeak, size_of, tiny_size, training_peak
+
+_LEAST_S = 1e-6
+
+_BYTES = 12  # a parameter, of weights and Adam's two moments in float32
+_LOOKS_S = 1.0
+_AGAIN_S = 3.0  # between attempts, each of which may fill the disk for a moment
+_LONGEST_S = 60.0  # a quota may have grown, which the file system does not tell
 
 
 class Limits(NamedTuple):
@@ -144,3 +173,166 @@ def _size(spec: JobSpec) -> ModelSize:
         return tiny_size(tiny_config(spec.model))
     folder = local_directory(spec.path(spec.model.name))
     return size_of(read_model_files(folder), read_json(folder / "config.json"))
+
+
+def checkpoint_bytes(spec: JobSpec) -> int:
+    """Bytes of a checkpoint; 0 of a job without any, and of a class, of which nobody knows.
+
+    Raises:
+        InputError: the model is not there; one line.
+    """
+    if spec.task is None or not spec.checkpoint.is_wanted:
+        return 0
+    return _BYTES * _size(spec).parameters
+
+
+def missing_bytes(spec: JobSpec, folder: Path) -> int:
+    """Bytes that a job's checkpoints will yet take in the folder of its run: those that are kept, and one that is being written.
+
+    A model that is not there counts as none: whoever loads it says so.
+    """
+    try:
+        size = checkpoint_bytes(spec)
+    except InputError:
+        return 0
+    return max(0, (spec.checkpoint.keep + 1) * size - (_bytes_below(folder / CHECKPOINTS / spec.id) if size else 0))
+
+
+def _bytes_below(folder: Path) -> int:
+    """Bytes of the files in a folder that its job may be changing."""
+    size = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                size += Path(place, name).lstat().st_size
+    return size
+
+
+def check_space(specs: Iterable[JobSpec], folder: Path, where: str) -> None:
+    """Make sure that there is room for the checkpoints of jobs.
+
+    Args:
+        folder: of their run. where: what error messages begin with.
+
+    Raises:
+        InputError: there is less; one line.
+    """
+    needed = sum(missing_bytes(spec, folder) for spec in specs)
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise InputError(
+            f"{where}: {one_line(str(folder), 4096)} is on a disk with {free / 1e9:.1f} GB free; checkpoints need "
+            f"{needed / 1e9:.1f} GB: those that checkpoint.keep says, and one more"
+        )
+
+
+async def wait_for_room(folder: Path, over: Callable[[], bool]) -> None:
+    """Wait until the file system of a folder has more free bytes than now, or for a minute.
+
+    Args:
+        over: nobody waits any more.
+    """
+    began_s, free = monotonic(), _free(folder)
+    while not over():
+        await asyncio.sleep(_LOOKS_S)
+        passed_s = monotonic() - began_s
+        if passed_s > _LONGEST_S or (passed_s > _AGAIN_S and _free(folder) > free):
+            return
+
+
+def _free(folder: Path) -> int:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return 0
+
+
+def with_shapes(spec: JobSpec, profiled: Job, cluster: Cluster, nodes: Sequence[Node]) -> Job:
+    """A profiled job with its shapes, each with worst cases and memory.
+
+    Seconds are the profile's, times what the timing model (docs/reference/timing.md) says of these numbers of nodes against the
+    job's own. Where it does not know the GPU of a pool, which has to be named in the cluster, or there is none, the work is taken
+    to be divided evenly. Host memory of a training node is the profile's, more or less by what the forecast of memory differs;
+    that of a rollout node, and GPU memory between phases, are the profile's.
+
+    Args:
+        nodes: of the run, of both pools.
+    """
+    forecast = next(iter(forecasts([spec], nodes)), None) if spec.shapes else None
+    shapes = []
+    for number, shape in enumerate(spec.shapes, 1):
+        parts: dict[str, PhaseShape] = {}
+        for side in SIDES:
+            if values := named(shape, side):
+                wanted, own = nodes_in(spec, number)[side], cast("Phase", getattr(profiled, side))
+                if forecast is not None and wanted != own.nodes:
+                    estimate = _Estimate(forecast, cluster, nodes, side)
+                    seconds = max(_LEAST_S, own.worst_case_s * estimate.times(own.nodes, wanted))
+                    host_gb = max(0.0, own.host_memory_gb + estimate.more_gb(own.nodes, wanted))
+                    values = {"worst_case_s": seconds, "host_memory_gb": host_gb} | values
+                parts[side] = (PhaseShape if side == "rollout" else TrainingShape).model_validate(values)
+        shapes.append(Shape.model_validate(parts))
+    return profiled.model_copy(update={"shapes": tuple(shapes)})
+
+
+def shape_lines(former: Job, job: Job) -> Iterator[str]:
+    """What is known anew of a job's shapes, a line for each of them."""
+    for number, pair in enumerate(zip(former.shapes, job.shapes, strict=True), 1):
+        if pair[0] != pair[1]:
+            seconds = [phase.worst_case_s for phase in job.phases(number)]
+            yield f"in shape {number} it is planned with rollout {seconds[0]:.2f} s, training {seconds[1]:.2f} s from now on"
+
+
+class _Estimate:
+    """Of a phase of a job with a task, on other numbers of nodes."""
+
+    def __init__(self, forecast: Forecast, cluster: Cluster, nodes: Sequence[Node], side: Side) -> None:
+        self._forecast, self._spec, self._side = forecast, forecast.spec, side
+        self._pool, self._folder = cluster.pools[side], Path(forecast.spec.folder)
+        self._gpus = len(nodes_of(side, nodes)[0].gpus)
+
+    def times(self, own: int, wanted: int) -> float:
+        """How many times as long the phase takes on `wanted` nodes as on `own`."""
+        try:
+            return self._seconds(wanted) / self._seconds(own)
+        except InputError:  # a GPU that nobody has measured, none at all, or a model that it is too small for
+            return self._share(wanted) / self._share(own)
+
+    def more_gb(self, own: int, wanted: int) -> float:
+        """Host memory on a node beside what it takes on `own` nodes, GB."""
+        if self._side == "rollout":
+            return 0.0
+        return (self._waiting(wanted) - self._waiting(own)) / 1e9
+
+    def _waiting(self, number: int) -> int:
+        workers, on_gpu = self._forecast.on_node["training"], self._forecast.on_gpu["training"]
+        offloads = self._spec.training.cpu_offload
+        return workers * training_peak(self._forecast.size, self._spec.algorithm, number * workers, on_gpu, offloads).waiting
+
+    def _share(self, number: int) -> int:
+        """Responses of the worker that has most of them."""
+        return ceil(self._batch / (number * self._forecast.on_node[self._side]))
+
+    def _seconds(self, number: int) -> float:
+        """As the timing model has it.
+
+        Raises:
+            InputError: it does not know the GPU, or how fast that trains.
+        """
+        if not self._gpus:
+            raise InputError("a CPU is not in the catalogue")
+        gpus = Nodes(self._side, hardware(self._pool.gpu, self._folder), number, self._gpus)
+        tensor = self._spec.rollout.tensor_parallel if self._side == "rollout" else 1
+        parallelism = Parallelism(tensor, 1, max(1, gpus.devices // tensor))
+        settings = self._spec.algorithm
+        responses = Responses(self._batch, settings.max_prompt_tokens)
+        time_of = rollout_time if self._side == "rollout" else training_time
+        return time_of(self._model(), gpus, parallelism, responses, settings.max_tokens).worst_case_s
+
+    @property
+    def _batch(self) -> int:
+        return self._spec.algorithm.prompts_per_iteration * self._spec.algorithm.group_size
+
+    def _model(self) -> ModelShape:
+        model = self._spec.model
+        return shape_of(tiny_config(model), TINY) if model.name == TINY else model_shape(str(self._spec.path(model.name)))

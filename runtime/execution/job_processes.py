@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 _MARK = "ROLLMUX_LOGS"  # in the environment: the folder of the job's logs, with a slash at its end
+_STARTED = 19  # place of the time of start in /proc/PID/stat, behind the name
 _LOOKS = 4  # in a row that find nobody: a process that has just been forked has the environment of its parent until it begins
 _MOST_S = 60.0  # then a process is in nobody's reach
 _GRACE_S = 2.0  # for those that end by themselves
@@ -53,7 +54,7 @@ def marked_processes(mark: str, folder: str, modes: Collection[int]) -> list[int
         with contextlib.suppress(OSError):
             if not entry.name.isdigit() or entry.stat().st_uid != os.geteuid():
                 continue
-            if (mark.encode() in (entry / "environ").read_bytes() or _holds(entry, folder, modes)) and is_alive(int(entry.name)):
+            if (mark.encode() in (entry / "environ").read_bytes() or _holds(entry, folder, modes)) and started(int(entry.name)):
                 pids.append(int(entry.name))
     return pids
 
@@ -83,9 +84,10 @@ def _holds(entry: Path, folder: str, modes: Collection[int]) -> bool:
     return False
 
 
-def is_alive(pid: int) -> bool:
-    """Whether a process of this machine lives."""
+def started(pid: int) -> int:
+    """When this machine started a living process, in clock ticks since it was booted; 0: there is none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return False
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[_STARTED])

@@ -15,19 +15,64 @@ import ray
 from rollmux_client import OutOfOrder as CannotBeNext
 from rollmux_client import Turn, Turns
 
-from runtime.execution.leaving import Used, measure, park, timed
 from runtime.execution.messages import Checkpoint, Done, Nodes, OutOfOrder, Report
 from runtime.execution.nodes import move_process, prepare_process
-from runtime.execution.worker import Voice, Worker
-from runtime.execution.worker_calls import BESIDE, Handle, results
+from runtime.execution.worker import BESIDE, Handle, Voice, Worker, on_machine, results
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node, Pool, boot_id, core_wait_s
 from runtime.memory import resident_gb
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, runtime_hook
-from runtime.residency.choice import Level, Waits
+from runtime.residency.choice import STAY, Level, Waits
 from runtime.residency.footprint import Footprint
 
 _MOST = 10_000
+_Usage = dict[Handle, tuple[float, float]]
+
+Used = tuple[float, float]  # GB of a node's host memory, and of each of its GPUs
+
+
+Parked = tuple[Any, dict[str, Any]]
+"""What became of a job's state behind a phase: the footprint that the job says, or None, and fields of its `Report`."""
+
+
+def timed(job: Any, method: str, phase: PhaseOfJob) -> tuple[float, Any]:
+    """Call a method of a job with a phase, if it has one: seconds, and what it returns."""
+    if not hasattr(job, method):
+        return 0.0, None
+    began = monotonic()
+    result = getattr(job, method)(phase)
+    return monotonic() - began, result
+
+
+def park(job: Any, phase: PhaseOfJob, stays: bool) -> Parked:
+    """Let the state stay, or offload it."""
+    seconds, footprint = timed(job, "stay" if stays else "offload", phase)
+    return footprint, {"offload_s": seconds, "stays": stays}
+
+
+def measure(job: Any, phase: PhaseOfJob, used: Callable[[Any], Used], gpus: int) -> Parked:
+    """Try every way in which the state may wait, and offload it in the end.
+
+    Args:
+        used: what the job uses of a node, with the footprint given. gpus: of a node.
+    """
+    levels, peak_gb, gpu_gb = [], 0.0, 0.0
+    first_s, here = timed(job, "stay", phase)
+    if isinstance(here, Footprint):
+        host_gb, device_gb = used(here)
+        first_s += timed(job, "load", phase)[0]
+        stay_s = timed(job, "stay", phase)[0] + timed(job, "load", phase)[0]  # as often as it is offloaded
+        levels.append(Level(STAY, min(first_s, stay_s), device_gb, host_gb))
+        first_s += stay_s
+        if gpus:
+            peak_gb, gpu_gb = here.peak / 1e9 / gpus, here.capacity / 1e9 / gpus
+    first_s += timed(job, "offload", phase)[0]
+    load_s, _ = timed(job, "load", phase)  # a warm switch, beside the cold one
+    again_s, footprint = timed(job, "offload", phase)
+    host_gb, device_gb = used(footprint)
+    levels.append(Level("keep", load_s + again_s, device_gb, host_gb))
+    warm_s = load_s + again_s  # of a switch
+    return footprint, {"offload_s": first_s + warm_s, "warm_s": warm_s, "waits": Waits(tuple(levels), peak_gb, gpu_gb)}
 
 
 class JobSession(Voice):
@@ -96,7 +141,7 @@ class JobSession(Voice):
 
     def pause(self, pauses: bool) -> None:
         """See `JobCalls.pause`."""
-        self.ask("pause" if pauses else "unpause")
+        self.ask("pause", pauses)
 
     def is_between(self, job: Any) -> bool:
         """Whether a job that waits is as it was after its last iteration."""
@@ -163,34 +208,18 @@ class JobSession(Voice):
             self.flush()
             if self.worst_case:
                 run_wait_s = self._waited(self._usage(pool))  # what follows is no part of the phase
-                parked = measure(job, phase, lambda footprint: self._used(pool, footprint), self._gpus(pool))
+                footprint, parked = measure(job, phase, lambda footprint: self._used(pool, footprint), self._gpus(pool))
             else:
-                parked = park(job, phase, hasattr(job, "stay") and self.ask("may_stay", pool))
+                footprint, parked = park(job, phase, hasattr(job, "stay") and self.ask("may_stay", pool))
             usage = self._usage(pool)
-            waited_s, (host_gb, device_gb) = self._waited(usage), self._used(pool, parked.footprint, usage)
+            waited_s, (host_gb, device_gb) = self._waited(usage), self._used(pool, footprint, usage)
             self._staying.pop(pool, None)
-            if parked.stays:
+            if parked.get("stays"):
                 self._staying[pool] = job
-        report = Report(
-            pool,
-            False,
-            begun_s,
-            run_s,
-            done_s,
-            load_s,
-            parked.seconds,
-            parked.warm_s,
-            cold,
-            dict(runtime_hook.stages),
-            host_gb,
-            device_gb,
-            core_wait_s=run_wait_s if self.worst_case else waited_s,
-            load_wait_s=load_wait_s,
-            stays=parked.stays,
-            waits=parked.waits,
-            own_s=own_s,
-        )
-        self._release(report)
+        waited_s = run_wait_s if self.worst_case else waited_s
+        parked |= {"load_s": load_s, "load_wait_s": load_wait_s, "core_wait_s": waited_s, "own_s": own_s}
+        parked |= {"host_gb": host_gb, "device_gb": device_gb, "stages": dict(runtime_hook.stages)}
+        self._release(Report(pool, False, begun_s, run_s, done_s, cold=cold, **parked))
         self._left_s = monotonic()
         self.turns.restore(self.turns.trainings + 1, self.turns.trainings + (phase == "train"), self.turns.syncs)
         self.where = ""
@@ -234,16 +263,10 @@ class JobSession(Voice):
         remote: Any = ray.remote
         beside = self._spec.is_asynchronous or self._spec.rewards.workers
         made = remote(concurrency_groups={BESIDE: 1})(Worker) if beside else remote(Worker)
-        actor = made.options(
-            num_cpus=0,
-            scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.machine, soft=False),
+        actor = made.options(**on_machine(node.machine)).remote(
+            node, self._coordinator, self._spec.id, self._logs, target, self._spec.folder, arguments, options
         )
-        handle = Handle(
-            actor.remote(node, self._coordinator, self._spec.id, self._logs, target, self._spec.folder, arguments, options),
-            node,
-            target,
-            self.where,
-        )
+        handle = Handle(actor, node, target, self.where)
         self.workers.append(handle)
         self.ask("started_worker", handle.actor)
         return handle
@@ -333,7 +356,6 @@ class JobSession(Voice):
         self._leave(self.ask("release", report))  # and wait, since calls of an asynchronous actor may overtake each other
 
 
-_Usage = dict[Handle, tuple[float, float]]
 _OTHER: dict[Pool, Pool] = {"rollout": "training", "training": "rollout"}
 
 

@@ -7,21 +7,21 @@ together: they keep them until all are handed to the policy.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from rollmux_env.errors import PlanError
+from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.run import waits_for_ever
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
-from runtime.checkpoints import ResumePoint, drop_above, newest
-from runtime.execution.job_handle import PROFILE, JobHandle
-from runtime.execution.job_records import Actors, Ending, Place, Residency, Saved
+from runtime.checkpoints import ResumePoint
+from runtime.execution.job_handle import PROFILE, Actors, Ending, JobHandle, Place, Residency, Saved
 from runtime.execution.messages import End, Report, Stopped
 from runtime.execution.node_changes import NodeChanges
-from runtime.execution.processes import ProcessesByKind
 from runtime.execution.run_state import RunState
 from runtime.jobs.shapes import estimated_phases
 from runtime.journal.facts import Cancelled, Fact, Failed, Restarted
+from runtime.machine import Node
 
 EVICTED = "evicted"  # how a job ends that makes room, and waits for another place before those that have come since
 DEATHS = 3  # of a job in a row, without an iteration done, are enough
@@ -30,22 +30,83 @@ _STARTS_S = 120.0  # a process has this long to begin, however little a job is g
 _LOOK_S = 5.0  # between looks at the machines
 
 
+class Processes:
+    """Starts and ends those of one kind. `handle.actors.controller` is not None while a job has any."""
+
+    def start(self, handle: JobHandle) -> None:
+        """Start a job's processes on the nodes of its place, or let whoever has them know that it has one."""
+        raise NotImplementedError
+
+    async def wait(self, handle: JobHandle) -> End:
+        """Wait for the end of a job's processes, whatever it is."""
+        raise NotImplementedError
+
+    async def kill(self, handle: JobHandle) -> None:
+        """End all processes of a job, and wait until nothing that the job held is in their hands any more."""
+        raise NotImplementedError
+
+    async def drop(self, handle: JobHandle) -> None:
+        """What `wait` has waited for is over: let go of it, and of whatever the job has left behind."""
+
+    async def close(self) -> None:
+        """The run is over: end what jobs have left on this machine."""
+
+    async def dead_machines(self, machines: Collection[str]) -> set[str]:
+        """Those of some machines that are no longer there, as far as anybody looks.
+
+        Raises:
+            InputError: this one is among them; the jobs on it go on with the run.
+        """
+        return set()
+
+    async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
+        """Nodes of machines that have joined since, none of which is `known`."""
+        return ()
+
+
+class ProcessesByKind:
+    """Those of all jobs of a run.
+
+    Args:
+        own: of jobs with a task or a class; None where there is no Ray. attached: of jobs that their owners
+            start. commands: of those that the service starts.
+    """
+
+    def __init__(self, own: Processes | None, attached: Processes, commands: Processes) -> None:
+        self.has_own = own is not None
+        self.own, self._attached, self._commands = own or Processes(), attached, commands
+
+    def of(self, handle: JobHandle) -> Processes:
+        """Those of the kind of a job."""
+        if handle.spec.is_attached:
+            return self._attached if handle.spec.attach else self._commands
+        if not self.has_own:
+            raise InputError(f"job {handle.id}: needs Ray, and this service was started without")
+        return self.own
+
+    async def close(self) -> None:
+        """The run is over: end what jobs have left on this machine."""
+        await asyncio.gather(*(one.close() for one in (self.own, self._attached, self._commands)))
+
+
 class JobLifecycle:
     """Watches over the jobs of a run.
 
     Args:
-        run: whose. processes: of its jobs.
+        run: whose.
         stays: the run does not end when its jobs have.
 
     Attributes:
+        processes: of the run's jobs; whoever makes them sets this.
         node_changes: the nodes that are drained, taken back, or join.
         quiet: every job that is there has done its last iteration, and is to be measured alone.
     """
 
-    def __init__(self, run: RunState, processes: ProcessesByKind, stays: bool) -> None:
+    processes: ProcessesByKind
+
+    def __init__(self, run: RunState, stays: bool) -> None:
         self._run = run
-        run.lifecycle = self
-        self._processes = processes
+        run.start, run.evict = self.start, self.evict
         self._stays = stays
         self.node_changes = NodeChanges(run, run.plan.nodes)
         self.quiet = asyncio.Event()
@@ -56,7 +117,7 @@ class JobLifecycle:
         if handle.is_at_rest and not self._run.stopping:
             handle.actors.has_come = handle.actors.alive = False
             self._watched.add(handle)
-            self._processes.of(handle).start(handle)
+            self.processes.of(handle).start(handle)
             self._run.spawn(self._watch(handle))
 
     def rest(self, handle: JobHandle) -> None:
@@ -68,7 +129,7 @@ class JobLifecycle:
     async def _watch(self, handle: JobHandle) -> None:
         """Wait for a controller's end, whatever it is."""
         run = self._run
-        end = await self._processes.of(handle).wait(handle)
+        end = await self.processes.of(handle).wait(handle)
         run.went(handle)
         if end.outcome == "done" and end.problem:
             run.log.say(f"{handle.id}: {end.problem}")
@@ -77,7 +138,7 @@ class JobLifecycle:
             await self.fail(handle, end, again=end.outcome != "failed")
         elif not (handle.gone or handle.ending.why or handle.ending.resting):  # the run stops; the job keeps its place for then
             self._halt(handle)
-        await self._processes.of(handle).drop(handle)
+        await self.processes.of(handle).drop(handle)
         self._watched.discard(handle)
         if handle.ending.resting and handle.ending.why is None:
             self._rested(handle)
@@ -94,7 +155,7 @@ class JobLifecycle:
         handle.gone = True
         self._run.tell(facts.Halted(handle.id), notes=notes)
         handle.stand()
-        handle.end_profile()
+        handle.profile.end()
 
     async def fail(self, handle: JobHandle, end: End, again: bool) -> None:
         """A job has failed, or has lost a process or hangs.
@@ -118,7 +179,7 @@ class JobLifecycle:
             self.evict(handle)
 
     async def _dead_machines(self) -> set[str]:
-        return await self._processes.own.dead_machines({node.machine for node in self._run.all_nodes()})
+        return await self.processes.own.dead_machines({node.machine for node in self._run.all_nodes()})
 
     def _losses(self, machines: set[str]) -> list[facts.Fact]:
         names = sorted(node.name for node in self._run.all_nodes() if node.machine in machines)
@@ -160,26 +221,22 @@ class JobLifecycle:
     async def _clear(self, handle: JobHandle) -> None:
         """End a job's processes, and then let the scheduler know."""
         run, job_id = self._run, handle.id
-        await self._processes.of(handle).kill(handle)
+        await self.processes.of(handle).kill(handle)
         run.went(handle)
         folder = run.checkpoints(job_id)
         if handle.spec.is_attached:  # its owner has the checkpoints
             resume = ResumePoint(handle.iteration, None, ())
         else:
-            resume = await asyncio.to_thread(newest, folder, max(0, handle.iteration), handle.saved.recorded)
-            await asyncio.to_thread(drop_above, folder, resume.iterations)
+            resume = await asyncio.to_thread(handle.saved.go_back, folder, max(0, handle.iteration))
         await run.written()
         handle.ending.cleared.set()
         if handle.gone:  # it has come to its end meanwhile
             return
-        if run.stopping and handle.spec.is_attached:  # what it holds is held when the run goes on
-            self._halt(handle)
-            handle.end_profile()
-            self.check_over()
-            return
         slices = self.interrupted_slices(handle)
         assert handle.ending.why is not None
-        if handle.ending.again and run.stopping:
+        if run.stopping and handle.spec.is_attached:
+            self._halt(handle)  # what it holds is held when the run goes on
+        elif run.stopping and handle.ending.again:
             self._halt(handle, *slices)
         elif handle.spec.is_attached and handle.ending.again and handle.iteration == handle.spec.iterations:
             self.finish(handle, slices)
@@ -187,7 +244,7 @@ class JobLifecycle:
             self._begin_anew(handle, resume, slices)
         else:
             self._give_up(handle, slices)
-        handle.end_profile()
+        handle.profile.end()
         self.check_over()
 
     def interrupted_slices(self, handle: JobHandle) -> tuple[Fact, ...]:
@@ -212,16 +269,6 @@ class JobLifecycle:
         run.tell(*news, notes=notes)
         handle.stand()
         self.check_over()
-
-    def park(self, handle: JobHandle, stay: Any) -> None:
-        """Nobody has attached to a job for long: it gives its place to others, and asks for one when its owner comes."""
-        handle.place.parks = True
-        stay.end(End("died", "step", "nobody has attached to it"))
-
-    def unpark(self, handle: JobHandle) -> None:
-        """The owner of such a job has come."""
-        handle.place.parks = False
-        self.enlist(handle)
 
     def _give_up(self, handle: JobHandle, slices: tuple[Fact, ...]) -> None:
         """A job has come to a bad end."""
@@ -259,10 +306,7 @@ class JobLifecycle:
             handle.done,
             changed=handle.changed,
             place=Place(parks=handle.place.parks),
-            saved=Saved(
-                str(resume.folder) if resume.folder is not None else None,
-                {iterations for iterations in handle.saved.recorded if iterations <= begins},
-            ),
+            saved=Saved(handle.saved.last, handle.saved.recorded),
             ending=Ending(deaths=_deaths(handle), restarted=note.why),
             actors=Actors(warnings=handle.actors.warnings),
             residency=Residency(handle.residency.waits, exceeds=handle.residency.exceeds),
@@ -368,15 +412,9 @@ class JobLifecycle:
                 await run.written()
                 if losses := self._losses(dead_machines):
                     run.tell(*losses)
-                if self._stays:
-                    await self._look_for_more()
-
-    async def _look_for_more(self) -> None:
-        """Take nodes that have joined."""
-        joined = await self._processes.own.joined_nodes([*self.node_changes.known.values()])
-        await self._run.written()
-        if joined:
-            self.node_changes.join(joined)
+                if self._stays and (joined := await self.processes.own.joined_nodes([*self.node_changes.known.values()])):
+                    await run.written()
+                    self.node_changes.join(joined)
 
     def _deadline_s(self, handle: JobHandle, phase: HoldName | None) -> float:
         """How long a job may take for a phase, or for what it does between two of them."""
@@ -395,7 +433,7 @@ def _busy_since(handle: JobHandle) -> list[tuple[float, HoldName | None]]:
     """Since when a job has had no need to wait, and for which phase; of an asynchronous job on either side."""
     if handle.spec.is_asynchronous and handle.iteration != PROFILE and handle.actors.has_come:
         running = [(hold.since_s, phase) for phase, hold in handle.permits.holds.items() if hold.since_s]
-        if running or handle.waits_for_permit:
+        if running or any(not waits.done() for waits in handle.permits.waits.values()):
             return [*running]
     return [] if handle.permits.since_s is None else [(handle.permits.since_s, handle.phase)]
 

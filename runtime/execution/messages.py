@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from runtime.journal.facts import PhaseMeasures
 from runtime.machine import Node, Pool
 from runtime.residency.choice import Waits
 
@@ -65,19 +66,15 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(PhaseMeasures):
     """What became of a phase that had its permit.
 
     Attributes:
         phase: `init`, `rollout` or `training`. keeps: the job keeps the permit for what follows.
         begun_s: the permit had reached the job. run_s: the method began. done_s: it was over. All by the coordinator's clock.
-        load_s, offload_s, warm_s: seconds of loading, of offloading, and (of a profile) of both in a warm switch.
-        cold: the first phase of the kind since the job was made. stages: named parts of loading and offloading, seconds.
-        host_gb: host memory of the job on a node afterwards. device_gb: memory that its processes keep of each of the node's GPUs.
-        core_wait_s: as of `PhaseSlice`; of a profile, from `run_s` to `done_s`. load_wait_s: of a profile, likewise
-            before `run_s`.
-        stays: the state has not been offloaded. waits: of a profile, how it may wait. own_s: likewise, seconds of the job's own
-            between its rollout and its wish for this training.
+        core_wait_s: as of `PhaseMeasures`; of a profile, from `run_s` to `done_s`. load_wait_s: of a profile, likewise before
+            `run_s`. warm_s: of a profile, seconds of loading and offloading in a warm switch. waits: how it may wait. own_s:
+            seconds of the job's own between its rollout and its wish for this training.
     """
 
     phase: str
@@ -85,16 +82,8 @@ class Report:
     begun_s: float
     run_s: float
     done_s: float
-    load_s: float = 0.0
-    offload_s: float = 0.0
     warm_s: float = 0.0
-    cold: bool = False
-    stages: dict[str, float] = field(default_factory=dict)
-    host_gb: float = 0.0
-    device_gb: float = 0.0
-    core_wait_s: float = 0.0
     load_wait_s: float = 0.0
-    stays: bool = False
     waits: Waits | None = None
     own_s: float = 0.0
 

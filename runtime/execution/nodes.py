@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from rollmux_env.errors import InputError
-from runtime.execution.ray_address import answers
+from runtime.execution.own_ray import answers
 from runtime.machine import Node, Pool, threads_of
 from runtime.memory import memory
 
 POOLS: tuple[Pool, Pool] = ("rollout", "training")
+_Machines = Sequence[tuple[Mapping[str, Any], Mapping[Pool, int]]]  # as Ray lists them, and nodes of each pool
 RESOURCE = {"rollout": "rollout_node", "training": "training_node"}
 
 
@@ -35,15 +36,11 @@ def find_nodes(machines: Sequence[Mapping[str, Any]], nodes_wanted: Mapping[Pool
     Raises:
         InputError: one pool has no node, or this machine cannot be cut into so many; one line.
     """
-    alive = sorted((machine for machine in machines if machine["Alive"]), key=lambda machine: str(machine["NodeID"]))
     used = [pool for pool in POOLS if nodes_wanted.get(pool, 1)]
-    pools = [
-        (machine, {pool: int(machine["Resources"].get(RESOURCE[pool], 0)) if pool in used else 0 for pool in POOLS})
-        for machine in alive
-        if any(machine["Resources"].get(RESOURCE[pool], 0) >= 1 for pool in used)
-    ]
+    alive = _alive(machines, used)
+    pools = [(machine, counts) for machine, counts in alive if any(counts.values())]
     if not pools:
-        own = next(machine for machine in alive if machine["NodeID"] == here)
+        own = next(machine for machine, _ in alive if machine["NodeID"] == here)
         alone = int(own["Resources"].get("GPU", 0)) == 1 and max(nodes_wanted.values()) == 1
         return _carve([(own, {"rollout": 0, "training": 1} if alone else dict(nodes_wanted))], here=True)
     for pool in used:
@@ -60,12 +57,10 @@ def new_nodes(machines: Sequence[Mapping[str, Any]], pools: Collection[Pool], kn
         known: all nodes that the run ever had; the new ones get other names.
     """
     old = {node.machine for node in known}
-    counts = [
-        (machine, {pool: int(machine["Resources"].get(RESOURCE[pool], 0)) if pool in pools else 0 for pool in POOLS})
-        for machine in sorted(machines, key=lambda machine: str(machine["NodeID"]))
-        if machine["Alive"] and machine["NodeID"] not in old
+    new = [
+        (machine, counts) for machine, counts in _alive(machines, pools) if machine["NodeID"] not in old and any(counts.values())
     ]
-    return _named(_carve([(machine, nodes) for machine, nodes in counts if any(nodes.values())]), {node.name for node in known})
+    return _named(_carve(new), {node.name for node in known})
 
 
 def keep_names(nodes: Sequence[Node], known: Collection[Node]) -> tuple[Node, ...]:
@@ -86,6 +81,13 @@ def keep_names(nodes: Sequence[Node], known: Collection[Node]) -> tuple[Node, ..
     return (*old, *_named(new, {node.name for node in old}))
 
 
+def _alive(machines: Sequence[Mapping[str, Any]], pools: Collection[Pool]) -> _Machines:
+    """Machines that are there, by id, and how many nodes of each of these pools each is."""
+    alive = sorted((machine for machine in machines if machine["Alive"]), key=lambda machine: str(machine["NodeID"]))
+    counts = [{pool: int(machine["Resources"].get(RESOURCE[pool], 0)) for pool in POOLS if pool in pools} for machine in alive]
+    return [*zip(alive, counts, strict=True)]
+
+
 def _named(nodes: Sequence[Node], taken: Collection[str]) -> tuple[Node, ...]:
     """Nodes under names that are not taken."""
     names = set(taken)
@@ -97,7 +99,7 @@ def _named(nodes: Sequence[Node], taken: Collection[str]) -> tuple[Node, ...]:
     return tuple(named)
 
 
-def _carve(machines: Sequence[tuple[Mapping[str, Any], Mapping[Pool, int]]], here: bool = False) -> tuple[Node, ...]:
+def _carve(machines: _Machines, here: bool = False) -> tuple[Node, ...]:
     """Cut machines into so many nodes of each pool; `here`: it is this machine alone, which a run may start as it likes."""
     nodes: list[Node] = []
     numbers = dict.fromkeys(POOLS, 0)
@@ -116,7 +118,7 @@ def _carve(machines: Sequence[tuple[Mapping[str, Any], Mapping[Pool, int]]], her
         memory_gb = float(resources.get("memory", 0)) / 1e9 if not local else memory().total_gb
         place = 0
         for pool in POOLS:
-            for _ in range(counts[pool]):
+            for _ in range(counts.get(pool, 0)):
                 own = [_share(part, place, total) for part in (cores, gpus)]
                 device = f"{len(own[1])} GPU {_gpu_model(resources)}" if gpus else f"{len(own[0])} core {_cpu_model()}"
                 name = f"{pool}-{numbers[pool]}"

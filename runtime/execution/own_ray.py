@@ -1,16 +1,21 @@
-"""What a Ray that RollMux starts is like, and how all of its processes are ended."""
+"""What a Ray that RollMux starts is like, how all of its processes are ended, and whether a Ray listens where one is said to be."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import secrets
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import one_line
 from runtime.execution.job_processes import end_all, marked_processes
 from runtime.own_folder import OwnFolder
+
+_ANSWERS_S = 5.0  # who is there takes a connection within this time
 
 OBJECTS = 512 << 20  # bytes of Ray's object store: responses and small models
 MARK = "ROLLMUX_RAY"  # in the environment of all processes of a Ray of ours: its folder
@@ -83,3 +88,37 @@ def started_processes(folder: OwnFolder) -> list[int]:
 def end_processes(folder: OwnFolder, grace_s: float) -> None:
     """Wait for the processes of a Ray of ours, this one aside, and end those that do not end in time."""
     end_all(lambda: started_processes(folder), grace_s)
+
+
+def answers(address: str) -> bool:
+    """Whether somebody listens at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWERS_S).close()
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def check_address(address: str) -> None:
+    """Make sure that somebody listens where `--address` says; `auto` is the Ray that was started on this machine, if it is known.
+
+    Raises:
+        InputError: nobody does; one line.
+    """
+    name = one_line(address, 300)
+    where = _running() if address == "auto" else address
+    if where is not None and "://" not in where and not answers(where):
+        at = f" at {one_line(where, 300)}" if where != address else ""
+        raise InputError(f"--address {name}: nobody answers{at}; is it HOST:PORT of a Ray that runs?")
+
+
+def _running() -> str | None:
+    """The address of the Ray that a `ray start` on this machine has noted."""
+    if own := os.environ.get("RAY_ADDRESS"):
+        return own
+    note = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
+    try:
+        return note.read_text().strip() or None
+    except OSError:
+        return None

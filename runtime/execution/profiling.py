@@ -11,34 +11,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Literal, cast
 
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import GroupView, WaitingPhase
+from runtime.execution import profiles
+from runtime.execution.forecast import with_shapes
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.messages import Report
-from runtime.execution.profiles import (
-    Measured,
-    Profile,
-    engine_key,
-    has_loaded,
-    job_as_stated,
-    load_profile,
-    note_loaded,
-    profile_key,
-    save_profile,
-)
+from runtime.execution.lifecycle import JobLifecycle
+from runtime.execution.messages import Done, Report
+from runtime.execution.profiles import Measured, Profile
 from runtime.execution.run_state import RunState
-from runtime.execution.shape_estimates import with_shapes
 from runtime.jobs.spec import nodes_asked
-from runtime.journal.facts import Bound, PhaseSlice, Profiled
+from runtime.journal.facts import Bound, PhaseSlice, Profiled, SoloIteration
 from runtime.machine import Node, Pool, lacked_core
 
 _TOGETHER = 8
 _PASSES: dict[Mode, int] = {"alone": 2, "paired": 4}  # worst-case iterations of the probe; the first rollout of a pair is alone
+SOLO = 5  # iterations alone; the first one loads what has left its devices, and is left out of all means
+_MOST = 8  # jobs whose processes are kept to be measured alone
 Mode = Literal["alone", "paired"]
 
 
@@ -46,15 +40,12 @@ class Profiling:
     """Arrivals, profiles, and what taking turns could gain.
 
     Args:
-        run: whose jobs come.
-
-    Attributes:
-        is_crowded: more jobs have come than are profiled together: one that has been does not keep its processes.
+        run: whose jobs come. lifecycle: of it.
     """
 
-    def __init__(self, run: RunState) -> None:
-        self._run = run
-        self.is_crowded = False
+    def __init__(self, run: RunState, lifecycle: JobLifecycle) -> None:
+        self._run, self._lifecycle = run, lifecycle
+        self._is_crowded = False  # more jobs have come than are profiled together: one that has been keeps no processes
         self._profiling = asyncio.Lock()  # nobody waits for it whose profile is known
         self._batch: list[JobHandle] = []  # of jobs that are being profiled, and those that have been
         self._rounds: list[Mode] = ["alone", "paired"] if run.plan.compare and not run.plan.cluster.one_device else []
@@ -64,7 +55,7 @@ class Profiling:
 
     async def bring_all(self, coming: Sequence[JobHandle]) -> None:
         """Let jobs arrive, those of one time together."""
-        self._run.lifecycle.check_over()
+        self._lifecycle.check_over()
         for at_s in sorted({handle.spec.arrival_s for handle in coming}):
             await asyncio.sleep(max(0.0, at_s - self._run.log.now()))
             await self._bring([handle for handle in coming if handle.spec.arrival_s == at_s])
@@ -86,16 +77,16 @@ class Profiling:
                 handle.gone = handle.gone or handle.actors.controller is None
                 handle.tell(None, run.log.now())
             elif handle.job is not None and not handle.gone and not run.stopping:
-                self._run.lifecycle.enlist(handle)
+                self._lifecycle.enlist(handle)
         for job_id in ids:
             if job_id in run.scheduler.state.waiting:
-                self._run.lifecycle.rest(run.handles[job_id])
-        self._run.lifecycle.check_over()
+                self._lifecycle.rest(run.handles[job_id])
+        self._lifecycle.check_over()
 
     async def _profile_all(self, ids: Sequence[str]) -> None:
         """Profile those of some jobs that nobody knows, so many at a time."""
         run, most = self._run, max(_TOGETHER, len(self._run.plan.nodes))
-        self.is_crowded = len(ids) > most
+        self._is_crowded = len(ids) > most
         while unknown := [run.handles[job_id] for job_id in ids if self._is_unknown(run.handles[job_id])]:
             keys: dict[str, str] = {}
             for handle in unknown[:most]:
@@ -112,18 +103,18 @@ class Profiling:
             return
         if handle.spec.is_attached:
             if handle.spec.profile is None:
-                self._state(handle)
+                self._state(handle, {})
             return
-        key = keys[handle.id] = profile_key(handle.spec, self._node_types())
-        profile = load_profile(key) if self._run.plan.cached else None
+        key = keys[handle.id] = profiles.profile_key(handle.spec, _node_types(self._run))
+        profile = profiles.load_profile(key) if self._run.plan.cached else None
         if profile is not None:
             self._learn(handle, profile, True)
 
-    def _state(self, handle: JobHandle) -> None:
-        """An attached job says itself what its phases take."""
+    def _state(self, handle: JobHandle, longest_s: Mapping[str, float]) -> None:
+        """An attached job says itself what its phases take, as far as that has not been measured."""
         log = self._run.log
-        job = handle.job = job_as_stated(handle.spec, log.now())
-        log.write(Profiled(log.now(), job, True))
+        job = handle.job = profiles.job_as_stated(handle.spec, log.now(), longest_s)
+        log.write(Profiled(log.now(), job, not longest_s))
         if handle.spec.nodes is not None:
             self._run.confine(handle, frozenset(name for names in handle.spec.nodes_named.values() for name in names))
 
@@ -157,11 +148,11 @@ class Profiling:
             rollout=parts["rollout"], training=parts["training"], sync_s=without_nodes_s, movable=handle.profile.movable
         )
         self._learn(handle, profile, False)
-        note_loaded(engine_key(handle.spec, self._node_types()))
+        profiles.note_loaded(profiles.engine_key(handle.spec, _node_types(self._run)))
         if handle.profile.without_core:
             return
         with contextlib.suppress(InputError, OSError):  # a cache that cannot be written
-            save_profile(key, profile)
+            profiles.save_profile(key, profile)
 
     def _is_unknown(self, handle: JobHandle) -> bool:
         """Whether a job still has to be profiled."""
@@ -172,7 +163,8 @@ class Profiling:
     async def _profile(self, handles: Sequence[JobHandle], keys: dict[str, str]) -> None:
         """Let jobs run a worst-case iteration each, and some more where bounds are asked for."""
         self._batch = [*handles]
-        self._begin(handles, 1)
+        for handle in handles:
+            handle.profile.begin(1)
         on_cores = any(not node.gpus for node in self._run.plan.nodes)
         for together in [[handle] for handle in handles] if on_cores else [[*handles]]:
             await self._profile_at_once([handle for handle in together if self._is_unknown(handle)], keys)
@@ -189,20 +181,14 @@ class Profiling:
         if not passes:
             return
         await self._run.written()
-        self._run.tell(facts.Unprofiled({handle.id: self._needs(handle) for handle in passes}))
+        self._run.tell(facts.Unprofiled({handle.id: _needs(self._run, handle) for handle in passes}))
         await asyncio.wait(passes.values())
         for handle in passes:
             if not handle.gone and handle.profile.measurements.keys() == {"rollout", "training"}:
                 self._run.attempt(handle, "profile", self._learn_measured, handle, keys[handle.id])
 
     def _look_for_caches(self, handle: JobHandle) -> None:
-        handle.profile.loads_first = not has_loaded(engine_key(handle.spec, self._node_types()))
-
-    @staticmethod
-    def _begin(handles: Sequence[JobHandle], passes: int) -> None:
-        """Jobs are to do so many passes."""
-        for handle in handles:
-            handle.profile.over, handle.profile.passes = asyncio.get_running_loop().create_future(), passes
+        handle.profile.loads_first = not profiles.has_loaded(profiles.engine_key(handle.spec, _node_types(self._run)))
 
     def _tell_bounds(self) -> None:
         """Write down what the probe has found."""
@@ -211,10 +197,6 @@ class Profiling:
         log.write(*bounds)
         for bound in bounds:
             log.say(f"{bound.phases[0]} beside {bound.phases[1]}: {bound.gain:.2f} times as fast as one after the other")
-
-    def _needs(self, handle: JobHandle) -> dict[Pool, int]:
-        """Nodes that a job asks for."""
-        return nodes_asked(handle.spec, self._run.plan.cluster.sides)
 
     def add_measurement(self, handle: JobHandle, report: Report) -> None:
         """A phase of a pass is over."""
@@ -248,7 +230,56 @@ class Profiling:
             provisional=provisional,
         )
 
-    def repeats(self, handle: JobHandle) -> bool:
+    def owner_came(self, handle: JobHandle) -> None:
+        """The owner of a job has come: one that nobody knows wants nodes for its first iterations, one that is parked a place."""
+        run = self._run
+        if handle.spec.profile is not None and handle.job is None and not handle.profile.asks:
+            if problem := run.beyond(handle.spec):
+                run.refuse(handle, problem)
+                return
+            handle.profile.asks = True
+            run.tell(facts.Unprofiled({handle.id: _needs(self._run, handle)}))
+        if handle.place.parks:
+            handle.place.parks = False
+            self._lifecycle.enlist(handle)
+
+    def iterated(self, handle: JobHandle) -> bool:
+        """An attached job has done an iteration as a guest: it stays one, or is known and arrives. Whether it has another place."""
+        run, profile, longest_s = self._run, handle.spec.profile, handle.profile.longest_s
+        assert profile is not None
+        if handle.iteration < profile.iterations or not {"rollout", "training"} <= longest_s.keys():
+            return False
+        names = handle.names
+        run.log.say(f"{handle.id}: profiled: rollout {longest_s['rollout']:.2f} s, training {longest_s['training']:.2f} s")
+        self._state(handle, longest_s)
+        handle.begins, handle.permits.busy_s = handle.iteration, {"rollout": 0.0, "training": 0.0}
+        if not handle.spec.movable:
+            run.confine(handle, names)
+        handle.stand()
+        if handle.job is not None and (problem := run.too_large(handle.job)):
+            run.tell(facts.Profiled(handle.id))
+            run.refuse(handle, problem)
+            return False
+        run.tell(facts.Profiled(handle.id), *self._lifecycle.arrival(handle))
+        return run.present(handle) and names != handle.names
+
+    def passed(self, handle: JobHandle, done: Done) -> bool:
+        """A pass of a job is over. Whether its processes are to end, since there are too many."""
+        profile = handle.profile
+        profile.movable, handle.actors.alive = done.movable, done.alive
+        handle.permits.began_s.clear()
+        profile.passes -= 1
+        if profile.passes or self._repeats(handle):
+            profile.passes = max(1, profile.passes)
+            self._run.order(handle)
+            return False
+        profile.end()
+        more = self._next_round()
+        handle.stand()
+        self._run.tell(facts.Profiled(handle.id), *more)
+        return self._is_crowded
+
+    def _repeats(self, handle: JobHandle) -> bool:
         """Whether a job that has done its pass makes another one, since a phase of it had no core."""
         if handle.profile.repeats or not handle.profile.without_core:
             return False
@@ -263,13 +294,13 @@ class Profiling:
         cold_s = self._run.cold_starts.observed(part, handle.spec)
         if cold_s is not None:
             with contextlib.suppress(InputError, OSError):  # files of the job's that are gone, a cache that cannot be written
-                key = profile_key(handle.spec, self._node_types())
-                profile = load_profile(key)
+                key = profiles.profile_key(handle.spec, _node_types(self._run))
+                profile = profiles.load_profile(key)
                 if profile is not None and part.phase in profile.provisional:
-                    save_profile(key, profile.with_cold_start(part.phase, cold_s))
+                    profiles.save_profile(key, profile.with_cold_start(part.phase, cold_s))
         return cold_s
 
-    def next_round(self) -> list[facts.Fact]:
+    def _next_round(self) -> list[facts.Fact]:
         """What follows at once when a job has done its passes: the last one of those who do may begin a round of the probe.
 
         It goes on where they are, on lent nodes, with two of them.
@@ -284,11 +315,19 @@ class Profiling:
             return []
         self._batch = self._probe_jobs = profiled[:2]
         self._probe.mode = self._rounds.pop(0)
-        self._begin(self._probe_jobs, _PASSES[self._probe.mode])
-        return [facts.Unprofiled({one.id: self._needs(one) for one in self._probe_jobs}, self._probe)]
+        for one in self._probe_jobs:
+            one.profile.begin(_PASSES[self._probe.mode])
+        return [facts.Unprofiled({one.id: _needs(self._run, one) for one in self._probe_jobs}, self._probe)]
 
-    def _node_types(self) -> list[Node]:
-        return [next(node for node in self._run.plan.nodes if node.pool == pool) for pool in self._run.plan.cluster.sides]
+
+def _node_types(run: RunState) -> list[Node]:
+    """One node of each pool."""
+    return [next(node for node in run.plan.nodes if node.pool == pool) for pool in run.plan.cluster.sides]
+
+
+def _needs(run: RunState, handle: JobHandle) -> dict[Pool, int]:
+    """Nodes that a job asks for."""
+    return nodes_asked(handle.spec, run.plan.cluster.sides)
 
 
 class OverlapProbe:
@@ -339,3 +378,81 @@ class Timings:
                 names = f"{a} rollout", f"{b} training"
                 bounds.append(Bound(names, (fmean(alone[0]), fmean(alone[1])), (fmean(paired[0]), fmean(paired[1]))))
         return bounds
+
+
+class SoloIterations:
+    """Measures jobs alone: behind its last iteration, each does some more where it was, while nobody else runs.
+
+    Its processes are those that it has, so nothing starts cold. What it does then is of no iteration that counts: no checkpoint is
+    written, and its model is what it was after the last one that does. Until all jobs are done the processes of those that wait for
+    this sleep in host memory.
+
+    Args:
+        run: whose jobs they are. lifecycle: of it.
+    """
+
+    def __init__(self, run: RunState, lifecycle: JobLifecycle) -> None:
+        self._run, self._lifecycle = run, lifecycle
+        self._measured: list[JobHandle] = []
+
+    def keeps(self, handle: JobHandle) -> bool:
+        """Whether a job that has done its last iteration is to be measured alone; it has no place any more."""
+        run = self._run
+        if not run.plan.compare or run.stopping:
+            return False
+        if handle.spec.is_asynchronous:
+            why = "its rollouts run ahead of its iterations, and end with the last one"
+        elif len(self._measured) == _MOST:
+            why = f"the processes of {_MOST} jobs wait for that already"
+        else:
+            self._measured.append(handle)
+            handle.place.leaving = True  # its devices
+            run.order(handle)
+            self._lifecycle.check_over()
+            return True
+        run.log.say(f"{handle.id}: is not measured alone: {why}")
+        return False
+
+    async def measure(self) -> None:
+        """Measure one job after the other when all are done; then let all end, since one that writes its model takes cores."""
+        run = self._run
+        await self._lifecycle.quiet.wait()
+        for handle in self._measured:
+            if not handle.lives or run.stopping:
+                continue
+            if problem := run.beyond(handle.spec):
+                run.log.say(f"{handle.id}: is not measured alone: {problem}")
+                continue
+            await run.written()
+            run.log.say(f"{handle.id}: {SOLO} iterations alone, on the nodes that it had")
+            over = handle.profile.begin(SOLO)
+            needs = _needs(run, handle)
+            run.tell(facts.Unprofiled({handle.id: needs}, None, self._nodes(handle, needs)))
+            await over
+        for handle in self._measured:
+            if handle.lives and not run.stopping:
+                handle.gone = True
+                handle.tell(None, run.log.now())
+        self._lifecycle.check_over()
+
+    def _nodes(self, handle: JobHandle, needs: dict[Pool, int]) -> frozenset[str]:
+        """Names of the nodes that a job had, if it asks for as many and they are there still; else of none."""
+        names = {node.name: node.pool for nodes in handle.place.nodes.values() for node in nodes}
+        there = {node.name for pool in needs for node in self._run.nodes.free(pool)}
+        alike = all([*names.values()].count(pool) == count for pool, count in needs.items())
+        return frozenset(names) if alike and names.keys() <= there else frozenset()
+
+    def iterated(self, handle: JobHandle) -> None:
+        """A job has done an iteration alone."""
+        run, now_s = self._run, self._run.log.now()
+        began_s = handle.permits.began_s.pop(handle.iteration, now_s)
+        run.log.write(SoloIteration(handle.id, handle.iteration, began_s, now_s))
+        run.log.say(f"{handle.id}: alone, {now_s - began_s:.2f} s")
+        handle.iteration += 1
+        handle.profile.passes -= 1
+        if handle.profile.passes:
+            run.order(handle)
+        else:
+            handle.stand()
+            run.tell(facts.Profiled(handle.id))
+            handle.profile.end()

@@ -14,7 +14,7 @@ from ray._private import worker
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
-from runtime.execution.ray_address import answers
+from runtime.execution.own_ray import answers
 
 has_died = False  # this process has been a part of a Ray that has died
 _LOOKS_S = 2.0

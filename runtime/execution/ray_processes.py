@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from runtime.execution.controller import Controller
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.job_processes import end_job_processes, is_alive
+from runtime.execution.job_processes import end_job_processes, started
+from runtime.execution.lifecycle import Processes
 from runtime.execution.messages import End
 from runtime.execution.nodes import dead_machines, new_nodes
-from runtime.execution.processes import Processes
 from runtime.execution.ray_health import RayDied
+from runtime.execution.worker import on_machine
 from runtime.machine import Node
 from runtime.output import LOGS
 
@@ -44,10 +44,8 @@ class RayProcesses(Processes):
 
     def start(self, handle: JobHandle) -> None:
         """Start a job's controller."""
-        here = NodeAffinitySchedulingStrategy(
-            ray.get_runtime_context().get_node_id(), soft=False
-        )  # no other machine takes it along
-        actor = ray.remote(Controller).options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
+        here = ray.get_runtime_context().get_node_id()  # no other machine takes it along
+        actor = ray.remote(Controller).options(**on_machine(here), max_concurrency=2)
         handle.actors.controller = actor.remote(
             handle.spec, self._coordinator, self._logs(handle), handle.ending.restarted, self._models
         )
@@ -59,7 +57,7 @@ class RayProcesses(Processes):
         try:
             pid = await controller.identity.remote()
             while not (await asyncio.wait([run], timeout=_LOOKS_S))[0]:
-                if not is_alive(pid):  # what it has forked holds its sockets, and Ray does not notice
+                if not started(pid):  # what it has forked holds its sockets, and Ray does not notice
                     await self._sweep(self._logs(handle), handle)
             return await run
         except Exception:  # of Ray, which cannot reach it
@@ -99,8 +97,7 @@ class RayProcesses(Processes):
 
     async def _sweep_on(self, machine: str, logs: str) -> None:
         """End what a job has started on another machine, as long as that one is there: Ray itself may wait for half a minute."""
-        strategy = NodeAffinitySchedulingStrategy(machine, soft=False)
-        call = ray.remote(end_job_processes).options(num_cpus=0, scheduling_strategy=strategy).remote(logs)
+        call = ray.remote(end_job_processes).options(**on_machine(machine)).remote(logs)
         for _ in range(round(_ENDS_S / _LOOKS_S)):
             if machine in await asyncio.to_thread(dead_machines, [machine]):
                 return

@@ -5,7 +5,9 @@ Where there is no room for the journal, facts wait until there is; whoever acts 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from time import monotonic
 
@@ -26,6 +28,7 @@ class RunLog:
     Attributes:
         zero_s: the reading of this machine's clock at time 0.
         problem: why the journal cannot be written now; None where it can.
+        line_count: how many lines have been said.
 
     Raises:
         InputError: the folder cannot be used; one line.
@@ -36,9 +39,9 @@ class RunLog:
         self.zero_s = monotonic()
         self._observe = observe
         self.problem: str | None = None
+        self.line_count = 0
         self._waiting: tuple[Fact, ...] = ()
-        self._lines: list[str] = []
-        self._dropped = 0
+        self._lines = deque[str](maxlen=_LINES)
 
     def now(self) -> float:
         """The time, seconds."""
@@ -96,15 +99,8 @@ class RunLog:
     def say(self, line: str) -> None:
         """Let the user know."""
         self._lines.append(f"{self.now():8.1f} s  {line}")
-        if len(self._lines) > _LINES:
-            self._dropped += _LINES // 2
-            del self._lines[: _LINES // 2]
+        self.line_count += 1
 
     def lines(self, behind: int) -> list[str]:
         """Lines behind the first so many, as far as they are still known."""
-        return self._lines[max(0, behind - self._dropped) :]
-
-    @property
-    def line_count(self) -> int:
-        """How many lines there have been."""
-        return self._dropped + len(self._lines)
+        return [*islice(self._lines, max(0, behind - self.line_count + len(self._lines)), None)]

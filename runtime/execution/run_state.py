@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
@@ -27,22 +27,18 @@ from rollmux_env.scheduler.preview import reasons
 from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import CHECKPOINTS
-from runtime.execution.job_handle import PROFILE, JobHandle
-from runtime.execution.job_records import Asked, Hold
+from runtime.execution.forecast import shape_lines
+from runtime.execution.job_handle import PROFILE, Asked, Hold, JobHandle
 from runtime.execution.messages import End, Stopped
 from runtime.execution.nodes import POOLS
 from runtime.execution.pools import beyond, too_few_nodes, too_large
 from runtime.execution.residents import Residents
 from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
-from runtime.execution.shape_estimates import shape_lines
 from runtime.jobs.spec import JobSpec
-from runtime.journal.cold_starts import ColdStarts
 from runtime.journal.facts import Fact, Failed, Told
+from runtime.journal.record import ColdStarts
 from runtime.machine import Node, Pool
-
-if TYPE_CHECKING:
-    from runtime.execution.lifecycle import JobLifecycle
 
 _AGAIN_S = 1.0  # between attempts to write the journal
 
@@ -84,13 +80,14 @@ class RunState:
         observer: watches it.
 
     Attributes:
-        lifecycle: starts and ends the processes of the run's jobs; it sets this itself.
+        start, evict: what starts a job's processes, and what ends them since its place has gone; `JobLifecycle` sets them.
         handles: jobs by id. cold_starts: which of theirs are provisional. residents: those whose state stays on its nodes.
         stopping: the run stops. over: the outcome, or the error that ends it.
         coming: jobs that have not arrived at the policy or been given up yet.
     """
 
-    lifecycle: JobLifecycle
+    start: Callable[[JobHandle], None]
+    evict: Callable[[JobHandle], None]
 
     def __init__(
         self, plan: RunPlan, log: RunLog, state: State, nodes: NodePool, watches: bool, observer: Observer | None = None
@@ -212,7 +209,7 @@ class RunState:
             case commands.Move():
                 handle.place.moving = True
             case commands.Evict():
-                self.lifecycle.evict(handle)
+                self.evict(handle)
             case commands.Wait():
                 twin = self.scheduler.planner.shown.forecast()
                 why = reasons(twin, self._make_policy())[twin.waiting.index(handle.id)]
@@ -238,15 +235,15 @@ class RunState:
         if phase == "rollout" or not handle.spec.is_asynchronous:
             handle.tail.progress, handle.tail.past_threshold = {}, False
             handle.tail.uses = handle.tail.knows = grant.parts
-        self._admit(handle, phase)
+        self.admit(handle, phase)
 
     def _figures(self, job_id: str) -> str:
         """How far the figures of a reason may be trusted, and what gives better ones."""
         words = self.cold_starts.words(job_id)
         return f" ({words}; `rollmux run --no-cache` measures anew)" if words else ""
 
-    def _admit(self, handle: JobHandle, phase: HoldName) -> None:
-        """Give a granted permit, if there is room where it is for."""
+    def admit(self, handle: JobHandle, phase: HoldName) -> None:
+        """Give a granted permit, if the job waits for it and there is room where it is for."""
         if self.residents.admit(handle, phase, self.plan.cluster):
             handle.permits.since_s = handle.permits.holds[phase].since_s = self.log.now()
 
@@ -254,16 +251,17 @@ class RunState:
         """A job's state has left the devices of its nodes; others may have waited for that."""
         self.residents.went(handle, pools)
         for other, phase in self.residents.held_back():
-            self._admit(other, phase)
-
-    def take_up(self, handle: JobHandle, phase: HoldName) -> None:
-        """A job wants a permit that it has been granted while it did not wait for it."""
-        self._admit(handle, phase)
+            self.admit(other, phase)
 
     def order(self, handle: JobHandle) -> None:
         """Let a job do its next iteration."""
-        self.lifecycle.start(handle)
+        self.start(handle)
         handle.tell(handle.order(str(self.checkpoints(handle.id))), self.log.now())
+
+    def beside(self, handle: JobHandle) -> tuple[str, ...]:
+        """Ids of the jobs that have rollout nodes of a job now."""
+        names = [node.name for node in handle.place.nodes["rollout"]]
+        return tuple(holder for holder in self.nodes.holders(names) if holder != handle.id)
 
     def checkpoints(self, job_id: str) -> Path:
         """Folder of a job's."""
@@ -327,7 +325,7 @@ class RunState:
             for handle in self.handles.values():
                 handle.refuse(Stopped("stops with the run"))
                 if handle.actors.controller is None:
-                    handle.end_profile()
+                    handle.profile.end()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something meanwhile; where it fails, the run does."""

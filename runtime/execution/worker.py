@@ -1,4 +1,4 @@
-"""A process of a job's on one of its nodes: a Ray actor that holds one object."""
+"""A process of a job's on one of its nodes, a Ray actor that holds one object, and how others call it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,93 @@ from runtime.execution.job_log import note
 from runtime.execution.job_processes import mark_process
 from runtime.execution.messages import MOST_WARNINGS, Nodes
 from runtime.execution.nodes import prepare_process
-from runtime.execution.worker_calls import results
 from runtime.jobs.named import load_named
 from runtime.machine import Node, Pool, core_wait_s
 from runtime.memory import resident_gb, tree_gb
 from runtime.output import capture
-from runtime.phases import WorkerError, set_session
+from runtime.phases import WorkerDied, WorkerError, set_session
 
 _WATCHES_S = 0.5  # between looks at its memory
 _GRACE_S = 10.0  # for the coordinator, when it is too large
+
+BESIDE = "beside"  # of an actor's calls, those that do not wait for others
+
+
+class Call:
+    """A call of a worker that is under way; as an argument of another call it stands for its result."""
+
+    def __init__(self, handle: Handle, reference: Any) -> None:
+        self.handle = handle
+        self.reference = reference
+
+
+class Handle:
+    """A worker, as the job sees it (see `runtime.phases.WorkerHandle`), or another worker that was given it."""
+
+    def __init__(self, actor: Any, node: Node, target: str, where: str) -> None:
+        self.actor = actor
+        self.node = node
+        self.target = target
+        self.where = where  # what was being done when it was started
+
+    def call(self, method: str, *arguments: Any) -> Call:
+        """See `WorkerHandle`."""
+        values = [argument.reference if isinstance(argument, Call) else argument for argument in arguments]
+        return Call(self, self.actor.call.remote(method, *values))
+
+    def beside(self, method: str, *arguments: Any) -> Call:
+        """See `WorkerHandle`."""
+        values = [argument.reference if isinstance(argument, Call) else argument for argument in arguments]
+        return Call(self, self.actor.beside.options(concurrency_group=BESIDE).remote(method, *values))
+
+    def close(self) -> None:
+        """See `WorkerHandle`."""
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.get(self.actor.close.remote(), timeout=10)
+        ray.kill(self.actor)
+
+
+def on_machine(machine: str) -> dict[str, Any]:
+    """Options of an actor or a task that runs on one machine alone, whatever else does there.
+
+    Args:
+        machine: id of the Ray node.
+    """
+    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(machine, soft=False)
+    return {"num_cpus": 0, "scheduling_strategy": strategy}
+
+
+def results(calls: Any) -> Any:
+    """The results of calls, of one or of a list of them; see `RuntimeHook.wait`.
+
+    Raises:
+        WorkerError: one has failed, or its process has died; the message says which, where and why.
+    """
+    several = isinstance(calls, list | tuple)
+    values = []
+    for call in calls if several else (calls,):
+        try:
+            values.append(ray.get(call.reference))
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause
+            if cause is None:
+                raise
+            raise cause from None
+        except ray.exceptions.RayActorError as error:
+            where = f"its process on {call.handle.node.name} ({call.handle.target})"
+            if "creation task" in str(error):
+                raise WorkerError(f"{where} could not be made: {_lines(error)[-1]}") from None
+            raise WorkerDied(f"{where} has died{_how(error)}") from None
+    return values if several else values[0]
+
+
+def _how(error: Exception) -> str:
+    """How a process ended, from what Ray says about it."""
+    return next((f": {line}" for line in _lines(error) if "exit" in line or "killed" in line.lower()), "")
+
+
+def _lines(error: Exception) -> list[str]:
+    return [line.strip() for line in str(error).splitlines() if line.strip()]
 
 
 class Worker:

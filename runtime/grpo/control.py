@@ -10,7 +10,6 @@ import numpy as np
 from policies.rollout.places import make_at
 from policies.rollout.rounds import Round
 from rollmux_env.kernel import rollout_records as records
-from rollmux_env.kernel.tables import Records
 from rollmux_env.rollout.observed import ObservedFleet, Orders
 from rollmux_env.rollout.policy import JobPolicy
 from rollmux_env.rollout.setting import Setting
@@ -82,17 +81,9 @@ class ControlledRollout(Course):
         alone = [Round(round.long, (prompt,), 1, 1, 1) for prompt, _ in keys]
         self.shares = [Share(place, alone[place], stream=prompt * each + number) for place, (prompt, number) in enumerate(keys)]
         self.where = [0] * len(keys)
-        table = records.response_table(len(keys))
-        table["prompt"], table["group"] = own.setting.prompt_tokens, np.arange(len(keys)) // each
-        self._tables = records.Rollout(
-            responses=table,
-            replicas=self._replicas(),
-            groups=records.group_table(len(round.prompts), each),
-            turns=np.zeros((len(keys), 1), np.int64),
-            batch=np.zeros((self._count, len(keys)), np.int64),
-            order=np.zeros(len(keys) + 1, np.int64),
-            counts=np.zeros(2, np.int64),
-        )
+        tables = records.rollout_table(len(keys), 0, len(round.prompts), each)
+        tables.responses["prompt"], tables.responses["group"] = own.setting.prompt_tokens, np.arange(len(keys)) // each
+        self._tables = self._with_replicas(tables)
 
     def dealt(self, engines: int) -> list[tuple[Share, ...]]:
         return [tuple(share for share in self.shares if self.where[share.place] == k) for k in range(engines)]
@@ -150,17 +141,17 @@ class ControlledRollout(Course):
         resized = orders.size is not None and orders.size != self.size
         if resized and orders.size is not None:
             self.size = orders.size
-            batch = np.zeros((self._count, len(self.where)), np.int64)
-            self._tables = self._tables._replace(replicas=self._replicas(), batch=batch)
+            self._tables = self._with_replicas(self._tables)
         for place, engine in orders.replica.items():
             self.where[place] = engine
             self._tables.responses["replica"][place] = engine
         return resized
 
-    def _replicas(self) -> Records:
+    def _with_replicas(self, tables: records.Rollout) -> records.Rollout:
+        """The tables with engines of the size in use, of which nothing is known yet."""
         replicas = records.replica_table(self._count)
         replicas["kv"] = dict(self._own.setting.timings)[self.size].kv_tokens
-        return replicas
+        return tables._replace(replicas=replicas, batch=np.zeros((self._count, len(self.where)), np.int64))
 
     def _running(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         running: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = self._tables.responses["state"] == records.RUNNING

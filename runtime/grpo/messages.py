@@ -6,15 +6,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from runtime.engines.interface import Response
 from runtime.phases import Reported
 from runtime.residency.footprint import Footprint
+from runtime.residency.layout import Layout
 from runtime.sync.plan import Ranges
-
-if TYPE_CHECKING:
-    from runtime.residency.layout import Layout
 
 Timed = tuple[Footprint, dict[str, float]]
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from runtime.engines.interface import Engine, Response, Sampling
 from runtime.grpo.messages import Results, Sampled, Stages, Status, Timed, timed
-from runtime.grpo.prompts import Prompts
 from runtime.grpo.rewards import Rewards
-from runtime.grpo.shares import RunningShare, Share, rounds_of
+from runtime.grpo.shares import Prompts, RunningShare, Share, rounds_of
 from runtime.grpo.state import read_data, read_state
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import Example

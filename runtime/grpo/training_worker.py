@@ -48,7 +48,7 @@ class TrainingWorker:
             return None
         import ray
 
-        from runtime.training.rendezvous import open_store, url_of
+        from runtime.training.group import open_store, url_of
 
         host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         self._meeting = open_store(host)

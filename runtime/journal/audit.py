@@ -1,4 +1,5 @@
-"""Whether a run lost or doubled anything, proved from its journal alone, over any number of kills and resumes.
+"""How much of a journal is whole, and whether a run lost or doubled anything, proved from its journal alone, over any number of
+kills and resumes.
 
 A1  every job ends once: done, over its budget, failed or cancelled; until the run has ended it may still be there
 A2  a job's iterations are recorded once and in order, 0 to n - 1; those that a recorded restart set it back behind are repeated,
@@ -7,29 +8,40 @@ A3  a node is one place's of one group at a time, is given back once, and runs p
     migrated tail, within its memory
 A4  replaying the events gives a valid state after each of them, and an empty one when all is done
 A5  the clock never runs back, resumes included
+
+Invariants of its record alone, those of a replay (`rollmux_env.replay.checks`) that a real run can break (`check_run`):
+
+R1  no job is lost or doubled: its iterations are counted once, in order
+R2  the clock never runs back
+R3  no node runs two phases at once, but for one migrated tail, and never more than the whole of a node
+R4  no node's residency is exceeded
+R7  no sample is older when it is trained than its job allows
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
+import fcntl
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from policies.registry import observed_state
-from rollmux_env.cluster.events import Arrived
+from rollmux_env.cluster.events import Arrived, Departed, Event
 from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.errors import InputError, InvariantError
-from rollmux_env.replay.checks import check_state
+from rollmux_env.files import check_regular, copy_data
+from rollmux_env.replay.checks import check_clock, check_sample, check_state
 from rollmux_env.scheduler.facts import Drained, Undrained
 from rollmux_env.validation_errors import one_line
 from runtime.journal import facts as kinds
-from runtime.journal.facts import LEASE, Fact
-from runtime.journal.invariants import check_run
+from runtime.journal.facts import LEASE, Bound, Fact, Offloaded, PhaseSlice, Span, Started
+from runtime.journal.read import JOURNAL, DamagedJournal, facts_of, opened, structure_problem
 from runtime.journal.record import RunRecord
-from runtime.journal.write import IMPOSSIBLE, JOURNAL, read_facts, record_of
+from runtime.journal.write import IMPOSSIBLE, LOCK, read_facts, record_of
+from runtime.own_folder import spare_folder
 
 _Place = tuple[int, str, int]  # group, pool, number of the node within the group
 Outcome = Literal["done", "over_budget", "failed", "cancelled", "present"]
@@ -123,9 +135,8 @@ def _outcomes(record: RunRecord) -> tuple[dict[str, Outcome], list[str]]:
     return jobs, problems
 
 
-def _iterations(facts: Sequence[Fact], record: RunRecord) -> list[str]:
+def _iterations(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
     """A2: every iteration once and in order."""
-    problems = []
     most = {fact.spec.id: fact.spec.iterations for fact in record.submitted}
     due: Counter[str] = Counter()  # the iteration that is next, by job
     checkpoints: set[tuple[str, int]] = set()  # checkpoints: a job, and how many iterations it had done
@@ -135,28 +146,24 @@ def _iterations(facts: Sequence[Fact], record: RunRecord) -> list[str]:
             over.add(fact.job_id)
         elif isinstance(fact, kinds.Iteration):
             if fact.number != due[fact.job_id] or fact.number >= most.get(fact.job_id, fact.number + 1):
-                problems.append(f"A2: job {fact.job_id} did iteration {fact.number} when {due[fact.job_id]} was due")
+                yield f"A2: job {fact.job_id} did iteration {fact.number} when {due[fact.job_id]} was due"
             if fact.job_id in over:
-                problems.append(f"A2: job {fact.job_id} did iteration {fact.number} after its end")
+                yield f"A2: job {fact.job_id} did iteration {fact.number} after its end"
             due[fact.job_id] = fact.number + 1
         elif isinstance(fact, kinds.Checkpointed):
             if fact.iterations > due[fact.job_id]:
-                problems.append(
-                    f"A2: job {fact.job_id} has a checkpoint of {fact.iterations} iterations and did {due[fact.job_id]}"
-                )
+                yield f"A2: job {fact.job_id} has a checkpoint of {fact.iterations} iterations and did {due[fact.job_id]}"
             checkpoints.add((fact.job_id, fact.iterations))
         elif isinstance(fact, kinds.Restarted):
             if fact.iteration > due[fact.job_id]:
-                problems.append(f"A2: job {fact.job_id} goes on at iteration {fact.iteration} when {due[fact.job_id]} was due")
+                yield f"A2: job {fact.job_id} goes on at iteration {fact.iteration} when {due[fact.job_id]} was due"
             elif fact.iteration and (fact.job_id, fact.iteration) not in checkpoints:
-                problems.append(f"A2: job {fact.job_id} goes on at iteration {fact.iteration}, of which there is no checkpoint")
+                yield f"A2: job {fact.job_id} goes on at iteration {fact.iteration}, of which there is no checkpoint"
             due[fact.job_id] = fact.iteration
-    return problems
 
 
-def _nodes(facts: Sequence[Fact], record: RunRecord) -> list[str]:
+def _nodes(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
     """A3: who has which node."""
-    problems: list[str] = []
     places: dict[str, _Place] = {}
     drained: frozenset[str] = frozenset()
     for fact in facts:
@@ -164,20 +171,19 @@ def _nodes(facts: Sequence[Fact], record: RunRecord) -> list[str]:
             case kinds.Told():
                 drained = _drained(fact, drained)
             case kinds.Assigned():
-                problems += _assign(fact, places, drained)
+                yield from _assign(fact, places, drained)
             case kinds.Returned(at_s=at_s, node=node):
                 if places.pop(node, None) is None:
-                    problems.append(f"A3: at {at_s:.3f} s {node} is given back, which nobody had")
+                    yield f"A3: at {at_s:.3f} s {node} is given back, which nobody had"
             case kinds.Relaunched(nodes=nodes):
                 there = {node.name for node in nodes}
                 places = {node: place for node, place in places.items() if node in there}
             case kinds.PhaseSlice(job_id=job_id, group=group, end_s=end_s):
                 foreign = [node for node in fact.nodes if node not in places or places[node][0] != group]
                 if foreign:
-                    problems.append(f"A3: job {job_id} ran on {foreign[0]}, which was not of group {group}, until {end_s:.3f} s")
+                    yield f"A3: job {job_id} ran on {foreign[0]}, which was not of group {group}, until {end_s:.3f} s"
     if _done(record):
-        problems += [f"A3: {node} is {_named(place)} when the run has ended" for node, place in places.items()]
-    return problems
+        yield from (f"A3: {node} is {_named(place)} when the run has ended" for node, place in places.items())
 
 
 def _drained(fact: kinds.Told, before: frozenset[str]) -> frozenset[str]:
@@ -204,7 +210,7 @@ def _named(place: _Place) -> str:
     return f"{pool} node {number} of {'those lent' if group == LEASE else f'group {group}'}"
 
 
-def _states(record: RunRecord) -> list[str]:
+def _states(record: RunRecord) -> Iterator[str]:
     """A4: the state after each event."""
     state = observed_state(record.started.policy, record.started.cluster)
     arrived = 0
@@ -214,19 +220,179 @@ def _states(record: RunRecord) -> list[str]:
             apply_recorded(state, event)
             check_state(state, arrived, keeps_slo=False)
         except IMPOSSIBLE as error:
-            return [f"A4: {type(event).__name__} at {event.at_s:.3f} s: {error}"]
+            yield f"A4: {type(event).__name__} at {event.at_s:.3f} s: {error}"
+            return
     left = [job_id for group in state.group_list() for job_id in group.jobs] + state.waiting
-    return [f"A4: the run has ended, and {left[0]} is still there"] if left and _done(record) else []
+    if left and _done(record):
+        yield f"A4: the run has ended, and {left[0]} is still there"
 
 
-def _clock(facts: Sequence[Fact]) -> list[str]:
+def _clock(facts: Sequence[Fact]) -> Iterator[str]:
     """A5: when facts were written down."""
-    problems = []
     last_s = 0.0
     for fact in facts:
         if isinstance(fact, kinds.Bound | kinds.SyncSlice):  # a sync's times are by the job's own clock
             continue
         if fact.at_s < last_s:
-            problems.append(f"A5: {type(fact).__name__} at {fact.at_s:.6f} s comes after {last_s:.6f} s")
+            yield f"A5: {type(fact).__name__} at {fact.at_s:.6f} s comes after {last_s:.6f} s"
         last_s = fact.at_s
-    return problems
+
+
+def check_run(record: RunRecord) -> None:
+    """Assert all of them.
+
+    Raises:
+        InvariantError: the message begins with the number of the invariant.
+    """
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for iteration in record.iterations:
+        numbers[iteration.job_id].append(iteration.number)
+    for job_id, counts in numbers.items():
+        if counts != [*range(len(counts))]:
+            raise InvariantError(f"R1: the iterations of job {job_id} are numbered {counts}")
+    for iteration in (*record.iterations, *record.repeated):
+        job, metrics = record.jobs.get(iteration.job_id), iteration.metrics
+        if job is not None and {"trained_version", "sampled_version"} <= metrics.keys():
+            check_sample(job, int(metrics["trained_version"]), int(metrics["sampled_version"]))
+    check_clock([event.at_s for event in record.log])
+    by_node: dict[str, list[PhaseSlice]] = defaultdict(list)
+    for part in record.phases:
+        if not part.asked_s <= part.start_s <= part.end_s:
+            raise InvariantError(f"R2: a {part.phase} of job {part.job_id} ends before it begins")
+        for node in part.nodes:
+            by_node[node].append(part)
+    for node, parts in by_node.items():
+        _check_shares(node, [(span, part.job_id) for part in parts for span in part.node_spans() if span.node == node])
+    _check_memory(record)
+
+
+def _check_memory(record: RunRecord) -> None:
+    """Assert R4, of what jobs kept on a node after their last phase there, until they left."""
+    limits = {name: getattr(record.started.cluster, node.pool).node_memory_gb for name, node in record.nodes.items()}
+    departures = [(event.at_s, event.job_id) for event in record.log if isinstance(event, Departed)]
+    resident: dict[tuple[str, str], PhaseSlice | Offloaded] = {}  # by job and phase
+    offloaded = sorted(record.offloaded, key=lambda fact: fact.at_s)
+    for part in sorted(record.phases, key=lambda part: part.end_s):
+        while departures and departures[0][0] <= part.end_s:
+            _, job_id = departures.pop(0)
+            resident = {key: other for key, other in resident.items() if key[0] != job_id}
+        while offloaded and offloaded[0].at_s <= part.end_s:
+            fact = offloaded.pop(0)
+            if (fact.job_id, fact.pool) in resident:
+                resident[fact.job_id, fact.pool] = fact
+        resident[part.job_id, "training" if part.phase == "training" else "rollout"] = part
+        for node in part.nodes:
+            held_gb = sum(other.host_gb for other in resident.values() if node in other.nodes)
+            if limits[node] is not None and held_gb > limits[node]:
+                raise InvariantError(f"R4: {node} holds {held_gb:.3f} GB of {limits[node]:g}")
+
+
+def _check_shares(node: str, spans: list[tuple[Span, str]]) -> None:
+    spans.sort(key=lambda pair: (pair[0].from_s, pair[0].until_s))
+    for k, (span, job_id) in enumerate(spans):
+        for other, other_id in spans[k + 1 :]:
+            if other.from_s >= span.until_s:
+                break
+            if other.tail == span.tail or span.share + other.share > 1 + 1e-9:
+                raise InvariantError(f"R3: {node} runs {job_id} and {other_id} at {other.from_s:.3f} s")
+
+
+@dataclass(frozen=True)
+class Check:
+    """What is whole.
+
+    Attributes:
+        facts: all before the first that is not. problem: what is wrong behind them; None where nothing is. One line.
+    """
+
+    facts: tuple[Fact, ...]
+    problem: str | None
+
+    @property
+    def last(self) -> str:
+        """The last whole fact: number, kind and time."""
+        if not self.facts:
+            return "none"
+        fact = self.facts[-1]
+        at_s = "" if isinstance(fact, Bound) else f" at {fact.at_s:.3f} s"
+        return f"{len(self.facts)}, {type(fact).__name__}{at_s}"
+
+
+def check_journal(folder: Path) -> Check:
+    """Look at the journal of a run or a service that has ended, fact by fact.
+
+    Raises:
+        InputError: there is none, it is in use, or it is no journal at all; one line.
+    """
+    path = folder / JOURNAL
+    name = one_line(str(path), 4096)
+    facts: list[Fact] = []
+    problem = None
+    with _copied(path) as copy, opened(copy) as database:
+        try:
+            for fact in facts_of(database, name):
+                facts.append(fact)  # noqa: PERF402 - what was read stays known
+            problem = structure_problem(database)
+        except DamagedJournal as damage:
+            problem = f"fact {damage.number} {damage.problem}"
+    possible, why = _possible(facts)
+    if why is not None:
+        problem = f"fact {possible + 1} ({type(facts[possible]).__name__}) cannot have happened after those before it: {why}"
+    return Check(tuple(facts[:possible]), problem)
+
+
+def _possible(facts: Sequence[Fact]) -> tuple[int, str | None]:
+    """How many facts, from the first on, may have happened one after the other, and what is wrong with the next one."""
+    if not facts:
+        return 0, None
+    if not isinstance(facts[0], Started):
+        return 0, "it is not the start of a run"
+    state = observed_state(facts[0].policy, facts[0].cluster)
+    for number, fact in enumerate(facts[1:], 1):
+        if isinstance(fact, Started):
+            return number, "the run has begun already"
+        if isinstance(fact, Event):
+            try:
+                apply_recorded(state, fact)
+            except IMPOSSIBLE as error:
+                return number, one_line(str(error))
+    return len(facts), None
+
+
+@contextlib.contextmanager
+def _copied(path: Path) -> Iterator[Path]:
+    """A copy of a journal that nobody writes, for as long as it is needed.
+
+    Raises:
+        InputError: there is none, somebody writes it, or there is no room for a copy; one line.
+    """
+    name = one_line(str(path), 4096)
+    log = path.with_name(f"{path.name}-wal")
+    if not path.exists() and not path.is_symlink():
+        raise InputError(f"{name}: there is no journal of a run here")
+    with _unused(path.with_name(LOCK)), spare_folder() as spare:
+        try:
+            for file in (path, log) if log.is_file() else (path,):
+                check_regular(file)
+                copy_data(file, spare / file.name)
+        except OSError as error:
+            raise InputError(f"{name}: cannot be copied to {spare}: {error.strerror or error}") from None
+        yield spare / path.name
+
+
+@contextlib.contextmanager
+def _unused(lock: Path) -> Iterator[None]:
+    """Nobody begins to write a journal meanwhile.
+
+    Raises:
+        InputError: somebody does already; one line.
+    """
+    if not lock.is_file():
+        yield
+        return
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"{one_line(str(lock.parent), 4096)}: a run is under way in this folder") from None
+        yield

@@ -170,8 +170,31 @@ class Profiled(_Timed):
     without_core: tuple[Pool, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class PhaseMeasures:
+    """What a job's own processes measure of a phase.
+
+    Attributes:
+        load_s, offload_s: seconds of bringing state onto the device, and off it. cold: the job's first phase of the kind in its
+            placement. stages: parts of loading and offloading that the job named, seconds.
+        host_gb: measured host memory of the job on a node afterwards, the largest of the nodes. device_gb: of each GPU.
+        stays: the job's state is still on the devices afterwards; else it has been offloaded.
+        core_wait_s: how long, since its last phase there, the process that did the work was ready to run and had no core: the
+            machine was shared. The longest of several; 0 where the system does not say.
+    """
+
+    load_s: float = 0.0
+    offload_s: float = 0.0
+    cold: bool = False
+    stages: dict[str, float] = field(default_factory=dict)
+    host_gb: float = 0.0
+    device_gb: float = 0.0
+    stays: bool = False
+    core_wait_s: float = 0.0
+
+
 @dataclass(frozen=True)
-class PhaseSlice(_Lasted):
+class PhaseSlice(PhaseMeasures, _Lasted):
     """A phase that held its nodes.
 
     Attributes:
@@ -182,13 +205,7 @@ class PhaseSlice(_Lasted):
         asked_s: when the job was ready for it. start_s: permit. end_s: nodes given back. `init` and the rollout that follows it
             share one permit: the second begins where the first ends; where rollouts run ahead it has its own, and is `extra`.
         run_s, done_s: when the method began and ended, by the job's clock: before it came the permit's way and loading.
-        permit_s: how long the permit took to reach the job. load_s, offload_s: state onto the device, and off it.
-        cold: the job's first phase of the kind in its placement. switched: a node last ran another job.
-        stages: parts of loading and offloading that the job named, seconds.
-        host_gb: measured host memory of the job on a node afterwards, the largest of the nodes. device_gb: of each GPU.
-        stays: the job's state is still on the devices afterwards; else it has been offloaded.
-        core_wait_s: how long, since its last phase there, the process that did the work was ready to run and had no core: the
-            machine was shared. The longest of several; 0 where the system does not say.
+        permit_s: how long the permit took to reach the job. switched: a node last ran another job.
         ok: False where the phase failed or was cut short.
         spans: of a rollout that was migrated, or ran beside such a tail: what it held of its nodes and when; else none.
         extra: a rollout that counts no iteration.
@@ -208,15 +225,7 @@ class PhaseSlice(_Lasted):
     run_s: float
     done_s: float
     permit_s: float = 0.0
-    load_s: float = 0.0
-    offload_s: float = 0.0
-    cold: bool = False
     switched: bool = False
-    stages: dict[str, float] = field(default_factory=dict)
-    host_gb: float = 0.0
-    device_gb: float = 0.0
-    stays: bool = False
-    core_wait_s: float = 0.0
     ok: bool = True
     spans: tuple[Span, ...] = ()
     extra: bool = False

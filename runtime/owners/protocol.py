@@ -14,9 +14,8 @@ from rollmux_client import Turns
 
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
-from runtime.execution.job_handle import PROFILE, JobHandle
+from runtime.execution.job_handle import PROFILE, Asked, JobHandle
 from runtime.execution.job_log import SHOWN
-from runtime.execution.job_records import Asked
 from runtime.execution.messages import Checkpoint, Done, Report
 from runtime.execution.run_state import Follows
 from runtime.journal.facts import Checkpointed, Fact, Iteration, PhaseSlice, SyncSlice
@@ -36,11 +35,6 @@ class Next(Enum):
 def turns_of(handle: JobHandle, done: int) -> Turns:
     """The turns of an owner that begins after so many iterations."""
     return Turns(handle.spec.iterations, handle.spec.staleness, done)
-
-
-def must_settle(handle: JobHandle, done: Done) -> bool:
-    """Whether a job does something more before it leaves its place: it writes a checkpoint, or has a rollout under way."""
-    return done.keeps or handle.spec.is_asynchronous
 
 
 def next_of(handle: JobHandle, spent: bool, drained: bool) -> Next:

@@ -1,4 +1,4 @@
-"""The driver of a run: it composes a scheduler, a journal and the processes of jobs."""
+"""The driver of a run: it composes a scheduler, a journal and the processes of jobs, and goes on with a run that was ended."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.nodes import NodePool
-from runtime.execution.lifecycle import JobLifecycle
-from runtime.execution.processes import Processes, ProcessesByKind
+from runtime.execution.job_handle import JobHandle
+from runtime.execution.lifecycle import JobLifecycle, Processes, ProcessesByKind
+from runtime.execution.nodes import POOLS
 from runtime.execution.profiles import versions
-from runtime.execution.profiling import Profiling
+from runtime.execution.profiling import Profiling, SoloIterations
 from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import Observer, RunState
-from runtime.execution.solo import SoloIterations
 from runtime.jobs.spec import JobSpec
-from runtime.journal.facts import Ended, Started, Submitted
-from runtime.journal.record import RunRecord
+from runtime.journal.facts import Ended, Fact, Failed, Relaunched, Restarted, Restored, Started, Submitted
+from runtime.journal.record import RunRecord, cold_starts_of
+from runtime.journal.replay import assigned_nodes, restore
+from runtime.journal.write import JOURNAL, read_facts, record_of, state_of
 from runtime.output import LOGS, trim
-from runtime.owners.http.attaching import problem_of_names
 from runtime.owners.http.iterations import Iterations
-from runtime.owners.http.leases import Leases
-from runtime.owners.http.ledger import Ledger
+from runtime.owners.http.leases import Leases, problem_of_names
+from runtime.owners.http.ledger import Ledger, continue_leases, is_in_use, recall_leases
 from runtime.owners.http.processes import AttachedProcesses, CommandProcesses
-from runtime.owners.http.resuming import continue_leases, recall_leases
 from runtime.owners.ray.calls import JobCalls
-from runtime.run.resuming import go_on, recall, relaunch
 
 _TRIMS_S = 0.5  # between looks at what jobs print
 
@@ -65,23 +64,26 @@ class RunDriver:
         nodes, state = NodePool(plan.nodes), observed_state(plan.policy, plan.cluster)
         try:
             if plan.resume:
-                self.record, state, nodes = recall(plan)
+                self.record = record_of(read_facts(Path(plan.folder) / JOURNAL))
+                state, nodes = state_of(self.record), assigned_nodes(self.record, plan.nodes)
             run = self.run = RunState(plan, log, state, nodes, stays, observer)
         except BaseException:
             log.journal.close()
             raise
-        self._ledger = Ledger(run)
-        iterations = Iterations(self._ledger)
+        self.lifecycle = JobLifecycle(run, stays)
+        self._ledger = Ledger(run, self.lifecycle)
+        self.profiling, self._solo = Profiling(run, self.lifecycle), SoloIterations(run, self.lifecycle)
+        iterations = Iterations(self._ledger, self.profiling)
         self.leases, self.commands = Leases(iterations), CommandProcesses(iterations)
-        self._processes = ProcessesByKind(processes, AttachedProcesses(self._ledger), self.commands)
-        self.lifecycle = JobLifecycle(run, self._processes, stays)
-        self.profiling, self._solo = Profiling(run), SoloIterations(run)
-        self.calls = JobCalls(run, self.profiling, self._solo)
+        self._processes = self.lifecycle.processes = ProcessesByKind(processes, AttachedProcesses(self._ledger), self.commands)
+        self.calls = JobCalls(run, self.lifecycle, self.profiling, self._solo)
 
     def _begin(self) -> None:
         run, log, plan = self.run, self._log, self.run.plan
         if self.record is not None:
-            relaunch(plan, log, self.record)
+            last_s = self.record.last_s
+            log.zero_s = monotonic() - last_s  # the clock goes on from the last time that the journal knows
+            log.write(Relaunched(last_s, time(), plan.nodes, versions()))
             recall_leases(self._ledger, self.record)
             go_on(run, self.lifecycle, self.record)
             continue_leases(self._ledger, self.record)
@@ -168,3 +170,66 @@ def _rehearse(policy: Policy) -> None:
     phase, training = Phase(worst_case_s=1.0), Training(worst_case_s=1.0)
     jobs = tuple(Job(id=f"job{k}", arrival_s=float(k), iterations=4, slo=3.0, rollout=phase, training=training) for k in range(3))
     replay(Scenario(version=1, cluster=Cluster(rollout=pool, training=pool, migration_s=1.0), jobs=jobs), policy)
+
+
+def go_on(run: RunState, lifecycle: JobLifecycle, record: RunRecord) -> None:
+    """Groups and placements are as they were; every job that was placed begins there with its last checkpoint."""
+    notes: list[Fact] = []
+    run.cold_starts = cold_starts_of(record)
+    lifecycle.node_changes.known = record.nodes | lifecycle.node_changes.known
+    for handle in run.handles.values():
+        if problem := run.problem_of(_recall, run, handle, record, notes):
+            handle.gone = True
+            notes.append(Failed(run.log.now(), handle.id, "resume", problem))
+            run.log.say(f"{handle.id}: FAILED in resume: {problem}")
+    for exceeded in record.exceeded:
+        run.handles[exceeded.job_id].residency.exceeds = exceeded.why
+    gone = [handle.id for handle in run.handles.values() if handle.gone]
+    restored = Restored(run.log.now(), tuple(gone))
+    again = restore(run.scheduler, record, restored.at_s, gone)
+    run.log.write(*notes, restored, *run.scheduler.take_entries())
+    run.tell()
+    for job_id in again:
+        lifecycle.enlist(run.handles[job_id])
+
+
+def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fact]) -> None:
+    """What the journal and the checkpoints know of a job."""
+    state, job_id, folder = run.scheduler.state, handle.id, run.checkpoints(handle.id)
+    handle.job = state.job(job_id) if state.knows(job_id) else record.jobs.get(job_id)
+    handle.residency.waits = next((dict(fact.waits) for fact in record.profiled if fact.job.id == job_id), {})
+    ever = (done.number + 1 for done in (*record.iterations, *record.repeated) if done.job_id == job_id)
+    handle.done = max(ever, default=0)  # also where it went back before: what was told of it stays true
+    over = {failed.job_id for failed in record.failed} | {cancelled.job_id for cancelled in record.cancelled}
+    if handle.spec.is_attached:
+        _recall_attached(run, handle, record, job_id in over | record.over_budget)
+        return
+    if handle.done == handle.spec.iterations or job_id in over | record.over_budget:
+        handle.gone = True
+        return
+    handle.saved.recorded = {fact.iterations for fact in record.checkpointed if fact.job_id == job_id}
+    resume = handle.saved.go_back(folder, handle.done)
+    handle.iteration = handle.begins = resume.iterations
+    if state.knows(job_id):
+        _recall_work(run, handle)
+        why = resume.problems[0] if resume.problems else "the run was resumed"
+        notes.append(Restarted(run.log.now(), job_id, handle.begins, why))
+        run.log.say(f"{job_id}: goes on at iteration {handle.begins + 1}")
+
+
+def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord, over: bool) -> None:
+    """Of a job that runs elsewhere nothing is lost; one that has ended keeps its place while somebody may be using that."""
+    job_id = handle.id
+    done = any(fact.job_id == job_id and fact.done for fact in record.leases_ended)
+    if done or ((over or handle.done == handle.spec.iterations) and not is_in_use(record, job_id)):
+        handle.gone = True
+        return
+    handle.iteration = handle.begins = handle.done
+    if run.scheduler.state.knows(job_id):
+        _recall_work(run, handle)
+
+
+def _recall_work(run: RunState, handle: JobHandle) -> None:
+    state = run.scheduler.state
+    row = state.row(handle.id)
+    handle.permits.busy_s = {pool: float(getattr(state.jobs, f"{pool}_busy_s")[row]) for pool in POOLS}

@@ -13,17 +13,16 @@ from typing import Any
 
 import ray
 from pydantic import TypeAdapter, ValidationError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, write_whole
 from rollmux_env.validation_errors import one_line
 from runtime.execution.nodes import find_nodes
-from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, asking_for_token, end_processes
-from runtime.execution.ray_address import check_address
+from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, asking_for_token, check_address, end_processes
 from runtime.execution.ray_health import RayDied, RayHealth, quieten_ray, shut_down
 from runtime.execution.ray_processes import RayProcesses
 from runtime.execution.run_plan import RunPlan
+from runtime.execution.worker import on_machine
 from runtime.machine import Node, Pool
 from runtime.own_folder import OwnFolder, left_folders, make_own_folder
 from runtime.run.driver import RunDriver
@@ -149,8 +148,7 @@ def execute(plan: RunPlan, say: Callable[[str], None]) -> str:
 
 def coordinator_options() -> dict[str, Any]:
     """How the actor of a coordinator is made: where the run's folder is."""
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return {"num_cpus": 0, "max_concurrency": 1000, "scheduling_strategy": here}
+    return {**on_machine(ray.get_runtime_context().get_node_id()), "max_concurrency": 1000}
 
 
 def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], lines_said: int = 0) -> str:

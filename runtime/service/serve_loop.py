@@ -15,8 +15,7 @@ import ray
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.execution.nodes import find_nodes
-from runtime.execution.own_ray import ENVIRONMENT
-from runtime.execution.ray_address import check_address
+from runtime.execution.own_ray import ENVIRONMENT, check_address
 from runtime.execution.ray_health import RayDied, quieten_ray, shut_down
 from runtime.machine import Node, Pool
 from runtime.run.ray_session import coordinator_options, watch

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.answers import Conflict, NotFound, Unprocessable
-from runtime.execution.forecast import check_memory, forecasts, limits
+from runtime.execution.forecast import check_memory, check_space, checkpoint_bytes, forecasts, limits
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.processes import Processes
+from runtime.execution.lifecycle import Processes
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import RunState
-from runtime.execution.space import check_space, checkpoint_bytes
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Submitted
 from runtime.journal.write import Unwritable

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from runtime.residency.layout import Layout
+from runtime.residency.layout import Layout
 
 Topology = Literal["aware", "flat"]
 Ranges = tuple[tuple[int, int], ...]

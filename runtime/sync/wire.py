@@ -3,8 +3,11 @@
     sender      header                    piece, tag   piece, tag   ...
     receiver            welcome                                           thanks
 
-A welcome also says whether the receiver takes the pieces from the sender's shared memory (`runtime.sync.shared`), which the header
-offers: then only their tags come, each when its piece is there.
+Between two processes of one machine bytes need no connection. A sender that has its bytes in a memfd offers it in the header of a
+stream, whose tag says who it is. The receiver opens it by /proc, which the kernel allows to processes of the same user alone, looks
+whether it is the one that is meant, and says in its welcome that it takes the pieces from there: then only their tags come, each
+when its piece is there. If anything is otherwise the bytes come over the connection. A copy by `preadv` and not by a mapping: what
+the sender loses meanwhile is an error and no signal, and the receiver's resident size stays what it is.
 
 A tag says that what it belongs to comes from one who knows the sync's secret, for this place of this stream and no other; nothing
 is encrypted. HMAC-SHA256, since processors compute it faster than keyed BLAKE2 (`benchmarks/sync_tags.py`).
@@ -13,17 +16,23 @@ is encrypted. HMAC-SHA256, since processors compute it faster than keyed BLAKE2 
 from __future__ import annotations
 
 import hmac
+import os
+import select
 import socket
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 
-from runtime.residency.layout import Layout
+from runtime.machine import memory_id
+from runtime.residency.layout import Layout, Memory
 from runtime.sync.plan import Stream
-from runtime.sync.shared import OFFER_BYTES
 
 Address = tuple[str, int]
+_OFFER = struct.Struct("!16sqqqq")
+OFFER_BYTES = _OFFER.size
+NO_OFFER = bytes(OFFER_BYTES)
 TAG_BYTES = 16
 """The first of those that HMAC gives; they follow every piece."""
 _NUMBERS = struct.Struct("!qqq")
@@ -31,6 +40,42 @@ HEADER_BYTES = _NUMBERS.size + OFFER_BYTES + TAG_BYTES
 """Of each stream, on every hop: which it is, of what version and size, and where in shared memory it is."""
 _TAGGED = struct.Struct("!8sqqqq")
 _PIECE = 1 << 20
+
+
+def offer(memory: Memory | None) -> bytes:
+    """What a header says of shared memory; of none, or where machines cannot be told apart, `NO_OFFER`."""
+    if memory is None or not memory_id():
+        return NO_OFFER
+    return _OFFER.pack(memory_id(), os.getpid(), memory.file, os.fstat(memory.file).st_ino, memory.first)
+
+
+def open_offer(data: bytes) -> Memory | None:
+    """The memory that is offered, for reading; whoever opens it closes its file. None: it cannot be reached from here."""
+    machine, pid, number, inode, first = _OFFER.unpack(data)
+    if data == NO_OFFER or machine != memory_id():
+        return None
+    with suppress(OSError):
+        file = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
+        if os.fstat(file).st_ino == inode:
+            return Memory(file, first)
+        os.close(file)
+    return None
+
+
+def copy(memory: Memory, start: int, to: memoryview, sender: socket.socket) -> None:
+    """Read bytes from the `start`-th on.
+
+    Args:
+        to: is filled. sender: the connection to whom the memory belongs.
+
+    Raises:
+        RuntimeError: it has ended before they were all here; they may be others then.
+    """
+    count = os.preadv(memory.file, [to], memory.first + start)
+    poll = select.poll()
+    poll.register(sender, select.POLLRDHUP)
+    if count != len(to) or poll.poll(0):
+        raise RuntimeError("the connection was closed before its end")
 
 
 @dataclass(frozen=True)

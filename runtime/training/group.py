@@ -1,17 +1,32 @@
-"""The ranks that train a job together: torch's process group, and tensors of which every rank has a shard."""
+"""The ranks that train a job together: where they meet, torch's process group, and tensors of which every rank has a shard.
+
+A model comes from a Hugging Face directory and is sharded with FSDP2; it is whole in the host memory of rank 0 alone.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import socket
+import struct
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from runtime.training.rendezvous import listen_near
+from runtime.training.loss import prepare_scoring
+from runtime.training.memory import LARGE
+
+_LOOPBACK = "127.0.0.1"
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR
 
 _TIMEOUT = timedelta(minutes=10)  # a rank that has died is noticed at once; this is for one that hangs
 _members = 0  # trainers of this process that are in its group
@@ -21,7 +36,7 @@ def join_group(rank: int, world: int, rendezvous: str | None, device: torch.devi
     """Enter the group of a job's ranks: NCCL on GPUs, gloo on CPUs. Every rank calls it; it returns when all have.
 
     Args:
-        rendezvous: `tcp://host:port` of rank 0, whose process has opened the store there (`rendezvous.open_store`);
+        rendezvous: `tcp://host:port` of rank 0, whose process has opened the store there (`open_store`);
             `file://path` on one machine; None where it is the only one.
         cpu_offload: tensors in host memory take part too: on GPUs gloo beside NCCL, for the norm of gradients.
 
@@ -83,6 +98,130 @@ def shard_of(full: Tensor, like: Tensor, mesh: DeviceMesh) -> Tensor:
     return shards[place] if place < len(shards) else full[:0]
 
 
-def first_device() -> torch.device:
-    """The GPU that this process sees first, or the CPU."""
-    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+def load_sharded(directory: Path, mesh: DeviceMesh, cpu_offload: bool = False) -> nn.Module:
+    """A causal language model in float32, each rank with its shard of every parameter. Every rank calls it.
+
+    Rank 0 reads the files. The others get the model a layer at a time, and keep their shard of it.
+
+    On GPUs it computes in bf16 and adds gradients up in float32. Activations of a model that is no toy are recomputed in the
+    backward pass. Dropout is off: the probabilities trained on have to be those sampled from.
+
+    Args:
+        cpu_offload: shards and gradients are in host memory, and go to the device a layer at a time; needs `join_group` to know.
+    """
+    model = _load(directory, whole=mesh.get_rank() == 0)
+    on_gpu = mesh.device_type == "cuda"
+    precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if on_gpu else MixedPrecisionPolicy()
+    # Not page-locked: torch rounds such memory up to powers of two, and keeps that of gradients between phases.
+    offload = CPUOffloadPolicy(pin_memory=False) if cpu_offload else OffloadPolicy()
+    model.train()
+    if sum(parameter.numel() for parameter in model.parameters()) >= LARGE:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[operator]
+    prepare_scoring(model)
+    device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
+    layers = set(getattr(model, "_no_split_modules", None) or ())
+    for module in [module for module in model.modules() if type(module).__name__ in layers]:
+        _hand_out(module, device)
+        fully_shard(module, mesh=mesh, mp_policy=precision, offload_policy=offload)
+    _hand_out(model, device)
+    model.tie_weights()  # type: ignore[operator]
+    fully_shard(model, mesh=mesh, mp_policy=precision, offload_policy=offload)
+    return model
+
+
+def _load(directory: Path, whole: bool) -> nn.Module:
+    """The model, or only its shape, on the meta device."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    config = AutoConfig.from_pretrained(directory, local_files_only=True)
+    for name, value in config.to_dict().items():
+        if "drop" in name and isinstance(value, float):
+            setattr(config, name, 0.0)
+    model: nn.Module
+    if whole:
+        model = AutoModelForCausalLM.from_pretrained(directory, config=config, local_files_only=True, dtype=torch.float32)
+    else:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
+    return model
+
+
+def _hand_out(module: nn.Module, device: torch.device) -> None:
+    """Give all ranks what rank 0 has of a module, but for layers in it that are sharded already."""
+    handed: dict[Tensor, Tensor] = {}
+    for part in module.modules():
+        own = [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
+        for name, tensor in own:
+            if hasattr(tensor, "full_tensor"):
+                continue
+            if tensor not in handed:  # else it is tied to another one
+                copy = torch.empty_like(tensor, device=device, requires_grad=False)  # memory of its own, not the file's
+                if not tensor.is_meta:
+                    copy.copy_(tensor.detach())
+                if dist.get_world_size() > 1:
+                    dist.broadcast(copy, 0)
+                handed[tensor] = nn.Parameter(copy, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy
+            setattr(part, name, handed[tensor])
+
+
+def open_store(host: str) -> TCPStore:
+    """The store of a job's ranks, at a port of this address alone; torch's own would listen at all addresses of the machine.
+
+    It asks nobody who he is. The port is taken from now on, and the process group that this process joins shares the store.
+    """
+    server = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024)
+    port = server.getsockname()[1]
+    return TCPStore(host, port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=server.detach())
+
+
+def url_of(host: str, port: int) -> str:
+    """The store's place, as `join_group` takes it."""
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def listen_near(rendezvous: str | None) -> None:
+    """Let gloo and NCCL listen at the address by which this machine reaches the others, unless the user has chosen another one.
+
+    Gloo would take the address of the machine's name, NCCL those of all networks.
+
+    Args:
+        rendezvous: as `join_group` takes it; without a host all ranks are on this machine, and nobody else has to reach them.
+    """
+    name = interface_of(_own_address(rendezvous))
+    if name is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")  # this one, not all whose names begin so
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface that has an address; None where it is not the first of any."""
+    for _, name in socket.if_nameindex():
+        if address in _addresses(name):
+            return name
+    return None
+
+
+def _own_address(rendezvous: str | None) -> str:
+    place = urlsplit(rendezvous or "")
+    if place.scheme != "tcp" or place.hostname is None:
+        return _LOOPBACK
+    family, kind, protocol, _, there = socket.getaddrinfo(place.hostname, place.port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(there)  # sends nothing: the kernel chooses the address that it would send from
+        return str(probe.getsockname()[0])
+
+
+def _addresses(interface: str) -> set[str]:
+    """The first IPv4 address of an interface, and all of its IPv6 addresses."""
+    addresses = set()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):  # it has none
+        answer = fcntl.ioctl(probe, _GET_ADDRESS, struct.pack("256s", interface.encode()[:15]))
+        addresses.add(socket.inet_ntoa(answer[20:24]))
+    table = Path("/proc/net/if_inet6")
+    for line in table.read_text().splitlines() if table.exists() else ():
+        address, *_, name = line.split()
+        if name == interface:
+            addresses.add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(address)))
+    return addresses

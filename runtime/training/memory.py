@@ -13,13 +13,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from runtime.engines.memory import ModelSize
-
-if TYPE_CHECKING:
-    from runtime.engines.model_files import ModelFiles
-    from runtime.jobs.grpo_spec import Algorithm
+from runtime.engines.model_files import ModelFiles
+from runtime.jobs.grpo_spec import Algorithm
 
 CHUNK = 1 << 25
 """Logits that are there at a time: 128 MB in float32."""

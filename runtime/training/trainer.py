@@ -22,20 +22,10 @@ from runtime.jobs.grpo_spec import Algorithm
 from runtime.residency.footprint import Footprint
 from runtime.residency.layout import Layout
 from runtime.residency.offload import Offloader, map_large_blocks
+from runtime.training import group
 from runtime.training.batch import Batch, Minibatch, TrainingError, minibatches
-from runtime.training.group import (
-    first_device,
-    join_group,
-    leave_group,
-    own_part,
-    reshard,
-    shard_of,
-    whole,
-)
-from runtime.training.loading import load_sharded
-from runtime.training.loss import SUMS, LogProbs, grpo_sums
+from runtime.training.loss import SUMS, LogProbs, grpo_sums, score_tokens
 from runtime.training.memory import LARGE
-from runtime.training.output_layer import score_tokens
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -70,15 +60,15 @@ class Trainer:
         self.updates = 0
         """Updates that are in the weights, since the job began."""
         self._rank, self._world = rank, world
-        self._device = first_device()
-        self._mesh = join_group(rank, world, rendezvous, self._device, cpu_offload)
+        self._device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+        self._mesh = group.join_group(rank, world, rendezvous, self._device, cpu_offload)
         self._closed = False
         try:
-            self._model = load_sharded(model_dir, self._mesh, cpu_offload)
-            frozen = load_sharded(model_dir, self._mesh, cpu_offload).requires_grad_(False) if settings.kl else None
+            self._model = group.load_sharded(model_dir, self._mesh, cpu_offload)
+            frozen = group.load_sharded(model_dir, self._mesh, cpu_offload).requires_grad_(False) if settings.kl else None
             self._reference = frozen
         except BaseException:
-            leave_group()
+            group.leave_group()
             raise
         self._names = {name: parameter for name, parameter in self._model.named_parameters()}
         if self._device.type == "cpu" and sum(parameter.numel() for parameter in self._names.values()) >= LARGE:
@@ -172,7 +162,7 @@ class Trainer:
         self._must_be_here()
         views = self.layout.views(data) if self._rank == 0 else {}
         for name, parameter in self._names.items():
-            full = whole(parameter.detach().to(self._sampled_as))
+            full = group.whole(parameter.detach().to(self._sampled_as))
             if self._rank == 0:
                 views[name].copy_(full, non_blocking=True)
         self._written()
@@ -196,7 +186,7 @@ class Trainer:
         self._must_be_here()
         start = 0
         for name, *_ in self.layout.tensors:
-            part = own_part(self._names[name]).flatten().to(self._sampled_as).view(torch.uint8)
+            part = group.own_part(self._names[name]).flatten().to(self._sampled_as).view(torch.uint8)
             data[start : start + len(part)].copy_(part, non_blocking=True)
             start += len(part)
         self._written()
@@ -241,7 +231,7 @@ class Trainer:
                 raise InputError(f"training state: {one_line(name)} is {'unknown' if name in tensors else 'missing'}")
             if tensors[name].shape != shapes[name]:
                 raise InputError(f"training state: {name} is of shape {[*tensors[name].shape]}, not {[*shapes[name]]}")
-        own = {name: shard_of(full, self._names[name.partition(".")[2]], self._mesh) for name, full in tensors.items()}
+        own = {name: group.shard_of(full, self._names[name.partition(".")[2]], self._mesh) for name, full in tensors.items()}
         self.load_shards(own, info)
 
     def load_shards(self, shards: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:
@@ -258,18 +248,18 @@ class Trainer:
             step = torch.tensor(float(self._steps), device=parameter.device)
             self._optimizer.state[parameter] = {"step": step, **moments}
         for name, tensor in self._state().items():
-            own_part(tensor).copy_(shards[name])
+            group.own_part(tensor).copy_(shards[name])
 
     def offload(self) -> Footprint:
         """Move weights and optimizer to host memory and give the device's back; again: no effect."""
         for model in self._models():
-            reshard(model)
+            group.reshard(model)
         return self._offloader.offload()
 
     def stay(self) -> Footprint:
         """Stay on the device; what is left of the last update is given back."""
         for model in self._models():
-            reshard(model)
+            group.reshard(model)
         return self._offloader.stay()
 
     def restore(self) -> Footprint:
@@ -281,7 +271,7 @@ class Trainer:
         if not self._closed:
             self._closed = True
             self._offloader.close()
-            leave_group()
+            group.leave_group()
 
     def _score_before(self, work: list[Minibatch]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
         """Log-probs of each piece before the first step: the model's own, and the reference model's where there is one.
@@ -304,7 +294,7 @@ class Trainer:
     def _step(self, number: int, of: int) -> float:
         """One optimizer step; returns the gradient's norm over all ranks."""
         norm = nn.utils.clip_grad_norm_(self._names.values(), self.settings.max_grad_norm)
-        length = float(whole(norm.detach()))
+        length = float(group.whole(norm.detach()))
         if not isfinite(length):
             self._optimizer.zero_grad()
             raise TrainingError(

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: runs need it")
 
-from runtime.journal.invariants import check_run
+from runtime.journal.audit import check_run
 from runtime.journal.write import read_run
 from tests.conftest import Command
 

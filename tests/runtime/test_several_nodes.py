@@ -21,8 +21,8 @@ from rollmux_env.cluster.state import State, apply
 from runtime.execution.pools import cluster_of, nodes_wanted
 from runtime.execution.run_plan import RunPlan
 from runtime.jobs.spec import parse_jobs
+from runtime.journal.audit import check_run
 from runtime.journal.facts import Assigned
-from runtime.journal.invariants import check_run
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run, state_of
 from runtime.run.ray_session import execute, ray_session

@@ -6,31 +6,26 @@ from rollmux_client import Turn
 
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
-from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_log import iteration_line, tell_of
 from runtime.execution.lifecycle import EVICTED
 from runtime.execution.messages import Done, End, Report
-from runtime.execution.profiles import job_as_stated
+from runtime.execution.profiling import Profiling
 from runtime.execution.run_state import Follows
-from runtime.jobs.spec import nodes_asked
-from runtime.journal.facts import Exceeded, Granted, Iteration, Profiled
-from runtime.owners.http.lease import Lease
-from runtime.owners.http.ledger import Ledger, wake
+from runtime.journal.facts import Exceeded, Iteration
+from runtime.owners.http.ledger import Lease, Ledger
 from runtime.owners.protocol import Next, asked, iterated, moved, next_of, released, released_sync, synced
-
-_OWN = "owner"  # who counts an attached job's progress
 
 
 class Iterations:
     """Tells the scheduler and the journal what owners do, and ends their leases when they say so, or the job or the run ends.
 
     Args:
-        ledger: of the leases.
+        ledger: of the leases. profiling: of the run's jobs.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
-        self._run = ledger.run
+    def __init__(self, ledger: Ledger, profiling: Profiling) -> None:
+        self.ledger, self.profiling = ledger, profiling
+        self._run, self._lifecycle = ledger.run, ledger.lifecycle
 
     def ask(self, lease: Lease, turn: Turn) -> None:
         """An owner wants a permit, and is in for it unless its budget is spent.
@@ -49,19 +44,6 @@ class Iterations:
         handle.wait_for(turn.phase)
         run.follow(asked(handle, turn.phase, turn.iteration, run.log.now(), extra=turn.extra))
 
-    def grant(self, lease: Lease, phase: HoldName) -> None:
-        """The owner is about to be told that it has a permit."""
-        hold, turn = lease.handle.permits.holds[phase], lease.turns.open[phase]
-        lease.turns.grant(phase)
-        job_id, now_s = lease.handle.id, self._run.log.now()
-        self._run.log.write(
-            Granted(now_s, job_id, lease.id, phase, turn.iteration, turn.extra, hold.asked_s, hold.start_s, hold.switched)
-        )
-
-    def progress(self, lease: Lease, done: int, total: int, tokens: int) -> None:
-        """How far the phase in hand is."""
-        lease.handle.tail.progress[_OWN] = (done, total, tokens)
-
     def keeps(self, lease: Lease, phase: HoldName, device_gb: float) -> None:
         """A job keeps so much GPU memory between its phases; if that is more than it may, it is alone from now on."""
         handle = lease.handle
@@ -76,8 +58,8 @@ class Iterations:
         """A phase is over, and its nodes are free."""
         handle, turn, now_s = lease.handle, lease.turns.open[phase], self._run.log.now()
         start_s, cold = handle.permits.holds[phase].start_s, phase not in lease.warm
-        if not turn.extra:
-            _measure(handle, phase, now_s - start_s)
+        if handle.is_guest and not turn.extra:
+            handle.profile.took(phase, now_s - start_s)
         lease.turns.release(phase)
         lease.warm.add(phase)
         handle.permits.waits.pop(phase, None)
@@ -100,10 +82,10 @@ class Iterations:
         if "sync" in turns.granted:
             self.finish(lease, "sync")
         if turns.synced(number):
-            now_s, names = run.log.now(), [node.name for node in handle.place.nodes["rollout"]]
-            beside = tuple(holder for holder in run.nodes.holders(names) if holder != handle.id)
-            _measure(handle, "sync", seconds)
-            run.follow(synced(handle, number, max(0.0, now_s - seconds), now_s, beside))
+            now_s = run.log.now()
+            if handle.is_guest:
+                handle.profile.took("sync", seconds)
+            run.follow(synced(handle, number, max(0.0, now_s - seconds), now_s, run.beside(handle)))
         if turns.trainings > handle.iteration:
             self.iterated(lease)
 
@@ -121,7 +103,7 @@ class Iterations:
         handle.changed.ring()
         moves = handle.place.moving or run.scheduler.is_to_go(handle.id)
         if handle.job is None:
-            moves = self._measured(handle)
+            moves = self.profiling.iterated(handle)
         lease.go("move" if moves else "stay")
 
     def leave(self, lease: Lease, why: str) -> None:
@@ -149,9 +131,9 @@ class Iterations:
         for phase in [*handle.permits.holds] if whole else ():
             if phase in lease.turns.open:
                 self.finish(lease, phase)
-        notes = self._run.lifecycle.interrupted_slices(handle)
+        notes = self._lifecycle.interrupted_slices(handle)
         self.ledger.end(lease, "its owner says that the job is done", End("done"), done=True)
-        self._run.lifecycle.finish(handle, notes)
+        self._lifecycle.finish(handle, notes)
 
     def end_spent(self, lease: Lease) -> None:
         """End a job that is between two iterations and whose budget is spent."""
@@ -160,53 +142,4 @@ class Iterations:
             return
         if next_of(handle, state.is_over_budget(handle.id, self._run.log.now()), False) is Next.OVER_BUDGET:
             self.ledger.end(lease, "its budget is spent", End("done"))
-            self._run.lifecycle.finish(handle, (), over_budget=True)
-
-    def halt_all(self) -> None:
-        """The run stops. Leases stay as they are; nobody is told anything any more."""
-        self.ledger.stopped.set()
-        for handle in [*self._run.handles.values()]:
-            stay = self.ledger.stay(handle)
-            if stay is not None:
-                wake(handle, "the service is stopping")
-                stay.end(End("stopped"))
-            handle.changed.ring()
-
-    def come(self, handle: JobHandle) -> None:
-        """The owner of a job has come: one that nobody knows wants nodes for its first iterations, one that is parked a place."""
-        run = self._run
-        if handle.spec.profile is not None and handle.job is None and not handle.profile.asks:
-            if problem := run.beyond(handle.spec):
-                run.refuse(handle, problem)
-                return
-            handle.profile.asks = True
-            run.tell(facts.Unprofiled({handle.id: nodes_asked(handle.spec, run.plan.cluster.sides)}))
-        if handle.place.parks:
-            run.lifecycle.unpark(handle)
-
-    def _measured(self, handle: JobHandle) -> bool:
-        """A job has done an iteration as a guest: it stays one, or is known and arrives. Whether it has got another place."""
-        run, profile, longest_s = self._run, handle.spec.profile, handle.profile.longest_s
-        assert profile is not None
-        if handle.iteration < profile.iterations or not {"rollout", "training"} <= longest_s.keys():
-            return False
-        names = handle.names
-        handle.job = job_as_stated(handle.spec, run.log.now(), longest_s)
-        handle.begins, handle.permits.busy_s = handle.iteration, {"rollout": 0.0, "training": 0.0}
-        run.log.say(f"{handle.id}: profiled: rollout {longest_s['rollout']:.2f} s, training {longest_s['training']:.2f} s")
-        run.log.write(Profiled(run.log.now(), handle.job, False))
-        if not handle.spec.movable:
-            run.confine(handle, names)
-        handle.stand()
-        if problem := run.too_large(handle.job):
-            run.tell(facts.Profiled(handle.id))
-            run.refuse(handle, problem)
-            return False
-        run.tell(facts.Profiled(handle.id), *run.lifecycle.arrival(handle))
-        return run.present(handle) and names != handle.names
-
-
-def _measure(handle: JobHandle, phase: str, seconds: float) -> None:
-    """A phase of a job that is being measured has taken so long."""
-    if handle.is_guest:
-        handle.profile.longest_s[phase] = max(handle.profile.longest_s.get(phase, 0.0), seconds)
+            self._lifecycle.finish(handle, (), over_budget=True)

@@ -1,36 +1,149 @@
-"""All leases of a run, what becomes durable of them, and how they end.
+"""Leases of jobs' places: who has them, in which state they are, what becomes durable of them, how they end, and go on with
+their run.
 
-Of leases without a sign of life, and of nodes that lost ones held, it looks who still uses them, as far as that can be known.
+Of leases without a sign of life, and of nodes that lost ones held, it looks who still uses them, as far as that can be known. A
+process is known by its number and by when the machine started it, since numbers are used again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-from rollmux_client import OutOfOrder
+from rollmux_client import ATTACHMENT, OutOfOrder, Turn, Turns
 
+from rollmux_env.scheduler import facts
 from rollmux_env.validation_errors import one_line
 from runtime.answers import Conflict, NotFound
-from runtime.execution.job_handle import JobHandle
+from runtime.execution.job_handle import Hold, JobHandle
 from runtime.execution.job_log import tell_of
+from runtime.execution.job_processes import started
+from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import End, Stopped
+from runtime.execution.nodes import POOLS
 from runtime.execution.run_state import RunState
-from runtime.journal.facts import Attached, Freed, LeaseEnded, Suspected
-from runtime.owners.http.lease import Lease, Stay, living
+from runtime.journal.facts import Attached, Fact, Freed, Granted, LeaseEnded, OwnProcess, Suspected
+from runtime.journal.record import RunRecord
+from runtime.machine import boot_id
+from runtime.owners.protocol import continued, turns_of
 
 _REMEMBERED = 10_000  # leases that are over
 _LOOKS_S = 1.0
 _LATE_S = 1.0  # a look so late: this process was stopped or waited for its disk, and nobody could give a sign of life
 
 
+@dataclass(eq=False)
+class Stay:
+    """The time of an attached job in a place.
+
+    Attributes:
+        since_s: when nobody has had a lease of it since. lease: the last one of it.
+        over: why the stay ends. free: what the lease held is in nobody's hands any more.
+    """
+
+    since_s: float
+    lease: Lease | None = None
+    over: asyncio.Future[End] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    free: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def living(self) -> Lease | None:
+        """Its lease, as long as that lives."""
+        return None if self.lease is None or self.lease.ended else self.lease
+
+    def end(self, end: End) -> None:
+        """It ends, if it has not ended yet."""
+        if not self.over.done():
+            self.over.set_result(end)
+
+
+@dataclass(eq=False)
+class Lease:
+    """What an owner has of its job's place.
+
+    Attributes:
+        owner: who has it, and of which nodes, as the journal knows it. handle, stay: of the job, as long as it has this place.
+        sign_s: the last sign of life. requests: those that are open.
+        turns: how far its owner is, and the phases that it asks for or has been told it has.
+        metrics: of iterations that are not over, by number. warm: phases that it has run before.
+        state: of `rollmux_client.ATTACHMENT`. ended: why it is over; empty while it lives. stops_s: its owner is to stop, since
+            then. suspects: names of the nodes that it held when it was lost.
+    """
+
+    owner: Attached
+    handle: JobHandle
+    stay: Stay
+    sign_s: float
+    turns: Turns
+    requests: int = 0
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+    warm: set[str] = field(default_factory=set)
+    state: str = ATTACHMENT["away"]["attach"]
+    ended: str = ""
+    stops_s: float | None = None
+    suspects: set[str] = field(default_factory=set)
+
+    @property
+    def id(self) -> str:
+        """What the owner says in its requests."""
+        return self.owner.lease
+
+    @property
+    def holds(self) -> bool:
+        """Whether its owner may be using nodes."""
+        return bool(self.turns.granted)
+
+    @property
+    def moves(self) -> bool:
+        """Whether its owner is to give up this place, for another one."""
+        return self.state == "to move"
+
+    def go(self, event: str, why: str = "") -> None:
+        """Something has happened to it.
+
+        Args:
+            why: it is over then.
+        """
+        self.state = ATTACHMENT[self.state][event]
+        self.ended = self.ended or why
+
+
+def attached(handle: JobHandle, at_s: float, lease: str, host: str, pids: Iterable[int]) -> Attached:
+    """That an owner has a lease of a job's place; its processes on another machine than this one cannot be looked at.
+
+    Args:
+        lease: its id. host: on which the owner is. pids: its processes there.
+    """
+    boot = boot_id().strip() if host == os.uname().nodename else ""
+    nodes = tuple(node.name for node in handle.nodes_of("sync"))
+    return Attached(at_s, handle.id, lease, host, boot, own_processes(pids, boot), nodes)
+
+
+def own_processes(pids: Iterable[int], boot: str) -> tuple[OwnProcess, ...]:
+    """The processes that an owner names.
+
+    Args:
+        boot: of their machine, where that is this one; else empty.
+    """
+    return tuple(OwnProcess(pid, started(pid) if boot else 0) for pid in dict.fromkeys(pids))
+
+
+def living(owner: Attached) -> list[int]:
+    """Those of an owner's processes that are seen to live: none where they are of another machine, or of one started since."""
+    if not owner.boot or owner.boot != boot_id().strip():
+        return []
+    return [one.pid for one in owner.processes if one.started and started(one.pid) == one.started]
+
+
 class Ledger:
     """The leases of a run.
 
     Args:
-        run: whose.
+        run: whose. lifecycle: of it.
 
     Attributes:
         leases: by id, those that have ended lately among them. recalled: by job, leases of a run that goes on, until they have
@@ -38,8 +151,8 @@ class Ledger:
             use.
     """
 
-    def __init__(self, run: RunState) -> None:
-        self.run = run
+    def __init__(self, run: RunState, lifecycle: JobLifecycle) -> None:
+        self.run, self.lifecycle = run, lifecycle
         self.leases: dict[str, Lease] = {}
         self.recalled: dict[str, Lease] = {}
         self.stopped = asyncio.Event()
@@ -91,18 +204,11 @@ class Ledger:
         """An owner has a lease."""
         self.leases[lease.id] = lease
         lease.stay.lease = lease
-        lease.names = lease.handle.names
-        self.write_down(lease)
+        self.run.log.write(lease.owner)
         if len(self.leases) > _REMEMBERED:
             over = [other for other in self.leases.values() if other.ended and not other.suspects]
             for other in over[: max(0, len(over) - _REMEMBERED)]:
                 del self.leases[other.id]
-
-    def write_down(self, lease: Lease) -> None:
-        """What is known of a lease's owner is in the journal."""
-        now_s, job_id = self.run.log.now(), lease.handle.id
-        names = tuple(node.name for node in lease.handle.nodes_of("sync"))
-        self.run.log.write(Attached(now_s, job_id, lease.id, lease.owner.host, lease.owner.boot, lease.owner.processes, names))
 
     def end(self, lease: Lease, why: str, end: End | None, done: bool = False) -> None:
         """A lease is over, and its owner uses nothing any more.
@@ -198,8 +304,9 @@ class Ledger:
             stay = self.stay(handle)
             if stay is None or stay.living is not None or not handle.lives or handle.spec.command is not None:
                 continue
-            if now_s - stay.since_s > rules.claim_s:
-                run.lifecycle.park(handle, stay)
+            if now_s - stay.since_s > rules.claim_s:  # it gives its place to others, and asks for one when its owner comes
+                handle.place.parks = True
+                stay.end(End("died", "step", "nobody has attached to it"))
 
     def speak_for(self, lease: Lease, pids: Collection[int]) -> None:
         """The owner of a lost lease attaches again, and by that says that it uses nothing.
@@ -264,3 +371,128 @@ def described(handle: JobHandle) -> dict[str, list[dict[str, Any]]]:
         ]
         for pool, nodes in handle.place.nodes.items()
     }
+
+
+def recall_leases(ledger: Ledger, record: RunRecord) -> None:
+    """Find the leases that live, and those that are lost and of which nodes may still be in use."""
+    run = ledger.run
+    ended = {fact.lease: fact for fact in record.leases_ended}
+    last: dict[str, Attached] = {}
+    for fact in record.attached:
+        last[fact.job_id] = fact
+    for job_id, fact in last.items():
+        handle = run.handles[job_id]
+        done = sum(iteration.job_id == job_id for iteration in record.iterations)
+        lease = Lease(fact, handle, Stay(0.0), 0.0, turns_of(handle, done))
+        over = ended.get(fact.lease)
+        lease.suspects = _suspects(record, fact.lease)
+        if over is None or lease.suspects:
+            if over is not None:
+                lease.go("lose", over.why)
+            _recall_phases(lease, record)
+            ledger.recalled[job_id] = lease
+
+
+def is_in_use(record: RunRecord, job_id: str) -> bool:
+    """Whether an owner may be using nodes of a job."""
+    last = {fact.phase: fact for fact in record.granted if fact.job_id == job_id}
+    leases = {grant.lease for grant in last.values() if not _is_over(record, grant)}
+    ended = {fact.lease for fact in record.leases_ended}
+    return any(lease not in ended or _suspects(record, lease) for lease in leases)
+
+
+def continue_leases(ledger: Ledger, record: RunRecord) -> None:
+    """Jobs have their places again: let the scheduler know what they hold, before anything is granted."""
+    run = ledger.run
+    over = {fact.job_id for fact in record.failed} | {fact.job_id for fact in record.cancelled}
+    for job_id, lease in [*ledger.recalled.items()]:  # of jobs that have no place
+        del ledger.recalled[job_id]
+        _displaced(ledger, lease)
+    for handle in [*run.handles.values()]:
+        stay = ledger.stay(handle)
+        if stay is not None and stay.lease is not None:
+            stay.since_s = run.log.now()
+            _continue(ledger, stay, stay.lease, handle.id in over)
+
+
+def _continue(ledger: Ledger, stay: Stay, lease: Lease, is_over: bool) -> None:
+    """The job of a lease has a place.
+
+    Args:
+        is_over: so is the job.
+    """
+    run, handle, turns = ledger.run, lease.handle, lease.turns
+    elsewhere = {*lease.owner.nodes} != handle.names
+    if elsewhere and (turns.open or lease.ended):
+        stay.lease = None
+        _displaced(ledger, lease)
+        return
+    if elsewhere:
+        lease.go("move")  # it was told, or would have been
+    ledger.leases[lease.id] = lease
+    if lease.suspects:
+        ledger.suspected[handle.id] = lease
+    lease.sign_s = stay.since_s
+    run.follow(continued(handle, turns.rollouts, turns.trainings, turns.open))
+    if is_over:
+        if not lease.ended:
+            lease.go("stop")
+        handle.ending.why, lease.stops_s = End("cancelled"), stay.since_s
+        run.tell(facts.Failed(handle.id))
+    elif lease.ended:
+        stay.end(End("died", "step", lease.ended))
+    else:
+        handle.actors.has_come = True
+        run.log.say(f"{handle.id}: its lease goes on")
+
+
+def _displaced(ledger: Ledger, lease: Lease) -> None:
+    """The place of a lease has gone with the coordinator, or is elsewhere now; what it held there may be in use."""
+    run, now_s, job_id = ledger.run, ledger.run.log.now(), lease.handle.id
+    if not lease.ended:
+        lease.go("lose", "its place has gone")
+        entries: list[Fact] = [LeaseEnded(now_s, job_id, lease.id, False, lease.ended)]
+        if lease.turns.open:
+            names = sorted(lease.owner.nodes)
+            lease.suspects = set(names)
+            entries.append(Suspected(now_s, job_id, lease.id, tuple(names)))
+        run.log.write(*entries)
+    lease.handle.give_up()
+    if lease.suspects:
+        lease.sign_s = now_s
+        ledger.leases[lease.id] = ledger.suspected[job_id] = lease
+        ledger.block(lease)
+
+
+def _suspects(record: RunRecord, lease_id: str) -> set[str]:
+    suspects = {name for fact in record.suspected if fact.lease == lease_id for name in fact.nodes}
+    return suspects - {name for fact in record.freed if fact.lease == lease_id for name in fact.nodes}
+
+
+def _recall_phases(lease: Lease, record: RunRecord) -> None:
+    """How far its owner is in the iteration in hand."""
+    handle, job_id = lease.handle, lease.handle.id
+    began_s = next(fact.at_s for fact in record.attached if fact.lease == lease.id)
+    mine = [part for part in record.phases if part.job_id == job_id and part.ok and part.end_s >= began_s]
+    lease.warm = {part.phase for part in mine}
+    number = lease.turns.done
+    own = [part for part in mine if not part.extra]
+    rollouts, trainings = (max([number, *(part.iteration + 1 for part in own if part.phase == phase)]) for phase in POOLS)
+    syncs = max([number, *(sync.iteration + 1 for sync in record.syncs if sync.job_id == job_id and sync.end_s >= began_s)])
+    lease.turns.restore(rollouts, trainings, syncs)
+    for grant in {fact.phase: fact for fact in record.granted if fact.lease == lease.id}.values():
+        if not _is_over(record, grant):
+            lease.turns.take_up(Turn(grant.phase, grant.iteration, grant.extra))
+            handle.permits.holds[grant.phase] = Hold(
+                grant.phase, grant.asked_s, grant.start_s, grant.switched, False, grant.iteration
+            )
+
+
+def _is_over(record: RunRecord, grant: Granted) -> bool:
+    """Whether the phase that an owner was told of has ended; one of the same number may have been before, of another lease."""
+    if grant.phase == "sync":
+        mine = (sync for sync in reversed(record.syncs) if sync.job_id == grant.job_id and sync.asked_s is not None)
+        return any(sync.iteration == grant.iteration and sync.end_s >= grant.at_s for sync in mine)
+    asked = (grant.job_id, grant.phase, grant.iteration, grant.extra)
+    parts = (part for part in reversed(record.phases) if (part.job_id, part.phase, part.iteration, part.extra) == asked)
+    return any(part.end_s >= grant.at_s for part in parts)

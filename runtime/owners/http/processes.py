@@ -20,15 +20,14 @@ from time import strftime
 from rollmux_env.errors import InputError
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_processes import end_job_processes, mark_of
+from runtime.execution.lifecycle import Processes
 from runtime.execution.messages import End
-from runtime.execution.processes import Processes
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import LeaseEnded
 from runtime.machine import Node, threads_of
 from runtime.output import LOGS, open_log
 from runtime.owners.http.iterations import Iterations
-from runtime.owners.http.lease import Lease, Stay, living
-from runtime.owners.http.ledger import Ledger, described, wake
+from runtime.owners.http.ledger import Lease, Ledger, Stay, described, living, wake
 
 _LOOKS_S = 0.2
 _ENDS_S = 10.0  # that a process group has after SIGTERM
@@ -219,7 +218,7 @@ class CommandProcesses(AttachedProcesses):
             )
             stay.free.set()
             stay.end(End("done"))
-            self.ledger.run.lifecycle.finish(handle, ())
+            self.ledger.lifecycle.finish(handle, ())
 
     def _has_ended(self, stay: Stay, why: str) -> None:
         """A job's processes have ended: they use nothing any more."""

@@ -6,28 +6,16 @@ import asyncio
 from typing import Any
 
 from rollmux_env.scheduler import facts
-from runtime.execution.job_handle import PROFILE, JobHandle
-from runtime.execution.job_records import how_far
+from runtime.execution.forecast import wait_for_room
+from runtime.execution.job_handle import PROFILE, JobHandle, how_far
+from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import MOST_WARNINGS, Checkpoint, Done, End, Order, Report, Stopped
-from runtime.execution.profiling import Profiling
+from runtime.execution.profiling import Profiling, SoloIterations
 from runtime.execution.run_state import Follows, RunState
-from runtime.execution.solo import SoloIterations
-from runtime.execution.space import wait_for_room
 from runtime.journal.facts import Absent, Offloaded
 from runtime.machine import Node, Pool, boot_id
-from runtime.owners.protocol import (
-    Next,
-    asked,
-    checkpointed,
-    continued,
-    iterated,
-    left,
-    moved,
-    must_settle,
-    next_of,
-    released,
-    synced,
-)
+from runtime.owners import protocol
+from runtime.owners.protocol import Next
 from runtime.phases import Paused
 
 
@@ -35,11 +23,12 @@ class JobCalls:
     """Answers jobs. Every method but `ask` is one that a job's processes call by `ask`, with the job first.
 
     Args:
-        run: whose jobs they are. profiling, solo: of it.
+        run: whose jobs they are. lifecycle, profiling, solo: of it.
     """
 
-    def __init__(self, run: RunState, profiling: Profiling, solo: SoloIterations) -> None:
+    def __init__(self, run: RunState, lifecycle: JobLifecycle, profiling: Profiling, solo: SoloIterations) -> None:
         self._run = run
+        self._lifecycle = lifecycle
         self._profiling = profiling
         self._solo = solo
 
@@ -106,27 +95,23 @@ class JobCalls:
         asked_before = pool in handle.permits.asks or pool in handle.permits.holds  # and waited for something else since
         handle.wait_for(pool)
         if not asked_before:
-            follows = asked(handle, pool, number, run.log.now(), parts)
+            follows = protocol.asked(handle, pool, number, run.log.now(), parts)
             if run.present(handle):
                 run.follow(follows)
         elif pool in handle.permits.holds:
-            run.take_up(handle, pool)
+            run.admit(handle, pool)
         return await self.permit(handle, pool)
 
     async def permit(self, handle: JobHandle, pool: Pool) -> tuple[Pool, ...]:
         """Wait on, as `acquire` does."""
         return self._run.residents.leaving(handle) or await handle.permits.waits[pool]
 
-    async def pause(self, handle: JobHandle) -> None:
-        """No further rollout of a job begins until `unpause`; one that waits for its permit does not wait on."""
-        handle.permits.pauses = True
+    async def pause(self, handle: JobHandle, pauses: bool) -> None:
+        """Whether no further rollout of a job is to begin; one that waits for its permit does not wait on then."""
+        handle.permits.pauses = pauses
         waits = handle.permits.waits.get("rollout")
-        if waits is not None and not waits.done():
+        if pauses and waits is not None and not waits.done():
             waits.set_exception(Paused())
-
-    async def unpause(self, handle: JobHandle) -> None:
-        """They go on."""
-        handle.permits.pauses = False
 
     async def continued(self, handle: JobHandle, sampled: int) -> None:
         """A job that was made anew, or has been away, has run so many rollouts that it has not trained on yet."""
@@ -134,7 +119,7 @@ class JobCalls:
         await run.written()
         if not run.present(handle) or run.stopping:
             return
-        run.follow(continued(handle, handle.iteration + sampled, handle.iteration))
+        run.follow(protocol.continued(handle, handle.iteration + sampled, handle.iteration))
 
     async def may_stay(self, handle: JobHandle, pool: Pool) -> bool:
         """Whether the state of a phase that is over may stay on its devices."""
@@ -166,7 +151,7 @@ class JobCalls:
             self._profiling.add_measurement(handle, report)
         spans = run.scheduler.spans(handle.id, now_s) if report.phase == "rollout" else ()
         done = handle.slice(report, now_s, spans, extra=report.phase == "init")
-        follows = released(handle, report, done, self._profiling.cold_start(handle, done))
+        follows = protocol.released(handle, report, done, self._profiling.cold_start(handle, done))
         if report.stays:
             run.residents.stays(handle, phase, report.host_gb, report.device_gb)
         else:
@@ -180,9 +165,7 @@ class JobCalls:
         await run.written()
         if handle.iteration == PROFILE and handle.job is None:
             handle.profile.sync_s = end_s - start_s
-        names = tuple(node.name for node in handle.place.nodes["rollout"])
-        beside = tuple(holder for holder in run.nodes.holders(names) if holder != handle.id)
-        follows = synced(handle, handle.iteration, start_s, end_s, beside)
+        follows = protocol.synced(handle, handle.iteration, start_s, end_s, run.beside(handle))
         run.tell(*(follows.news if run.present(handle) else ()), notes=follows.notes)
         return run.residents.leaving(handle)
 
@@ -246,7 +229,7 @@ class JobCalls:
         await run.written()
         if handle.gone or checkpoint.iterations > handle.iteration:
             return False  # of processes that the job had before
-        follows = checkpointed(handle, checkpoint, run.log.now())
+        follows = protocol.checkpointed(handle, checkpoint, run.log.now())
         if checkpoint.iterations == handle.iteration and self._leaves(handle):  # it has waited for that
             self._leave(handle, follows)
         else:
@@ -289,75 +272,57 @@ class JobCalls:
         """A process of a job has more host memory than its node has for jobs: the job fails."""
         problem = f"{node} has {gb:.2f} GB of host memory; a node has {limit_gb:.2f} GB for jobs"
         where = handle.phase or "step"
-        await self._run.lifecycle.fail(handle, End("failed", where, problem), again=False)
+        await self._lifecycle.fail(handle, End("failed", where, problem), again=False)
 
     def _completed(self, handle: JobHandle, done: Done) -> None:
         """A job has carried out its order."""
         if handle.iteration == PROFILE:
-            self._passed(handle, done)
+            if self._profiling.passed(handle, done):
+                self._lifecycle.rest(handle)
         elif handle.is_over:
             self._solo.iterated(handle)
         else:
             self._iterated(handle, done)
 
+    def _iterated(self, handle: JobHandle, done: Done) -> None:
+        run, now_s = self._run, self._run.log.now()
+        follows = protocol.iterated(handle, done, now_s, run.scheduler.state.job(handle.id).iterations)
+        spent = handle.ending.over_budget = run.scheduler.state.is_over_budget(handle.id, now_s)
+        what = protocol.next_of(handle, spent, False)
+        settles = done.keeps or (handle.spec.is_asynchronous if spent else not done.movable)
+        if what is Next.DONE or (what is not Next.GO_ON and not settles):
+            self._carry_out(handle, what, follows)
+            return
+        run.follow(follows)  # who leaves writes a checkpoint before that, and ends what is under way
+        moves = what is Next.MOVE and handle.place.moving
+        goes = done.keeps and run.scheduler.is_to_go(handle.id)
+        handle.place.leaving = what is Next.OVER_BUDGET or (done.movable and (moves or goes))
+        if handle.ending.why is None:
+            run.order(handle)
+
     def _leaves(self, handle: JobHandle) -> bool:
         return handle.place.leaving and handle.lives and self._run.present(handle)
 
     def _leave(self, handle: JobHandle, follows: Follows) -> None:
-        run = self._run
         handle.place.leaving = False
-        match next_of(handle, handle.ending.over_budget, run.scheduler.is_to_go(handle.id)):
-            case Next.OVER_BUDGET:
-                self._end(handle, follows, over_budget=True)
+        what = protocol.next_of(handle, handle.ending.over_budget, self._run.scheduler.is_to_go(handle.id))
+        if what is Next.MOVE:
+            handle.give_up()
+        self._carry_out(handle, what, follows)
+
+    def _carry_out(self, handle: JobHandle, what: Next, follows: Follows) -> None:
+        run, over_budget = self._run, what is Next.OVER_BUDGET
+        match what:
+            case Next.DONE | Next.OVER_BUDGET:
+                run.follow(follows.then(protocol.left(handle, over_budget)))
+                if over_budget or not self._solo.keeps(handle):
+                    handle.gone = True
+                    handle.tell(None, run.log.now())
             case Next.MOVE:
-                handle.give_up()
-                run.follow(follows.then(moved(handle)))
+                run.follow(follows.then(protocol.moved(handle)))
             case Next.MAKE_ROOM:
                 run.follow(follows)
-                self._run.lifecycle.make_room(handle)
-            case _:
+                self._lifecycle.make_room(handle)
+            case Next.GO_ON:
                 run.follow(follows)
                 run.order(handle)
-
-    def _iterated(self, handle: JobHandle, done: Done) -> None:
-        run, now_s = self._run, self._run.log.now()
-        follows = iterated(handle, done, now_s, run.scheduler.state.job(handle.id).iterations)
-        what = next_of(handle, run.scheduler.state.is_over_budget(handle.id, now_s), False)
-        if what is Next.DONE:
-            self._end(handle, follows)
-        elif what is Next.OVER_BUDGET and not must_settle(handle, done):
-            self._end(handle, follows, over_budget=True)
-        elif what is Next.MOVE and done.movable and not done.keeps:
-            run.follow(follows.then(moved(handle)))
-        else:  # who leaves writes a checkpoint before that, and ends what is under way
-            run.follow(follows)
-            handle.ending.over_budget = what is Next.OVER_BUDGET
-            moves = what is Next.MOVE and handle.place.moving
-            goes = done.keeps and run.scheduler.is_to_go(handle.id)
-            handle.place.leaving = handle.ending.over_budget or (done.movable and (moves or goes))
-            if handle.ending.why is None:
-                run.order(handle)
-
-    def _end(self, handle: JobHandle, follows: Follows, over_budget: bool = False) -> None:
-        self._run.follow(follows.then(left(handle, over_budget)))
-        if over_budget or not self._solo.keeps(handle):
-            handle.gone = True
-            handle.tell(None, self._run.log.now())
-
-    def _passed(self, handle: JobHandle, done: Done) -> None:
-        """A pass of the profiler is over."""
-        handle.profile.movable, handle.actors.alive = done.movable, done.alive
-        handle.permits.began_s.clear()
-        handle.profile.passes -= 1
-        if handle.profile.passes or self._profiling.repeats(handle):
-            handle.profile.passes = max(1, handle.profile.passes)
-            self._run.order(handle)
-            return
-        profile_over = handle.profile.over
-        more = self._profiling.next_round()
-        handle.stand()
-        self._run.tell(facts.Profiled(handle.id), *more)
-        if profile_over is not None and not profile_over.done():
-            profile_over.set_result(None)
-        if self._profiling.is_crowded:
-            self._run.lifecycle.rest(handle)

@@ -9,7 +9,7 @@ import pytest
 
 from rollmux_env.cluster.events import Ticked
 from runtime.commands import running
-from runtime.execution.solo import PASSES
+from runtime.execution.profiling import SOLO
 from runtime.journal.audit import audit
 from runtime.journal.write import JOURNAL, Journal, read_facts, read_run
 from tests.conftest import Command
@@ -84,7 +84,7 @@ def test_a_run_reports_and_is_compared(command: Command, tmp_path: Path) -> None
     record = read_run(folder)
     assert len(record.bounds) == 2 and audit(read_facts(folder / JOURNAL)).problems == ()
     assert {(done.job_id, done.number) for done in record.solo} == {
-        (name, 15 + k) for name in ("small", "large") for k in range(PASSES)
+        (name, 15 + k) for name in ("small", "large") for k in range(SOLO)
     }
     results = json.loads((folder / "results.json").read_text())
     assert results["jobs"]["small"]["reward_last"] > results["jobs"]["small"]["reward_first"]

@@ -14,8 +14,8 @@ from rollmux_env.keys.cluster import Pool as PoolSpec
 from runtime.checkpoints import begin_checkpoint, drop, place_of
 from runtime.execution import nodes
 from runtime.execution.job_handle import JobHandle
+from runtime.execution.lifecycle import Processes
 from runtime.execution.messages import Checkpoint, Done, End, Report, Stopped
-from runtime.execution.processes import Processes
 from runtime.execution.run_plan import RunPlan
 from runtime.jobs.spec import parse_jobs
 from runtime.machine import Node, Pool

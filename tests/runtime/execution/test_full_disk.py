@@ -11,7 +11,7 @@ import pytest
 
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler.commands import Command
-from runtime.execution import run_state, space
+from runtime.execution import forecast, run_state
 from runtime.execution.job_handle import JobHandle
 from runtime.journal.audit import audit
 from runtime.journal.facts import Fact, Iteration
@@ -29,8 +29,8 @@ JOBS: list[dict[str, Any]] = [{"id": name, "iterations": 12} for name in "ab"]
 def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(run_state, "_AGAIN_S", 0.01)
-    monkeypatch.setattr(space, "_LOOKS_S", 0.01)
-    monkeypatch.setattr(space, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(forecast, "_LOOKS_S", 0.01)
+    monkeypatch.setattr(forecast, "_AGAIN_S", 0.0)
     yield
 
 
@@ -193,7 +193,7 @@ def test_nobody_waits_for_a_job_whose_checkpoint_finds_no_room(
                 driver.stop()
             return int(processes.has_room and not stops)
 
-        monkeypatch.setattr(space, "_free", free)
+        monkeypatch.setattr(forecast, "_free", free)
         return await driver.carry_out()
 
     assert asyncio.run(main()) == ("stopped" if stops else "done")

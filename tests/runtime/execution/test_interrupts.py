@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.journal.invariants import check_run
+from runtime.journal.audit import check_run
 from runtime.journal.write import read_run
 from runtime.own_folder import OwnFolder
 from tests.conftest import Command

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runtime.execution.job_processes import end_job_processes, is_alive
+from runtime.execution.job_processes import end_job_processes, started
 
 LEAVES = """
 import os, subprocess, sys, time
@@ -38,10 +38,10 @@ def test_what_a_job_leaves_behind_ends_and_nothing_else(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-c", LEAVES, str(tmp_path / name), str(tmp_path / "pids")], check=True)
         pids[name] = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     with subprocess.Popen(["tail", "-f", str(tmp_path / "job" / "controller.log")], stdout=subprocess.DEVNULL) as reader:
-        assert all(is_alive(pid) for pid in pids["job"] + pids["job2"])
+        assert all(started(pid) for pid in pids["job"] + pids["job2"])
         end_job_processes(str(tmp_path / "job"))
-        assert not any(is_alive(pid) for pid in pids["job"])
-        assert all(is_alive(pid) for pid in pids["job2"]) and reader.poll() is None and is_alive(os.getpid())
+        assert not any(started(pid) for pid in pids["job"])
+        assert all(started(pid) for pid in pids["job2"]) and reader.poll() is None and started(os.getpid())
         end_job_processes(str(tmp_path))
-        assert not any(is_alive(pid) for pid in pids["job2"]) and reader.poll() is None
+        assert not any(started(pid) for pid in pids["job2"]) and reader.poll() is None
         reader.kill()

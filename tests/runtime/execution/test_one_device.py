@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Admitted
+from runtime.journal.audit import check_run
 from runtime.journal.facts import LEASE, Assigned
-from runtime.journal.invariants import check_run
 from runtime.journal.write import JOURNAL, read_facts
 from runtime.report.figures import figures
 from tests.runtime.execution.pretend import NODES, carry_out, plan_of

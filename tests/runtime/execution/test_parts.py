@@ -19,8 +19,8 @@ from runtime.execution.pools import check_pools, cluster_of, nodes_wanted
 from runtime.execution.profiles import Measured, Profile, load_profile, profile_key, save_profile
 from runtime.execution.profiling import OverlapProbe, Timings
 from runtime.jobs.spec import parse_jobs
+from runtime.journal.audit import check_run
 from runtime.journal.facts import Assigned, PhaseSlice, Returned
-from runtime.journal.invariants import check_run
 from runtime.journal.write import record_of
 from runtime.machine import Node, threads_of
 from tests.runtime.journal.test_write import FACTS

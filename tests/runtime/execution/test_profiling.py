@@ -16,9 +16,8 @@ from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import Report
 from runtime.execution.profiles import has_loaded, job_as_stated, load_profile, note_loaded, profile_key
 from runtime.execution.run_plan import RunPlan
-from runtime.journal.cold_starts import ColdStarts, cold_starts_of
 from runtime.journal.facts import LEASE, PhaseSlice, Profiled
-from runtime.journal.record import RunRecord
+from runtime.journal.record import ColdStarts, RunRecord, cold_starts_of
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, read_run
 from runtime.machine import Pool

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import InputError
-from runtime.execution.ray_address import answers, check_address
+from runtime.execution.own_ray import answers, check_address
 
 
 def dead_port() -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from rollmux_env.cluster.events import Arrived, Departed
 from runtime.checkpoints import MANIFEST, numbers
 from runtime.execution.run_plan import Timeouts
-from runtime.journal.invariants import check_run
+from runtime.journal.audit import check_run
 from runtime.journal.record import RunRecord
 from runtime.journal.write import state_of
 from tests.fixtures import copied

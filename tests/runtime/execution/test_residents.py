@@ -11,11 +11,10 @@ import pytest
 
 from rollmux_env.cluster.events import Resumed
 from rollmux_env.scheduler.commands import Seating
-from runtime.execution.job_handle import JobHandle
-from runtime.execution.job_records import Hold
+from runtime.execution.job_handle import Hold, JobHandle
 from runtime.execution.residents import Residents
+from runtime.journal.audit import check_run
 from runtime.journal.facts import Offloaded, PhaseSlice
-from runtime.journal.invariants import check_run
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run
 from tests.runtime.execution.pretend import NODES, carry_out, plan_of, waits_of

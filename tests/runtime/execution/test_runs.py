@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.cluster.events import Admitted, Departed, Moved, Resumed
+from runtime.journal.audit import check_run
 from runtime.journal.facts import Returned
-from runtime.journal.invariants import check_run
 from runtime.journal.write import state_of
 from runtime.machine import Node
 from tests.runtime.execution.conftest import Running

@@ -15,7 +15,7 @@ from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.cluster import Pool as PoolSpec
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
-from runtime.execution.shape_estimates import with_shapes
+from runtime.execution.forecast import with_shapes
 from runtime.jobs.shapes import estimated_phases
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.journal.audit import audit

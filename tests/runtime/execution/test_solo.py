@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from runtime.execution import nodes
+from runtime.execution.profiling import SOLO
 from runtime.execution.run_plan import RunPlan
-from runtime.execution.solo import PASSES
 from runtime.journal.audit import audit
 from runtime.journal.record import RunRecord
 from runtime.journal.replay import replay_journal
@@ -47,7 +47,7 @@ def test_each_job_is_measured_alone_where_it_was_when_all_are_done(tmp_path: Pat
     assert carry_out(plan) == "done"
     record = checked(plan)
     assert [(done.job_id, done.number) for done in record.solo] == [
-        (name, first + k) for name, first in (("a", 3), ("b", 6)) for k in range(PASSES)
+        (name, first + k) for name, first in (("a", 3), ("b", 6)) for k in range(SOLO)
     ]
     assert max(done.end_s for done in record.iterations) <= min(done.start_s for done in record.solo)
     assert all(before.end_s <= after.start_s for before, after in pairwise(record.solo))
@@ -63,7 +63,7 @@ def test_each_job_is_measured_alone_where_it_was_when_all_are_done(tmp_path: Pat
 def test_those_that_share_nodes_or_a_device_are_measured_there_one_after_the_other(tmp_path: Path, there: Any) -> None:
     plan = compared(tmp_path, jobs("a", "b", options={"stay_gb": 2.0}), nodes=there)
     assert carry_out(plan) == "done"
-    assert [done.job_id for done in checked(plan).solo] == [name for name in "ab" for _ in range(PASSES)]
+    assert [done.job_id for done in checked(plan).solo] == [name for name in "ab" for _ in range(SOLO)]
 
 
 def test_a_job_that_dies_while_it_is_measured_is_done_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

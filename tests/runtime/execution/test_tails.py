@@ -14,8 +14,8 @@ from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.scheduler.shares import Shares, kept_parts
 from rollmux_env.timing.tail import Migration
 from runtime.compare import compare
+from runtime.journal.audit import check_run
 from runtime.journal.facts import Span
-from runtime.journal.invariants import check_run
 from runtime.journal.write import record_of
 from runtime.machine import Node
 from tests.runtime.execution.conftest import Running

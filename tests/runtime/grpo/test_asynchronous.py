@@ -14,9 +14,8 @@ import pytest
 
 from rollmux_env.cluster.events import Moved
 from rollmux_env.scheduler.facts import Continued
-from runtime.journal.audit import audit
+from runtime.journal.audit import audit, check_run
 from runtime.journal.facts import PhaseSlice
-from runtime.journal.invariants import check_run
 from runtime.journal.record import RunRecord
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, read_run

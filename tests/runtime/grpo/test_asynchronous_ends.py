@@ -13,7 +13,7 @@ import pytest
 
 from runtime.checkpoints import numbers, place_of
 from runtime.grpo.state import read_rollouts
-from runtime.journal.invariants import check_run
+from runtime.journal.audit import check_run
 from runtime.journal.record import RunRecord
 from runtime.machine import Node
 from tests.runtime.execution.conftest import Running, nodes, run

@@ -22,7 +22,7 @@ from runtime.checkpoints import MANIFEST, damage
 from runtime.export import export_model
 from runtime.jobs.grpo_spec import ModelSpec
 from runtime.jobs.models import load_tokenizer, model_directory
-from runtime.journal.invariants import check_run
+from runtime.journal.audit import check_run
 from runtime.journal.record import RunRecord
 from runtime.journal.write import JOURNAL, read_run
 from runtime.machine import Node

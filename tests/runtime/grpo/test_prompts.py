@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rollmux_env.errors import InputError
-from runtime.grpo.prompts import Prompts
 from runtime.grpo.rewards import Rewards
+from runtime.grpo.shares import Prompts
 from runtime.jobs.spec import JobSpec, parse_jobs
 
 

@@ -21,7 +21,7 @@ from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.shares import Share
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.jobs.tasks import Example
-from runtime.journal.invariants import check_run
+from runtime.journal.audit import check_run
 from runtime.machine import Node
 from runtime.phases import runtime_hook, set_session
 from tests.runtime.execution.conftest import Running, nodes, run

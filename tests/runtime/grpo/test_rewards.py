@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from policies.rollout.rounds import Rounds
-from runtime.grpo.prompts import Prompts
 from runtime.grpo.reward_process import RewardProcess
 from runtime.grpo.rewards import FAILED, Rewards, merged, name_of
 from runtime.grpo.rollout_worker import RolloutWorker
-from runtime.grpo.shares import Share
+from runtime.grpo.shares import Prompts, Share
 from runtime.jobs.grpo_spec import RewardsSpec, TaskSpec
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.jobs.tasks import Example

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Moved, Reprofiled
-from runtime.journal.invariants import check_run
+from runtime.journal.audit import check_run
 from runtime.machine import Node, Pool
 from tests.runtime.execution.conftest import Running, nodes, run
 from tests.runtime.grpo.test_job import job

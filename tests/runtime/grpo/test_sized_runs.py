@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runtime.journal.invariants import check_run
+from runtime.journal.audit import check_run
 from runtime.journal.record import RunRecord
 from runtime.machine import Node
 from tests.runtime.execution.conftest import Running, nodes, run

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.journal.invariants import check_run
+from runtime.journal.audit import check_run
 from runtime.journal.record import RunRecord
 from tests.runtime.execution.conftest import Running, nodes, run
 from tests.runtime.grpo.test_job import SMALL, job

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import InputError
-from runtime.journal.check import check_journal
+from runtime.journal.audit import check_journal
 from runtime.journal.write import JOURNAL, LOCK, Journal, is_begun, read_facts, take_lock
 from tests.conftest import Command
 from tests.fixtures import FIXTURES

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from runtime.execution.job_processes import is_alive
+from runtime.execution.job_processes import started
 from runtime.journal.audit import audit
 from runtime.journal.facts import Failed, Iteration, LeaseEnded
 from runtime.journal.write import JOURNAL, read_facts
@@ -99,4 +99,4 @@ def test_a_cancelled_command_ends_with_all_that_it_has_started(tmp_path: Path) -
 
     (tmp_path / "run").mkdir()
     pid = served(work, plan_of(tmp_path / "run", command("a", "-c", child, folder=str(tmp_path))))
-    assert not is_alive(pid)
+    assert not started(pid)

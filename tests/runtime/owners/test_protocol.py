@@ -16,8 +16,8 @@ from rollmux_client import ATTACHMENT, ITERATION, OutOfOrder, Turn, Turns
 from rollmux_env.scheduler import facts
 from runtime.answers import Conflict
 from runtime.execution.job_handle import JobHandle
+from runtime.execution.lifecycle import Processes
 from runtime.execution.messages import Done, End, Report
-from runtime.execution.processes import Processes
 from runtime.run.driver import RunDriver
 from tests.runtime.execution import pretend
 from tests.runtime.owners.served import Served, job, plan_of

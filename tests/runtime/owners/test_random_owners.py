@@ -16,7 +16,7 @@ import pytest
 
 from runtime.answers import Conflict, NotFound
 from runtime.journal.facts import Iteration
-from runtime.owners.http import lease as owners
+from runtime.owners.http import ledger as owners
 from tests.runtime.owners.served import ELSEWHERE, HERE, PAIRS, Served, job, plan_of
 
 JOBS = ("a", "b", "c", "d")
@@ -184,7 +184,7 @@ def test_no_node_is_ever_in_two_hands_and_no_iteration_counts_twice(
 ) -> None:
     async def main() -> list[Any]:
         world = World(tmp_path, Random(seed))
-        monkeypatch.setattr(owners, "_started", world.started)
+        monkeypatch.setattr(owners, "started", world.started)
         await world.run.settle()
         for _ in range(STEPS):
             await world.step()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runtime.execution.job_processes import is_alive
+from runtime.execution.job_processes import started
 from runtime.execution.run_plan import Timeouts
 from runtime.journal.audit import audit
 from runtime.journal.write import JOURNAL, read_facts
@@ -51,7 +51,7 @@ def test_healthy_jobs_lose_nothing_beside_bad_ones(serve: Serving, tmp_path: Pat
     assert "GB of host memory; a node has 2.00 GB for jobs" in jobs["eats"]["problem"]
     assert jobs["hangs"]["problem"] == "rollout: its rollout hangs: it has not ended after 20 s"
     left = [int(pid) for pid in pids.read_text().split()]
-    assert len(left) == 2 + 3 * 2 and not any(is_alive(pid) for pid in left)
+    assert len(left) == 2 + 3 * 2 and not any(started(pid) for pid in left)
     assert sum(path.stat().st_size for path in (service.folder / LOGS / "talks").glob("*")) <= 2 * LARGEST
     record = service.stop()
     assert audit(read_facts(service.folder / JOURNAL)).problems == ()

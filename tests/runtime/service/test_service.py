@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rollmux_env.cluster.events import Moved, Reprofiled, Withdrawn
 from rollmux_env.errors import InputError
-from runtime.journal.invariants import check_run
+from runtime.journal.audit import check_run
 from runtime.output import LOGS, lines
 from runtime.service.report import STATES
 from tests.fixtures import copied

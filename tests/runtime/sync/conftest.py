@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.sync import shared
+from runtime.sync import wire
 from tests.runtime.sync import members
 
 
 @pytest.fixture(autouse=True)
 def _machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "memory_id", members.memory_id)
+    monkeypatch.setattr(wire, "memory_id", members.memory_id)

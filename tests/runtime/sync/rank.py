@@ -12,7 +12,7 @@ import sys
 from itertools import islice
 
 from runtime.residency.layout import Layout, Memory
-from runtime.sync import shared, wire
+from runtime.sync import wire
 from runtime.sync.plan import make_plan
 
 VERSION = 4
@@ -35,7 +35,7 @@ def main() -> None:
     file = os.memfd_create("weights")
     os.pwrite(file, data, 0)
     with socket.create_connection(transfer.addresses[0]) as to:
-        to.sendall(wire.header(transfer, stream, 0, shared.offer(Memory(file))))
+        to.sendall(wire.header(transfer, stream, 0, wire.offer(Memory(file))))
         is_shared = wire.expect_welcome(to, transfer, stream, 0, 60)
         for piece in islice(wire.pieces(stream), count):
             if is_shared:

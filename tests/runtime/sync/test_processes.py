@@ -16,7 +16,7 @@ import pytest
 
 from runtime import machine
 from runtime.residency.staging import WeightStage
-from runtime.sync import shared
+from runtime.sync import wire
 from runtime.sync.streams import Inbox
 from tests.runtime.sync.rank import VERSION, transfer_to
 
@@ -27,7 +27,7 @@ CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-
 
 @pytest.fixture(autouse=True)
 def _true_machine(monkeypatch: pytest.MonkeyPatch, _machines: None) -> None:
-    monkeypatch.setattr(shared, "memory_id", machine.memory_id)
+    monkeypatch.setattr(wire, "memory_id", machine.memory_id)
 
 
 class Sync:
@@ -87,6 +87,6 @@ def test_memory_whose_owner_has_hung_up_counts_for_nothing() -> None:
         with ours, theirs, pytest.raises(RuntimeError, match="closed before its end"):
             theirs.sendall(b"all of its tags")  # and only then it dies
             theirs.close()
-            shared.copy(sync.stage.memory(), 0, memoryview(bytearray(8)), ours)
+            wire.copy(sync.stage.memory(), 0, memoryview(bytearray(8)), ours)
     finally:
         sync.close()

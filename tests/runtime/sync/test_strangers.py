@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from runtime.residency.layout import Layout
-from runtime.sync import arrivals, wire
-from runtime.sync.shared import NO_OFFER, OFFER_BYTES
-from runtime.sync.wire import HEADER_BYTES, TAG_BYTES, Address, Transfer, wire_bytes
+from runtime.sync import streams, wire
+from runtime.sync.wire import HEADER_BYTES, NO_OFFER, OFFER_BYTES, TAG_BYTES, Address, Transfer, wire_bytes
 from tests.runtime.sync.members import Members
 from tests.runtime.sync.proxy import Change, Proxy, flipped, unchanged
 
@@ -45,7 +44,7 @@ def proxied(members: Members, forth: Change = unchanged, back: Change = unchange
 
 
 def test_those_who_say_nothing_hold_up_nobody(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrivals, "_HEADER_S", NEVER_S)
+    monkeypatch.setattr(streams, "_HEADER_S", NEVER_S)
     transfer = members.transfer(LAYOUT, 1, "aware")
     idle = [socket.create_connection(transfer.addresses[0]) for _ in range(3)]
     idle[0].sendall(b"half a header")
@@ -56,20 +55,20 @@ def test_those_who_say_nothing_hold_up_nobody(members: Members, monkeypatch: pyt
 
 
 def test_a_header_has_so_long_altogether(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrivals, "_HEADER_S", 0.0)
+    monkeypatch.setattr(streams, "_HEADER_S", 0.0)
     transfer = members.transfer(LAYOUT, 1, "aware")
     with socket.create_connection(transfer.addresses[0]) as slow:
         slow.sendall(b"b")
         receiving = members.receive(0, transfer)
         assert not read_all(slow)
-        monkeypatch.setattr(arrivals, "_HEADER_S", NEVER_S)
+        monkeypatch.setattr(streams, "_HEADER_S", NEVER_S)
         members.send(0, transfer, DATA, "aware").result(60)
         receiving.result(60)
 
 
 def test_so_many_wait_and_then_the_oldest_goes(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrivals, "_HEADER_S", NEVER_S)
-    monkeypatch.setattr(arrivals, "_MOST", 4)
+    monkeypatch.setattr(streams, "_HEADER_S", NEVER_S)
+    monkeypatch.setattr(streams, "_MOST", 4)
     transfer = members.transfer(LAYOUT, 1, "aware")
     idle = [socket.create_connection(transfer.addresses[0]) for _ in range(9)]
     receiving = members.receive(0, transfer)

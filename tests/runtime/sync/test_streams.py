@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from runtime.residency.layout import Layout, Memory
-from runtime.sync import shared
+from runtime.sync import wire
 from runtime.sync.plan import Topology
-from runtime.sync.shared import NO_OFFER
-from runtime.sync.wire import header, wire_bytes
+from runtime.sync.wire import NO_OFFER, header, wire_bytes
 from tests.runtime.sync.members import Members
 
 WEIGHTS = {"a": torch.randn(301, 7), "b": torch.randn(5), "big": torch.randn(1300, 1000)}  # 5 MB: more than one chunk
@@ -57,13 +56,13 @@ def test_every_worker_has_the_weights_and_the_link_carries_one_copy(
     start: Start, monkeypatch: pytest.MonkeyPatch, ranks: list[str], nodes: list[str], topology: Topology, copies: int | None
 ) -> None:
     members, read = start(len(ranks), nodes, ranks), list[int]()
-    true = shared.copy
+    true = wire.copy
 
     def counted(memory: Memory, start: int, to: memoryview, sender: socket.socket) -> None:
         true(memory, start, to, sender)
         read.append(len(to))
 
-    monkeypatch.setattr(shared, "copy", counted)
+    monkeypatch.setattr(wire, "copy", counted)
     for version in (1, 2):  # and again, into the same memory
         read.clear()
         data, transfer = DATA.roll(version), members.transfer(LAYOUT, version, topology)

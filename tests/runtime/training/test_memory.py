@@ -14,7 +14,7 @@ from runtime.engines.memory import ModelSize
 from runtime.engines.model_files import read_model_files
 from runtime.jobs.grpo_spec import Algorithm, ModelSpec
 from runtime.jobs.models import model_directory, tiny_config
-from runtime.training import loading, memory
+from runtime.training import group, memory
 from runtime.training.batch import make_batch
 from runtime.training.memory import TrainingPeak, size_of, tiny_size, training_peak
 from runtime.training.trainer import Trainer
@@ -78,7 +78,7 @@ def _beyond(peak: TrainingPeak, size: ModelSize) -> int:
 def test_a_peak_is_what_was_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vocabulary: int, hidden: int, settings: Algorithm, recomputed: bool
 ) -> None:
-    for module in (loading, memory):
+    for module in (group, memory):
         monkeypatch.setattr(module, "LARGE", 0 if recomputed else 1 << 40)
     size, folder = _model(tmp_path, vocabulary, hidden)
     predicted = _beyond(training_peak(size, settings, 1, on_gpu=False), size)

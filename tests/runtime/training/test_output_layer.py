@@ -8,15 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from runtime.training import output_layer
-from runtime.training.loss import token_logprobs
-from runtime.training.output_layer import chunked_logprobs, prepare_scoring, score_tokens
+from runtime.training import loss
+from runtime.training.loss import chunked_logprobs, prepare_scoring, score_tokens, token_logprobs
 from tests.runtime.qwen import small_qwen
 
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_layer, "CHUNK", 3 * 50)  # three positions of 50 words
+    monkeypatch.setattr(loss, "CHUNK", 3 * 50)  # three positions of 50 words
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes
 
-from runtime.training.group import join_group, leave_group
-from runtime.training.rendezvous import interface_of, listen_near, open_store, url_of
+from runtime.training.group import interface_of, join_group, leave_group, listen_near, open_store, url_of
 from tests.runtime.sockets import Address, listening
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load, load_file, save
 
 from rollmux_env.errors import InputError
 from runtime.jobs.grpo_spec import Algorithm
-from runtime.training import loading, output_layer
+from runtime.training import group, loss
 from runtime.training.batch import Batch, TrainingError
 from runtime.training.loss import LogProbs, grpo_sums, token_logprobs
 from runtime.training.trainer import Trainer
@@ -140,8 +140,8 @@ def _trained_plainly(directory: Path, settings: Algorithm, batches: list[Batch])
 def test_what_saves_memory_changes_nothing_in_twenty_updates(
     model: Path, trainers: list[Trainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output_layer, "CHUNK", 3 * WORDS)  # three positions
-    monkeypatch.setattr(loading, "LARGE", 0)  # activations are recomputed
+    monkeypatch.setattr(loss, "CHUNK", 3 * WORDS)  # three positions
+    monkeypatch.setattr(group, "LARGE", 0)  # activations are recomputed
     settings = SETTINGS.model_copy(update={"learning_rate": 1e-3, "kl": 0.1})
     batches = [make_batch_of(seed) for seed in range(20)]
     trainer = _trainer(trainers, model, settings)

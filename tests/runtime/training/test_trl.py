@@ -16,8 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from runtime.jobs.grpo_spec import Algorithm, ModelSpec
 from runtime.jobs.models import load_tokenizer, model_directory
 from runtime.training.batch import Batch
-from runtime.training.loss import LogProbs, grpo_sums
-from runtime.training.output_layer import prepare_scoring, score_tokens
+from runtime.training.loss import LogProbs, grpo_sums, prepare_scoring, score_tokens
 from runtime.training.trainer import Trainer
 from tests.runtime.training.world import make_batch_of, state_of, weights_of
 
