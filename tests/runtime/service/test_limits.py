@@ -14,7 +14,7 @@ from runtime.answers import Unprocessable
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.service import plan
 from runtime.service.service import Service
-from tests.runtime.execution.pretend import NODES, Pretended, plan_of
+from tests.runtime.pretend import NODES, Pretended, plan_of
 
 
 def specs(count: int, first: int = 0, **more: Any) -> tuple[JobSpec, ...]:
