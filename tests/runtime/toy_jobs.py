@@ -193,7 +193,7 @@ class Tailed(Sleeper):
 
     def __init__(self, rollout_s: float = 0.5, steps: int = 50, **more: Any) -> None:
         self.steps = steps
-        super().__init__(rollout_s, **more)
+        super().__init__(rollout_s=rollout_s, **more)
 
     def parts(self) -> list[Any]:
         """The last thing that is asked of it before its permit is."""
