@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rollmux_env.errors import InputError
-from rollmux_env.files import DATA_BYTES, read_text, text_lines
+from rollmux_env.files import DATA_BYTES, json_lines, read_text, text_lines
 from rollmux_env.validation_errors import describe, one_line
 
 _WHOLE = 0.95  # of the prompts have all their responses
@@ -84,7 +84,7 @@ def read_reward_s(path: Path) -> dict[int, float]:
     """
     reward_s: dict[int, float] = {}
     for file in sorted(path.glob("reward_timings*.jsonl"), key=_number):
-        for number, entry in _objects(file):
+        for number, entry in json_lines(file, half=True):
             try:
                 if not entry.get("validate"):
                     step = int(entry["step"])
@@ -139,7 +139,7 @@ def _read(path: Path) -> list[Trajectory]:
         return [*_lengths(path)]
     trajectories: list[Trajectory] = []
     groups: dict[int, int] = {}  # of PolyTrace's packed lengths, by step
-    for number, entry in _objects(path):
+    for number, entry in json_lines(path, half=True):
         try:
             if entry.get("validate"):
                 continue
@@ -222,23 +222,6 @@ def _lengths(path: Path) -> Iterator[Trajectory]:
                 yield Trajectory(step, group, 0, (_count(int(tokens), 1),))
         except (ValueError, TypeError):
             raise _not(path, number, "a step and its response lengths") from None
-
-
-def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Lines that are JSON objects, with their numbers; a last one that was half-written is left out."""
-    lines = [*text_lines(path)]
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
-            if number == len(lines) > 1:
-                return
-            raise _not(path, number, "a trajectory") from None
-        if not isinstance(entry, dict):
-            raise _not(path, number, "a trajectory")
-        yield number, entry
 
 
 def _count(value: Any, least: int = 0) -> int:

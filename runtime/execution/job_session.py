@@ -125,12 +125,12 @@ class JobSession(Voice):
             prepare_process(here)
             self._prepared = True
         move_process(here)
-        runtime_hook.stages = {}
+        runtime_hook.reported.stages = {}
         yield
         done_s = self.now()
         self._has_permit = keeps
         self._pools_loaded.clear()
-        self._release(Report("init", keeps, begun_s, begun_s, done_s, stages=dict(runtime_hook.stages), cold=True))
+        self._release(Report("init", keeps, begun_s, begun_s, done_s, stages=dict(runtime_hook.reported.stages), cold=True))
         self.where = ""
 
     @contextlib.contextmanager
@@ -151,7 +151,7 @@ class JobSession(Voice):
         begun_s = self.now()
         if not self.workers:
             move_process(self._nodes[pool])
-        runtime_hook.stages = {}
+        runtime_hook.reported.stages = {}
         cold = pool not in self._pools_loaded
         self._pools_loaded.add(pool)
         with self._devices[pool]:
@@ -181,7 +181,7 @@ class JobSession(Voice):
             parked.seconds,
             parked.warm_s,
             cold,
-            dict(runtime_hook.stages),
+            dict(runtime_hook.reported.stages),
             host_gb,
             device_gb,
             core_wait_s=run_wait_s if self.worst_case else waited_s,

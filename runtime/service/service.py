@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from runtime.service.http.server import HttpServer
 
 _DYING_S = 30.0  # how long the process that had the port before may still take to end
-_KEEPS_S = 2.0  # between looks at gauges
 
 _FULL_EVERY = 1000  # collections of younger objects; some minutes under load
 
@@ -85,7 +84,6 @@ class Service:
         if self._outcome.done():
             await self._outcome
         self._figures.usage.since_s = run.log.now()
-        run.spawn(self._keep())
 
     async def _carry_out(self, driver: RunDriver) -> str:
         try:
@@ -251,12 +249,6 @@ class Service:
         if handle is None:
             raise NotFound(f"job {one_line(job_id, 80)}: this service has no such job")
         return handle
-
-    async def _keep(self) -> None:
-        """Keep gauges new."""
-        while True:
-            await asyncio.sleep(_KEEPS_S)
-            self._gauge()
 
     def _gauge(self) -> None:
         run, metrics = self.run, self._figures.metrics
