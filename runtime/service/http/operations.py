@@ -203,7 +203,7 @@ def _read_log(folder: Path, job_id: str, process: str | None, offset: int) -> tu
         NotFound: the job has no such process; one line.
     """
     home = folder / LOGS / job_id
-    names = sorted(path.stem for path in home.glob("*.log"))
+    names = sorted(path.stem for path in home.glob("*.log") if path.is_file())
     wanted = process or next((name for name in (*_USUAL_LOGS, *names) if name in names), _USUAL_LOGS[0])
     if wanted not in names:
         there = f"; there are {', '.join(names)}" if names else ""
