@@ -86,8 +86,6 @@ class _Held:
         assert self.goes_on.wait(PATIENCE_S)
         return float(response), 0.0
 
-    def close(self) -> None: ...
-
 
 def test_a_reward_begins_when_a_worker_is_free_and_behind_no_slow_one(tmp_path: Path) -> None:
     set_session(Here())
