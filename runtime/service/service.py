@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollmux_env.errors import InputError
+from rollmux_env.errors import Conflict, InputError, NotFound, Unprocessable
 from rollmux_env.validation_errors import one_line
-from runtime.answers import Conflict, NotFound, Unprocessable
 from runtime.execution.forecast import check_memory, forecasts, limits
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.processes import Processes

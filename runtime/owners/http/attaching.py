@@ -7,9 +7,9 @@ from collections.abc import Collection
 
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import apply
+from rollmux_env.errors import Conflict, NotFound, Unprocessable
 from rollmux_env.scheduler.confined import confined_problem
 from rollmux_env.validation_errors import one_line
-from runtime.answers import Conflict, NotFound, Unprocessable
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
 from runtime.execution.profiles import job_as_stated

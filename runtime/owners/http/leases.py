@@ -18,10 +18,9 @@ from typing import Any
 
 from rollmux_client import Turn
 
-from rollmux_env.errors import InputError
+from rollmux_env.errors import Conflict, InputError
 from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
-from runtime.answers import Conflict
 from runtime.execution.job_log import tell_of
 from runtime.execution.messages import End
 from runtime.owners.http.attaching import find_place, reason

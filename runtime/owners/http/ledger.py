@@ -12,8 +12,8 @@ from typing import Any
 
 from rollmux_client import OutOfOrder
 
+from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.validation_errors import one_line
-from runtime.answers import Conflict, NotFound
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_log import tell_of
 from runtime.execution.messages import End, Stopped

@@ -12,10 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 from starlette.responses import Response
 
-from rollmux_env.errors import InputError
+from rollmux_env.errors import InputError, NotAllowed, NotFound, Unprocessable
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import format_error, one_line, problems
-from runtime.answers import NotAllowed, NotFound, Unprocessable
 from runtime.jobs.checks import check_names
 from runtime.jobs.spec import JobSpec
 from runtime.metrics import CONTENT_TYPE

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Moved, Requeued
+from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler.facts import Drained, Joined
-from runtime.answers import Conflict, NotFound
 from runtime.journal.audit import audit
 from runtime.journal.facts import Assigned, Returned, Told
 from runtime.journal.record import RunRecord

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rollmux_env.errors import Conflict
 from rollmux_env.scheduler.view import HoldName
-from runtime.answers import Conflict
 from runtime.journal.facts import Iteration, PhaseSlice
 from tests.runtime.owners.test_leases import of
 from tests.runtime.pretend import Served, attached_plan, job, served

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runtime.answers import Conflict
+from rollmux_env.errors import Conflict
 from runtime.journal.audit import audit
 from runtime.journal.facts import Iteration
 from runtime.journal.replay import replay_journal

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler.view import HoldName
-from runtime.answers import Conflict, NotFound
 from runtime.journal.facts import Attached, Freed, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
 from runtime.journal.record import RunRecord
 from runtime.output import LOGS, lines

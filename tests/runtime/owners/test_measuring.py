@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Arrived
-from runtime.answers import Conflict
+from rollmux_env.errors import Conflict
 from runtime.execution.job_handle import JobHandle
 from runtime.journal.facts import Iteration, Profiled
 from tests.runtime.pretend import ELSEWHERE, PAIR, PAIRS, Served, attached_plan, job, served

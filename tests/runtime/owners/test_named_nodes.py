@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rollmux_env.errors import Unprocessable
 from rollmux_env.scheduler.facts import Confined
-from runtime.answers import Unprocessable
 from runtime.journal.facts import Assigned
 from runtime.journal.write import record_of
 from runtime.service.service import Service

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollmux_client import ATTACHMENT, ITERATION, OutOfOrder, Turn, Turns
 
+from rollmux_env.errors import Conflict
 from rollmux_env.scheduler import facts
-from runtime.answers import Conflict
 from runtime.execution.messages import Done, Report
 from runtime.run.driver import RunDriver
 from tests.runtime.pretend import Served, Waiting, attached_plan, job, plan_of

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from runtime.answers import Conflict, NotFound
+from rollmux_env.errors import Conflict, NotFound
 from runtime.journal.facts import Iteration
 from runtime.owners.http import lease as owners
 from tests.runtime.pretend import ELSEWHERE, HERE, PAIRS, Served, attached_plan, job

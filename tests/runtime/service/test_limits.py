@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from rollmux_env.errors import InputError
-from runtime.answers import Unprocessable
+from rollmux_env.errors import InputError, Unprocessable
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.service import plan
 from runtime.service.service import Service
