@@ -16,7 +16,43 @@ EXTRAS = {
 
 
 class InputError(ValueError):
-    """What the user gave cannot be used. One line; the command prints it and exits with status 2."""
+    """What the user gave cannot be used. One line; the command prints it and exits with status 2.
+
+    Attributes:
+        status: by which a service answers it over HTTP.
+    """
+
+    status = 400
+
+
+class NotAllowed(InputError):
+    """The holder of this token may not. One line."""
+
+    status = 403
+
+
+class NotFound(InputError):
+    """There is no such job, lease or node. One line."""
+
+    status = 404
+
+
+class Conflict(InputError):
+    """It is not possible in the state that things are in now. One line."""
+
+    status = 409
+
+
+class Unprocessable(InputError):
+    """A job that cannot be. One line."""
+
+    status = 422
+
+
+class TooMany(InputError):
+    """Above a limit. One line."""
+
+    status = 429
 
 
 class PlanError(RuntimeError):

@@ -16,7 +16,7 @@ from typing import Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.suggestions import did_you_mean
-from rollmux_env.validation_errors import one_line
+from rollmux_env.validation_errors import describe, one_line
 
 MB = 1 << 20
 TEXT_BYTES = 64 * MB  # of a scenario, a job file, a configuration
@@ -113,6 +113,32 @@ def text_lines(path: str | Path) -> Iterator[str]:
             yield line.decode()
     except UnicodeDecodeError:
         raise InputError(f"{one_line(str(path), 4096)}: is not a text file (UTF-8)") from None
+
+
+def json_lines(path: str | Path, half: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The lines of a text file that are not empty, each a JSON object, with their numbers from 1.
+
+    Args:
+        half: whoever wrote the file may have been stopped in the last line, which is then left out.
+
+    Raises:
+        InputError: as `read_text`, or a line is no JSON object; one line.
+    """
+    lines = [*text_lines(path)]
+    for number, line in enumerate(lines, 1):
+        where = f"{one_line(str(path), 4096)}: line {number}"
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if half and number == len(lines) > 1:
+                return
+            limit = f" that can be read: {one_line(str(error))}" if type(error) is ValueError else ""  # Python's, on digits
+            raise InputError(f"{where}: is not JSON{limit}") from None
+        if not isinstance(value, dict):
+            raise InputError(f"{where}: must be a mapping, not {describe(value)}")
+        yield number, value
 
 
 def read_json(path: str | Path) -> Any:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from importlib import metadata
 from importlib.util import find_spec
@@ -25,6 +26,8 @@ _WITHOUT_GPUS = "CUDA_VISIBLE_DEVICES='' runs on CPU cores"
 _SLOW_S = 20.0  # for nvidia-smi
 _NEEDED_GB = 4.0  # host memory of two tiny jobs on vLLM
 _SHARED_GB = 1.0  # shared memory that Ray sends weights and responses through
+_PACKAGES = {"ray": "jobs run on it", "transformers": "models are read by it", "tensorboard": "a run's curves are written for it"}
+_INSTALL = "pip install 'rollmux[run]'"
 _DRIVERS = {"12": 525, "13": 580}  # the first driver for each CUDA on Linux (CUDA Toolkit release notes)
 
 
@@ -53,19 +56,10 @@ def examine() -> list[Finding]:
     """Look at everything; imports torch, no vLLM and no Ray, and starts nothing but nvidia-smi."""
     gpus = find_gpus()
     torch = _torch(gpus)
-    cuda = torch.verdict == "ok" and bool(gpus)
-    return [
-        _python(),
-        _cores(),
-        _memory(),
-        _shared_memory(),
-        _gpus(gpus),
-        torch,
-        _package("ray", "jobs run on it", "run"),
-        _package("transformers", "models are read by it", "run"),
-        _vllm(cuda),
-        _package("tensorboard", "a run's curves are written for it", "run"),
-    ]
+    ray, transformers, tensorboard = (_package(name, why) for name, why in _PACKAGES.items())
+    vllm = _vllm(cuda=torch.verdict == "ok" and bool(gpus))
+    python = Finding("Python", sys.version.split()[0])
+    return [python, _cores(), _memory(), _shared_memory(), _gpus(gpus), torch, ray, transformers, vllm, tensorboard]
 
 
 def use_of(findings: Sequence[Finding]) -> str:
@@ -74,11 +68,11 @@ def use_of(findings: Sequence[Finding]) -> str:
     if any(finding.verdict == "missing" for finding in findings):
         return "rollmux run does not work here yet"
     engine = "vLLM" if by_name["vLLM"].verdict == "ok" else f"the torch engine ({by_name['vLLM'].advice})"
-    if by_name["GPUs"].verdict == "ok":
-        return f"rollmux run shares out the GPUs of this machine between rollout and training nodes, and samples with {engine}"
-    if by_name["GPUs"].found != _NO_GPUS:
-        return f"rollmux run lets rollouts and trainings take turns on the GPU of this machine, and samples with {engine}"
-    return f"rollmux run shares out the CPU cores of this machine between rollout and training nodes, and samples with {engine}"
+    gpus, how = by_name["GPUs"], "lets rollouts and trainings take turns on the GPU of this machine"
+    if gpus.verdict == "ok" or gpus.found == _NO_GPUS:
+        devices = "GPUs" if gpus.verdict == "ok" else "CPU cores"
+        how = f"shares out the {devices} of this machine between rollout and training nodes"
+    return f"rollmux run {how}, and samples with {engine}"
 
 
 def as_report(findings: Sequence[Finding]) -> dict[str, Any]:
@@ -127,25 +121,16 @@ def _visible(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
     return shown
 
 
-def _python() -> Finding:
-    return Finding("Python", sys.version.split()[0])
-
-
 def _cores() -> Finding:
     cores = len(os.sched_getaffinity(0))
-    if cores < _NODES:
-        return Finding("CPU cores", str(cores), "note", "on CPUs, a rollout and a training node take a core each")
-    return Finding("CPU cores", str(cores))
+    return _noted("CPU cores", str(cores), "on CPUs, a rollout and a training node take a core each" if cores < _NODES else "")
 
 
 def _memory() -> Finding:
     here = memory()
-    summary = f"{here.total_gb:.1f} GB, {here.free_gb:.1f} GB of it free" + (
-        ", the limit of this container" if here.limited else ""
-    )
-    if here.free_gb < _NEEDED_GB:
-        return Finding("memory", summary, "note", f"two tiny jobs on vLLM take about {_NEEDED_GB:.0f} GB; engine: torch takes less")
-    return Finding("memory", summary)
+    limit = ", the limit of this container" if here.limited else ""
+    advice = f"two tiny jobs on vLLM take about {_NEEDED_GB:.0f} GB; engine: torch takes less" if here.free_gb < _NEEDED_GB else ""
+    return _noted("memory", f"{here.total_gb:.1f} GB, {here.free_gb:.1f} GB of it free{limit}", advice)
 
 
 def _shared_memory() -> Finding:
@@ -153,29 +138,24 @@ def _shared_memory() -> Finding:
     try:
         free = shutil.disk_usage("/dev/shm").free / 1e9
     except OSError:
-        return Finding("/dev/shm", "not there", "note", f"mount it: {why}")
-    summary = f"{free:.1f} GB free"
-    if free < _SHARED_GB:
-        return Finding("/dev/shm", summary, "note", f"give containers more (--shm-size): {why}")
-    return Finding("/dev/shm", summary)
+        return _noted("/dev/shm", "not there", f"mount it: {why}")
+    return _noted("/dev/shm", f"{free:.1f} GB free", f"give containers more (--shm-size): {why}" if free < _SHARED_GB else "")
 
 
 def _gpus(gpus: Sequence[Gpu]) -> Finding:
     if not gpus:
-        return Finding("GPUs", _NO_GPUS, "note", "jobs run on CPU cores; fit for the model tiny")
+        return _noted("GPUs", _NO_GPUS, "jobs run on CPU cores; fit for the model tiny")
     if len(gpus) < _NODES:
         summary = f"{gpus[0].name} with {gpus[0].memory_gb:.0f} GB, driver {gpus[0].driver}"
-        return Finding("GPUs", summary, "note", "one device: jobs take turns on it, and gain nothing over one after the other")
-    kinds = {(gpu.name, gpu.memory_gb): 0 for gpu in gpus}
-    for gpu in gpus:
-        kinds[gpu.name, gpu.memory_gb] += 1
+        return _noted("GPUs", summary, "one device: jobs take turns on it, and gain nothing over one after the other")
+    kinds = Counter((gpu.name, gpu.memory_gb) for gpu in gpus)
     summary = ", ".join(f"{count} x {name} with {memory:.0f} GB" for (name, memory), count in kinds.items())
     return Finding("GPUs", f"{summary}, driver {gpus[0].driver}")
 
 
 def _torch(gpus: Sequence[Gpu]) -> Finding:
     if (version := _version("torch")) is None:
-        return Finding("torch", "not installed", "missing", "pip install 'rollmux[run]'")
+        return Finding("torch", "not installed", "missing", _INSTALL)
     import torch
 
     cuda = torch.version.cuda
@@ -202,16 +182,19 @@ def _vllm(cuda: bool) -> Finding:
 
     probe = probe_vllm(cuda)
     summary = f"{probe.package} {probe.version}" if probe.package else "not installed"
-    if probe.problem is not None:
-        return Finding("vLLM", summary, "note", one_line(probe.problem))
-    return Finding("vLLM", summary)
+    return _noted("vLLM", summary, one_line(probe.problem or ""))
 
 
-def _package(name: str, why: str, extra: str) -> Finding:
+def _package(name: str, why: str) -> Finding:
     version = _version(name)
     if version is None:
-        return Finding(name, "not installed", "missing", f"{why}: pip install 'rollmux[{extra}]'")
+        return Finding(name, "not installed", "missing", f"{why}: {_INSTALL}")
     return Finding(name, version)
+
+
+def _noted(what: str, found: str, advice: str) -> Finding:
+    """What a run works without; nothing is to be done where there is no advice."""
+    return Finding(what, found, "note" if advice else "ok", advice)
 
 
 def _version(name: str) -> str | None:

@@ -29,7 +29,8 @@ def memory(root: Path = _ROOT) -> Memory:
     Args:
         root: of the file system.
     """
-    total_gb, free_gb = (_of_machine(root, name) for name in ("MemTotal", "MemAvailable"))
+    sizes = _sizes(root / "proc/meminfo")
+    total_gb, free_gb = (sizes.get(name, 0) / 1e9 for name in ("MemTotal", "MemAvailable"))
     limited = False
     for limit, used in _limits(root):
         if limit / 1e9 < total_gb:
@@ -40,11 +41,8 @@ def memory(root: Path = _ROOT) -> Memory:
 
 def resident_gb() -> float:
     """Memory that this process has for itself, GB."""
-    try:
-        lines = (_ROOT / "proc/self/status").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:"))) * 1024 / 1e9
+    sizes = _sizes(_ROOT / "proc/self/status")
+    return (sizes.get("RssAnon", 0) + sizes.get("RssShmem", 0)) / 1e9
 
 
 def tree_gb(pid: int) -> float:
@@ -56,28 +54,27 @@ def tree_gb(pid: int) -> float:
     while pids:
         entry = Path(f"/proc/{pids.pop()}")
         with contextlib.suppress(OSError):  # it has ended
-            sizes = {
-                line.partition(":")[0]: line.split()[1] for line in (entry / "status").read_text().splitlines() if "kB" in line
-            }
-            own += int(sizes.get("RssAnon", 0))
-            shared = max(shared, int(sizes.get("RssShmem", 0)))
+            sizes = _sizes(entry / "status")
+            own += sizes.get("RssAnon", 0)
+            shared = max(shared, sizes.get("RssShmem", 0))
             for descriptor in (entry / "fd").iterdir():
                 with contextlib.suppress(OSError):
                     if os.readlink(descriptor).startswith(_SEGMENT):
                         status = descriptor.stat()
-                        segments[status.st_ino] = status.st_blocks // 2  # of 512 bytes, as kB
+                        segments[status.st_ino] = 512 * status.st_blocks
             for thread in (entry / "task").iterdir():
                 with contextlib.suppress(OSError):
                     pids += [int(child) for child in (thread / "children").read_text().split()]
-    return (own + max(shared, sum(segments.values()))) * 1024 / 1e9
+    return (own + max(shared, sum(segments.values()))) / 1e9
 
 
-def _of_machine(root: Path, name: str) -> float:
+def _sizes(path: Path) -> dict[str, int]:
+    """Bytes by name, as a file of /proc says them in kB; none where it cannot be read."""
     try:
-        lines = (root / "proc/meminfo").read_text().splitlines()
+        rows = [line.split() for line in path.read_text().splitlines()]
     except OSError:
-        return 0.0
-    return next((int(line.split()[1]) * 1024 / 1e9 for line in lines if line.startswith(f"{name}:")), 0.0)
+        return {}
+    return {row[0].removesuffix(":"): 1024 * int(row[1]) for row in rows if row[-1:] == ["kB"]}
 
 
 def _limits(root: Path) -> Iterator[tuple[int, int]]:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import private_folder, private_opener, write_whole
@@ -22,6 +22,15 @@ SERVICE_LOG = "service"  # name of the file in which a service tells of a job th
 LARGEST = 8 << 20  # bytes of a file; a larger one loses its older half to the file before it, and that one what it held
 _OLDER = ".1"
 _LOOKS_S = 0.3
+_MOST_AT_ONCE = 1 << 20  # bytes that are read of a file
+
+
+class Part(NamedTuple):
+    """A part of what a process of a job has printed, the offset of what follows, and all processes that have printed."""
+
+    data: bytes
+    next_offset: int
+    processes: list[str]
 
 
 class _Log(io.FileIO):
@@ -95,38 +104,65 @@ def _newer_half(path: Path, largest: int) -> bytes:
         return file.read(largest // 2).partition(b"\n")[2]
 
 
-def lines(folder: Path) -> Iterator[str]:
-    """What a job's processes have printed, process by process, every line after the name of its process."""
-    for path in sorted(folder.glob("*.log")):
-        for part in (path.with_name(path.name + _OLDER), path):
+def log_files(folder: Path, ending: str = ".log") -> dict[str, Path]:
+    """The files of a job's processes, by their names; what is no regular file is none."""
+    return {path.name.removesuffix(ending): path for path in sorted(folder.glob(f"*{ending}")) if path.is_file()}
+
+
+def lines(folder: Path, older: bool = False) -> Iterator[str]:
+    """What a job's processes have printed, process by process, every line after the name of its process.
+
+    Args:
+        older: alone what the files have lost to those before them.
+    """
+    for process, path in log_files(folder, f".log{_OLDER}" if older else ".log").items():
+        for part in (path,) if older else (path.with_name(path.name + _OLDER), path):
             if part.is_file():
                 with part.open(errors="replace") as file:
                     for line in file:
-                        yield f"{path.stem} | {line.removesuffix(chr(10))}"
+                        yield f"{process} | {line.removesuffix(chr(10))}"
 
 
-def follow_lines(folder: Path, ended: Callable[[], bool], pause: Callable[[float], None] = time.sleep) -> Iterator[str]:
-    """What a job's processes print, as they print it, until the job has ended.
+def read_log(folder: Path, process: str | None, offset: int = 0) -> Part:
+    """A part of what a process of a job has printed: whole lines, where there are any.
 
     Args:
-        pause: waits so many seconds between looks.
+        process: None: it is asked for the names alone. offset: bytes of what was read before; a file that has fewer was cut since,
+            and is read from its beginning.
     """
-    yield from lines(folder)
-    read = {path: path.stat().st_size for path in folder.glob("*.log") if path.is_file()}
+    files = log_files(folder)
+    if process not in files:
+        return Part(b"", 0, [*files])
+    with files[process].open("rb") as file:
+        begins = offset if offset <= file.seek(0, os.SEEK_END) else 0
+        file.seek(begins)
+        data = file.read(_MOST_AT_ONCE)
+    if len(data) == _MOST_AT_ONCE and b"\n" in data:
+        data = data[: data.rindex(b"\n") + 1]
+    return Part(data, begins + len(data), [*files])
+
+
+def follow_lines(
+    read: Callable[[str | None, int], Part], ended: Callable[[], bool], pause: Callable[[float], None] = time.sleep
+) -> Iterator[str]:
+    """What a job's processes print, every line after the name of its process, until the job has ended.
+
+    Args:
+        read: as `read_log` does. pause: waits so many seconds between looks.
+    """
+    offsets, rests, last = dict[str, int](), dict[str, bytes](), False
     while True:
-        last = ended()
-        for path in sorted(path for path in folder.glob("*.log") if path.is_file()):
-            size = path.stat().st_size
-            begins = read.get(path, 0)
-            if size < begins:
-                begins = 0  # it was cut
-            with path.open("rb") as file:
-                file.seek(begins)
-                text = file.read(size - begins)
-            if not last:
-                text = text[: text.rfind(b"\n") + 1]  # whole lines
-            read[path] = begins + len(text)
-            yield from (f"{path.stem} | {line}" for line in text.decode(errors="replace").splitlines())
-        if last:
+        last, more = last or ended(), False
+        for process in [*offsets] or [None]:
+            part = read(process, offsets.get(process or "", 0))
+            offsets = dict.fromkeys(part.processes, 0) | offsets
+            if process is not None:
+                offsets[process] = part.next_offset
+                *whole, rests[process] = (rests.get(process, b"") + part.data).split(b"\n")
+                yield from (f"{process} | {line.decode(errors='replace')}" for line in whole)
+            more |= bool(part.data) or len(offsets) > len(rests)
+        if last and not more:
+            yield from (f"{process} | {line.decode(errors='replace')}" for process, line in rests.items() if line)
             return
-        pause(_LOOKS_S)
+        if not more:
+            pause(_LOOKS_S)

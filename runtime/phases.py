@@ -78,7 +78,11 @@ class Session(Protocol):
 
 
 class Reported:
-    """What a job says of an iteration; see `RuntimeHook`."""
+    """What a job says of an iteration.
+
+    Attributes:
+        metrics: by name. stages: seconds of named parts of the load or offload in hand.
+    """
 
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
@@ -145,12 +149,7 @@ def phase(name: PhaseOfJob) -> Callable[[_Method], _Method]:
 
 
 class RuntimeHook:
-    """The way from a job's code to the run that it is part of; outside of a run it takes reports and forgets them.
-
-    Attributes:
-        metrics: reported for the iteration in hand. samples, trajectories: of it.
-        stages: seconds of named parts of the load or offload in hand.
-    """
+    """The way from a job's code to the run that it is part of; outside of a run it takes reports and forgets them."""
 
     def __init__(self) -> None:
         self._reported = Reported()
@@ -169,27 +168,8 @@ class RuntimeHook:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """See the class."""
+        """Reported for the iteration in hand, by name."""
         return self.reported.metrics
-
-    @property
-    def samples(self) -> list[Group]:
-        """See the class."""
-        return self.reported.samples
-
-    @property
-    def trajectories(self) -> list[Trajectory]:
-        """See the class."""
-        return self.reported.trajectories
-
-    @property
-    def stages(self) -> dict[str, float]:
-        """See the class."""
-        return self.reported.stages
-
-    @stages.setter
-    def stages(self, stages: dict[str, float]) -> None:
-        self.reported.stages = stages
 
     @property
     def worst_case(self) -> bool:
@@ -264,7 +244,7 @@ class RuntimeHook:
         Raises:
             TypeError, ValueError: a text is none, a reward is no number, or there are not as many of them as responses.
         """
-        self.samples.append(make_group(prompt, responses, rewards))
+        self.reported.samples.append(make_group(prompt, responses, rewards))
 
     def trajectory(
         self,
@@ -283,9 +263,9 @@ class RuntimeHook:
             seconds: from the beginning of the rollout to its end. switches: how often it was interrupted and went on.
         """
         tokens = tuple(map(int, outputs)), tuple(map(int, observations))
-        iteration, number = max(self.iteration, 0), len(self.trajectories)
+        iteration, number = max(self.iteration, 0), len(self.reported.trajectories)
         made = Trajectory(iteration, int(group), int(prompt), *tokens, seconds, int(switches), (), number)
-        self.trajectories.append(made)
+        self.reported.trajectories.append(made)
 
     def warn(self, text: str) -> None:
         """Tell the user a line, on the console of the run and in the log; in the job's own process or in a worker.
@@ -307,7 +287,8 @@ class RuntimeHook:
         try:
             yield
         finally:
-            self.stages[name] = self.stages.get(name, 0.0) + monotonic() - began
+            stages = self.reported.stages
+            stages[name] = stages.get(name, 0.0) + monotonic() - began
 
     def nodes(self, pool: Pool) -> tuple[Node, ...]:
         """The nodes of the job's placement; none outside of a run."""

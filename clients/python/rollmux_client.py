@@ -243,24 +243,19 @@ class Turns:
 
     def __init__(self, iterations: int | None = None, staleness: int = 0, done: int = 0) -> None:
         self._last, self._staleness = math.inf if iterations is None else iterations, staleness
-        self.rollouts = self.trainings = self.syncs = self.done = done
+        self.rollouts = self.trainings = self.syncs = self.done = self._begins = done
         self.open: dict[_PhaseName, Turn] = {}
         self.granted: set[_PhaseName] = set()
         self.last: dict[_PhaseName, Turn] = {}
-        self._states: dict[int | None, str] = {}  # of iterations that have begun; None: of evaluations
 
     def restore(self, rollouts: int, trainings: int, syncs: int) -> None:
         """So many are over."""
         self.rollouts, self.trainings, self.syncs = rollouts, trainings, syncs
-        self._states = {number: "sampled" for number in range(trainings, rollouts)}
-        if trainings > self.done:
-            self._states[trainings - 1] = "trained" if trainings > syncs else "synced"
 
     def take_up(self, turn: Turn) -> None:
         """The owner has a phase that it asked for before; told after `restore`."""
         self.open[turn.phase] = turn
         self.granted.add(turn.phase)
-        self._states[None if turn.extra else turn.iteration] = "evaluation" if turn.extra else turn.phase
 
     def must_wait(self, turn: Turn, measured: bool = False, leaves: bool = False) -> bool:
         """Whether a phase of a job with a staleness is the next one of its kind, and may not begin yet.
@@ -327,12 +322,10 @@ class Turns:
     def ask(self, turn: Turn) -> None:
         """The owner asks for a phase; raises as `check`."""
         self.check(turn)
-        self._go(turn, f"ask {_name(turn)}")
         self.open[turn.phase] = turn
 
     def grant(self, phase: _PhaseName) -> None:
         """It has what it has asked for."""
-        self._go(self.open[phase], f"grant {_name(self.open[phase])}")
         self.granted.add(phase)
 
     def release(self, phase: _PhaseName) -> None:
@@ -341,14 +334,9 @@ class Turns:
         if phase not in self.granted:
             return
         self.granted.discard(phase)
-        self._go(turn, f"release {_name(turn)}")
         self.rollouts += _name(turn) == "rollout"
+        self.trainings += phase == "training"
         self.syncs = turn.iteration + 1 if phase == "sync" else self.syncs
-        if phase == "training":
-            if self.trainings - 1 in self._states:
-                self._go(Turn("training", self.trainings - 1), "next")
-                del self._states[self.trainings - 1]
-            self.trainings += 1
 
     def may_release(self, phase: _PhaseName, iteration: int) -> bool:
         """Whether the owner has a phase; False: that is over already.
@@ -377,7 +365,6 @@ class Turns:
     def synced(self, iteration: int) -> bool:
         """They are. Whether that is new; raises as `check_synced`."""
         self.check_synced(iteration)
-        self._go(Turn("sync", iteration), "synced")
         is_new = self.syncs <= iteration
         self.syncs = iteration + 1
         return is_new
@@ -388,12 +375,18 @@ class Turns:
         return turn == self.last.get(turn.phase) or (not turn.extra and turn.iteration < over)
 
     def _state(self, turn: Turn) -> str:
+        """Of the iteration of a turn, or of evaluations, in `ITERATION`."""
+        for phase, other in self.open.items():
+            if other.extra == turn.extra and (other.extra or other.iteration == turn.iteration):
+                name = "evaluation" if other.extra else phase
+                return name if phase in self.granted else f"{name} asked"
         if turn.extra:
-            return self._states.get(None, "no evaluation")
-        return self._states.get(turn.iteration, "over" if turn.iteration < self.trainings else "due")
-
-    def _go(self, turn: Turn, event: str) -> None:
-        self._states[None if turn.extra else turn.iteration] = ITERATION[self._state(turn)][event]
+            return "no evaluation"
+        if turn.iteration >= self.trainings:
+            return "due" if turn.iteration >= self.rollouts else "sampled"
+        if turn.iteration < max(self.trainings - 1, self._begins):
+            return "over"
+        return "synced" if turn.iteration < self.syncs else "trained"
 
 
 def _name(turn: Turn) -> str:
@@ -431,10 +424,6 @@ def end_process_group(why: str) -> None:
     """Say why, and end this process with all of its group, at once."""
     os.write(2, f"rollmux_client: {why}: this process group ends\n".encode())
     os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
-def _report_wait(line: str) -> None:
-    _LOG.warning("%s", line)
 
 
 class Phase:
@@ -498,7 +487,7 @@ class Job:
         host: str | None = None,
         pids: Callable[[], list[int]] = own_pids,
         fence: Callable[[str], None] = end_process_group,
-        say: Callable[[str], None] = _report_wait,
+        say: Callable[[str], None] = _LOG.warning,
         moved: Callable[[Job], None] | None = None,
     ) -> None:
         self._moved = moved
@@ -599,22 +588,20 @@ class Job:
         """
         if self.lease is None or self._service is None:
             return
-        lease, self._over = self.lease, True
+        service, lease, self._over = self._service, self.lease, True
         self._wake.set()
         if self._heart is not None and self._heart is not threading.current_thread():
             self._heart.join()
         self.lease = None
+
+        def give_back() -> None:
+            if _now() - self._answered_s < self.ttl_s:  # longer there is none to end
+                service.ask("DELETE", f"/v1/leases/{lease}{'?done=true' if done else ''}")
+
         if not self._handed_over:
-            self._give_back(lease, "?done=true" if done else "")
-        self._service.close()
-
-    def _give_back(self, lease: str, how: str) -> None:
-        def once() -> None:
-            if self._service is not None and _now() - self._answered_s < self.ttl_s:  # longer there is none to end
-                self._service.ask("DELETE", f"/v1/leases/{lease}{how}")
-
-        with contextlib.suppress(Refused):  # it has ended already
-            _until_answered(once)
+            with contextlib.suppress(Refused):  # it has ended already
+                _until_answered(give_back)
+        service.close()
 
     # what a script does with it
 

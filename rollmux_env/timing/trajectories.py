@@ -22,7 +22,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from rollmux_env.errors import InputError
-from rollmux_env.files import DATA_BYTES, read_text, text_lines
+from rollmux_env.files import DATA_BYTES, json_lines, read_text, text_lines
 from rollmux_env.validation_errors import one_line
 
 _WHOLE = 0.95  # of the prompts have all their responses
@@ -129,7 +129,7 @@ def read_reward_s(path: Path) -> dict[int, float]:
     """
     reward_s: dict[int, float] = {}
     for file in sorted(path.glob("reward_timings*.jsonl"), key=_number):
-        for number, entry in _objects(file):
+        for number, entry in json_lines(file, half=True):
             try:
                 if not entry.get("validate"):
                     step = int(entry["step"])
@@ -184,7 +184,7 @@ def _read(path: Path) -> list[Trajectory]:
         return [*_lengths(path)]
     trajectories: list[Trajectory] = []
     groups: dict[int, int] = {}  # of PolyTrace's packed lengths, by step
-    for number, entry in _objects(path):
+    for number, entry in json_lines(path, half=True):
         if entry.get("validate"):
             continue
         try:
@@ -256,21 +256,6 @@ def _lengths(path: Path) -> Iterator[Trajectory]:
         step += 1
 
 
-def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Lines that are JSON objects, with their numbers; a last one that was half-written is left out."""
-    lines = [*text_lines(path)]
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
-            if number == len(lines) > 1:
-                return
-            raise _not(path, number, "a trajectory") from None
-        if not isinstance(entry, dict):
-            raise _not(path, number, "a trajectory")
-        yield number, entry
 
 
 def _number(path: Path) -> tuple[str, int]:

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic, strftime
 from typing import Annotated, Any
@@ -182,7 +183,7 @@ def _log_lines(job: str, follow: bool, at: Path | None) -> Iterator[str]:
     """What a job has printed, or prints until it or its service has ended: of the service of ROLLMUX_URL, or from files."""
     from rollmux_env.errors import InputError
     from rollmux_env.suggestions import did_you_mean
-    from runtime.output import LOGS, follow_lines, lines
+    from runtime.output import LOGS, follow_lines, lines, read_log
     from runtime.service.address import folder_of
     from runtime.service.client import NoService, connected, is_named
 
@@ -199,7 +200,9 @@ def _log_lines(job: str, follow: bool, at: Path | None) -> Iterator[str]:
                     except NoService:
                         return True
 
-                yield from service.log_lines(job, ended, _pause) if named else follow_lines(home, ended, _pause)
+                if not named:
+                    yield from lines(home, older=True)
+                yield from follow_lines(partial(service.log, job) if named else partial(read_log, home), ended, _pause)
                 return
     except NoService as nobody:
         if not nobody.has_journal:

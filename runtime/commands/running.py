@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from policies.registry import make_runnable
 from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.replay.admission import admit_all
 from rollmux_env.report.job_shapes import placed_shapes
-from rollmux_env.report.tables import plan_tables, show
+from rollmux_env.report.tables import figure, heading, make_table, plan_tables, show
 from rollmux_env.scenario import Scenario
-from runtime.commands.memory import foresee
 from runtime.commands.options import RunOptions
-from runtime.execution.forecast import check_space
+from runtime.execution.forecast import Forecast, Limits, check_memory, check_space, forecasts, limits
 from runtime.execution.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
 from runtime.execution.run_plan import RunPlan
-from runtime.jobs.spec import Jobs
+from runtime.jobs.spec import Jobs, JobSpec
 from runtime.journal.write import DRIVER_LOCK, read_run, take_lock
+from runtime.machine import Node, Pool
 from runtime.report.folder import write_report
 from runtime.report.summary import summary
 from runtime.run.ray_session import RAY, end_all_left, execute, ray_session
+
+_NOTE = (
+    "predicted for responses as long as they may be, beside what a process and CUDA take for themselves; "
+    "KV cache: of one response; vLLM takes a fixed share of the device"
+)
 
 
 def run_all(jobs: Jobs, options: RunOptions, folder: Path) -> str:
@@ -116,3 +124,64 @@ def run_dry(jobs: Jobs, options: RunOptions, folder: Path) -> None:
         arriving = tuple(known[spec.id].model_copy(update={"arrival_s": spec.arrival_s}) for spec in jobs.jobs)
         admission = admit_all(Scenario(version=1, cluster=cluster, jobs=arriving), make_runnable(options.policy, options.seed))
         show(plan_tables(options.policy, admission), *placed_shapes(admission.decisions, arriving))
+
+
+def foresee(specs: Sequence[JobSpec], nodes: Sequence[Node], here: bool, say: Callable[[str], None]) -> RenderableType | None:
+    """What jobs will take; None where none is of the built-in kind.
+
+    Args:
+        here: the nodes are on this machine, whose GPUs can be asked. say: is told where memory may not do.
+
+    Raises:
+        InputError: it cannot, whatever is trained on; one line.
+    """
+    expected = forecasts(specs, nodes)
+    if not expected:
+        return None
+    there = limits(nodes, gpu_memory_gb(nodes, here))
+    check_memory(expected, there, say)
+    return memory_tables(expected, there)
+
+
+def memory_tables(expected: Sequence[Forecast], there: dict[Pool, Limits]) -> RenderableType:
+    """What jobs will take, GB: a table for each pool."""
+    kinds = ("state", "gathered", "activations", "they are", "log-probs", "peak", "of", "waiting", "loading", "of a node")
+    training = make_table("job", "parameters", "ranks", "tokens", "in", *kinds)
+    rollouts = make_table("job", "engines", "in", "weights", "KV cache", "device", "of", "asleep", "staged", "of a node")
+    for one in expected:
+        peak, sampling = one.training, one.sampling
+        training.add_row(
+            one.spec.id,
+            f"{one.size.parameters / 1e6:,.1f} M",
+            str(one.ranks),
+            f"{peak.tokens:,}",
+            _number(one.on_gpu["training"]),
+            *_gb(peak.state, peak.gathered, peak.activations),
+            "recomputed" if peak.recomputed else "kept",
+            *_gb(peak.logprobs, peak.device),
+            figure(there["training"].device_gb, form=".1f"),
+            *_gb(one.on_node["training"] * max(peak.waiting, peak.host), peak.loading),
+            figure(there["training"].node_gb, form=".1f"),
+        )
+        rollouts.add_row(
+            one.spec.id,
+            str(one.engines * one.spec.rollout.nodes),
+            _number(one.on_gpu["rollout"]),
+            *_gb(sampling.weights, sampling.cache, sampling.device),
+            figure(there["rollout"].device_gb, form=".1f"),
+            *_gb(one.engines * sampling.asleep, one.engines * sampling.staged),
+            figure(there["rollout"].node_gb, form=".1f"),
+        )
+    titles = (
+        "Memory of training: a rank at the peak of an update, and host memory, GB",
+        "Memory of rollouts: an engine at least, GB",
+    )
+    return Group(heading(titles[0]), training, heading(titles[1]), rollouts, Text(_NOTE, style="dim"))
+
+
+def _number(on_gpu: bool) -> str:
+    return "bf16" if on_gpu else "float32"
+
+
+def _gb(*sizes: int) -> list[str]:
+    return [f"{size / 1e9:.2f}" for size in sizes]

@@ -146,10 +146,10 @@ class Controller:
         lines = warnings(self._recent)
         for line in lines:
             note(f"WARNING: {line}")
-        if runtime_hook.samples:
-            write_samples(self._samples, order.iteration, runtime_hook.samples)
-        if runtime_hook.trajectories:
-            write_trajectories(self._trajectories, runtime_hook.trajectories)
+        if runtime_hook.reported.samples:
+            write_samples(self._samples, order.iteration, runtime_hook.reported.samples)
+        if runtime_hook.reported.trajectories:
+            write_trajectories(self._trajectories, runtime_hook.reported.trajectories)
         self._writer.iterated(seconds)
         self._is_over = order.iteration + 1 == self._spec.iterations
         return Done(metrics, movable, keeps, self._writer.write(self._job) if keeps and self._is_over else None, tuple(lines))

@@ -170,12 +170,12 @@ class JobSession(Voice):
             prepare_process(here)
             self._prepared = True
         move_process(here)
-        runtime_hook.stages = {}
+        runtime_hook.reported.stages = {}
         yield
         done_s = self.now()
         self._has_permit = keeps
         self._pools_loaded.clear()
-        self._release(Report("init", keeps, begun_s, begun_s, done_s, stages=dict(runtime_hook.stages), cold=True))
+        self._release(Report("init", keeps, begun_s, begun_s, done_s, stages=dict(runtime_hook.reported.stages), cold=True))
         self.where = ""
 
     @contextlib.contextmanager
@@ -196,7 +196,7 @@ class JobSession(Voice):
         begun_s = self.now()
         if not self.workers:
             move_process(self._nodes[pool])
-        runtime_hook.stages = {}
+        runtime_hook.reported.stages = {}
         cold = pool not in self._pools_loaded
         self._pools_loaded.add(pool)
         with self._devices[pool]:
@@ -218,7 +218,7 @@ class JobSession(Voice):
                 self._staying[pool] = job
         waited_s = run_wait_s if self.worst_case else waited_s
         parked |= {"load_s": load_s, "load_wait_s": load_wait_s, "core_wait_s": waited_s, "own_s": own_s}
-        parked |= {"host_gb": host_gb, "device_gb": device_gb, "stages": dict(runtime_hook.stages)}
+        parked |= {"host_gb": host_gb, "device_gb": device_gb, "stages": dict(runtime_hook.reported.stages)}
         self._release(Report(pool, False, begun_s, run_s, done_s, cold=cold, **parked))
         self._left_s = monotonic()
         self.turns.restore(self.turns.trainings + 1, self.turns.trainings + (phase == "train"), self.turns.syncs)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler import facts
 from rollmux_env.validation_errors import one_line
-from runtime.answers import Conflict, NotFound
 from runtime.execution.run_state import RunState
 from runtime.machine import Node
 

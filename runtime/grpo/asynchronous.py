@@ -177,8 +177,8 @@ class AsynchronousGrpo(Grpo):
             self._sampler.start()
         reported = self._buffer.take(runtime_hook.iteration).reported
         runtime_hook.metrics.update(reported.metrics)
-        runtime_hook.samples.extend(reported.samples)
-        runtime_hook.trajectories.extend(reported.trajectories)
+        runtime_hook.reported.samples.extend(reported.samples)
+        runtime_hook.reported.trajectories.extend(reported.trajectories)
         self.train()
         self._buffer.trained()
         self.sync()

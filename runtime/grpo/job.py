@@ -396,5 +396,5 @@ class Grpo:
             for name, seconds in stages.items():
                 longest[name] = max(longest.get(name, 0.0), seconds)
         for name, seconds in longest.items():
-            runtime_hook.stages[name] = runtime_hook.stages.get(name, 0.0) + seconds
+            runtime_hook.reported.stages[name] = runtime_hook.reported.stages.get(name, 0.0) + seconds
         return footprints

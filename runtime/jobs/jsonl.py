@@ -5,13 +5,11 @@ A prompt is text, or a conversation: messages with `role` and `content`, as in d
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollmux_env.errors import InputError
-from rollmux_env.files import text_lines
+from rollmux_env.files import json_lines
 from rollmux_env.validation_errors import describe, one_line
 from runtime.jobs.named import located
 from runtime.jobs.tasks import Example, Reward, generator, is_answer
@@ -33,26 +31,10 @@ def read_examples(spec: TaskSpec, folder: str) -> list[Example]:
     assert spec.file is not None
     path = located(folder, spec.file)
     name = one_line(str(path), 4096)
-    examples = [_example(record, spec, f"{name}: line {number}") for number, record in _records(path)]
+    examples = [_example(record, spec, f"{name}: line {number}") for number, record in json_lines(path)]
     if not examples:
         raise InputError(f"{name}: holds no prompts")
     return examples
-
-
-def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    name = one_line(str(path), 4096)
-    for number, line in enumerate(text_lines(path), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError):
-            raise InputError(f"{name}: line {number}: is not JSON") from None
-        except ValueError as error:  # Python's limit on digits
-            raise InputError(f"{name}: line {number}: is not JSON that can be read: {one_line(str(error))}") from None
-        if not isinstance(record, dict):
-            raise InputError(f"{name}: line {number}: must be a mapping, not {describe(record)}")
-        yield number, record
 
 
 def _example(record: dict[str, Any], spec: TaskSpec, where: str) -> Example:

@@ -44,7 +44,6 @@ _INITIAL_STD = 0.02
 _EMBEDDING_STD = 1.0  # large beside what the newborn layers add, so that they do not blur the table
 _RARE = 1e-5  # chance of what hardly ever follows
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken")  # any of them is one
-_FILES = ("config.json", "model.safetensors", "tokenizer.json")  # of a tiny model
 
 
 def cache_folder(name: str) -> Path:
@@ -198,8 +197,6 @@ def _make_tiny(path: Path, model: ModelSpec, seed: int) -> None:
     config.save_pretrained(path)
     write_whole(path / "model.safetensors", save(weights, metadata={"format": "pt"}))
     _make_tokenizer().save_pretrained(path)
-    absent = [name for name in _FILES if not (path / name).is_file()]
-    assert not absent, absent
     for name in os.listdir(path):
         (path / name).chmod(0o444)
 

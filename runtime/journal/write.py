@@ -56,6 +56,8 @@ _PASSING = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqli
 class Unwritable(InputError):
     """The journal cannot be written now, for want of room or because somebody else has it; later it may be. One line."""
 
+    status = 503
+
 
 class Journal:
     """Writes the facts of one run. There is one writer at a time: it holds a lock in the journal's folder until it ends.

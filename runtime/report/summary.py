@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rollmux_env.report.tables import heading, make_table, sharing_table
+from rollmux_env.report.tables import figure, heading, make_table, sharing_table
 from runtime.report.jobs import remarks
 
 
@@ -46,11 +46,10 @@ def _shapes(figures: Mapping[str, Any]) -> list[RenderableType]:
     )
     for job_id, job in figures["jobs"].items():
         for used in job.get("shapes", ()):
-            phases = (
-                f"{_seconds(used['phase_s'][phase])} ({used['worst_case_s'][phase]:.2f} s)".lstrip() for phase in used["phase_s"]
-            )
+            planned = used["worst_case_s"]
+            phases = (f"{figure(value, ' s')} ({planned[phase]:.2f} s)".lstrip() for phase, value in used["phase_s"].items())
             nodes = " + ".join(str(count) for count in used["nodes"].values())
-            whole = _seconds(used["iteration_s"]), _seconds(used["alone_s"])
+            whole = figure(used["iteration_s"], " s"), figure(used["alone_s"], " s")
             table.add_row(job_id, str(used["shape"]), nodes, str(used["iterations"]), *phases, *whole)
     return [heading("Shapes that jobs were in"), table] if table.row_count else []
 
@@ -78,19 +77,15 @@ def _change(first: float | None, last: float | None) -> str:
 
 
 def _pools(figures: Mapping[str, Any]) -> RenderableType:
-    table = make_table("", "running", "switching", "bubble")
-    for pool, shares in figures["pools"].items():
-        _add_shares(table, f"{pool} pool, whole run", shares)
+    rows = [(f"{pool} pool, whole run", shares) for pool, shares in figures["pools"].items()]
     for group in figures["groups"]:
-        for pool, shares in group["pools"].items():
-            when = f"{group['jobs'][0]} alone, warm" if len(group["jobs"]) == 1 else f"group {group['group']} while it is shared"
-            _add_shares(table, f"{pool}, {when}", shares)
+        when = f"{group['jobs'][0]} alone, warm" if len(group["jobs"]) == 1 else f"group {group['group']} while it is shared"
+        rows += [(f"{pool}, {when}", shares) for pool, shares in group["pools"].items()]
+    table = make_table("", "running", "switching", "bubble")
+    for name, shares in rows:
+        if shares:
+            table.add_row(name, *(f"{shares[key]:.1%}" for key in ("running", "switching", "bubble")))
     return table
-
-
-def _add_shares(table: Any, name: str, shares: Mapping[str, float] | None) -> None:
-    if shares:
-        table.add_row(name, *(f"{100 * shares[key]:.1f}%" for key in ("running", "switching", "bubble")))
 
 
 def _switches(figures: Mapping[str, Any]) -> RenderableType:
@@ -101,9 +96,9 @@ def _switches(figures: Mapping[str, Any]) -> RenderableType:
             if switches["cold_s"] is None and switches["warm_s"] is None:
                 continue  # it failed before
             stages = "; ".join(filter(None, (_stages(switches["cold_stages_s"]), _stages(switches["warm_stages_s"]))))
-            stays = "" if switches["stays"] is None else f"{100 * switches['stays']:.0f}%"
             seconds = _short(switches["cold_s"]), _short(switches["warm_s"])
-            table.add_row(job_id, phase, *seconds, _times(switches["times_faster"], 0), stays, stages)
+            shares = figure(switches["times_faster"], "x", ".0f"), figure(switches["stays"], form=".0%")
+            table.add_row(job_id, phase, *seconds, *shares, stages)
     return table
 
 
@@ -129,17 +124,9 @@ def _lines(figures: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f} s"
-
-
 def _short(value: float | None) -> str:
     """Seconds, or milliseconds below one."""
-    return "" if value is None else f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.1f} ms"
-
-
-def _times(value: float | None, digits: int = 2) -> str:
-    return "" if value is None else f"{value:.{digits}f}x"
+    return figure(value, " s") if value is None or value >= 1 else f"{1e3 * value:.1f} ms"
 
 
 def _stages(stages: Mapping[str, float]) -> str:

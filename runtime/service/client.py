@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
@@ -15,6 +15,7 @@ from rollmux_env.errors import InputError, require
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import JobSpec
 from runtime.journal.write import JOURNAL, is_begun
+from runtime.output import Part
 from runtime.service.address import VARIABLE, continuing, find, folder_of
 
 try:
@@ -109,34 +110,15 @@ class Client(Service):
         """Whether a job has ended, or is in one of some other states."""
         return self.job(job_id)["state"] in (*ENDED, *states)
 
-    def log_lines(self, job_id: str, ended: Callable[[], bool], pause: Callable[[float], None] = sleep) -> Iterator[str]:
-        """What a job's processes print, every line after the name of its process, until the job has ended.
-
-        Args:
-            pause: waits so many seconds between looks.
+    def log(self, job_id: str, process: str | None, offset: int) -> Part:
+        """A part of what a process of a job has printed, as `runtime.output.read_log`; of one of them where none is named.
 
         Raises:
             InputError: also while none of its processes has begun.
         """
-        offsets, rests = dict.fromkeys(self._log(job_id)[2], 0), dict[str, str]()
-        while True:
-            last, more = ended(), False
-            for process, offset in [*offsets.items()]:
-                text, next_offset, processes = self._log(job_id, process=process, offset=offset)
-                offsets = dict.fromkeys(processes, 0) | offsets | {process: next_offset}
-                more |= bool(text) or len(offsets) > len(rests)
-                *whole, rests[process] = (rests.get(process, "") + text).split("\n")
-                yield from (f"{process} | {line}" for line in whole)
-            if last and not more:
-                yield from (f"{process} | {line}" for process, line in rests.items() if line)
-                return
-            if not more:
-                pause(_LOOKS_S)
-
-    def _log(self, job_id: str, **query: Any) -> tuple[str, int, list[str]]:
-        """A part of what a process of a job has printed, the offset of what follows, and all processes that have printed."""
-        text, headers = self.request("GET", f"{_path(job_id)}/logs?{urlencode(query)}")
-        return text.decode(errors="replace"), int(headers["X-Next-Offset"]), json.loads(headers["X-Processes"])
+        query = {"offset": offset} if process is None else {"process": process, "offset": offset}
+        data, headers = self.request("GET", f"{_path(job_id)}/logs?{urlencode(query)}")
+        return Part(data, int(headers["X-Next-Offset"]), json.loads(headers["X-Processes"]))
 
 
 def is_named(at: Path | None) -> bool:

@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
-from rollmux_env.errors import PlanError
+from rollmux_env.errors import PlanError, Unprocessable
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.preview import Preview, Waiting, preview, waiting
-from runtime.answers import Unprocessable
 from runtime.execution.profiles import job_as_stated, load_profile, profile_key
 from runtime.execution.run_state import RunState
 from runtime.jobs.spec import JobSpec

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollmux_env.errors import InputError
+from rollmux_env.errors import InputError, TooMany, Unprocessable
 from rollmux_env.keys.cluster import Cluster
-from runtime.answers import TooMany, Unprocessable
 from runtime.execution.nodes import keep_names
 from runtime.execution.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
 from runtime.execution.run_plan import DISPATCH, LeaseRules, RunPlan, planning_switches

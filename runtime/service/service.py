@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollmux_env.errors import InputError
+from rollmux_env.errors import Conflict, InputError, NotFound, Unprocessable
 from rollmux_env.validation_errors import one_line
-from runtime.answers import Conflict, NotFound, Unprocessable
 from runtime.execution.forecast import check_memory, check_space, checkpoint_bytes, forecasts, limits
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import Processes
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from runtime.service.http.server import HttpServer
 
 _DYING_S = 30.0  # how long the process that had the port before may still take to end
-_KEEPS_S = 2.0  # between looks at gauges
 
 _FULL_EVERY = 1000  # collections of younger objects; some minutes under load
 
@@ -84,7 +82,6 @@ class Service:
         if self._outcome.done():
             await self._outcome
         self._figures.usage.since_s = run.log.now()
-        run.spawn(self._keep())
 
     async def _carry_out(self, driver: RunDriver) -> str:
         try:
@@ -250,12 +247,6 @@ class Service:
         if handle is None:
             raise NotFound(f"job {one_line(job_id, 80)}: this service has no such job")
         return handle
-
-    async def _keep(self) -> None:
-        """Keep gauges new."""
-        while True:
-            await asyncio.sleep(_KEEPS_S)
-            self._gauge()
 
     def _gauge(self) -> None:
         run, metrics = self.run, self._figures.metrics

@@ -9,17 +9,56 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import rollmux_client
 
-from runtime.journal.facts import PhaseSlice, Suspected
+from runtime.execution.run_plan import LeaseRules
+from runtime.journal.audit import audit
+from runtime.journal.facts import Fact, PhaseSlice, Suspected
 from runtime.journal.write import JOURNAL, read_facts
-from tests.clients.real_service import RealService, real_service
-from tests.runtime.owners.served import PAIRS
+from runtime.machine import Node
+from tests.runtime.pretend import PAIR, PAIRS, Listening, attached_plan, job
 
 CLIENT = str(Path(rollmux_client.__file__).parent)
+
+
+class RealService(Listening):
+    """A service with one node of each pool, or with those given, and a client that asks it."""
+
+    def __init__(self, folder: Path, ttl_s: float = 30.0, nodes: tuple[Node, ...] = PAIR) -> None:
+        super().__init__(attached_plan(folder, nodes=nodes, leases=LeaseRules(ttl_s)))
+        self.client = rollmux_client.Service(self.url, self.token)
+
+    def submit(self, *jobs: str, **more: Any) -> None:
+        """Submit jobs of three iterations, to attach."""
+        for name in jobs:
+            self.client.ask("POST", "/v1/jobs", job(name, **more))
+
+    def state(self, name: str) -> dict[str, Any]:
+        """A job as the service describes it."""
+        return self.client.ask("GET", f"/v1/jobs/{name}")
+
+    def end(self) -> list[Fact]:
+        """Its journal proves that nothing was lost or doubled."""
+        self.client.close()
+        self.close()
+        facts = read_facts(self.folder / JOURNAL)
+        assert audit(facts).problems == ()
+        return facts
+
+
+@contextmanager
+def real_service(folder: Path, **more: Any) -> Iterator[RealService]:
+    """A service in a folder; audited at its end."""
+    service = RealService(folder, **more)
+    try:
+        yield service
+    finally:
+        service.end()
 
 
 @pytest.fixture
@@ -51,7 +90,7 @@ def test_jobs_take_turns_and_their_journal_says_so(service: RealService) -> None
         thread.join()
     assert {name: service.state(name)["state"] for name in ("a", "b")} == {"a": "done", "b": "done"}
     assert service.state("a")["metrics"]["reward"] == 2.0
-    slices = [fact for fact in service.close() if isinstance(fact, PhaseSlice)]
+    slices = [fact for fact in service.end() if isinstance(fact, PhaseSlice)]
     for pool in ("rollout-0", "training-0"):
         mine = sorted((fact.start_s, fact.end_s) for fact in slices if pool in fact.nodes)
         assert len(mine) == (12 if pool == "rollout-0" else 6)
@@ -154,7 +193,7 @@ def test_a_job_with_a_staleness_has_a_rollout_and_a_training_at_once(service: Re
 
     with rollmux_client.attach("a") as job:
         job.side_by_side(sample, train, lambda k: None)
-    parts = [fact for fact in service.close() if isinstance(fact, PhaseSlice)]
+    parts = [fact for fact in service.end() if isinstance(fact, PhaseSlice)]
     spans = {(part.phase, part.iteration): (part.start_s, part.end_s) for part in parts}
     assert spans.keys() == {(phase, k) for phase in ("rollout", "training") for k in range(3)}
     assert spans["rollout", 1][0] < spans["training", 0][1]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
-from runtime.output import follow_lines, lines, trim
+from runtime.output import follow_lines, lines, read_log, trim
 
 PRINTS = """
 import os, sys
@@ -56,14 +57,16 @@ def test_following_goes_on_to_the_end_and_over_a_cut(tmp_path: Path) -> None:
             file.write(step)
         return step.endswith("last")
 
-    assert list(follow_lines(tmp_path, ended)) == [f"a | {line}" for line in ("first", "second", "third", "x", "last")]
+    assert list(follow_lines(partial(read_log, tmp_path), ended)) == [
+        f"a | {line}" for line in ("first", "second", "third", "x", "last")
+    ]
 
 
 def test_what_is_no_file_is_no_log(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.log")
     (tmp_path / "zero.log").symlink_to("/dev/zero")
     (tmp_path / "a.log").write_text("a line\n")
-    assert [*lines(tmp_path)] == [*follow_lines(tmp_path, lambda: True)] == ["a | a line"]
+    assert [*lines(tmp_path)] == [*follow_lines(partial(read_log, tmp_path), lambda: True)] == ["a | a line"]
 
 
 FULL = """

@@ -51,7 +51,7 @@ def test_a_disk_without_room_costs_no_job_anything(tmp_path: Path) -> None:
 def test_a_job_shows_what_it_likes() -> None:
     hook = RuntimeHook()
     hook.sample("p", ["one", "two"], [1, 0])
-    assert hook.samples == [Group("p", ("one", "two"), (1.0, 0.0))]
+    assert hook.reported.samples == [Group("p", ("one", "two"), (1.0, 0.0))]
     with pytest.raises(ValueError, match="1 responses and 2 rewards: must be equally many"):
         hook.sample("p", ["one"], [1, 0])
     with pytest.raises(TypeError, match="must be text"):

@@ -30,7 +30,7 @@ from tests.conftest import Command
 from tests.runtime.execution.set_back import repeats_only_what_was_not_saved
 from tests.runtime.grpo.test_job import SMALL
 
-TOYS = Path(__file__).parent / "execution"
+TOYS = Path(__file__).parent
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def pinned(record: RunRecord) -> dict[str, set[str]]:
 @pytest.mark.long
 @pytest.mark.parametrize("address", [("rollout", "rollout", "training", "training")], indirect=True)
 def test_a_job_on_two_nodes_of_both_pools_runs_beside_jobs_on_one(command: Command, address: str, tmp_path: Path) -> None:
-    one = {"class": "toy_jobs:WithWorkers", "folder": str(Path(__file__).parent / "execution"), "iterations": 4, "slo": 1000.0}
+    one = {"class": "toy_jobs:WithWorkers", "folder": str(TOYS), "iterations": 4, "slo": 1000.0}
     nodes = {"rollout": {"nodes": 2, "engine": "torch"}, "training": {"nodes": 2}}
     wide = {**SMALL, **nodes, "id": "wide", "task": "echo", "iterations": 2}
     file, folder = tmp_path / "jobs.json", tmp_path / "out"

@@ -25,8 +25,8 @@ class Waits(Echo):
 
 
 class WaitsForOther(LongTail):
-    """Tells of every rollout that it has begun, and gives no examples to those behind the first before a job `AsksBeside` has asked
-    for its own one of the same number.
+    """Tells of every rollout that it has begun, and gives no examples to those behind the first before another job has asked for
+    its own one of the same number.
 
     Args:
         folder: where they say so to each other. prompts: of a rollout.

@@ -20,11 +20,10 @@ from rollmux_client import Turn
 
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import apply
-from rollmux_env.errors import InputError
+from rollmux_env.errors import Conflict, InputError, NotFound, Unprocessable
 from rollmux_env.scheduler.confined import confined_problem
 from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
-from runtime.answers import Conflict, NotFound, Unprocessable
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_log import tell_of
 from runtime.execution.messages import End

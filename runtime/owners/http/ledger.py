@@ -16,9 +16,9 @@ from typing import Any
 
 from rollmux_client import ATTACHMENT, OutOfOrder, Turn, Turns
 
+from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler import facts
 from rollmux_env.validation_errors import one_line
-from runtime.answers import Conflict, NotFound
 from runtime.execution.job_handle import Hold, JobHandle
 from runtime.execution.job_log import tell_of
 from runtime.execution.job_processes import started

@@ -21,10 +21,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rollmux_env.errors import InputError
+from rollmux_env.errors import InputError, NotAllowed, TooMany
 from rollmux_env.validation_errors import format_error, one_line, problems
-from runtime.answers import Conflict, NotAllowed, NotFound, TooMany, Unprocessable
-from runtime.journal.write import Unwritable
 from runtime.service.operations_log import OperationsLog
 from runtime.service.service import Service
 from runtime.service.tokens import Holder, Right
@@ -32,14 +30,6 @@ from runtime.service.tokens import Holder, Right
 JSON = "application/json"
 _TOGETHER = 100  # parts of a list
 _LONGEST = 1000  # characters of an error
-_STATUS: dict[type[InputError], int] = {
-    NotAllowed: 403,
-    NotFound: 404,
-    Conflict: 409,
-    Unprocessable: 422,
-    TooMany: 429,
-    Unwritable: 503,
-}
 HOLDER = "holder"  # of the token: key of the scope of a request
 MOST_BYTES = 1 << 20  # of a body
 MOST_OF_A_LEASE = 4  # open requests
@@ -261,9 +251,8 @@ def error(status: int, problem: str, headers: Mapping[str, str] | None = None) -
 
 
 def refusal(refused: InputError) -> Response:
-    """What a service has refused, by the kind of refusal; what has none is malformed."""
-    status = next((status for kind, status in _STATUS.items() if isinstance(refused, kind)), 400)
-    return error(status, str(refused), {"Retry-After": "1"} if status in (429, 503) else None)
+    """What a service has refused."""
+    return error(refused.status, str(refused), {"Retry-After": "1"} if refused.status in (429, 503) else None)
 
 
 def finite(value: Any) -> Any:

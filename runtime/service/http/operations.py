@@ -12,14 +12,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 from starlette.responses import Response
 
-from rollmux_env.errors import InputError
+from rollmux_env.errors import InputError, NotAllowed, NotFound, Unprocessable
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import format_error, one_line, problems
-from runtime.answers import NotAllowed, NotFound, Unprocessable
 from runtime.jobs.checks import check_names
 from runtime.jobs.spec import JobSpec
 from runtime.metrics import CONTENT_TYPE
-from runtime.output import LOGS, SERVICE_LOG
+from runtime.output import LOGS, SERVICE_LOG, log_files, read_log
 from runtime.owners.http.leases import Leases
 from runtime.run.driver import RunDriver
 from runtime.service.http.endpoint import JSON, Body, Call, Operation, Query, Sent, answer, answer_in_steps
@@ -28,7 +27,6 @@ from runtime.service.tokens import Holder, Right
 _LONGEST_WAIT_S = 30.0
 _ENDS_S = 1.0  # for how long the end of a job is waited for: its processes may take longer
 _USUAL_LOGS = ("controller", SERVICE_LOG)
-_MOST_OF_A_LOG = 1 << 20  # bytes of an answer
 
 _WaitS = Annotated[float, Field(ge=0, le=_LONGEST_WAIT_S)]
 _Number = Annotated[int, Field(ge=0, le=2**31)]
@@ -187,35 +185,16 @@ async def _cancel(call: Call) -> Any:
 
 
 async def _log(call: Call) -> Any:
-    job_id = call.service.handle_of(call.path["job"]).id
-    data, offset, names = await asyncio.to_thread(_read_log, call.service.folder, job_id, call.query.process, call.query.offset)
-    return Response(data, headers={"X-Next-Offset": str(offset), "X-Processes": json.dumps(names)}, media_type="text/plain")
-
-
-def _read_log(folder: Path, job_id: str, process: str | None, offset: int) -> tuple[bytes, int, list[str]]:
-    """Some of what a process of a job has printed, the offset of what follows, and all of its processes that have begun.
-
-    Args:
-        folder: of the service. job_id: of a job that there is. process: as its file is named; None: one that tells of iterations.
-        offset: bytes of what was read before; a file that has fewer was cut since, and is read from its beginning.
-
-    Raises:
-        NotFound: the job has no such process; one line.
-    """
-    home = folder / LOGS / job_id
-    names = sorted(path.stem for path in home.glob("*.log"))
-    wanted = process or next((name for name in (*_USUAL_LOGS, *names) if name in names), _USUAL_LOGS[0])
+    job_id, wanted = call.service.handle_of(call.path["job"]).id, call.query.process
+    home = call.service.folder / LOGS / job_id
+    if wanted is None:
+        names = [*log_files(home)]
+        wanted = next((name for name in (*_USUAL_LOGS, *names) if name in names), _USUAL_LOGS[0])
+    data, offset, names = await asyncio.to_thread(read_log, home, wanted, call.query.offset)
     if wanted not in names:
         there = f"; there are {', '.join(names)}" if names else ""
         raise NotFound(f"job {job_id}: no process {one_line(wanted, 80)} of it has begun{there}{did_you_mean(wanted, names)}")
-    with (home / f"{wanted}.log").open("rb") as file:
-        size = file.seek(0, 2)
-        begins = offset if offset <= size else 0
-        file.seek(begins)
-        data = file.read(_MOST_OF_A_LOG)
-    if len(data) == _MOST_OF_A_LOG and b"\n" in data:
-        data = data[: data.rindex(b"\n") + 1]
-    return data, begins + len(data), names
+    return Response(data, headers={"X-Next-Offset": str(offset), "X-Processes": json.dumps(names)}, media_type="text/plain")
 
 
 async def _status(call: Call) -> Any:

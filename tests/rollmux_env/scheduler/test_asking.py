@@ -13,7 +13,7 @@ from rollmux_env.errors import DEBUG, PlanError
 from rollmux_env.replay.event import replay_events
 from rollmux_env.scenario import load_scenario
 from tests.conftest import Command
-from tests.runtime.execution.pretend import carry_out, plan_of
+from tests.runtime.pretend import carry_out, plan_of
 
 QUICKSTART = str(Path(rollmux.__file__).parent / "examples" / "quickstart.yaml")
 RAISING = """

@@ -50,7 +50,7 @@ def a_run(path: Path, tokens: tuple[int, ...] = (50, 3000, 400)) -> list[Traject
         hook.renew()
         for k in range(16):
             hook.trajectory(4 * iteration + k // 4, 100, [length + k])
-        written.append([one._replace(iteration=iteration) for one in hook.trajectories])
+        written.append([one._replace(iteration=iteration) for one in hook.reported.trajectories])
         write_trajectories(path, written[-1])
     return [one for part in written for one in part]
 
@@ -169,8 +169,8 @@ def test_the_forms_of_rollmuxs_authors(tmp_path: Path) -> None:
         ('{"iteration": 0, "response": 0, "group": 0, "prompt": 1, "outputs": [0]}\n', "line 1: is not a trajectory"),
         ('{"iteration": -1, "response": 0, "group": 0, "prompt": 1, "outputs": [2]}\n', "line 1: is not a trajectory"),
         ('{"step": 0, "input": 1, "output": 3}\n', "line 1: is not a trajectory"),
-        ("[]\n", "line 1: is not a trajectory"),
-        ("nothing\n{}\n", "line 1: is not a trajectory"),
+        ("[]\n", "line 1: must be a mapping, not a list"),
+        ("nothing\n{}\n", "line 1: is not JSON"),
     ],
 )
 def test_what_is_none_is_said_in_a_line(text: str, said: str, tmp_path: Path) -> None:

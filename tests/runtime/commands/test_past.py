@@ -12,7 +12,7 @@ from runtime.journal.write import JOURNAL, read_run
 from runtime.output import LOGS
 from runtime.service.address import HTTP
 from tests.conftest import Command
-from tests.runtime.execution.pretend import carry_out, plan_of
+from tests.runtime.pretend import carry_out, plan_of
 
 JOBS = [{"id": "a", "iterations": 3}, {"id": "b", "iterations": 3}, {"id": "late", "iterations": 3, "arrival_s": 1000.0}]
 

@@ -20,44 +20,13 @@ from tests.conftest import Command
 from tests.runtime.modes import others_may_read
 from tests.runtime.sockets import listens_only_on_loopback
 
-TOYS = Path(__file__).parents[1] / "execution"
+TOYS = Path(__file__).parents[1]
 JOBS = """
 version: 1
-defaults: {{slo: 5, folder: {folder}}}
+defaults: {{slo: 5, folder: {folder}, class: "toy_jobs:Counter", options: {{rollout_s: 0.05, train_s: 0}}}}
 jobs:
-  - {{id: talks, class: "talks:Talks", iterations: 60}}
-  - {{id: endless, class: "talks:Talks", iterations: 100000}}
-"""
-TALKS = """
-import time
-from pathlib import Path
-
-import rollmux
-
-
-class Talks:
-    def __init__(self) -> None:
-        self.done = 0
-
-    @rollmux.phase("rollout")
-    def rollout(self) -> None:
-        time.sleep(0.05)
-
-    @rollmux.phase("train")
-    def train(self) -> None:
-        self.done += 1
-        print(f"trained {self.done} times")
-
-    def profile(self) -> None:
-        self.rollout()
-        self.train()
-        self.done -= 1
-
-    def checkpoint(self, folder: Path) -> None:
-        (folder / "done").write_text(str(self.done))
-
-    def restore(self, folder: Path) -> None:
-        self.done = int((folder / "done").read_text())
+  - {{id: talks, iterations: 60}}
+  - {{id: endless, iterations: 100000}}
 """
 PATIENCE_S = 240.0
 
@@ -122,8 +91,7 @@ def processes_of(ray_folder: str) -> list[str]:
 
 @pytest.mark.long
 def test_a_service_outlives_the_command_that_started_it_and_goes_on_after_a_stop(tmp_path: Path) -> None:
-    (tmp_path / "talks.py").write_text(TALKS)
-    (tmp_path / "jobs.yaml").write_text(JOBS.format(folder=tmp_path))
+    (tmp_path / "jobs.yaml").write_text(JOBS.format(folder=TOYS))
     shell = Shell(tmp_path)
     try:
         server = shell.serve()

@@ -16,9 +16,9 @@ from runtime.journal.record import RunRecord
 from runtime.journal.write import JOURNAL, read_facts, read_run
 from runtime.machine import Node
 from runtime.run.ray_session import execute, ray_session
-from tests.runtime.execution.pretend import cluster_with
+from tests.runtime.pretend import cluster_with
 
-HERE = Path(__file__).parent
+TOYS = Path(__file__).parents[1]
 Running = Callable[..., tuple[str, RunRecord, list[str]]]
 
 
@@ -55,7 +55,7 @@ def running_on(nodes: tuple[Node, ...], below: Path) -> Running:
         folder = folder or below / f"run{len(list(below.iterdir()))}"
         folder.mkdir(exist_ok=True)
         defaults = {"slo": 3.0, "iterations": 3, "checkpoint": {"every": 1}}
-        specs = parse_jobs({"version": 1, "defaults": defaults, "jobs": jobs}, "test", HERE).jobs
+        specs = parse_jobs({"version": 1, "defaults": defaults, "jobs": jobs}, "test", TOYS).jobs
         lines: list[str] = []
 
         def say(line: str) -> None:

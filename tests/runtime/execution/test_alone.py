@@ -16,7 +16,7 @@ from runtime.execution.profiles import Profile
 from runtime.journal.audit import audit
 from runtime.journal.record import RunRecord
 from runtime.journal.write import JOURNAL, read_facts, record_of, state_of
-from tests.runtime.execution.pretend import carry_out, plan_of
+from tests.runtime.pretend import carry_out, plan_of
 
 
 @pytest.fixture(autouse=True)

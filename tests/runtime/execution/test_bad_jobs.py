@@ -20,7 +20,7 @@ from runtime.execution.run_plan import Timeouts
 from runtime.journal.audit import audit
 from runtime.journal.write import JOURNAL, read_facts, record_of
 from runtime.run.driver import RunDriver
-from tests.runtime.execution.pretend import Pretended, plan_of
+from tests.runtime.pretend import Pretended, plan_of
 
 
 @pytest.fixture(autouse=True)

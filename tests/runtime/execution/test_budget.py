@@ -18,7 +18,7 @@ from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, record_of, state_of
 from runtime.report.figures import figures
 from runtime.service.report import past_report
-from tests.runtime.execution.pretend import carry_out, plan_of
+from tests.runtime.pretend import carry_out, plan_of
 
 SPENT: dict[str, Any] = {"budget": {"hours": 1e-9}, "iterations": 3}  # by the end of the first iteration
 

@@ -11,8 +11,8 @@ import pytest
 from rollmux_env.cluster.events import Admitted, Reprofiled
 from runtime.execution.run_plan import RunPlan
 from runtime.report.figures import figures
-from tests.runtime.execution.pretend import carry_out, plan_of
 from tests.runtime.execution.test_kills import check_end, record_in
+from tests.runtime.pretend import carry_out, plan_of
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rollmux_env.errors import InputError
 from rollmux_env.report.fitting import fitted
 from rollmux_env.report.tables import WIDTH
-from runtime.commands.memory import memory_tables
+from runtime.commands.running import memory_tables
 from runtime.engines.memory import ModelSize
 from runtime.execution.forecast import Forecast, check_memory, forecasts, limits
 from runtime.execution.pools import cluster_of, device_room

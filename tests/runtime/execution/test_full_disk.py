@@ -19,7 +19,7 @@ from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, record_of
 from runtime.run.driver import RunDriver
 from runtime.service.service import Service
-from tests.runtime.execution.pretend import NODES, Pretended, plan_of
+from tests.runtime.pretend import NODES, Pretended, plan_of
 
 PAIR = (NODES[0], NODES[2])
 JOBS: list[dict[str, Any]] = [{"id": name, "iterations": 12} for name in "ab"]

@@ -21,7 +21,7 @@ from tests.conftest import Command
 from tests.runtime.execution.set_back import repeats_only_what_was_not_saved
 from tests.runtime.sockets import listens_only_on_loopback
 
-HERE = Path(__file__).parent
+TOYS = Path(__file__).parents[1]
 JOBS = """version: 1
 defaults:
   {{slo: 3, iterations: 1000, folder: {folder}, class: "toy_jobs:Sleeper", options: {{rollout_s: {seconds}, train_s: {seconds}}}}}
@@ -61,7 +61,7 @@ def state(entry: Path) -> str:
 def test_ctrl_c_stops_at_the_next_phase_boundary_and_twice_at_once(tmp_path: Path, interrupts: int, seconds: float) -> None:
     marker = f"rollmux-test-{uuid.uuid4().hex}"
     file = tmp_path / "jobs.yaml"
-    file.write_text(JOBS.format(seconds=seconds, folder=HERE))
+    file.write_text(JOBS.format(seconds=seconds, folder=TOYS))
     environment = {**os.environ, "MARKER": marker, "ROLLMUX_CACHE": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-u", "-m", "rollmux", "run", str(file), "--out", str(tmp_path / "out")]
     driver = subprocess.Popen(
@@ -99,9 +99,9 @@ def test_ctrl_c_stops_at_the_next_phase_boundary_and_twice_at_once(tmp_path: Pat
 def test_a_run_whose_driver_was_killed_goes_on_once_and_leaves_nothing_behind(tmp_path: Path, command: Command) -> None:
     marker = f"rollmux-test-{uuid.uuid4().hex}"
     file, folder = tmp_path / "jobs.json", tmp_path / "out"
-    options = {"train_s": 0.2, "at": 6, "folder": str(tmp_path)}
-    (tmp_path / "hang").touch()  # in that iteration, once: the run is not over before it is killed
-    job = {"id": "a", "class": "toy_jobs:Counter", "folder": str(HERE), "iterations": 12, "slo": 3, "options": options}
+    does = {"train 6": "once; hang"}  # the run is not over before it is killed
+    options = {"train_s": 0.2, "does": does, "folder": str(tmp_path)}
+    job = {"id": "a", "class": "toy_jobs:Counter", "folder": str(TOYS), "iterations": 12, "slo": 3, "options": options}
     job["checkpoint"] = {"every": 1}
     file.write_text(json.dumps({"version": 1, "jobs": [job]}))
     environment = {**os.environ, "MARKER": marker, "ROLLMUX_CACHE": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)}

@@ -19,7 +19,7 @@ from runtime.journal.audit import audit
 from runtime.journal.record import RunRecord
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, Journal, read_facts, record_of, state_of
-from tests.runtime.execution.pretend import NODES, carry_out, plan_of
+from tests.runtime.pretend import NODES, carry_out, plan_of
 
 ITERATIONS = 3
 JOBS: list[dict[str, Any]] = [{"id": name, "iterations": ITERATIONS} for name in "ab"]

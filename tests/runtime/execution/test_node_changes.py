@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Moved, Requeued
+from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler.facts import Drained, Joined
-from runtime.answers import Conflict, NotFound
 from runtime.journal.audit import audit
 from runtime.journal.facts import Assigned, Returned, Told
 from runtime.journal.record import RunRecord
@@ -20,7 +20,7 @@ from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, record_of
 from runtime.machine import Node
 from runtime.run.driver import RunDriver
-from tests.runtime.execution.pretend import NODES, carry_out, plan_of
+from tests.runtime.pretend import NODES, carry_out, plan_of
 
 PAIR = (NODES[0], NODES[2])  # rollout-0 and training-0
 JOBS: list[dict[str, Any]] = [{"id": name, "iterations": 4} for name in "ab"]

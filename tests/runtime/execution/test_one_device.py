@@ -14,8 +14,8 @@ from runtime.journal.audit import check_run
 from runtime.journal.facts import LEASE, Assigned
 from runtime.journal.write import JOURNAL, read_facts
 from runtime.report.figures import figures
-from tests.runtime.execution.pretend import NODES, carry_out, plan_of
 from tests.runtime.execution.test_kills import check_end, record_in
+from tests.runtime.pretend import NODES, carry_out, plan_of
 
 JOBS: list[dict[str, Any]] = [{"id": name, "iterations": 3} for name in "ab"]
 NODE = NODES[2:3]

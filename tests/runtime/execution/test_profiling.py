@@ -21,7 +21,7 @@ from runtime.journal.record import ColdStarts, RunRecord, cold_starts_of
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, read_run
 from runtime.machine import Pool
-from tests.runtime.execution.pretend import NODES, Pretended, carry_out, plan_of
+from tests.runtime.pretend import NODES, Pretended, carry_out, plan_of
 
 ONE = (NODES[0], NODES[2])
 BOTH: tuple[Pool, ...] = ("rollout", "training")

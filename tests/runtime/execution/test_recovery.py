@@ -32,10 +32,9 @@ def counts(record: RunRecord, job_id: str) -> list[float]:
 def test_a_job_whose_process_dies_or_hangs_arrives_anew_from_its_checkpoint(run: Running, tmp_path: Path) -> None:
     for name in ("kill", "hang"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / name).touch()
     jobs = [
-        counter("kill", iterations=9, folder=str(tmp_path / "kill"), at=7) | {"checkpoint": {"every": 3}},
-        counter("hang", folder=str(tmp_path / "hang"), at=2),
+        counter("kill", 9, folder=str(tmp_path / "kill"), does={"train 7": "once; kill"}) | {"checkpoint": {"every": 3}},
+        counter("hang", folder=str(tmp_path / "hang"), does={"train 2": "once; hang"}),
         counter("calm", iterations=40, rollout_s=0.3),
     ]
     outcome, record, lines = run(jobs, timeouts=Timeouts(least_s=12.0))  # longer than a busy machine needs to start a process
@@ -65,7 +64,6 @@ def test_a_job_whose_checkpoint_finds_no_room_writes_it_when_there_is_some_and_t
     run: Running, tmp_path: Path
 ) -> None:
     (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "fill").touch()
     ballast = tmp_path / "ballast"
     ballast.write_bytes(bytes(64 << 20))
 
@@ -73,7 +71,7 @@ def test_a_job_whose_checkpoint_finds_no_room_writes_it_when_there_is_some_and_t
         if "No space left on device" in line:
             ballast.unlink()
 
-    jobs = [counter("a", folder=str(tmp_path / "job"), at=2), counter("b")]
+    jobs = [counter("a", folder=str(tmp_path / "job"), does={"checkpoint 2": "once; fill"}), counter("b")]
     outcome, record, lines = run(jobs, hear=hear)
     assert outcome == "done" and not record.failed and not record.repeated and not record.restarted, lines
     assert counts(record, "a") == counts(record, "b") == [1, 2, 3, 4] and drawn(record, "a") == drawn(record, "b")
@@ -86,8 +84,8 @@ def test_a_job_whose_checkpoint_finds_no_room_writes_it_when_there_is_some_and_t
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(run: Running, tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "fill").touch()
-    jobs, folder = [counter("a", folder=str(tmp_path / "job"), at=3)], tmp_path / "out"
+    jobs = [counter("a", folder=str(tmp_path / "job"), does={"checkpoint 3": "once; fill"})]
+    folder = tmp_path / "out"
 
     def hear(line: str) -> None:
         if "No space left on device" in line:
@@ -108,7 +106,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(run: Running, tm
 
 def test_an_interrupted_run_of_an_earlier_version_goes_on(run: Running, tmp_path: Path) -> None:
     folder = copied("interrupted-run", tmp_path)
-    outcome, record, _ = run([counter("a", at=2), counter("b", rollout_s=0.05)], folder=folder, resume=True)
+    outcome, record, _ = run([counter("a"), counter("b", rollout_s=0.05)], folder=folder, resume=True)
     assert outcome == "done" and not record.failed and not record.repeated
     assert counts(record, "a") == counts(record, "b") == [1, 2, 3, 4] and drawn(record, "a") == drawn(record, "b")
     check_run(record)

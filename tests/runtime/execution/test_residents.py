@@ -17,9 +17,9 @@ from runtime.journal.audit import check_run
 from runtime.journal.facts import Offloaded, PhaseSlice
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run
-from tests.runtime.execution.pretend import NODES, carry_out, plan_of, waits_of
 from tests.runtime.execution.test_alone import moving
 from tests.runtime.execution.test_kills import check_end
+from tests.runtime.pretend import NODES, carry_out, plan_of, waits_of
 
 SHARES = "rollmux,prune=false"
 ONE_OF_EACH = (NODES[0], NODES[2])

@@ -53,11 +53,29 @@ def test_two_jobs_take_turns_on_one_device(run: Running, nodes: tuple[Node, ...]
     assert state_of(record).departed == 2
 
 
+MEET = {
+    "syncs": {
+        "step 0": "wait holds-0",
+        "rollout 0": "touch syncs-0",
+        "rollout 1": "touch rolled",
+        "sync 1": "touch syncs; wait holds",
+        "checkpoint 1": "touch synced",  # the sync is known to be over
+    },
+    "holds": {"rollout 0": "touch holds-0", "sync 0": "wait syncs-0"}
+    | {f"rollout {k}": "if rolled; wait syncs; touch holds; wait synced" for k in (1, 2)},  # if not yet, its turn comes again
+}
+"""One's second sync ends when the other has begun a rollout, and that rollout when the sync is known to be over.
+
+The one that syncs begins after the first rollout of the other, whose first sync ends when it has: so both are in the round robin by
+then, and nobody waits for a rollout whose turn comes after its own.
+"""
+
+
 def test_weights_arrive_while_another_job_holds_the_node(run: Running, tmp_path: Path) -> None:
     (tmp_path / "meet").mkdir()
     jobs = [
-        {"id": role, "class": "toy_jobs:Meets", "options": {"folder": str(tmp_path / "meet"), "role": role}, "slo": 1000.0}
-        for role in ("syncs", "holds")
+        {"id": name, "class": "toy_jobs:Counter", "options": {"folder": str(tmp_path / "meet"), "does": does}, "slo": 1000.0}
+        for name, does in MEET.items()
     ]
     outcome, record, _ = run(jobs)
     assert outcome == "done" and not record.failed
@@ -83,33 +101,35 @@ def test_the_profile_is_a_phase_like_others_and_is_made_once(run: Running) -> No
     assert not third.profiled[0].cached
 
 
+WRONG = "it went wrong in two lines"
 POISON = {
-    "init": ("init", "ValueError: no such model"),
-    "rollout": ("rollout", "ValueError: rollout went wrong in two lines"),
-    "train": ("training", "ValueError: train went wrong in two lines"),
-    "nothing left in train": ("training", "MemoryError: cannot allocate 64 GB"),
-    "sync": ("sync", "ValueError: sync went wrong in two lines"),
-    "kill in train": ("step", "its controller has died (3 times in a row without an iteration done)"),
+    "init": ({"init": "raise"}, "init", f"ValueError: {WRONG}"),
+    "rollout": ({"rollout 1": "raise"}, "rollout", f"ValueError: {WRONG}"),
+    "train": ({"train 1": "raise"}, "training", f"ValueError: {WRONG}"),
+    "no-memory": ({"train 1": "raise MemoryError"}, "training", f"MemoryError: {WRONG}"),
+    "sync": ({"sync 1": "raise"}, "sync", f"ValueError: {WRONG}"),
+    "killed": ({"train 1": "kill"}, "step", "its controller has died (3 times in a row without an iteration done)"),
 }
 
 
 def test_poison_jobs_fail_alone_with_errors_of_their_own(run: Running) -> None:
-    bad = [job(poison.replace(" ", "-"), poison=poison) for poison in POISON]
-    outcome, record, lines = run([job("good"), *bad])
+    outcome, record, lines = run([job("good"), *(job(name, does=does) for name, (does, *_) in POISON.items())])
     assert outcome == "done"
-    found = {failed.job_id.replace("-", " "): (failed.where, failed.problem) for failed in record.failed}
-    assert found == POISON and len(record.failed) == len(POISON)
+    found = {failed.job_id: (failed.where, failed.problem) for failed in record.failed}
+    assert found == {name: (where, problem) for name, (_, where, problem) in POISON.items()}
+    assert len(record.failed) == len(POISON)
     assert sum(done.job_id == "good" for done in record.iterations) == 3
-    assert {done.job_id for done in record.iterations} == {"good", *(one["id"] for one in bad)} - {"init"}
+    assert {done.job_id for done in record.iterations} == {"good", *POISON} - {"init"}
     assert all(done.number == 0 for done in record.iterations if done.job_id != "good")
-    assert any("kill-in-train: FAILED in step: its controller has died" in line for line in lines)
+    assert any("killed: FAILED in step: its controller has died" in line for line in lines)
     check_run(record)
     assert not state_of(record).group_list()
 
 
 @pytest.mark.long
 def test_a_worker_that_always_dies_or_raises_ends_its_own_job(run: Running) -> None:
-    bad = [{"id": poison, "class": "toy_jobs:WithWorkers", "options": {"poison": poison}} for poison in ("die", "fail")]
+    options = {what: {"does": {"rollout 1": f"worker rollout {what}"}} for what in ("die", "fail")}
+    bad = [{"id": what, "class": "toy_jobs:WithWorkers", "options": options[what]} for what in options]
     _, record, lines = run([job("good"), *bad])
     problems = {failed.job_id: failed.problem for failed in record.failed}
     assert problems["die"].startswith("its process on rollout-0 (toy_jobs:Echo) has died")
@@ -172,7 +192,7 @@ def test_a_move_is_a_checkpoint_and_a_restart_elsewhere(run: Running, nodes: tup
         {"id": "mover", "class": "toy_jobs:WithWorkers", "iterations": 25},
         {**job("stays", rollout_s=0.08, train_s=0.08), "iterations": 25},
     ]
-    outcome, record, _ = run(jobs, policy="tests.runtime.execution.toy_jobs:MoveOnce", on=twice)
+    outcome, record, _ = run(jobs, policy="tests.runtime.toy_jobs:MoveOnce", on=twice)
     assert outcome == "done" and not record.failed
     check_run(record)
     (moved,) = [event for event in record.log if isinstance(event, Moved)]

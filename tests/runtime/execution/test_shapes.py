@@ -22,7 +22,7 @@ from runtime.journal.audit import audit
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, record_of
 from runtime.run.driver import RunDriver
-from tests.runtime.execution.pretend import NODES, carry_out, plan_of
+from tests.runtime.pretend import NODES, carry_out, plan_of
 
 MODEL: dict[str, Any] = {"task": "echo", "algorithm": {"prompts_per_iteration": 6, "group_size": 5}}
 

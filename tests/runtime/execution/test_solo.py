@@ -17,7 +17,7 @@ from runtime.journal.record import RunRecord
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, record_of
 from runtime.run.driver import RunDriver
-from tests.runtime.execution.pretend import NODES, carry_out, plan_of
+from tests.runtime.pretend import NODES, carry_out, plan_of
 
 PAIR = (NODES[0], NODES[2])
 

@@ -131,8 +131,15 @@ def test_no_device_is_ever_held_by_two(steps: list[tuple[str, str]]) -> None:
 def test_tails_move_and_the_next_rollout_runs_beside_them(run: Running, nodes: tuple[Node, ...], tmp_path: Path) -> None:
     rollout = next(one for one in nodes if one.pool == "rollout")
     on = (*nodes, replace(rollout, name="rollout-1"))
-    wide = {"class": "waiting_jobs:TailedTogether", "rollout": {"nodes": 2}, "slo": 1000.0}
-    jobs = [{"id": name, **wide, "options": {"folder": str(tmp_path), "tail": name == "a"}} for name in ("a", "b")]
+    # The first rollout of `b` needs all nodes, so `a` begins after it: later `b` may be behind its next rollout already, in round
+    # robin. The tail of the second one of `a` lasts until `b` has begun beside it, and that rollout until it has the other nodes.
+    does = {
+        "a": {"step 0": "wait come", "rollout 1": "tail; wait begun"},
+        "b": {"rollout 0": "touch come; beside"} | {f"rollout {k}": "beside" for k in (1, 2)},
+    }
+    wide = {"class": "toy_jobs:TailedCounter", "rollout": {"nodes": 2}, "slo": 1000.0}
+    options = {"folder": str(tmp_path), "steps": 0}
+    jobs = [{"id": name, **wide, "options": {**options, "does": does[name]}} for name in ("a", "b")]
     outcome, record, _ = run(jobs, on=on, dispatch="round-robin,migrate=0.8")
     assert outcome == "done" and not record.failed
     check_run(record)
@@ -158,10 +165,12 @@ def test_tails_move_and_the_next_rollout_runs_beside_them(run: Running, nodes: t
 def test_a_job_that_cannot_do_with_a_part_waits_and_is_never_asked(run: Running, nodes: tuple[Node, ...], tmp_path: Path) -> None:
     rollout = next(one for one in nodes if one.pool == "rollout")
     on = (*nodes, replace(rollout, name="rollout-1"))
-    wide = {"rollout": {"nodes": 2}, "options": {"folder": str(tmp_path)}, "slo": 1000.0}
+    wide = {"rollout": {"nodes": 2}, "slo": 1000.0}
+    tailed = {"folder": str(tmp_path), "does": {"rollout 0": "touch come", "rollout 1": "tail"}}
+    whole = {"folder": str(tmp_path), "does": {"sync 0": "wait come"}}  # so its later rollouts wait for those of the other
     jobs = [
-        {"id": "tailed", "class": "waiting_jobs:TailedUntilAsked", **wide},
-        {"id": "whole", "class": "waiting_jobs:WaitsForTailed", **wide},
+        {"id": "tailed", "class": "toy_jobs:Tailed", **wide, "options": tailed},
+        {"id": "whole", "class": "toy_jobs:Sleeper", **wide, "options": whole},
     ]
     outcome, record, _ = run(jobs, on=on, dispatch="round-robin,migrate=0.8")
     assert outcome == "done" and not record.failed

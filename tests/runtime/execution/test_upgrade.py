@@ -16,7 +16,7 @@ from runtime.run.driver import RunDriver
 from runtime.service.report import past_report
 from runtime.service.service import Service
 from tests.fixtures import copied
-from tests.runtime.execution.pretend import Pretended
+from tests.runtime.pretend import Pretended
 
 TOTALS = {"a": 60, "b": 60, "short": 2, "queued": 5}
 

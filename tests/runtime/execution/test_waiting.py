@@ -14,7 +14,7 @@ from runtime.execution.run_plan import RunPlan
 from runtime.journal.audit import audit
 from runtime.journal.write import JOURNAL, read_facts, record_of
 from runtime.run.driver import RunDriver
-from tests.runtime.execution.pretend import Pretended, plan_of
+from tests.runtime.pretend import Pretended, plan_of
 
 
 @pytest.fixture(autouse=True)

@@ -102,7 +102,8 @@ class Worker:
     def close(self) -> None:
         for threads in self._threads:
             threads.shutdown()
-        self.held.close()
+        if hasattr(self.held, "close"):
+            self.held.close()
 
 
 class Here:

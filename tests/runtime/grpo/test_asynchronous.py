@@ -60,10 +60,10 @@ def test_a_job_samples_while_it_trains_and_no_sample_is_too_old(run: Running, tm
 @pytest.mark.long
 def test_a_moved_job_goes_on_with_its_samples(run: Running, nodes: tuple[Node, ...], tmp_path: Path) -> None:
     twice = (*nodes, *(replace(node, name=node.name.replace("0", "1")) for node in nodes))
-    options = {"journal": str(tmp_path / "x" / JOURNAL), "mover": "mover"}
-    stays = {"id": "stays", "class": "waiting_jobs:StaysUntilMoved", "options": options, "iterations": 8, "slo": 1000.0}
+    options = {"journal": str(tmp_path / "x" / JOURNAL), "does": {"rollout 1": "fact Moved mover"}}
+    stays = {"id": "stays", "class": "toy_jobs:Sleeper", "options": options, "iterations": 8, "slo": 1000.0}
     mover = job("mover", iterations=12, staleness=2, checkpoint={"every": 1})
-    policy = "tests.runtime.execution.toy_jobs:MoveOnce"
+    policy = "tests.runtime.toy_jobs:MoveOnce"
     outcome, record, _ = run([mover, stays], policy=policy, on=twice, folder=tmp_path / "x")
     assert outcome == "done" and not record.failed and any(isinstance(event, Moved) for event in record.log)
     check_versions(record, "mover", 2, 12)

@@ -135,7 +135,9 @@ def test_a_migrated_tail_of_a_job_that_trains_beside_it(
     algorithm = {**SMALL["algorithm"], "prompts_per_iteration": 6, "max_tokens": 240}
     task = {"name": "tests.runtime.toy_tasks:WaitsForOther", "options": {"folder": str(tmp_path), "prompts": 6}}
     rollout = {"engine": "torch", "nodes": 2, "interruptible": interruptible}
-    other = {"id": "b", "class": "waiting_jobs:AsksBeside", "options": {"rollout_s": 0.05, "folder": str(tmp_path)}}
+    does = {f"step {k}": f"wait began-{k}" for k in range(1, 8)} | {f"parts {k}": f"touch asks-{k}" for k in range(8)}
+    options = {"rollout_s": 0.05, "folder": str(tmp_path), "does": does}
+    other = {"id": "b", "class": "toy_jobs:Tailed", "options": options}
     jobs = [stale("a", task=task, rollout=rollout, algorithm=algorithm), {**other, "rollout": {"nodes": 2}, "iterations": 8}]
     outcome, record, _ = run(
         [{"slo": 1000.0, **one} for one in jobs],

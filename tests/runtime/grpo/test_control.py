@@ -33,7 +33,7 @@ from runtime.grpo.messages import Sampled
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.jobs.spec import JobSpec
 from runtime.phases import set_session
-from tests.runtime.grpo.here import always_resizes, engines_of_two_sizes
+from tests.runtime.grpo.here import Here, always_resizes, engines_of_two_sizes
 
 ALGORITHM = {"prompts_per_iteration": 6, "group_size": 4, "max_tokens": 60, "max_prompt_tokens": 16}
 LOCKSTEP = ReplicaTiming(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2**40)  # a token of every response a second, however many there are
@@ -45,12 +45,13 @@ NARROW, WIDE = (
 ROLLOUTS = 3
 
 
-class Lockstep:
+class Lockstep(Here):
     """A run whose engines take their steps together, and stop after the step in which enough responses have finished."""
 
-    worst_case, iteration, parts = False, 0, (0, 1)
+    parts = (0, 1)
 
     def __init__(self) -> None:
+        super().__init__()
         self.limit: int | None = None
         self.done: dict[int, int] = {}
         self._changed = Condition()
@@ -99,9 +100,6 @@ class Lockstep:
 
     def wake(self, responses: int | None) -> None:
         self.limit = responses
-
-    def regroup(self, leave: Any) -> tuple[int, ...]:
-        return self.parts
 
     def wait(self, calls: Any) -> Any:
         with self._changed:

@@ -183,9 +183,9 @@ def test_a_model_with_a_chat_template_trains_on_lines_like_those_of_gsm8k(run: R
 @pytest.mark.long
 def test_a_moved_job_goes_on_with_its_weights(run: Running, nodes: tuple[Node, ...], tmp_path: Path) -> None:
     twice = (*nodes, *(replace(node, name=node.name.replace("0", "1")) for node in nodes))
-    options = {"journal": str(tmp_path / "x" / JOURNAL), "mover": "mover"}
-    stays = {"id": "stays", "class": "waiting_jobs:StaysUntilMoved", "options": options, "iterations": 8, "slo": 1000.0}
-    policy = "tests.runtime.execution.toy_jobs:MoveOnce"
+    options = {"journal": str(tmp_path / "x" / JOURNAL), "does": {"rollout 1": "fact Moved mover"}}
+    stays = {"id": "stays", "class": "toy_jobs:Sleeper", "options": options, "iterations": 8, "slo": 1000.0}
+    policy = "tests.runtime.toy_jobs:MoveOnce"
     _, record, _ = run([job("mover", iterations=12), stays], policy=policy, on=twice, folder=tmp_path / "x")
     assert not record.failed
     check_run(record)
@@ -205,8 +205,9 @@ def test_a_migrated_tail_samples_and_trains_the_same(run: Running, nodes: tuple[
     metrics = []
     for dispatch in ("round-robin", "fifo,migrate=0.5"):
         folder = tmp_path / dispatch.partition(",")[0]
-        short = {"rollout_s": 0.05, "journal": str(folder / JOURNAL), "other": "a"}  # it waits for most of the other's rollout
-        other = {"id": "b", "class": "waiting_jobs:TailedBeside", "options": short, "rollout": {"nodes": 2}}
+        does = {"sync 1": "fact Checkpointed a"}  # it waits for the other's later rollouts, and holds no node meanwhile
+        short = {"rollout_s": 0.05, "journal": str(folder / JOURNAL), "does": does}
+        other = {"id": "b", "class": "toy_jobs:Tailed", "options": short, "rollout": {"nodes": 2}}
         jobs = [mine, {**other, "iterations": 12, "slo": 1000.0}]
         outcome, record, _ = run(jobs, on=on, dispatch=dispatch, folder=folder)
         assert outcome == "done" and not record.failed

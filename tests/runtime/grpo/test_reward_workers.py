@@ -86,8 +86,6 @@ class _Held:
         assert self.goes_on.wait(PATIENCE_S)
         return float(response), 0.0
 
-    def close(self) -> None: ...
-
 
 def test_a_reward_begins_when_a_worker_is_free_and_behind_no_slow_one(tmp_path: Path) -> None:
     set_session(Here())
@@ -143,8 +141,8 @@ def test_a_rollout_gives_its_nodes_back_before_its_first_reward_is_there(tmp_pat
 def test_another_job_samples_while_a_rollout_waits_for_its_rewards(run: Running, tmp_path: Path) -> None:
     """There is one rollout node. The rewards of our first rollout wait for what the other's second one makes, and that for them."""
     ours = slow(tmp_path / "ours", {"workers": 1, "timeout": PATIENCE_S}, after=4) | {"iterations": 2, "slo": 1e6}
-    files = {"waits_for": str(tmp_path / "ours" / "waits"), "makes": str(tmp_path / "ours" / "go")}
-    other = {"id": "b", "class": "toy_jobs:Helper", "options": files, "iterations": 2, "slo": 1e6}
+    does = {"folder": str(tmp_path / "ours"), "does": {"sync 0": "wait waits", "rollout 1": "touch go"}}
+    other = {"id": "b", "class": "toy_jobs:Sleeper", "options": does, "iterations": 2, "slo": 1e6}
     outcome, record, _ = run([ours, other], dispatch="fifo")  # a round robin lets nobody in between the rollout and the training
     assert outcome == "done" and not record.failed
     check_run(record)

@@ -20,17 +20,18 @@ from runtime.grpo.state import Data, read_data, write_data
 from runtime.jobs.spec import parse_jobs
 from runtime.jobs.tasks import Example, LongTail
 from runtime.phases import set_session
-from tests.runtime.grpo.here import two_engines
+from tests.runtime.grpo.here import Here, two_engines
 
 ALGORITHM = {"prompts_per_iteration": 6, "group_size": 3, "max_tokens": 60}
 
 
-class Session:
+class Session(Here):
     """A run that says stop after so many steps, once."""
 
-    worst_case, iteration, parts = False, 0, (0, 1)
+    parts = (0, 1)
 
     def __init__(self, after: int) -> None:
+        super().__init__()
         self.left, self.told = after, list[tuple[int, int]]()
 
     def stops(self) -> bool:
@@ -39,9 +40,6 @@ class Session:
 
     def progress(self, done: int, total: int, tokens: int) -> None:
         self.told.append((done, total))
-
-    def wait(self, calls: Any) -> Any:
-        return [call.result() for call in calls]
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from runtime.residency.layout import Layout
 from runtime.residency.staging import WeightStage
 from runtime.sync.streams import Inbox, send_streams
 from runtime.sync.wire import HEADER_BYTES, TAG_BYTES, Address, Transfer
+from tests.runtime.grpo.here import Here, Worker
 
 DATA = torch.arange(4096, dtype=torch.float32)
 LAYOUT = Layout.of({"weights": DATA})
@@ -63,35 +62,9 @@ class Rank:
         return True
 
 
-class Handle:
-    """A worker: its calls are made one after the other."""
-
-    def __init__(self, held: Engine | Rank) -> None:
-        self.held = held
-        self._thread = ThreadPoolExecutor(1)
-
-    def call(self, method: str, *arguments: Any) -> Future[Any]:
-        return self._thread.submit(getattr(self.held, method), *arguments)
-
-    def close(self) -> None:
-        self._thread.shutdown()
-
-
-class Run:
-    """The run, as far as a sync needs one."""
-
-    iteration, worst_case = 0, False
-
-    def hold(self, job: Any, phase: str) -> Any:
-        return contextlib.nullcontext()
-
-    def wait(self, calls: list[Future[Any]]) -> list[Any]:
-        return [call.result(60) for call in calls]
-
-
 @pytest.fixture(autouse=True)
 def in_a_run() -> Iterator[None]:
-    set_session(Run())  # type: ignore[arg-type]
+    set_session(Here())  # type: ignore[arg-type]
     runtime_hook.renew()
     yield
     set_session(None)
@@ -107,8 +80,8 @@ def job(topology: str, dies: int | None = None) -> tuple[Grpo, list[Engine], lis
     ranks = [Rank(0, DATA[: cut // 4]), Rank(1, DATA[cut // 4 :])]
     held = ((0, cut),), ((cut, LAYOUT.nbytes),) if cut < LAYOUT.nbytes else ()
     kept = [Kept(5, LAYOUT, ranges) for ranges in held]
-    made._engines, made._machines = [Handle(engine) for engine in engines], ["x", "x", "y"]  # noqa: SLF001 (would be processes)
-    made._ranks, made._weights = [Handle(rank) for rank in ranks], kept  # noqa: SLF001 (of the same)
+    made._engines, made._machines = [Worker(engine) for engine in engines], ["x", "x", "y"]  # noqa: SLF001 (would be processes)
+    made._ranks, made._weights = [Worker(rank) for rank in ranks], kept  # noqa: SLF001 (of the same)
     return made, engines, ranks
 
 

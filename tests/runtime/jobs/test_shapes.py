@@ -13,7 +13,7 @@ from runtime.execution.pools import cluster_of, nodes_wanted
 from runtime.execution.profiles import profile_key
 from runtime.jobs.shapes import estimated_phases, nodes_in
 from runtime.jobs.spec import JobSpec, parse_jobs
-from tests.runtime.execution.pretend import NODES
+from tests.runtime.pretend import NODES
 
 TWO: dict[str, Any] = {"training": {"nodes": 2}}
 

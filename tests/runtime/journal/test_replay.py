@@ -17,7 +17,7 @@ from runtime.journal.facts import LEASE, Assigned, Fact, PhaseSlice, SyncSlice, 
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts
 from tests.conftest import Command
-from tests.runtime.execution.pretend import NODES, carry_out, plan_of
+from tests.runtime.pretend import NODES, carry_out, plan_of
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 RUNS = ("finished-run", "interrupted-run", "service")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.journal.facts import Exceeded
-from tests.runtime.owners.served import PAIRS, Served, job, plan_of, served
+from tests.runtime.pretend import PAIRS, Served, attached_plan, job, served
 
 SHORT: dict[str, Any] = {"rollout": {"worst_case_s": 1.0}, "training": {"worst_case_s": 1.0}}
 STATED = {"worst_case_s": 10.0, "device_gb": 1.0}
@@ -38,4 +38,4 @@ def test_others_leave_its_group_and_nobody_joins_it(tmp_path: Path) -> None:
         assert [fact.phase for fact in facts if isinstance(fact, Exceeded)] == ["training"]
 
     jobs = (job("greedy", training=STATED, rollout=STATED), job("fixed", **SHORT), job("moves", movable=True, **SHORT))
-    served(work, plan_of(tmp_path, *jobs, nodes=PAIRS))
+    served(work, attached_plan(tmp_path, *jobs, nodes=PAIRS))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from rollmux_env.errors import Conflict
 from rollmux_env.scheduler.view import HoldName
-from runtime.answers import Conflict
 from runtime.journal.facts import Iteration, PhaseSlice
-from tests.runtime.owners.served import Served, job, plan_of, served
 from tests.runtime.owners.test_leases import of
+from tests.runtime.pretend import Served, attached_plan, job, served
 
 
 def test_two_loops_of_an_owner_run_side_by_side_as_far_as_the_staleness_allows(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_two_loops_of_an_owner_run_side_by_side_as_far_as_the_staleness_allows(t
         for phase in ("rollout", "training"):
             assert [part.iteration for part in of(facts, PhaseSlice, "a") if part.phase == phase] == [0, 1, 2, 3]
 
-    served(work, plan_of(tmp_path, job("a", iterations=4, staleness=1, sync_s=0.1)))
+    served(work, attached_plan(tmp_path, job("a", iterations=4, staleness=1, sync_s=0.1)))
     assert any(both)
 
 
@@ -69,7 +69,7 @@ def test_a_loop_that_is_ahead_waits_and_one_out_of_order_is_refused(tmp_path: Pa
         await leases.end(lease, done=True)
         await run.stop()
 
-    served(work, plan_of(tmp_path, job("a", staleness=1)))
+    served(work, attached_plan(tmp_path, job("a", staleness=1)))
 
 
 def test_what_both_sides_hold_outlives_the_coordinator(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_what_both_sides_hold_outlives_the_coordinator(tmp_path: Path) -> None:
 
     large = {"worst_case_s": 10.0, "host_memory_gb": 1.0}
     jobs = [job(name, staleness=1, rollout=large, training=large) for name in "ab"]
-    served(work, plan_of(tmp_path, *jobs, policy="rollmux,prune=false", dispatch="round-robin"))
+    served(work, attached_plan(tmp_path, *jobs, policy="rollmux,prune=false", dispatch="round-robin"))
 
 
 def test_a_lease_that_is_lost_suspects_what_either_side_held(tmp_path: Path) -> None:
@@ -109,4 +109,4 @@ def test_a_lease_that_is_lost_suspects_what_either_side_held(tmp_path: Path) -> 
         assert not run.leases.ledger.suspects() and not run.driver.run.handles["a"].permits.holds
         await run.stop(permits=False)
 
-    served(work, plan_of(tmp_path, job("a", staleness=1)))
+    served(work, attached_plan(tmp_path, job("a", staleness=1)))

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from runtime.answers import Conflict
+from rollmux_env.errors import Conflict
 from runtime.journal.audit import audit
 from runtime.journal.facts import Iteration
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import record_of
-from tests.runtime.owners.served import Served, job, plan_of, served
+from tests.runtime.pretend import Served, attached_plan, job, served
 
 
 @pytest.mark.parametrize("sync_s", [0.0, 0.5])
@@ -32,7 +32,7 @@ def test_a_lease_is_over_when_the_budget_of_its_job_is_spent(tmp_path: Path, syn
         assert await run.leases.end(lease, done=True) == {}
         return await run.stop()
 
-    facts = served(work, plan_of(tmp_path, job("a", budget={"hours": 1e-9}, sync_s=sync_s)))
+    facts = served(work, attached_plan(tmp_path, job("a", budget={"hours": 1e-9}, sync_s=sync_s)))
     assert sum(isinstance(fact, Iteration) for fact in facts) == 1
     assert record_of(facts).over_budget == {"a"}
     assert audit(facts).jobs == {"a": "over_budget"} and audit(facts).problems == ()
@@ -48,5 +48,5 @@ def test_the_rollout_that_ends_an_iteration_whose_sync_nobody_reports_is_refused
             await run.leases.acquire(lease, "rollout", 1, 0.0)
         return await run.stop()
 
-    facts = served(work, plan_of(tmp_path, job("a", budget={"usd": 1e-12}, sync_s=0.5)))
+    facts = served(work, attached_plan(tmp_path, job("a", budget={"usd": 1e-12}, sync_s=0.5)))
     assert record_of(facts).over_budget == {"a"} and replay_journal(facts).lines == ()

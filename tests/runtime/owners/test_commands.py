@@ -15,7 +15,7 @@ from runtime.output import LOGS, lines
 from runtime.service.address import Listen
 from runtime.service.service import Service
 from runtime.service.tokens import Right, Tokens
-from tests.runtime.owners.served import Served, job, plan_of, served, specs_of
+from tests.runtime.pretend import Served, attached_plan, job, served, specs_of
 
 OWNER = """
 import json, os, sys, urllib.request
@@ -47,7 +47,7 @@ def test_a_command_is_started_pinned_to_its_nodes_and_again_after_a_death(tmp_pa
     once.touch()
 
     async def main() -> None:
-        service = Service(plan_of(tmp_path))
+        service = Service(attached_plan(tmp_path))
         await service.serve(None)
         await service.listen(Listen())
         await service.give_access(Tokens(tmp_path).make("", Right.OPERATE))
@@ -77,7 +77,7 @@ def test_a_command_that_ends_well_is_done_and_one_that_keeps_failing_is_given_up
         await run.stop()
 
     jobs = (command("well", "-c", "pass"), command("ill", "-c", "raise SystemExit(3)"))
-    served(work, plan_of(tmp_path, *jobs))
+    served(work, attached_plan(tmp_path, *jobs))
     facts = read_facts(tmp_path / JOURNAL)
     assert [(fact.job_id, fact.done) for fact in facts if isinstance(fact, LeaseEnded)] == [("well", True)]
     (failed,) = [fact for fact in facts if isinstance(fact, Failed)]
@@ -98,5 +98,5 @@ def test_a_cancelled_command_ends_with_all_that_it_has_started(tmp_path: Path) -
         return int((tmp_path / "pid").read_text())
 
     (tmp_path / "run").mkdir()
-    pid = served(work, plan_of(tmp_path / "run", command("a", "-c", child, folder=str(tmp_path))))
+    pid = served(work, attached_plan(tmp_path / "run", command("a", "-c", child, folder=str(tmp_path))))
     assert not started(pid)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler.view import HoldName
-from runtime.answers import Conflict, NotFound
 from runtime.journal.facts import Attached, Freed, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
 from runtime.journal.record import RunRecord
 from runtime.output import LOGS, lines
-from tests.runtime.owners.served import ELSEWHERE, PAIRS, Served, job, plan_of, served
+from tests.runtime.pretend import ELSEWHERE, PAIRS, Served, attached_plan, job, served
 
 
 def of(facts: list[Any], kind: type, job_id: str = "a") -> list[Any]:
@@ -35,7 +35,7 @@ def test_two_owners_take_turns_and_their_iterations_are_recorded_with_metrics(tm
         assert await run.leases.end(a, done=True) == {}
         return await run.stop()
 
-    facts = served(work, plan_of(tmp_path, job("a"), job("b")))
+    facts = served(work, attached_plan(tmp_path, job("a"), job("b")))
     for job_id in ("a", "b"):
         done = of(facts, Iteration, job_id)
         assert [(one.number, one.metrics) for one in done] == [(k, {"reward": float(k)}) for k in range(3)]
@@ -74,7 +74,7 @@ def test_a_request_that_is_repeated_gets_the_same_answer_and_one_out_of_order_is
             await leases.acquire(lease, "rollout", 3, 0.0)
         await run.stop()
 
-    served(work, plan_of(tmp_path, job("a")))
+    served(work, attached_plan(tmp_path, job("a")))
 
 
 def test_a_wait_that_is_over_keeps_the_place_in_the_order(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_wait_that_is_over_keeps_the_place_in_the_order(tmp_path: Path) -> Non
         assert (await run.leases.acquire(b, "rollout", 0, 0.0))["granted"]
         await run.stop()
 
-    served(work, plan_of(tmp_path, job("a"), job("b")))
+    served(work, attached_plan(tmp_path, job("a"), job("b")))
 
 
 def test_a_job_waits_in_the_queue_until_there_are_nodes(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_job_waits_in_the_queue_until_there_are_nodes(tmp_path: Path) -> None:
         (over,) = of(facts, LeaseEnded)
         assert over.done
 
-    served(work, plan_of(tmp_path, job("a", rollout=alone, training=alone), job("b", rollout=alone, training=alone)))
+    served(work, attached_plan(tmp_path, job("a", rollout=alone, training=alone), job("b", rollout=alone, training=alone)))
 
 
 def test_an_owner_that_detaches_goes_on_behind_its_last_whole_iteration(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_an_owner_that_detaches_goes_on_behind_its_last_whole_iteration(tmp_path
         facts = await run.stop()
         assert [done.number for done in of(facts, Iteration)] == [0, 1, 2]
 
-    served(work, plan_of(tmp_path, job("a")))
+    served(work, attached_plan(tmp_path, job("a")))
 
 
 def test_the_log_of_an_attached_job_has_its_iterations_and_says_where_its_output_is(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_the_log_of_an_attached_job_has_its_iterations_and_says_where_its_output
         await run.leases.end(lease)
         await run.stop()
 
-    served(work, plan_of(tmp_path, job("a")))
+    served(work, attached_plan(tmp_path, job("a")))
     attached, iteration, detached = (line.partition("  ")[2] for line in lines(tmp_path / LOGS / "a"))
     assert attached == "attached on rollout-0 training-0, from gpu-7; its output is there, with process 4711"
     assert iteration.startswith("iteration 1 of 3: ") and iteration.endswith(" s, reward 0.5, lr 0.25")
@@ -158,7 +158,7 @@ def test_what_a_lost_lease_held_is_granted_to_nobody_until_its_processes_are_see
         assert [fact.nodes for fact in of(facts, Suspected)] == [("rollout-0",)] == [fact.nodes for fact in of(facts, Freed)]
         assert [(part.job_id, part.ok) for part in facts if isinstance(part, PhaseSlice)] == [("a", False), ("b", True)]
 
-    served(work, plan_of(tmp_path, job("a"), job("b")))
+    served(work, attached_plan(tmp_path, job("a"), job("b")))
 
 
 def test_nodes_of_an_owner_elsewhere_are_free_when_it_attaches_again_or_somebody_says_so(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_nodes_of_an_owner_elsewhere_are_free_when_it_attaches_again_or_somebody
             run.leases.ledger.clear("rollout-0")
         await run.stop()
 
-    served(work, plan_of(tmp_path, job("a")))
+    served(work, attached_plan(tmp_path, job("a")))
 
 
 def test_a_lease_that_holds_nothing_is_lost_without_harm_and_open_requests_keep_one_alive(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_lease_that_holds_nothing_is_lost_without_harm_and_open_requests_keep_
         await run.leases.release(b, "rollout", 0, {}, None)
         await run.stop()
 
-    served(work, plan_of(tmp_path, job("a"), job("b")))
+    served(work, attached_plan(tmp_path, job("a"), job("b")))
 
 
 def test_a_sync_is_the_end_of_an_iteration_where_the_job_has_one(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_sync_is_the_end_of_an_iteration_where_the_job_has_one(tmp_path: Path)
         assert [done.number for done in of(facts, Iteration)] == [0, 1, 2]
         assert [sync.iteration for sync in of(facts, SyncSlice)] == [0]
 
-    served(work, plan_of(tmp_path, job("a", sync_s=1.0)))
+    served(work, attached_plan(tmp_path, job("a", sync_s=1.0)))
 
 
 def test_a_sync_that_needs_both_sides_goes_before_phases_that_became_ready_later(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_sync_that_needs_both_sides_goes_before_phases_that_became_ready_later
         (slice_of_sync,) = of(facts, SyncSlice)
         assert slice_of_sync.nodes == ("rollout-0", "training-0") and slice_of_sync.asked_s is not None
 
-    served(work, plan_of(tmp_path, job("a", sync_s=1.0), job("b", sync_s=1.0)))
+    served(work, attached_plan(tmp_path, job("a", sync_s=1.0), job("b", sync_s=1.0)))
 
 
 def test_an_extra_rollout_waits_for_its_turn_and_counts_no_iteration(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_an_extra_rollout_waits_for_its_turn_and_counts_no_iteration(tmp_path: P
             (1, False),
         ]
 
-    served(work, plan_of(tmp_path, job("a"), job("b")))
+    served(work, attached_plan(tmp_path, job("a"), job("b")))
 
 
 def test_a_cancelled_job_keeps_what_it_holds_until_its_owner_has_stopped(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_cancelled_job_keeps_what_it_holds_until_its_owner_has_stopped(tmp_pat
         await run.leases.release(b, "rollout", 0, {}, None)
         await run.stop()
 
-    served(work, plan_of(tmp_path, job("a"), job("b")))
+    served(work, attached_plan(tmp_path, job("a"), job("b")))
 
 
 def test_a_place_that_nobody_claims_is_given_to_others(tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_a_place_that_nobody_claims_is_given_to_others(tmp_path: Path) -> None:
         assert await run.place("a")
         await run.stop()
 
-    served(work, plan_of(tmp_path, job("a", rollout=large, training=large), job("b", rollout=large, training=large)))
+    served(work, attached_plan(tmp_path, job("a", rollout=large, training=large), job("b", rollout=large, training=large)))
 
 
 def test_leases_and_what_they_hold_outlive_the_coordinator(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_leases_and_what_they_hold_outlive_the_coordinator(tmp_path: Path) -> No
 
     large = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
     jobs = (job("a", rollout=large, training=large), job("b"), job("c"))
-    served(work, plan_of(tmp_path, *jobs, nodes=PAIRS))
+    served(work, attached_plan(tmp_path, *jobs, nodes=PAIRS))
 
 
 def test_a_lease_of_a_later_iteration_goes_on_there_under_the_next_coordinator(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_lease_of_a_later_iteration_goes_on_there_under_the_next_coordinator(t
         facts = await other.stop()
         assert [done.number for done in of(facts, Iteration)] == [0, 1, 2]
 
-    served(work, plan_of(tmp_path, job("a")))
+    served(work, attached_plan(tmp_path, job("a")))
 
 
 def test_suspects_outlive_the_coordinator_too(tmp_path: Path) -> None:
@@ -371,7 +371,7 @@ def test_suspects_outlive_the_coordinator_too(tmp_path: Path) -> None:
         await third.leases.release(b, "rollout", 0, {}, None)
         await third.stop()
 
-    served(work, plan_of(tmp_path, job("a"), job("b")))
+    served(work, attached_plan(tmp_path, job("a"), job("b")))
 
 
 def test_the_record_keeps_every_fact_of_leases() -> None:

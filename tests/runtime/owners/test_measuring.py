@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Arrived
-from runtime.answers import Conflict
+from rollmux_env.errors import Conflict
 from runtime.execution.job_handle import JobHandle
 from runtime.journal.facts import Iteration, Profiled
-from tests.runtime.owners.served import ELSEWHERE, PAIR, PAIRS, Served, job, plan_of, served
+from tests.runtime.pretend import ELSEWHERE, PAIR, PAIRS, Served, attached_plan, job, served
 
 
 def unknown(job_id: str, **more: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def test_a_job_is_planned_with_the_longest_seconds_of_its_first_iterations(nodes
         assert 0 < profiled.rollout.worst_case_s < 5 and 0 < profiled.training.worst_case_s < 5
         assert [event.job.iterations for event in facts if isinstance(event, Arrived) and event.job.id == "a"] == [2]
 
-    served(work, plan_of(tmp_path, job("host"), unknown("a"), nodes=nodes))
+    served(work, attached_plan(tmp_path, job("host"), unknown("a"), nodes=nodes))
 
 
 def test_what_a_guest_holds_when_the_coordinator_is_replaced_is_granted_to_nobody(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_what_a_guest_holds_when_the_coordinator_is_replaced_is_granted_to_nobod
         await other.phase(host, "rollout", 1)
         await other.stop(permits=False)
 
-    served(work, plan_of(tmp_path, job("host"), unknown("a")))
+    served(work, attached_plan(tmp_path, job("host"), unknown("a")))
 
 
 def test_a_guest_whose_lease_is_lost_is_measured_anew_when_its_owner_comes_back(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_guest_whose_lease_is_lost_is_measured_anew_when_its_owner_comes_back(
         await run.phase(host, "training", 1)
         await run.stop()
 
-    served(work, plan_of(tmp_path, job("host"), unknown("a"), nodes=PAIR))
+    served(work, attached_plan(tmp_path, job("host"), unknown("a"), nodes=PAIR))
 
 
 def test_a_permit_that_waits_for_a_place_is_told_of_it_and_does_not_look_again_and_again(tmp_path: Path) -> None:
@@ -107,4 +107,4 @@ def test_a_permit_that_waits_for_a_place_is_told_of_it_and_does_not_look_again_a
         await run.stop(permits=False)
 
     large: Any = {"host_memory_gb": 7.5}
-    served(work, plan_of(tmp_path, job("host"), unknown("a") | {"rollout": large, "training": large}, nodes=PAIR))
+    served(work, attached_plan(tmp_path, job("host"), unknown("a") | {"rollout": large, "training": large}, nodes=PAIR))

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from rollmux_env.errors import Unprocessable
 from rollmux_env.scheduler.facts import Confined
-from runtime.answers import Unprocessable
 from runtime.journal.facts import Assigned
 from runtime.journal.write import record_of
 from runtime.service.service import Service
-from tests.runtime.owners.served import PAIRS, Served, job, node, plan_of, served, specs_of
+from tests.runtime.pretend import PAIRS, Served, attached_plan, job, node, served, specs_of
 
 LARGE = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
 
@@ -36,7 +36,7 @@ def test_a_job_is_placed_where_its_entry_says_that_it_is(tmp_path: Path) -> None
         assert [fact.names for _, fact in record_of(facts).news(Confined)][:1] == [{"rollout-1", "training-1"}]
         assert [fact.node for fact in facts if isinstance(fact, Assigned)][:2] == ["rollout-1", "training-1"]
 
-    served(work, plan_of(tmp_path, at(1, "a"), at(1, "b"), at(0, "c"), nodes=PAIRS))
+    served(work, attached_plan(tmp_path, at(1, "a"), at(1, "b"), at(0, "c"), nodes=PAIRS))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_job_is_placed_where_its_entry_says_that_it_is(tmp_path: Path) -> None
 )
 def test_nodes_that_cannot_be_are_refused_with_the_reason(entry: dict[str, Any], problem: str, tmp_path: Path) -> None:
     async def main() -> None:
-        service = Service(plan_of(tmp_path, at(0, "a"), nodes=PAIRS))
+        service = Service(attached_plan(tmp_path, at(0, "a"), nodes=PAIRS))
         await service.serve(None)
         assert service.driver is not None
         await service.driver.leases.attach("a", 5.0, "", ())
@@ -84,4 +84,4 @@ def test_an_owner_on_a_host_of_the_cluster_gets_nodes_of_that_host(tmp_path: Pat
         await run.stop()
 
     two = {"worst_case_s": 10.0, "nodes": 2}
-    served(work, plan_of(tmp_path, job("a"), job("b"), job("c"), job("d", rollout=two, arrival_s=1e6), nodes=hosts))
+    served(work, attached_plan(tmp_path, job("a"), job("b"), job("c"), job("d", rollout=two, arrival_s=1e6), nodes=hosts))

@@ -13,14 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollmux_client import ATTACHMENT, ITERATION, OutOfOrder, Turn, Turns
 
+from rollmux_env.errors import Conflict
 from rollmux_env.scheduler import facts
-from runtime.answers import Conflict
-from runtime.execution.job_handle import JobHandle
-from runtime.execution.lifecycle import Processes
-from runtime.execution.messages import Done, End, Report
+from runtime.execution.messages import Done, Report
 from runtime.run.driver import RunDriver
-from tests.runtime.execution import pretend
-from tests.runtime.owners.served import Served, job, plan_of
+from tests.runtime.pretend import Served, Waiting, attached_plan, job, plan_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "owners.md"
 PHASES: tuple[Any, ...] = ("rollout", "training", "sync")
@@ -97,19 +94,6 @@ def test_turns_are_as_a_plain_model_says(data: st.DataObject, staleness: int) ->
             model.open |= {phase} if may else set()
 
 
-class Waiting(Processes):
-    """Processes of jobs that this test speaks for."""
-
-    def start(self, handle: JobHandle) -> None:
-        handle.actors.controller = object()
-
-    async def wait(self, handle: JobHandle) -> End:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async def kill(self, handle: JobHandle) -> None: ...
-
-
 def listen(driver: RunDriver) -> list[Word]:
     """The words that the scheduler is told from now on, of what owners do."""
     words: list[Word] = []
@@ -125,7 +109,7 @@ def listen(driver: RunDriver) -> list[Word]:
 
 
 async def by_http(folder: Path, script: Sequence[bool]) -> list[Word]:
-    run = Served(plan_of(folder, job("a", iterations=len(script), sync_s=1.0)))
+    run = Served(attached_plan(folder, job("a", iterations=len(script), sync_s=1.0)))
     lease, words = await run.place("a"), listen(run.driver)
     for number, syncs in enumerate(script):
         await run.iterate(lease, number)
@@ -137,7 +121,7 @@ async def by_http(folder: Path, script: Sequence[bool]) -> list[Word]:
 
 
 async def by_ray(folder: Path, script: Sequence[bool]) -> list[Word]:
-    driver = RunDriver(pretend.plan_of(folder, [{"id": "a", "iterations": len(script)}], cached=False), Waiting(), stays=True)
+    driver = RunDriver(plan_of(folder, [{"id": "a", "iterations": len(script)}], cached=False), Waiting(), stays=True)
     outcome, calls, words = asyncio.ensure_future(driver.carry_out()), driver.calls, list[Word]()
     await asyncio.sleep(0)
     handle, done = driver.run.handles["a"], None
@@ -175,7 +159,7 @@ def test_owners_of_both_transports_say_the_same_to_the_scheduler(script: list[bo
 def test_what_an_attached_owner_may_ask_is_what_the_table_says(asks: list[Turn]) -> None:
     async def main() -> None:
         with TemporaryDirectory() as folder:
-            run = Served(plan_of(Path(folder), job("a", iterations=4, staleness=1)))
+            run = Served(attached_plan(Path(folder), job("a", iterations=4, staleness=1)))
             lease, turns = await run.place("a"), Turns(4, 1)
             for turn in asks:
                 waits, line = turns.must_wait(turn), ""

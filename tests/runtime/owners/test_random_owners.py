@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from runtime.answers import Conflict, NotFound
+from rollmux_env.errors import Conflict, NotFound
 from runtime.journal.facts import Iteration
 from runtime.owners.http import ledger as owners
-from tests.runtime.owners.served import ELSEWHERE, HERE, PAIRS, Served, job, plan_of
+from tests.runtime.pretend import ELSEWHERE, HERE, PAIRS, Served, attached_plan, job
 
 JOBS = ("a", "b", "c", "d")
 STEPS = 400
@@ -63,7 +63,7 @@ class World:
         syncs = {"b": 1.0, "c": 1.0}
         specs = [job(name, iterations=4, sync_s=syncs.get(name, 0.0)) for name in JOBS]
         dispatch = draw.choice(["round-robin", "fifo", "shortest-first"])
-        self.plan = plan_of(folder, *specs, nodes=PAIRS, dispatch=dispatch)
+        self.plan = attached_plan(folder, *specs, nodes=PAIRS, dispatch=dispatch)
         self.run = Served(self.plan)
         self.owners = [self.begin(name) for name in JOBS]
         self.done: dict[str, list[int]] = {name: [] for name in JOBS}

@@ -18,7 +18,7 @@ from runtime.service import serve_here as served_here
 from runtime.service.address import ServiceAddress, find
 from runtime.service.plan import ServiceOptions
 from runtime.service.service import Service
-from tests.runtime.owners.served import job
+from tests.runtime.pretend import job
 
 _PATIENCE_S = 60.0
 

@@ -21,8 +21,7 @@ from runtime.machine import Node
 from runtime.service.service import Service
 from tests.runtime.execution.conftest import nodes as nodes  # the fixture
 
-HERE = Path(__file__).parent
-TOYS = HERE.parent / "execution"
+TOYS = Path(__file__).parents[1]
 _PATIENCE_S = 120.0
 _USUAL = Timeouts()
 

@@ -15,28 +15,26 @@ from runtime.output import LARGEST, LOGS
 from tests.runtime.service.conftest import Serving
 from tests.runtime.service.test_service import over, true_throughout
 
-TOYS = "tests.runtime.service.toys"
-
 
 @pytest.mark.long
 def test_healthy_jobs_lose_nothing_beside_bad_ones(serve: Serving, tmp_path: Path) -> None:
     (tmp_path / "hangs.py").write_text("import time\ntime.sleep(3000)\n")
-    pids = tmp_path / "pids"
-    service = serve(f"{TOYS}:MoveOne", pairs=1, memory_gb=2.0, timeouts=Timeouts(least_s=120.0, profile_s=20.0))
+    service = serve("tests.runtime.toy_jobs:MoveOnce", pairs=1, memory_gb=2.0, timeouts=Timeouts(least_s=120.0, profile_s=20.0))
 
-    def job(name: str, toy: str, iterations: int = 6, **options: Any) -> dict[str, Any]:
-        return {"id": name, "class": f"{TOYS}:{toy}", "slo": 1000.0, "iterations": iterations, "options": options}
+    def job(name: str, **does: str) -> dict[str, Any]:
+        options = {"folder": str(tmp_path), "does": {when.replace("_", " "): what for when, what in does.items()}}
+        return {"id": name, "class": "toy_jobs:Sleeper", "slo": 1000.0, "iterations": 6, "options": options}
 
     healthy = {"slo": 1000.0, "iterations": 150, "class": "toy_jobs:Counter", "options": {"rollout_s": 0.05, "train_s": 0.05}}
     service.submit({"id": "healthy", **healthy}, {"id": "other", **healthy})
     service.until(lambda jobs: all(jobs[name]["iteration"] > 1 for name in ("healthy", "other")))
     service.submit(
-        job("eats", "Eats"),
-        job("leaves", "Leaves", file=str(pids)),
-        job("talks", "Talks"),
-        {**job("hangs", "x"), "class": "hangs:X", "folder": str(tmp_path)},
+        job("eats", rollout_3="eat"),
+        job("leaves", rollout_1="leave"),
+        job("talks", rollout_1="talk"),
+        {**job("hangs"), "class": "hangs:X", "folder": str(tmp_path)},
     )
-    service.submit(job("dies", "Leaves", file=str(pids), dies=True))
+    service.submit(job("dies", rollout_1="leave; kill"))
 
     jobs = service.until(over)
     assert {name: job["state"] for name, job in jobs.items()} == {
@@ -50,7 +48,7 @@ def test_healthy_jobs_lose_nothing_beside_bad_ones(serve: Serving, tmp_path: Pat
     }, service.ask("news", 0)
     assert "GB of host memory; a node has 2.00 GB for jobs" in jobs["eats"]["problem"]
     assert jobs["hangs"]["problem"] == "rollout: its rollout hangs: it has not ended after 20 s"
-    left = [int(pid) for pid in pids.read_text().split()]
+    left = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(left) == 2 + 3 * 2 and not any(started(pid) for pid in left)
     assert sum(path.stat().st_size for path in (service.folder / LOGS / "talks").glob("*")) <= 2 * LARGEST
     record = service.stop()

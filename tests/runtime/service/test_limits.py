@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from rollmux_env.errors import InputError
-from runtime.answers import Unprocessable
+from rollmux_env.errors import InputError, Unprocessable
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.service import plan
 from runtime.service.service import Service
-from tests.runtime.execution.pretend import NODES, Pretended, plan_of
+from tests.runtime.pretend import NODES, Pretended, plan_of
 
 
 def specs(count: int, first: int = 0, **more: Any) -> tuple[JobSpec, ...]:

@@ -32,53 +32,46 @@ def over(jobs: dict[str, dict[str, Any]]) -> bool:
 
 
 def test_five_jobs_of_which_one_is_cancelled_one_killed_one_poisoned_and_one_moved(serve: Serving, tmp_path: Path) -> None:
-    service = serve("tests.runtime.service.toys:MoveOne", pairs=2)
-    once = tmp_path / "once"
-    once.touch()
+    service = serve("tests.runtime.toy_jobs:MoveOnce", pairs=2)
+    killed = {"folder": str(tmp_path), "does": {"train 3": "once; worker train die"}}
     service.submit(
-        {"id": "moved", **WORKERS, "iterations": 40},
-        {
-            "id": "killed",
-            "class": "tests.runtime.service.toys:KilledOnce",
-            "options": {"file": str(once)},
-            "iterations": 12,
-            "checkpoint": {"every": 1},
-        },
-        {"id": "poisoned", **SLEEPER, "options": {"poison": "train", "at": 2}, "iterations": 9},
+        {"id": "mover", **WORKERS, "iterations": 40},
+        {"id": "killed", **WORKERS, "options": killed, "iterations": 12, "checkpoint": {"every": 1}},
+        {"id": "poisoned", **SLEEPER, "options": {"does": {"train 2": "raise"}}, "iterations": 9},
     )
     service.submit({"id": "cancelled", **SLEEPER, "iterations": 500}, {"id": "plain", **SLEEPER, "iterations": 15})
     service.until(lambda jobs: jobs["cancelled"]["iteration"] > 0)
     service.ask("cancel", "cancelled")
     jobs = service.until(over)
     assert {name: job["state"] for name, job in jobs.items()} == {
-        "moved": "done",
+        "mover": "done",
         "killed": "done",
         "poisoned": "failed",
         "cancelled": "cancelled",
         "plain": "done",
     }
-    assert jobs["poisoned"]["problem"] == "training: ValueError: train went wrong in two lines"
+    assert jobs["poisoned"]["problem"] == "training: ValueError: it went wrong in two lines"
     with pytest.raises(InputError, match="job cancelled: has ended already: cancelled"):
         service.ask("cancel", "cancelled")
     record = service.stop()
     check_run(record)
-    for name, total in {"moved": 40, "killed": 12, "plain": 15, "poisoned": 2}.items():
+    for name, total in {"mover": 40, "killed": 12, "plain": 15, "poisoned": 2}.items():
         assert [done.number for done in record.iterations if done.job_id == name] == [*range(total)], name
         assert jobs[name]["iteration"] == total
-    assert [event.job_id for event in record.log if isinstance(event, Moved)] == ["moved"]
+    assert [event.job_id for event in record.log if isinstance(event, Moved)] == ["mover"]
     assert [fact.job_id for fact in record.restarted] == ["killed"]
-    counts = {name: [done.metrics["count"] for done in record.iterations if done.job_id == name] for name in ("moved", "killed")}
-    assert counts == {"moved": [*range(1, 41)], "killed": [*range(1, 13)]}  # each trained on from where it was
+    counts = {name: [done.metrics["count"] for done in record.iterations if done.job_id == name] for name in ("mover", "killed")}
+    assert counts == {"mover": [*range(1, 41)], "killed": [*range(1, 13)]}  # each trained on from where it was
     assert {path.name for path in (service.folder / LOGS).iterdir()} == set(jobs)
     logs = {name: [*lines(service.folder / LOGS / name)] for name in jobs}
-    for name in ("plain", "killed", "moved"):
+    for name in ("plain", "killed", "mover"):
         mine = [line for line in logs[name] if "controller | " in line and "  iteration " in line]
         assert all(f"  iteration {k + 1} of {len(mine)}: " in line for k, line in enumerate(mine)), mine
         assert len(mine) == jobs[name]["iterations"], mine
     restarts = [line for line in logs["killed"] if "  restarted: " in line]
     assert [line.partition("restarted: ")[2] for line in restarts] == [fact.why for fact in record.restarted]
     assert any("  goes on from its checkpoint after iteration " in line for line in logs["killed"])
-    assert any("  ERROR in training: train went wrong in two lines" in line for line in logs["poisoned"])
+    assert any("  ERROR in training: it went wrong in two lines" in line for line in logs["poisoned"])
     assert any("in _turn" in line for line in logs["poisoned"]) and logs["poisoned"][-1].startswith("controller | ")
     true_throughout(service.reports)
 
@@ -87,7 +80,7 @@ def test_five_jobs_of_which_one_is_cancelled_one_killed_one_poisoned_and_one_mov
 @pytest.mark.parametrize("policy", ["consolidate", "learned:default"])
 def test_a_job_is_moved_when_another_one_has_left_and_goes_on_where_it_was(serve: Serving, policy: str) -> None:
     service = serve(policy, pairs=2)
-    job = {"class": "tests.runtime.service.toys:Steady", "slo": 1000.0, "iterations": 100}
+    job = {**WORKERS, "options": {"rollout_s": 0.5, "train_s": 0.5}, "slo": 1000.0, "iterations": 100}
     service.submit({"id": "a", **job}, {"id": "strict", **job, "slo": 1.45})  # it bears one beside it, not two
     jobs = service.until(lambda jobs: all(job["group"] is not None for job in jobs.values()))
     assert jobs["a"]["group"] == jobs["strict"]["group"], service.ask("news", 0)
@@ -159,7 +152,7 @@ def test_who_waits_can_be_cancelled_and_the_next_one_takes_the_turn(serve: Servi
 
 
 def test_what_cannot_be_taken_is_refused_whole_and_who_can_never_be_placed_fails(serve: Serving) -> None:
-    service = serve("tests.runtime.service.toys:Never")
+    service = serve("tests.runtime.toy_jobs:Never")
     with pytest.raises(InputError, match=r"job wide: rollout\.nodes: asks for 2 nodes"):
         service.submit({"id": "a", **SLEEPER}, {"id": "wide", **SLEEPER, "rollout": {"nodes": 2}})
     service.submit({"id": "a", **SLEEPER})
@@ -199,7 +192,8 @@ def test_a_service_that_is_stopped_or_killed_goes_on_where_it_was(serve: Serving
 @pytest.mark.long
 def test_a_job_that_drifts_is_known_anew_and_one_that_suffers_from_it_is_moved(serve: Serving) -> None:
     service = serve(pairs=2)
-    drifts = {"class": "tests.runtime.service.toys:Slower", "options": {"rollout_s": 0.05, "later_s": 0.8, "at": 12}}
+    later = {f"rollout {k}": "sleep 0.75" for k in range(12, 40)}
+    drifts = {**SLEEPER, "options": {"rollout_s": 0.05, "train_s": 0.05, "does": later}}
     suffers = {**SLEEPER, "options": {"rollout_s": 0.05, "train_s": 0.05}}
     service.submit(
         {"id": "drifts", **drifts, "slo": 6.0, "iterations": 40}, {"id": "suffers", **suffers, "slo": 6.0, "iterations": 60}
@@ -216,7 +210,7 @@ def test_a_job_that_drifts_is_known_anew_and_one_that_suffers_from_it_is_moved(s
     service.ask("cancel", "drifts")
     record = service.stop()
     known = [event.job for event in record.log if isinstance(event, Reprofiled) and event.job.id == "drifts"]
-    assert known and known[0].rollout.worst_case_s >= 0.8 and known[0].slo == 6.0
+    assert known and known[-1].rollout.worst_case_s >= 0.8 and known[-1].slo == 6.0
     assert [event.job_id for event in record.log if isinstance(event, Moved)] == ["suffers"]
     assert [done.number for done in record.iterations if done.job_id == "suffers"] == [*range(60)]
     check_run(record)
@@ -238,7 +232,7 @@ def test_tails_that_share_nodes_are_counted_by_their_share(serve: Serving) -> No
 
 def test_the_metrics_count_what_happened(serve: Serving) -> None:
     service = serve()
-    service.submit({"id": "a", **SLEEPER, "iterations": 8}, {"id": "b", **SLEEPER, "options": {"poison": "init"}})
+    service.submit({"id": "a", **SLEEPER, "iterations": 8}, {"id": "b", **SLEEPER, "options": {"does": {"init": "raise"}}})
     service.until(over)
     found = metrics_of(service)
     assert found["rollmux_iterations_total", "a"] == 8

@@ -8,7 +8,7 @@ import pytest
 
 from runtime.execution.run_plan import LeaseRules
 from runtime.service.report import groups_of, throughput_gain
-from tests.runtime.owners.served import Served, job, plan_of, served
+from tests.runtime.pretend import Served, attached_plan, job, served
 
 _LONG = {"worst_case_s": 10_000.0, "host_memory_gb": 1.0}
 _PHASE_S = 1000.0  # beside which what this process takes is nothing
@@ -39,4 +39,4 @@ def test_jobs_that_are_far_below_their_worst_case_gain_no_more_than_they_share(t
         await run.stop(permits=False)
 
     jobs = (job(name, iterations=20, rollout=_LONG, training=_LONG) for name in ("a", "b"))
-    served(work, plan_of(tmp_path, *jobs, leases=LeaseRules(ttl_s=1e9)))
+    served(work, attached_plan(tmp_path, *jobs, leases=LeaseRules(ttl_s=1e9)))

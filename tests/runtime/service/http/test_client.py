@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,19 @@ def test_logs_come_over_http_whole_and_are_followed(
         status, out, err = command("logs", "logged", *more)
         assert (status, err) == (0, "") and sorted(out.splitlines()) == sorted([f"controller | {iteration}", *lines])
     assert f"controller | {iteration}, lr 1" in command("logs", "logged", "--all")[1].splitlines()
+
+
+def test_what_is_no_file_is_no_log_over_http(served: Served) -> None:
+    """A job may have put it there: who opens a pipe waits for somebody to write."""
+    served.ask("POST", "/v1/jobs", {"id": "piped", **JOB})
+    home = served.folder / LOGS / "piped"
+    home.mkdir(parents=True)
+    os.mkfifo(home / "controller.log")
+    (home / "zero.log").symlink_to("/dev/zero")
+    (home / "a.log").write_text("a line\n")
+    answer = served.ask("GET", "/v1/jobs/piped/logs")
+    assert (answer.status, answer.value, answer.headers["x-processes"]) == (200, "a line\n", '["a"]')
+    assert served.ask("GET", "/v1/jobs/piped/logs?process=controller").status == 404
 
 
 def test_a_token_that_counts_no_longer_and_a_service_that_is_gone_are_said_to_be_so(served: Served, folder: Path) -> None:

@@ -1,32 +1,106 @@
-"""The coordinator without Ray: processes of jobs are tasks of the same loop, and it can be killed at any write to its journal."""
+"""The coordinator without Ray. Processes of jobs are tasks of the same loop, or the test speaks for them; owners of attached jobs
+call it, or ask it over HTTP; and it can be killed at any write to its journal.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+import os
+import threading
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.cluster import Pool as PoolSpec
+from rollmux_env.scheduler.view import HoldName
 from runtime.checkpoints import begin_checkpoint, drop, place_of
 from runtime.execution import nodes
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import Processes
 from runtime.execution.messages import Checkpoint, Done, End, Report, Stopped
 from runtime.execution.run_plan import RunPlan
-from runtime.jobs.spec import parse_jobs
+from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.journal.audit import audit
+from runtime.journal.facts import Fact
+from runtime.journal.replay import replay_journal
+from runtime.journal.write import JOURNAL, Journal, read_facts
 from runtime.machine import Node, Pool
+from runtime.owners.http.leases import Leases
 from runtime.residency.choice import STAY, Level, Waits
 from runtime.run.driver import RunDriver
+from runtime.service.address import Listen
+from runtime.service.http.app import make_app
+from runtime.service.http.server import HttpServer, bind
+from runtime.service.operations_log import OperationsLog
+from runtime.service.service import Service
+from runtime.service.tokens import Right, Tokens
 
-NODES = tuple(Node(f"{pool}-{k}", pool, "m", (k,), (), 8.0, "1 core") for pool in ("rollout", "training") for k in range(2))
+HERE, ELSEWHERE = os.uname().nodename, "another-host"
+PATIENCE_S = 120.0
+T = TypeVar("T")
+
+
+def node(name: str, host: str = HERE) -> Node:
+    pool, _, number = name.partition("-")
+    return Node(name, pool, host, (int(number),), (), 8.0, "1 core", host)  # type: ignore[arg-type]
+
+
+PAIR = (node("rollout-0"), node("training-0"))
+PAIRS = (*PAIR, node("rollout-1"), node("training-1"))
+NODES = tuple(replace(PAIRS[k], machine="m", host="") for k in (0, 2, 1, 3))
+
+
+def job(job_id: str, **more: Any) -> dict[str, Any]:
+    """A job to attach, as in a job file."""
+    stated = {"worst_case_s": 10.0, "host_memory_gb": 1.0}
+    return {"id": job_id, "attach": True, "iterations": 3, "slo": 1000.0, "rollout": stated, "training": stated} | more
+
+
+def specs_of(*jobs: dict[str, Any], **defaults: Any) -> tuple[JobSpec, ...]:
+    return parse_jobs({"version": 1, "defaults": defaults, "jobs": [*jobs]}, "test", Path("/")).jobs if jobs else ()
+
+
+def cluster_with(nodes: tuple[Node, ...], memory_gb: float = 8.0) -> Cluster:
+    """The cluster of some nodes, at 1 $/h each, where moves take no time."""
+    count = {pool: sum(node.pool == pool for node in nodes) for pool in ("rollout", "training")}
+    pools = {
+        pool: PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0, max_nodes=most or None, node_memory_gb=memory_gb)
+        for pool, most in count.items()
+    }
+    return Cluster(rollout=pools["rollout"], training=pools["training"], migration_s=0.0, one_device=not count["rollout"])
+
+
+def plan_of(folder: Path, jobs: list[dict[str, Any]], nodes: tuple[Node, ...] = NODES, **more: Any) -> RunPlan:
+    """A run of jobs with a class, given as in a job file; `more` is for `RunPlan`."""
+    specs = specs_of(*jobs, slo=1000.0, **{"class": "a:B"})
+    policy, dispatch = more.pop("policy", "rollmux"), more.pop("dispatch", "round-robin")
+    return RunPlan(specs, cluster_with(nodes), nodes, policy, dispatch, 0, str(folder), **more)
+
+
+def attached_plan(folder: Path, *jobs: dict[str, Any], nodes: tuple[Node, ...] = PAIR, **more: Any) -> RunPlan:
+    """The same of attached jobs."""
+    return replace(plan_of(folder, [], nodes, **{"dispatch": "fifo", **more}), specs=specs_of(*jobs))
 
 
 class Killed(BaseException):
     """The process of the coordinator is no more."""
+
+
+class Waiting(Processes):
+    """Processes of jobs that the test speaks for."""
+
+    def start(self, handle: JobHandle) -> None:
+        handle.actors.controller = object()
+
+    async def wait(self, handle: JobHandle) -> End:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def kill(self, handle: JobHandle) -> None: ...
 
 
 class Pretended(Processes):
@@ -221,21 +295,11 @@ class Dying:
         raise Killed
 
 
-def cluster_with(nodes: tuple[Node, ...], memory_gb: float = 8.0) -> Cluster:
-    """The cluster of some nodes, at 1 $/h each, where moves take no time."""
-    count = {pool: sum(node.pool == pool for node in nodes) for pool in ("rollout", "training")}
-    pools = {
-        pool: PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0, max_nodes=most or None, node_memory_gb=memory_gb)
-        for pool, most in count.items()
-    }
-    return Cluster(rollout=pools["rollout"], training=pools["training"], migration_s=0.0, one_device=not count["rollout"])
-
-
-def plan_of(folder: Path, jobs: list[dict[str, Any]], nodes: tuple[Node, ...] = NODES, **more: Any) -> RunPlan:
-    """A run of jobs given as in a job file; `more` is for `RunPlan`."""
-    specs = parse_jobs({"version": 1, "defaults": {"slo": 1000.0, "class": "a:B"}, "jobs": jobs}, "test", Path("/")).jobs
-    policy, dispatch = more.pop("policy", "rollmux"), more.pop("dispatch", "round-robin")
-    return RunPlan(specs, cluster_with(nodes), nodes, policy, dispatch, 0, str(folder), **more)
+def lose(journal: Journal) -> None:
+    """Its process is no more, and what was in memory is lost."""
+    journal._unwritten.clear()
+    journal._database.close()
+    journal._lock.close()
 
 
 def carry_out(plan: RunPlan, dies_at: int = -1, before: bool = False, states: list[State] | None = None, **more: Any) -> str:
@@ -255,8 +319,128 @@ def carry_out(plan: RunPlan, dies_at: int = -1, before: bool = False, states: li
                 task.cancel()
             if states is not None and dying.dead:
                 states.append(dying.last)
-            journal._unwritten.clear()  # what was in memory is lost
-            journal._database.close()
-            journal._lock.close()
+            lose(journal)
 
     return asyncio.run(main())
+
+
+class Served:
+    """A coordinator of attached jobs, owners that ask it, and a clock that tests move on."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self.plan = plan
+        self.driver = RunDriver(plan, None, stays=True)
+        self.outcome = asyncio.ensure_future(self.driver.carry_out())
+
+    @property
+    def leases(self) -> Leases:
+        return self.driver.leases
+
+    async def place(self, job_id: str, host: str = HERE, pids: tuple[int, ...] = ()) -> str:
+        """Attach to a job that has a place, or is about to have one."""
+        answer = await self.leases.attach(job_id, 5.0, host, pids or (os.getpid(),))
+        return str(answer["lease"])
+
+    async def phase(self, lease: str, phase: HoldName, iteration: int, **metrics: float) -> None:
+        answer = await self.leases.acquire(lease, phase, iteration, 5.0)
+        assert answer["granted"], answer
+        await self.leases.release(lease, phase, iteration, metrics, None)
+
+    async def iterate(self, lease: str, iteration: int, **metrics: float) -> None:
+        await self.phase(lease, "rollout", iteration)
+        await self.phase(lease, "training", iteration, **metrics)
+
+    def pass_time(self, seconds: float) -> None:
+        """It is later, and the coordinator has looked."""
+        self.driver.run.log.zero_s -= seconds
+        self.leases.ledger.look()
+
+    async def settle(self) -> None:
+        """Let what has been decided be carried out."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    async def kill(self) -> None:
+        """The coordinator is no more: what it had not written is lost."""
+        for task in (*self.driver.run.tasks, self.outcome):
+            task.cancel()
+        await asyncio.gather(self.outcome, return_exceptions=True)
+        lose(self.driver.run.log.journal)
+
+    async def replaced(self) -> Served:
+        """Kill it, and let another one go on."""
+        await self.kill()
+        known = {fact.spec.id: fact.spec for fact in read_facts(Path(self.plan.folder) / JOURNAL) if hasattr(fact, "spec")}
+        other = Served(replace(self.plan, specs=tuple(known.values()), resume=True))
+        await other.settle()
+        return other
+
+    async def stop(self, permits: bool = True) -> list[Fact]:
+        """Stop it; its journal proves that nothing was lost or doubled, and is decided again as it was.
+
+        Args:
+            permits: also who got them first; not where jobs died that had asked for one, which the journal does not know.
+        """
+        self.driver.stop()
+        assert await self.outcome == "stopped"
+        facts = read_facts(Path(self.plan.folder) / JOURNAL)
+        assert audit(facts).problems == ()
+        assert [line for line in replay_journal(facts).lines if permits or not line.startswith("permits ")] == []
+        return facts
+
+
+def served(work: Callable[[Served], Awaitable[T]], plan: RunPlan) -> T:
+    """Do something with a coordinator."""
+
+    async def main() -> T:
+        return await work(Served(plan))
+
+    return asyncio.run(main())
+
+
+class Listening:
+    """A service over HTTP, in a thread of this process, without jobs at first.
+
+    Args:
+        plan: whose jobs do not count. processes: of jobs with a class; None: it takes attached jobs alone. more: for the app.
+    """
+
+    def __init__(self, plan: RunPlan, processes: Pretended | None = None, **more: Any) -> None:
+        self.folder = Path(plan.folder)
+        self.folder.mkdir(exist_ok=True)
+        self.tokens = Tokens(self.folder)
+        self.token = self.tokens.make("", Right.OPERATE)
+        self.service = Service(replace(plan, specs=()))
+        self._begun: Future[None] = Future()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(processes, more),))
+        self._thread.start()
+        self._begun.result(PATIENCE_S)
+
+    async def _serve(self, processes: Pretended | None, more: dict[str, Any]) -> None:
+        try:
+            await self.service.serve(processes)
+            if processes is not None:
+                processes.driver = self.service.driver
+            app = make_app(self.service, self.tokens, OperationsLog(self.folder), **more)
+            self.server = HttpServer(app, await bind(Listen()))
+            await self.server.begin()
+            self._stops = asyncio.Event()
+        except BaseException as error:
+            self._begun.set_exception(error)
+            raise
+        self._begun.set_result(None)
+        await self._stops.wait()
+        await self.server.close()
+        await self.service.stop()
+        await self.service.ended()
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stops.set)
+        self._thread.join(PATIENCE_S)
+        self._loop.close()
