@@ -21,15 +21,7 @@ from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.report.job_shapes import shape_in_use
 from rollmux_env.report.tables import heading, make_table
 from runtime.compare.foretell import SHARE, Foretold, foretell, until_interrupted
-from runtime.compare.parts import (
-    Parts,
-    ends_of,
-    groups_of,
-    mean_parts,
-    measured_parts,
-    replayed_parts,
-    slices_of,
-)
+from runtime.compare.parts import Parts, ends_of, groups_of, mean_parts, measured_parts, replayed_parts, slices_of
 from runtime.compare.placements import Places, RecordedPlacements, places_of
 from runtime.journal.record import RunRecord
 from runtime.stays import Stay, stay_at, stays_of

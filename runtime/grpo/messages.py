@@ -114,22 +114,17 @@ class Kept:
     ranges: Ranges
 
 
-class Stages:
-    """Seconds of the parts of a load or offload."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextlib.contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        began = monotonic()
-        yield
-        self.seconds[name] = monotonic() - began
+@contextlib.contextmanager
+def stage(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Measure a part of a load or offload: how long it took goes under its name."""
+    began = monotonic()
+    yield
+    seconds[name] = monotonic() - began
 
 
 def timed(name: str, move: Callable[..., Footprint], *arguments: Any) -> Timed:
     """Let state be moved: its footprint then, and the seconds that it took, by name."""
-    stage = Stages()
-    with stage(name):
+    seconds: dict[str, float] = {}
+    with stage(seconds, name):
         footprint = move(*arguments)
-    return footprint, stage.seconds
+    return footprint, seconds

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from runtime.engines.interface import Engine, Response, Sampling
-from runtime.grpo.messages import Results, Sampled, Stages, Status, Timed, timed
+from runtime.grpo.messages import Results, Sampled, Status, Timed, stage, timed
 from runtime.grpo.rewards import Rewards
 from runtime.grpo.shares import Prompts, RunningShare, Share, rounds_of
 from runtime.grpo.state import read_data, read_state
@@ -64,15 +64,15 @@ class RolloutWorker:
 
     def open(self, checkpoint: str | None) -> Timed:
         """Load model, tokenizer and task, and leave the engine as `restore` wants it."""
-        stage = Stages()
+        stages: dict[str, float] = {}
         self._rewards = Rewards(self._spec, self._reward_workers)  # its processes start while the engine does
-        with stage("import"):
+        with stage(stages, "import"):
             from runtime.engines import make_engine, why_torch
             from runtime.engines.model_files import read_model_files
             from runtime.jobs.models import load_tokenizer, model_directory
             from runtime.residency.staging import WeightStage
         spec, settings = self._spec, self._spec.algorithm
-        with stage("model"):
+        with stage(stages, "model"):
             directory = model_directory(spec.model, spec.seed, Path(spec.folder))
             self._tokenizer = load_tokenizer(directory)
             self._prompts = Prompts(spec, self._tokenizer, self._rewards)
@@ -81,7 +81,7 @@ class RolloutWorker:
             self._stage_bytes = files.parameters * number_bytes
         if why := why_torch(spec.rollout.engine, bool(self._node.gpus), files.head):
             runtime_hook.warn(why)
-        with stage("engine"):
+        with stage(stages, "engine"):
             self._engine = make_engine(
                 spec.rollout.engine,
                 directory,
@@ -92,22 +92,22 @@ class RolloutWorker:
                 options=spec.rollout.engine_options.values_set(),
             )
             self._staged = WeightStage(pinned=bool(self._node.gpus))
-        with stage("warm-up"):  # a batch of an iteration's size: the first one of its shape takes longer than those after it
+        with stage(stages, "warm-up"):  # a batch of an iteration's size: the first of its shape takes longer than those after it
             shares = rounds_of(spec).next().shares(self._together)
             self._batch = max(1, max(len(share.prompts) * share.responses for share in shares))
             self._engine.generate([(0,)] * self._batch, Sampling(max_tokens=2, ignore_end=True))
             self._rewards.wait_until_ready()
         if spec.rollout.sizes:
-            with stage("speed"):
+            with stage(stages, "speed"):
                 lengths = settings.max_prompt_tokens, settings.max_tokens
                 self._timing = _timing_of(self._engine, files.vocabulary, self._batch, *lengths)
-        with stage("checkpoint"):
+        with stage(stages, "checkpoint"):
             if checkpoint is not None:
                 self._rewards.learn(read_data(Path(checkpoint)).anchors)
                 tensors, info = read_state(Path(checkpoint), ("weights",))
                 weights = {name.removeprefix("weights."): tensor for name, tensor in tensors.items()}
                 self._engine.update_weights(weights, int(info["updates"]))
-        return Footprint(), stage.seconds
+        return Footprint(), stages
 
     def timing(self) -> ReplicaTiming:
         """What the engine costs, of a job with engines of several sizes."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.grpo.messages import Kept, Sampled, Stages, Timed, timed
+from runtime.grpo.messages import Kept, Sampled, Timed, stage, timed
 from runtime.grpo.state import read_state, write_shards
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node, threads_of
@@ -56,11 +56,11 @@ class TrainingWorker:
 
     def open(self, meeting: str | None, checkpoint: str | None) -> Timed:
         """Load model and optimizer, and those of a checkpoint."""
-        stage = Stages()
-        with stage("import"):
+        stages: dict[str, float] = {}
+        with stage(stages, "import"):
             from runtime.jobs.models import model_directory
             from runtime.training.trainer import Trainer
-        with stage("model"):
+        with stage(stages, "model"):
             directory = model_directory(self._spec.model, self._spec.seed, Path(self._spec.folder))
             self._trainer = Trainer(
                 directory,
@@ -73,9 +73,9 @@ class TrainingWorker:
                 cpu_offload=self._spec.training.cpu_offload,
             )
         if checkpoint is not None:
-            with stage("checkpoint"):
+            with stage(stages, "checkpoint"):
                 self._trainer.load_state(*read_state(Path(checkpoint)))
-        return Footprint(), stage.seconds
+        return Footprint(), stages
 
     def restore(self, keep: bool, back: bool) -> Timed:
         """Bring the state to the device.

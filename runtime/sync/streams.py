@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rollmux_env.validation_errors import one_line
 from runtime.residency.layout import Memory
@@ -43,29 +43,24 @@ TIMEOUT_S = 600.0
 """For one that hangs; one that has died is noticed at once."""
 
 
-class Connections:
+class Connections(contextlib.ExitStack):
     """All that a member has open during a sync. When one stream fails all are ended, and leaving the block raises its problem."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._open: list[socket.socket] = []
-        self._memories: list[Memory] = []
         self._lock = Lock()
         self._problem: RuntimeError | None = None
 
-    def __enter__(self) -> Connections:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for one in self._open:
-            one.close()
-        for memory in self._memories:
-            os.close(memory.file)
+    def __exit__(self, *details: Any) -> None:
+        super().__exit__(*details)
         if self._problem is not None:
             raise self._problem
 
     def add(self, one: socket.socket) -> socket.socket:
         one.settimeout(TIMEOUT_S)
         with self._lock:
+            self.callback(one.close)
             self._open.append(one)
             if self._problem is not None:
                 _end(one)
@@ -75,7 +70,7 @@ class Connections:
         """The shared memory that a header offers, if it can be reached."""
         memory = wire.open_offer(offer)
         if memory is not None:
-            self._memories.append(memory)
+            self.callback(os.close, memory.file)
         return memory
 
     @contextlib.contextmanager
@@ -98,7 +93,7 @@ def _end(one: socket.socket) -> None:
 
 
 class Arrivals:
-    """What comes to a listening socket, while the block lasts.
+    """What comes to a listening socket, until this is closed.
 
     Args:
         server: listens. size: bytes of a header.
@@ -111,10 +106,8 @@ class Arrivals:
         server.setblocking(False)
         self._selector.register(server, selectors.EVENT_READ)
 
-    def __enter__(self) -> Arrivals:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Let go of those that have not said who they are."""
         self._selector.close()
         for one in self._waiting:
             one.close()
@@ -203,7 +196,7 @@ class Inbox:
         with (
             Connections() as connections,
             ThreadPoolExecutor(max(len(expected), 1)) as threads,
-            Arrivals(connections.add(self._server), HEADER_BYTES) as arrivals,
+            contextlib.closing(Arrivals(connections.add(self._server), HEADER_BYTES)) as arrivals,
             connections.failing(f"weights of version {transfer.version} broke at rollout worker {worker}"),
         ):
             to = _announce(connections, transfer, {number: way[0] for number, way in behind.items() if way}, stage.memory())
