@@ -224,7 +224,7 @@ class Leases:
 
     async def _know(self, lease: Lease, pids: Sequence[int]) -> None:
         """Processes of an owner that are there from now on; it is looked for them one time after the other, and seldom."""
-        async with lease.looks:
+        async with lease.naming:
             owner = lease.owner
             processes = await asyncio.to_thread(known_processes, owner, pids)
             if processes != owner.processes and not lease.ended:

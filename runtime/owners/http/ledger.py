@@ -73,7 +73,7 @@ class Lease:
         metrics: of iterations that are not over, by number. warm: phases that it has run before.
         state: of `rollmux_client.ATTACHMENT`. ended: why it is over; empty while it lives. stops_s: its owner is to stop, since
             then. suspects: names of the nodes that it held when it was lost.
-        looks: held by who looks for its owner's processes.
+        naming: held while a request looks for its owner's processes.
     """
 
     owner: Attached
@@ -88,7 +88,7 @@ class Lease:
     ended: str = ""
     stops_s: float | None = None
     suspects: set[str] = field(default_factory=set)
-    looks: asyncio.Lock = field(default_factory=asyncio.Lock)
+    naming: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def id(self) -> str:
@@ -132,11 +132,11 @@ def own_processes(pids: Iterable[int], boot: str) -> tuple[OwnProcess, ...]:
 def known_processes(owner: Attached, pids: Iterable[int]) -> tuple[OwnProcess, ...]:
     """The living processes of an owner on this machine that it has named before, or names now; all are of the user whose the first
     is, and there are `MOST_PROCESSES` at most."""
-    kept = [one for one in owner.processes if one.started and started(one.pid) == one.started]
-    known = {one.pid for one in kept}
-    user = next((user_of(one.pid) for one in kept), None)
+    lasting = [one for one in owner.processes if one.started and started(one.pid) == one.started]
+    known = {one.pid for one in lasting}
+    user = next((user_of(one.pid) for one in lasting), None)
     fresh = [pid for pid in dict.fromkeys(pids) if pid not in known and user in (None, user_of(pid))]
-    return (*kept, *(one for one in own_processes(fresh, owner.boot) if one.started))[:MOST_PROCESSES]
+    return (*lasting, *(one for one in own_processes(fresh, owner.boot) if one.started))[:MOST_PROCESSES]
 
 
 def living(owner: Attached) -> list[int]:
