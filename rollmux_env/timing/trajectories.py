@@ -256,8 +256,6 @@ def _lengths(path: Path) -> Iterator[Trajectory]:
         step += 1
 
 
-
-
 def _number(path: Path) -> tuple[str, int]:
     """Files of steps in their order."""
     match = _NUMBERED.fullmatch(path.name)

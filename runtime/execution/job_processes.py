@@ -84,6 +84,14 @@ def _holds(entry: Path, folder: str, modes: Collection[int]) -> bool:
     return False
 
 
+def user_of(pid: int) -> int | None:
+    """The user whose a process is; None: there is none."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+
+
 def started(pid: int) -> int:
     """When this machine started a living process, in clock ticks since it was booted; 0: there is none."""
     try:

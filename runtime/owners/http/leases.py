@@ -30,12 +30,13 @@ from runtime.execution.messages import End
 from runtime.execution.profiles import job_as_stated
 from runtime.execution.run_state import RunState
 from runtime.jobs.spec import JobSpec
-from runtime.journal.facts import Granted
+from runtime.journal.facts import Attached, Granted
 from runtime.owners.http.iterations import Iterations
-from runtime.owners.http.ledger import Lease, Stay, attached, described, own_processes, wake
+from runtime.owners.http.ledger import Lease, Stay, boot_of, described, known_processes, own_processes, wake
 from runtime.owners.protocol import turns_of
 
 _OWN = "owner"  # who counts an attached job's progress
+_KNOWS_S = 0.2  # between two looks for the processes of an owner
 
 
 class Leases:
@@ -63,13 +64,15 @@ class Leases:
             NotFound: there is no such job. Conflict: another lease of it lives, what its last one held may be in use, it has ended,
                 or it does not run elsewhere. One line.
         """
-        run = self._run
+        run, boot = self._run, boot_of(host)
+        processes = await asyncio.to_thread(own_processes, pids, boot)
         handle, stay = await find_place(self._iterations, job_id, wait_s, host, pids)
         if stay is None:
             why, position = reason(run, handle)
             return {"placed": False, "reason": why, "position": position}
         number, now_s = handle.iteration, run.log.now()
-        owner = attached(handle, now_s, secrets.token_hex(16), host, pids)
+        names = tuple(node.name for node in handle.nodes_of("sync"))
+        owner = Attached(now_s, job_id, secrets.token_hex(16), host, boot, processes, names)
         lease = Lease(owner, handle, stay, now_s, turns_of(handle, number))
         handle.actors.has_come = True
         self.ledger.add(lease)
@@ -80,8 +83,7 @@ class Leases:
         prints = ""
         if not handle.spec.command:
             prints = f"; its output is there, with process {pids[0]}" if pids else "; its output is there"
-        names = " ".join(dict.fromkeys(node.name for node in handle.nodes_of("sync")))
-        tell_of(run.plan.folder, job_id, f"attached on {names}, from {where}{prints}")
+        tell_of(run.plan.folder, job_id, f"attached on {' '.join(dict.fromkeys(names))}, from {where}{prints}")
         return {"lease": lease.id, "ttl_s": run.plan.leases.ttl_s, "iteration": number, "nodes": described(handle)}
 
     async def acquire(
@@ -215,12 +217,20 @@ class Leases:
         """
         lease = self.ledger.lease(lease_id)
         with self.ledger.sign(lease):
-            fresh = [pid for pid in pids if pid not in {one.pid for one in lease.owner.processes}]
-            if fresh and not lease.ended:
-                processes = lease.owner.processes + own_processes(fresh, lease.owner.boot)
-                lease.owner = replace(lease.owner, at_s=self._run.log.now(), processes=processes)
-                self._run.log.write(lease.owner)
+            known = {one.pid for one in lease.owner.processes}
+            if lease.owner.boot and not lease.ended and not known.issuperset(pids):
+                await self._know(lease, pids)
         return {"stop": bool(lease.ended) or lease.stops_s is not None}
+
+    async def _know(self, lease: Lease, pids: Sequence[int]) -> None:
+        """Processes of an owner that are there from now on; it is looked for them one time after the other, and seldom."""
+        async with lease.naming:
+            owner = lease.owner
+            processes = await asyncio.to_thread(known_processes, owner, pids)
+            if processes != owner.processes and not lease.ended:
+                lease.owner = replace(owner, at_s=self._run.log.now(), processes=processes)
+                self._run.log.write(lease.owner)
+            await asyncio.sleep(_KNOWS_S)
 
     async def end(self, lease_id: str, done: bool = False) -> dict[str, Any]:
         """The owner uses nothing any more, and its lease is over.

@@ -21,7 +21,7 @@ from rollmux_env.scheduler import facts
 from rollmux_env.validation_errors import one_line
 from runtime.execution.job_handle import Hold, JobHandle
 from runtime.execution.job_log import tell_of
-from runtime.execution.job_processes import started
+from runtime.execution.job_processes import started, user_of
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import End, Stopped
 from runtime.execution.nodes import POOLS
@@ -31,6 +31,7 @@ from runtime.journal.record import RunRecord
 from runtime.machine import boot_id
 from runtime.owners.protocol import continued, turns_of
 
+MOST_PROCESSES = 4096  # of an owner that are looked at
 _REMEMBERED = 10_000  # leases that are over
 _LOOKS_S = 1.0
 _LATE_S = 1.0  # a look so late: this process was stopped or waited for its disk, and nobody could give a sign of life
@@ -72,6 +73,7 @@ class Lease:
         metrics: of iterations that are not over, by number. warm: phases that it has run before.
         state: of `rollmux_client.ATTACHMENT`. ended: why it is over; empty while it lives. stops_s: its owner is to stop, since
             then. suspects: names of the nodes that it held when it was lost.
+        naming: held while a request looks for its owner's processes.
     """
 
     owner: Attached
@@ -86,6 +88,7 @@ class Lease:
     ended: str = ""
     stops_s: float | None = None
     suspects: set[str] = field(default_factory=set)
+    naming: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def id(self) -> str:
@@ -112,15 +115,9 @@ class Lease:
         self.ended = self.ended or why
 
 
-def attached(handle: JobHandle, at_s: float, lease: str, host: str, pids: Iterable[int]) -> Attached:
-    """That an owner has a lease of a job's place; its processes on another machine than this one cannot be looked at.
-
-    Args:
-        lease: its id. host: on which the owner is. pids: its processes there.
-    """
-    boot = boot_id().strip() if host == os.uname().nodename else ""
-    nodes = tuple(node.name for node in handle.nodes_of("sync"))
-    return Attached(at_s, handle.id, lease, host, boot, own_processes(pids, boot), nodes)
+def boot_of(host: str) -> str:
+    """This machine and its uptime, if that is an owner's host; else empty: processes elsewhere cannot be looked at."""
+    return boot_id().strip() if host == os.uname().nodename else ""
 
 
 def own_processes(pids: Iterable[int], boot: str) -> tuple[OwnProcess, ...]:
@@ -130,6 +127,16 @@ def own_processes(pids: Iterable[int], boot: str) -> tuple[OwnProcess, ...]:
         boot: of their machine, where that is this one; else empty.
     """
     return tuple(OwnProcess(pid, started(pid) if boot else 0) for pid in dict.fromkeys(pids))
+
+
+def known_processes(owner: Attached, pids: Iterable[int]) -> tuple[OwnProcess, ...]:
+    """The living processes of an owner on this machine that it has named before, or names now; all are of the user whose the first
+    is, and there are `MOST_PROCESSES` at most."""
+    lasting = [one for one in owner.processes if one.started and started(one.pid) == one.started]
+    known = {one.pid for one in lasting}
+    user = next((user_of(one.pid) for one in lasting), None)
+    fresh = [pid for pid in dict.fromkeys(pids) if pid not in known and user in (None, user_of(pid))]
+    return (*lasting, *(one for one in own_processes(fresh, owner.boot) if one.started))[:MOST_PROCESSES]
 
 
 def living(owner: Attached) -> list[int]:

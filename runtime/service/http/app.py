@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -71,14 +73,17 @@ class Guard:
     """Lets requests through to an app; their scope has the holder of the token then.
 
     Args:
-        app: behind it. tokens: of those who may come in. most_open: requests at a time.
+        app: behind it. tokens: of those who may come in. most_open: requests at a time, of which a user other than the service's
+            own may have half.
     """
 
     def __init__(self, app: ASGIApp, tokens: Tokens, most_open: int = MOST_OPEN) -> None:
         self._app = app
         self._tokens = tokens
         self._most_open = most_open
+        self._most_of_a_user = most_open // 2
         self._open = 0
+        self._open_of: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # there are no web sockets
@@ -98,12 +103,20 @@ class Guard:
             if holder is None:
                 why = "needs the header `Authorization: Bearer TOKEN`" if bearer is None else "this token is none of the service's"
                 refused = error(401, why, _UNKNOWN)
+            elif holder.user and self._open_of[holder.user] >= self._most_of_a_user:
+                why = f"{self._most_of_a_user} requests of this user are open; there is room for no more"
+                refused = error(429, why, {"Retry-After": "1"})
             scope[HOLDER] = holder
         if refused is not None:
             await refused(scope, receive, send)
             return
+        user = scope[HOLDER].user if HOLDER in scope else ""
         self._open += 1
+        self._open_of[user] += 1
         try:
             await self._app(scope, receive, send)
         finally:
             self._open -= 1
+            self._open_of[user] -= 1
+            if not self._open_of[user]:
+                del self._open_of[user]

@@ -33,7 +33,7 @@ _LONGEST = 1000  # characters of an error
 HOLDER = "holder"  # of the token: key of the scope of a request
 MOST_BYTES = 1 << 20  # of a body
 MOST_OF_A_LEASE = 4  # open requests
-_BODY_S = 30.0  # that a body may take to arrive
+_BODY_S = 5.0  # that a body may take to arrive
 
 
 class Sent(BaseModel):
@@ -75,6 +75,7 @@ class Operation:
         work: finds the answer, a value of JSON or a whole response; InputErrors that it raises are answered by their kind.
         summary: one line. query, body: what comes with it. A body whose model is no `Body` is handed over as the JSON that it is.
         status: of an answer that is no error. media: its type. refuses: other statuses, beside those that every operation has.
+        check: sees whether this holder may ask it, before a body is waited for; raises InputErrors, as `work` does.
         waits: it may wait for something to happen: it ends when the client has gone.
         logged: it is in the log of operations; else it changes nothing, or the journal says who did it.
     """
@@ -90,6 +91,7 @@ class Operation:
     status: int = 200
     media: str = JSON
     refuses: tuple[int, ...] = ()
+    check: Callable[[Call], None] | None = None
     waits: bool = False
     logged: bool = False
 
@@ -113,11 +115,13 @@ class Endpoints:
             call = Call(self._service, request.scope[HOLDER], request.path_params)
             try:
                 _allow(call.holder, operation.right)
+                if operation.check is not None:
+                    operation.check(call)
+                if operation.query is not None:
+                    call = call._replace(query=_query_of(request, operation.query))
+                if operation.body is not None:
+                    call = call._replace(body=_parsed(await _body_of(request), operation.body))
                 with self._counted(call.path.get("lease")):
-                    if operation.query is not None:
-                        call = call._replace(query=_query_of(request, operation.query))
-                    if operation.body is not None:
-                        call = call._replace(body=_parsed(await _body_of(request), operation.body))
                     work = operation.work(call)
                     value = await (_while_connected(work, request) if operation.waits else work)
                 response = value if isinstance(value, Response) else answer(value, operation.status)

@@ -13,10 +13,12 @@ from pydantic import Field, ValidationError
 from starlette.responses import Response
 
 from rollmux_env.errors import InputError, NotAllowed, NotFound, Unprocessable
+from rollmux_env.fields import NonNegative
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import format_error, one_line, problems
 from runtime.jobs.checks import check_names
 from runtime.jobs.spec import JobSpec
+from runtime.journal.facts import Attached, Freed, Granted, LeaseEnded, Suspected
 from runtime.metrics import CONTENT_TYPE
 from runtime.output import LOGS, SERVICE_LOG, log_files, read_log
 from runtime.owners.http.leases import Leases
@@ -25,6 +27,7 @@ from runtime.service.http.endpoint import JSON, Body, Call, Operation, Query, Se
 from runtime.service.tokens import Holder, Right
 
 _LONGEST_WAIT_S = 30.0
+_OF_LEASES = frozenset(kind.__name__ for kind in (Attached, Granted, LeaseEnded, Suspected, Freed))
 _ENDS_S = 1.0  # for how long the end of a job is waited for: its processes may take longer
 _USUAL_LOGS = ("controller", SERVICE_LOG)
 
@@ -89,7 +92,7 @@ class Release(Body):
     iteration: _Number
     metrics: Annotated[dict[str, float], Field(max_length=256)] = Field(default={})
     """Figures of the iteration."""
-    device_gb: Annotated[float, Field(ge=0)] | None = None
+    device_gb: NonNegative | None = None
     """Device memory that the job keeps, GB."""
 
 
@@ -97,7 +100,7 @@ class Synced(Body):
     """A sync is over that needed no nodes to itself."""
 
     iteration: _Number
-    seconds: Annotated[float, Field(ge=0)]
+    seconds: NonNegative
 
 
 class Progress(Body):
@@ -203,8 +206,20 @@ async def _status(call: Call) -> Any:
 
 async def _events(call: Call) -> Any:
     entries = await call.service.events.after(call.query.after, call.query.wait_s)
-    parts = (f'{{"number":{number},"kind":"{kind}","body":{_checked(body)}}}' for number, kind, body in entries)
+    parts = (
+        f'{{"number":{number},"kind":"{kind}","body":{_checked(_shown(call, body) if kind in _OF_LEASES else body)}}}'
+        for number, kind, body in entries
+    )
     return Response(f'{{"events":[{",".join(parts)}]}}', media_type=JSON)
+
+
+def _shown(call: Call, body: str) -> str:
+    """A fact of a lease, without its id where that is another user's: it is what its owner is known by."""
+    fact = json.loads(body)
+    handle = call.service.run.handles.get(fact["job_id"])
+    if call.holder.right < Right.OPERATE and (handle is None or handle.spec.user != call.holder.user):
+        fact["lease"] = ""
+    return json.dumps(fact)
 
 
 def _checked(body: str) -> str:
@@ -222,19 +237,21 @@ _JOB, _LEASE = "/v1/jobs/{job}", "/v1/leases/{lease}"
 def _owners(ask: Callable[..., Any], summary: str, sent: type[Sent], at: str = "", waits: bool = False) -> Operation:
     """What the owner of an attached job asks: a method of the leases is called with the keys of what is sent."""
 
-    async def work(call: Call) -> Any:
-        leases = call.service.driver.leases
-        if (lease := call.path.get("lease")) is not None:
-            job_id = leases.job_of(lease)
-            leases.touch(lease)
-        else:
-            job_id = call.path["job"]
+    def check(call: Call) -> None:
+        job_id = call.path.get("job") or call.service.driver.leases.job_of(call.path["lease"])
         _check_own(call.holder, call.service.handle_of(job_id).spec.user, job_id)
-        return await ask(leases, lease or job_id, **dict(call.body or call.query))
+
+    async def work(call: Call) -> Any:
+        leases, lease = call.service.driver.leases, call.path.get("lease")
+        if lease is not None:
+            leases.touch(lease)
+        return await ask(leases, lease or call.path["job"], **dict(call.body or call.query))
 
     method, path = at.split() if at else ("POST", f"{_LEASE}/{ask.__name__}")
     query, body = (None, sent) if issubclass(sent, Body) else (sent, None)
-    return Operation(ask.__name__, method, path, Right.ATTACH, work, summary, query, body, refuses=(404, 409, 422), waits=waits)
+    return Operation(
+        ask.__name__, method, path, Right.ATTACH, work, summary, query, body, refuses=(404, 409, 422), check=check, waits=waits
+    )
 
 
 def _nodes(name: str, ask: Callable[[RunDriver, str], dict[str, Any]], summary: str) -> Operation:

@@ -1,0 +1,141 @@
+"""What one user can do to another's jobs over HTTP: nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from runtime.journal.facts import Attached
+from runtime.journal.read import JOURNAL
+from runtime.journal.write import read_facts
+from runtime.owners.http import ledger
+from runtime.owners.http.ledger import boot_of, known_processes, own_processes
+from runtime.service.http.endpoint import MOST_OF_A_LEASE
+from runtime.service.tokens import Right
+from tests.runtime.service.http.conftest import Served
+from tests.runtime.service.http.test_leases import SHARED, attach
+from tests.runtime.service.http.test_strangers import answer_to, request
+
+
+@pytest.fixture(scope="module")
+def ann(served: Served) -> str:
+    return served.tokens.make("ann", Right.ATTACH)
+
+
+@pytest.fixture(scope="module")
+def bob(served: Served) -> str:
+    return served.tokens.make("bob", Right.ATTACH)
+
+
+@pytest.fixture
+def children() -> Iterator[list[int]]:
+    """Processes of this user, in groups of their own."""
+    started = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, process_group=0) for _ in range(3)]
+    yield [child.pid for child in started]
+    for child in started:
+        child.communicate(b"\n")
+
+
+def test_requests_of_others_that_never_end_take_no_room_of_a_lease(served: Served, ann: str, bob: str) -> None:
+    lease = attach(served, "anns", ann)
+    slow = request(served, f"POST /v1/leases/{lease}/heartbeat", "Content-Length: 100", token=bob)
+    clients = [served.raw() for _ in range(2 * MOST_OF_A_LEASE)]
+    try:
+        for client in clients:
+            client.sendall(slow + b"{")
+        for _ in range(20):
+            assert served.ask("POST", f"/v1/leases/{lease}/heartbeat", {}, ann).value == {"stop": False}
+        assert answer_to(served, slow + b"{") == (403, {"error": "job anns: is another user's"})  # its body is not waited for
+    finally:
+        for client in clients:
+            client.close()
+    served.ask("DELETE", f"/v1/leases/{lease}?done=true", token=ann)
+
+
+def test_a_body_that_does_not_come_takes_no_room_of_its_lease(served: Served, ann: str) -> None:
+    lease = attach(served, "slow", ann)
+    slow = request(served, f"POST /v1/leases/{lease}/heartbeat", "Content-Length: 100", token=ann)
+    clients = [served.raw() for _ in range(2 * MOST_OF_A_LEASE)]
+    try:
+        for client in clients:
+            client.sendall(slow + b"{")
+        for _ in range(20):
+            assert served.ask("POST", f"/v1/leases/{lease}/heartbeat", {}, ann).status == 200
+    finally:
+        for client in clients:
+            client.close()
+    served.ask("DELETE", f"/v1/leases/{lease}?done=true", token=ann)
+
+
+def test_ids_of_leases_are_shown_to_their_owner_and_to_operators(served: Served, ann: str, bob: str) -> None:
+    lease = attach(served, "private", ann)
+    acquired = {"phase": "rollout", "iteration": 0}
+    assert served.ask("POST", f"/v1/leases/{lease}/acquire", acquired, ann).value["granted"]
+    look = served.tokens.make("ann", Right.LOOK)
+    told = {}
+    for name, token in {"operator": served.token, "ann": ann, "ann looks": look, "bob": bob}.items():
+        answer = served.ask("GET", "/v1/events?after=0", token=token)
+        told[name] = [(entry["kind"], entry["body"]["lease"]) for entry in answer.value["events"] if "lease" in entry["body"]]
+    assert ("Attached", lease) in told["operator"] and ("Granted", lease) in told["operator"]
+    assert lease in {one for _, one in told["ann"]} and told["ann"] == told["ann looks"]
+    assert {one for _, one in told["bob"]} == {""} and [kind for kind, _ in told["bob"]] == [kind for kind, _ in told["operator"]]
+    assert lease not in served.ask("GET", "/v1/status", token=bob).value.__repr__()
+    served.ask("DELETE", f"/v1/leases/{lease}?done=true", token=ann)
+
+
+def test_processes_that_are_not_there_are_not_kept(served: Served, ann: str, children: list[int]) -> None:
+    served.ask("POST", "/v1/jobs", {"id": "many", **SHARED}, ann)
+    here = {"wait_s": 30, "host": os.uname().nodename, "pids": children[:1]}
+    lease = served.ask("POST", "/v1/jobs/many/attach", here, ann).value["lease"]
+    free = [pid for pid in range(10_000, 14_000) if not os.path.exists(f"/proc/{pid}")]
+    for pids in (free, [*children, 1], children[:1], [os.getpid()]):
+        assert served.ask("POST", f"/v1/leases/{lease}/heartbeat", {"pids": pids}, ann).value == {"stop": False}
+    served.ask("DELETE", f"/v1/leases/{lease}?done=true", token=ann)
+    facts = read_facts(served.folder / JOURNAL)
+    named = [{one.pid for one in fact.processes} for fact in facts if isinstance(fact, Attached) and fact.lease == lease]
+    assert named[0] == {*children[:1]} and {*children} <= named[-1] and len(named) <= 3
+    assert not {*free} & set().union(*named)
+
+
+def test_processes_of_other_users_are_none_of_a_lease(monkeypatch: pytest.MonkeyPatch, children: list[int]) -> None:
+    monkeypatch.setattr(ledger, "user_of", lambda pid: 0 if pid == children[2] else 1000)
+    here = boot_of(os.uname().nodename)
+    owner = Attached(0.0, "job", "lease", os.uname().nodename, here, own_processes(children[:1], here), ())
+    assert [one.pid for one in known_processes(owner, children)] == children[:2]
+    monkeypatch.setattr(ledger, "MOST_PROCESSES", 1)
+    assert known_processes(owner, children) == owner.processes
+
+
+def test_numbers_that_the_journal_does_not_take_are_refused_at_the_door(served: Served, ann: str) -> None:
+    lease = attach(served, "numbers", ann)
+    for number in (1e300, 1.1e15):
+        for ask, body in (
+            ("synced", {"iteration": 0, "seconds": number}),
+            ("release", {"phase": "rollout", "iteration": 0, "device_gb": number}),
+        ):
+            answer = served.ask("POST", f"/v1/leases/{lease}/{ask}", body, ann)
+            key = [*body][-1]
+            assert (answer.status, answer.value) == (400, {"error": f"{key}: must be at most 1e+15, not {number}"})
+    served.ask("DELETE", f"/v1/leases/{lease}?done=true", token=ann)
+
+
+def test_one_users_open_requests_leave_room_for_others(tmp_path_factory: pytest.TempPathFactory) -> None:
+    one = Served(tmp_path_factory.mktemp("few"), most_open=4)
+    try:
+        bob = one.tokens.make("bob", Right.LOOK)
+        clients = [one.raw() for _ in range(2)]
+        for client in clients:
+            client.sendall(request(one, "GET /v1/events?after=1000000&wait_s=30", token=bob))
+        while (answer := one.ask("GET", "/v1/status", token=bob)).status == 200:
+            pass
+        assert (answer.status, answer.headers["retry-after"]) == (429, "1")
+        assert answer.value == {"error": "2 requests of this user are open; there is room for no more"}
+        assert one.ask("GET", "/v1/status").status == 200
+        for client in clients:
+            client.close()
+    finally:
+        one.close()
