@@ -44,7 +44,7 @@ class Source:
             InputError: nothing is and there is no default, or it is of another type; one line with file, place and problem.
         """
         if key in self._values:
-            return self._checked(self._values[key], kind, key)
+            return self.checked(self._values[key], kind, key)
         if default is None:
             raise self._error(f"{key}: is missing")
         return default
@@ -69,10 +69,18 @@ class Source:
                 raise self._error(f"{key}: {name}: has {len(cells)} cells beside its name, not {len(columns)}")
             values = [None if cell == "-" else cell for cell in cells]
             row = values if fields is columns else dict(zip(columns, values, strict=True))
-            named.append((name, self._checked(row, kind, key, name)))
+            named.append((name, self.checked(row, kind, key, name)))
         return named
 
-    def _checked(self, value: Any, kind: type[T], *at: str) -> T:
+    def checked(self, value: Any, kind: type[T], *at: str | int) -> T:
+        """A value of the file as a `kind`.
+
+        Args:
+            at: where it is.
+
+        Raises:
+            InputError: it is none; one line with the file, the place and the problem.
+        """
         try:
             return TypeAdapter(kind).validate_python(value)
         except ValidationError as error:
