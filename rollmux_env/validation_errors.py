@@ -40,6 +40,7 @@ _EXPECTED = {
     "finite_number": "a finite number",
     "greater_than": "above {gt:.10g}",
     "greater_than_equal": "at least {ge:.10g}",
+    "less_than": "below {lt:.10g}",
     "less_than_equal": "at most {le:.10g}",
     "literal_error": "{expected}",
 }

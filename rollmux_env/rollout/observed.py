@@ -29,7 +29,7 @@ class Orders:
 
 
 class ObservedFleet(Fleet):
-    """See `Fleet`; it runs nothing itself.
+    """A running rollout as `Fleet` has it, to launch, inspect, migrate and abort responses; it runs nothing itself.
 
     Args:
         rollout: tables as they were observed. replicas: how many are in use, from 0 on. gpus: of each. now_s: since the beginning.
