@@ -81,13 +81,20 @@ class Source:
         Raises:
             InputError: it is none; one line with the file, the place and the problem.
         """
+        hashed: Any = kind
         try:
-            return TypeAdapter(kind).validate_python(value)
+            valid: T = _adapter(hashed).validate_python(value)
         except ValidationError as error:
             raise self._error(format_error(problems(error)[0], None, *at)) from None
+        return valid
 
     def _error(self, problem: str) -> InputError:
         return InputError(f"{self._path}: {problem}")
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 @cache
