@@ -35,20 +35,25 @@ def read_file(path: str | Path, most_bytes: int = TEXT_BYTES) -> bytes:
         InputError: it is no regular file, larger than `most_bytes`, or cannot be read; one line.
     """
     name = one_line(str(path), 4096)
-    try:
-        check_regular(path)
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # else it was exchanged just now
-                data = file.read(most_bytes + 1)
-            else:
-                raise InputError(f"{name}: is not a regular file")
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        raise InputError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
+    check_regular(path)
+    with _said_of(name), open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # it was exchanged just now
+            raise InputError(f"{name}: is not a regular file")
+        data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise InputError(f"{name}: is larger than {most_bytes // MB} MB")
     return data
+
+
+@contextlib.contextmanager
+def _said_of(what: str) -> Iterator[None]:
+    """Says what the system has against a file in an `InputError` that begins so."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        raise InputError(f"{what}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def private_folder(path: Path) -> None:
@@ -81,10 +86,8 @@ def check_regular(path: str | Path) -> None:
         InputError: it is something else, or cannot be looked at; one line.
     """
     name = one_line(str(path), 4096)
-    try:
+    with _said_of(name):
         mode = os.stat(path).st_mode
-    except (OSError, ValueError) as error:
-        raise InputError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
     if not stat.S_ISREG(mode):
         kind = next((kind for is_kind, kind in _KINDS.items() if is_kind(mode)), "a device")
         raise InputError(f"{name}: is {kind}, not a regular file")
@@ -197,24 +200,21 @@ def write_whole(path: str | Path, content: str | bytes, private: bool = False) -
     name = one_line(str(path), 4096)
     target: Path | None = None
     try:
-        real = Path(os.path.realpath(path))
-        if real.exists() and not real.is_file() and not real.is_dir():
-            real.write_bytes(data)
-            return
-        if real.is_dir():
-            raise InputError(f"{name}: is a directory")
-        target = real.with_name(f".rollmux-{secrets.token_hex(6)}.tmp")
-        with open(target, "xb", opener=private_opener if private else None) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if real.exists():
-            target.chmod(real.stat().st_mode & 0o777)
-        target.replace(real)
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        raise InputError(f"{name}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
+        with _said_of(f"{name}: cannot be written"):
+            real = Path(os.path.realpath(path))
+            if real.is_dir():
+                raise InputError(f"{name}: is a directory")
+            if real.exists() and not real.is_file():
+                real.write_bytes(data)
+                return
+            target = real.with_name(f".rollmux-{secrets.token_hex(6)}.tmp")
+            with open(target, "xb", opener=private_opener if private else None) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if real.exists():
+                target.chmod(real.stat().st_mode & 0o777)
+            target.replace(real)
     finally:
         if target is not None:
             with contextlib.suppress(OSError):

@@ -21,6 +21,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _PROBLEMS = {
     "missing": "is missing",
     "extra_forbidden": "is not a key of this file format",
+    "unexpected_keyword_argument": "is not a key of this file format",
     "invalid_key": "is not a key of this file format",
     "string_unicode": "holds half a character (a lone surrogate)",
     "too_short": "is empty",
@@ -39,6 +40,7 @@ _EXPECTED = {
     "finite_number": "a finite number",
     "greater_than": "above {gt:.10g}",
     "greater_than_equal": "at least {ge:.10g}",
+    "less_than": "below {lt:.10g}",
     "less_than_equal": "at most {le:.10g}",
     "literal_error": "{expected}",
 }
@@ -91,7 +93,8 @@ def field_error(problem: str, *field: str | int) -> PydanticCustomError:
 
 def problems(error: ValidationError) -> list[ErrorDetails]:
     """Pydantic's errors, unknown keys first: a mistyped key also explains the key that is missing."""
-    return sorted(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
+    unknown = "extra_forbidden", "unexpected_keyword_argument"
+    return sorted(error.errors(include_url=False), key=lambda problem: problem["type"] not in unknown)
 
 
 def field_of(problem: ErrorDetails) -> tuple[str | int, ...]:

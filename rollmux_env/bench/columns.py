@@ -44,14 +44,12 @@ def _extra(name: str, missing: float = 0.0) -> Value:
     return lambda own, base: own.extra.get(name, missing)
 
 
-def _cost(own: Outcome, base: Outcome) -> float:
-    return own.metrics.cost_usd / base.metrics.cost_usd
+def _over(name: str) -> Value:
+    """Times as much as the policy that it is relative to."""
+    return lambda own, base: getattr(own.metrics, name) / getattr(base.metrics, name)
 
 
-def _work_cost(own: Outcome, base: Outcome) -> float:
-    return own.metrics.usd_per_work_hour / base.metrics.usd_per_work_hour
-
-
+_cost, _work_cost = _over("cost_usd"), _over("usd_per_work_hour")
 SAVING = Column("saving", lambda own, base: _cost(base, own), ("solo",))
 SAVING_PER_WORK = Column("saving per work", lambda own, base: _work_cost(base, own), ("solo",))
 OVER_OPTIMUM = Column("cost / optimum", _cost, ("optimal",))

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+
+from pydantic import ConfigDict
 
 from rollmux_env.bench.harness import MakeContender, Result, Task
 from rollmux_env.bench.intervals import Mean, mean_interval
@@ -51,6 +53,7 @@ class Case:
         failures: of an event replay, what dies.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # where a case is read from a file
     label: str
     stream: Callable[[int, bool], Scenario]
     policies: tuple[str, ...]
@@ -117,12 +120,13 @@ class Suite:
         sweep: figures that are plotted beside the table, from a seed and policies.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # where a suite is read from a file
     name: str
     title: str
     source: str
     cases: tuple[Case, ...]
     columns: tuple[Column, ...]
-    paper: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    paper: Mapping[tuple[str, str, str], int | float] = field(default_factory=dict)
     differences: tuple[str, ...] = ()
     frontier: tuple[str, str] | None = None
     least: str = ""

@@ -64,13 +64,9 @@ class Table:
 def published_table(file: str, rows: Iterable[Row]) -> Table:
     """A table whose name, source and assumptions are those of a source's file."""
     texts = source(file)
-    return Table(
-        texts.value("name", str),
-        texts.value("source", str),
-        (*rows,),
-        texts.value("not_covered", tuple[NotCovered, ...]),
-        texts.value("assumed", tuple[str, ...], ()),
-    )
+    name, whence = (texts.value(key, str) for key in ("name", "source"))
+    not_covered = texts.value("not_covered", tuple[NotCovered, ...])
+    return Table(name, whence, (*rows,), not_covered, texts.value("assumed", tuple[str, ...], ()))
 
 
 # RollMux's phases, read off its vector figures, and RollPacker's rollouts. Where the papers leave values open, one assumption holds

@@ -44,7 +44,7 @@ class Source:
             InputError: nothing is and there is no default, or it is of another type; one line with file, place and problem.
         """
         if key in self._values:
-            return self._checked(self._values[key], kind, key)
+            return self.checked(self._values[key], kind, key)
         if default is None:
             raise self._error(f"{key}: is missing")
         return default
@@ -69,17 +69,32 @@ class Source:
                 raise self._error(f"{key}: {name}: has {len(cells)} cells beside its name, not {len(columns)}")
             values = [None if cell == "-" else cell for cell in cells]
             row = values if fields is columns else dict(zip(columns, values, strict=True))
-            named.append((name, self._checked(row, kind, key, name)))
+            named.append((name, self.checked(row, kind, key, name)))
         return named
 
-    def _checked(self, value: Any, kind: type[T], *at: str) -> T:
+    def checked(self, value: Any, kind: type[T], *at: str | int) -> T:
+        """A value of the file as a `kind`.
+
+        Args:
+            at: where it is.
+
+        Raises:
+            InputError: it is none; one line with the file, the place and the problem.
+        """
+        hashed: Any = kind
         try:
-            return TypeAdapter(kind).validate_python(value)
+            valid: T = _adapter(hashed).validate_python(value)
         except ValidationError as error:
             raise self._error(format_error(problems(error)[0], None, *at)) from None
+        return valid
 
     def _error(self, problem: str) -> InputError:
         return InputError(f"{self._path}: {problem}")
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 @cache

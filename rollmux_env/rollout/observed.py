@@ -29,7 +29,7 @@ class Orders:
 
 
 class ObservedFleet(Fleet):
-    """See `Fleet`; it runs nothing itself.
+    """A running rollout as `Fleet` has it, to launch, inspect, migrate and abort responses; it runs nothing itself.
 
     Args:
         rollout: tables as they were observed, of the replicas in use. gpus: of each of these. now_s: since the beginning.

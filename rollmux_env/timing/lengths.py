@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Protocol
 
@@ -64,30 +65,27 @@ class Lognormal(Checked):
 
 
 @dataclass(frozen=True)
-class Piecewise:
+class Piecewise(Checked):
     """Quantiles, and straight lines between them: from 1 token before the first to the cap after the last.
 
     Attributes:
         points: (share of the responses, tokens that they do not pass), both rising, shares between 0 and 1.
     """
 
-    cap: int
+    cap: Count
     points: tuple[tuple[float, float], ...]
 
     def __post_init__(self) -> None:
-        if self.cap < 1:
-            raise InputError("needs a cap of at least 1")
-        shares, tokens = [0.0, *(share for share, _ in self.points)], [1.0, *(length for _, length in self.points)]
-        rising = all(a <= b for a, b in zip(tokens, [*tokens[1:], self.cap], strict=True))
-        if not self.points or not rising or any(a > b for a, b in zip(shares, [*shares[1:], 1.0], strict=True)):
+        super().__post_init__()
+        shares, tokens = zip((0.0, 1.0), *self.points, (1.0, self.cap), strict=True)
+        if not self.points or any(a > b for rising in (shares, tokens) for a, b in pairwise(rising)):
             raise InputError("quantiles must rise with their shares, from 1 token at 0 to the cap at 1")
 
     def quantile(self, shares: Floats) -> Floats:
         """(n,) quantiles of the length in tokens, between 1 and the cap."""
-        at = [*([] if self.points[0][0] <= 0 else [0.0]), *(share for share, _ in self.points)]
-        tokens = [*([] if self.points[0][0] <= 0 else [1.0]), *(length for _, length in self.points)]
-        if at[-1] < 1:
-            at, tokens = [*at, 1.0], [*tokens, float(self.cap)]
+        first = () if self.points[0][0] <= 0 else ((0.0, 1.0),)
+        last = ((1.0, float(self.cap)),) if self.points[-1][0] < 1 else ()
+        at, tokens = zip(*first, *self.points, *last, strict=True)
         return np.asarray(np.interp(shares, at, tokens))
 
 

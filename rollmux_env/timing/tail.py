@@ -22,7 +22,7 @@ read off its figure), a batch that doubles the time of a step, and two seconds t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -38,7 +38,7 @@ evaluation gain most (docs/results/rollout.md)."""
 
 
 @dataclass(frozen=True)
-class Migration:
+class Migration(Checked):
     """When a tail may move, and what it keeps.
 
     Attributes:
@@ -46,17 +46,11 @@ class Migration:
             where only the nodes are known, of each node.
 
     Raises:
-        ValueError: one of them is no number between 0 and 1; one line.
+        InputError: one of them is no number between 0 and 1; one line.
     """
 
-    at: float = AT
-    share: float = SHARE
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
-                raise ValueError(f"{field.name} must be a number between 0 and 1, not {value}")
+    at: Annotated[float, Field(gt=0, lt=1)] = AT
+    share: Annotated[float, Field(gt=0, lt=1)] = SHARE
 
     def keeps(self, parts: int) -> int:
         """How many of so many replicas or engines a tail keeps: its share, rounded up."""

@@ -83,11 +83,13 @@ def phases(
     """
     starts = switches(billions) if with_switches else (Switch(), Switch())
     rollout, training = (
-        {"worst_case_s": phase_s, "host_memory_gb": gb, "switch": start}
+        dict[str, Any](worst_case_s=phase_s, host_memory_gb=gb, switch=start)
         for phase_s, gb, start in zip(seconds, memory_gb(billions), starts, strict=True)
     )
-    training |= {"nodes": training_nodes, "by_nodes": by_nodes or {}}
-    return {"rollout": Phase(nodes=nodes, **rollout), "training": Training(**training)}
+    return {
+        "rollout": Phase(nodes=nodes, **rollout),
+        "training": Training(nodes=training_nodes, by_nodes=by_nodes or {}, **training),
+    }
 
 
 def make_job(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +71,7 @@ def times(values: Array) -> list[float]:
     return list(np.round(values, 3).tolist())
 
 
-def stay(options: WorkloadOptions, stay_s: float, solo_s: float) -> dict[str, float | int]:
+def stay(options: WorkloadOptions, stay_s: float, solo_s: float) -> dict[str, Any]:
     """A stay as the job's `duration_s`, or as the `iterations` that it holds when the job runs alone, at least one."""
     if options.stays == "fixed":
         return {"duration_s": stay_s}

@@ -71,7 +71,7 @@ def production(options: WorkloadOptions) -> Scenario:
             slo=drawn.slos[k],
             with_switches=options.switches,
             training_nodes=1 if options.semantics == "paper" else None,
-            **draws.stay(options, drawn.stays_s[k], sum(PHASES_S[kind][:2])),  # type: ignore[arg-type]
+            **draws.stay(options, drawn.stays_s[k], sum(PHASES_S[kind][:2])),
         )
         for k, kind in enumerate(drawn.kinds)
     ]

@@ -44,7 +44,7 @@ def test_the_names() -> None:
         ("fifo,migrates=0.8", "fifo has no option 'migrates'; it has careful, migrate, share"),
         ("fifo,careful=true", "careful must be true or false, and goes with migrate"),
         ("fifo,share=0.5", "share goes with migrate"),
-        ("round-robin,migrate=0.8,share=1", "share must be a number between 0 and 1, not 1"),
+        ("round-robin,migrate=0.8,share=1", "share: must be below 1, not 1"),
         ("fifo,migrate=0.8,migrate=0.8", "'migrate' is set twice"),
         ("learned:no/such.safetensors", "no/such.safetensors: No such file"),
     ],

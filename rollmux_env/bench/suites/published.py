@@ -7,91 +7,62 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from pydantic import BaseModel
-
 from rollmux_env.bench import columns
 from rollmux_env.bench.streams import apart, asynchronous, crowd, drifting, sampled, workload
 from rollmux_env.bench.suite import Case, Column, Suite
 from rollmux_env.errors import InputError
 from rollmux_env.published import source
-from rollmux_env.replay.failures import Failures
 from rollmux_env.validation_errors import not_one_of
 
 T = TypeVar("T")
 STREAMS: dict[str, Any] = {one.__name__: one for one in (workload, crowd, apart, sampled, drifting, asynchronous)}
+_PAPER = dict[str, dict[str, dict[str, int | float]]]
+_SHARED = ("stream", "options", "policies", "observed", "dispatch", "failures")
 COLUMNS = {column.heading: column for column in vars(columns).values() if isinstance(column, Column)}
-
-
-class _Run(BaseModel, extra="forbid"):
-    """What a case says, or a suite for all its cases that do not say otherwise; options and failures are merged, key by key."""
-
-    stream: tuple[str | int | float, ...] = ()
-    """Name of a function of `rollmux_env.bench.streams`, and its first arguments."""
-    options: dict[str, bool | int | float | str | tuple[float, float]] = {}
-    """Of the stream's workload."""
-    policies: tuple[str, ...] = ()
-    observed: tuple[str, ...] = ()
-    dispatch: str | None = None
-    failures: dict[str, int | float | str] = {}
-
-
-class _Case(_Run):
-    label: str
-
-
-class _Suite(_Run):
-    """A suite as its file has it; `paper`: figures by label of a case (several between semicolons), heading and policy."""
-
-    title: str
-    source: str
-    seeds: int = 5
-    frontier: tuple[str, str] | None = None
-    least: str = ""
-    varied: str = ""
-    columns: tuple[str, ...] = ()
-    cases: tuple[_Case, ...] = ()
-    differences: tuple[str, ...] = ()
-    paper: dict[str, dict[str, dict[str, int | float]]] = {}
 
 
 def published_suite(file: str, name: str, **more: Any) -> Suite:
     """A suite as a source's file has it.
 
+    What the file says of the suite holds for all its cases that do not say otherwise: `policies`, `observed`, `dispatch`; `stream`,
+    the name of a function of `rollmux_env.bench.streams` and its first arguments; and, key by key, `options` of the stream's
+    workload and `failures`. `paper` has figures by the label of a case (several between semicolons), heading and policy; `{key}` in
+    one of `differences` is a sentence of the file's `notes`.
+
     Args:
-        file: of `rollmux_env.published`; `{key}` in a difference is a sentence of its `notes`. more: fields of the suite that are
-            code.
+        file: of `rollmux_env.published`. more: fields of the suite that are code.
 
     Raises:
         InputError: the file has no such suite, or what is none; one line.
     """
-    text, notes = source(file).value(name, _Suite), source(file).value("notes", dict[str, str], {})
+    figures = source(file)
+    text, notes = figures.value(name, dict[str, Any]).copy(), figures.value("notes", dict[str, str], {})
+    shared = {key: text.pop(key) for key in _SHARED if key in text}
+    cases = [figures.checked(_case(shared, case), Case, name, "cases", k) for k, case in enumerate(text.pop("cases", ()))]
     paper = {
         (label, policy, heading): figure
-        for labels, headings in text.paper.items()
+        for labels, headings in figures.checked(text.pop("paper", {}), _PAPER, name, "paper").items()
         for label in labels.split("; ")
-        for heading, figures in headings.items()
-        for policy, figure in figures.items()
+        for heading, by_policy in headings.items()
+        for policy, figure in by_policy.items()
     }
-    same = {field: getattr(text, field) for field in ("title", "source", "seeds", "frontier", "least", "varied")}
-    return Suite(
-        name=name,
-        cases=tuple(_case(text, case) for case in text.cases),
-        differences=tuple(line.format_map(notes) for line in text.differences),
-        **{"columns": tuple(map(_column, text.columns)), "paper": paper, **same, **more},
-    )
+    differences = [line.format_map(notes) for line in text.pop("differences", ())]
+    columns = [_column(heading) for heading in text.pop("columns", ())]
+    said = {"name": name, "cases": cases, "columns": columns, "paper": paper, "differences": differences}
+    return figures.checked(said | text | more, Suite, name)
 
 
-def _case(suite: _Suite, case: _Case) -> Case:
-    said = {name: getattr(one, name) for one in (_Run(), suite, case) for name in one.model_fields_set or _Run.model_fields}
-    (stream, *where), options, failures = said["stream"], suite.options | case.options, suite.failures | case.failures
-    return Case(
-        case.label,
-        partial(_named(STREAMS, stream), *where, **options),
-        said["policies"],
-        said["dispatch"],
-        Failures(**failures) if failures else None,  # type: ignore[arg-type]
-        said["observed"],
-    )
+def _case(shared: Mapping[str, Any], case: Mapping[str, Any]) -> dict[str, Any]:
+    options, failures = (shared.get(key, {}) | case.get(key, {}) for key in ("options", "failures"))
+    said = {"stream": ("",), **shared, **case, "failures": failures or None}
+    stream, *where = said["stream"]
+    said["stream"] = partial(_named(STREAMS, stream), *where, **{key: _tuple(value) for key, value in options.items()})
+    said.pop("options", None)
+    return said
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _column(heading: str) -> Column:

@@ -94,7 +94,7 @@ def test_what_an_event_replay_observes_stands_beside_what_steady_periods_say() -
     [
         ('columns = ["saved"]', "suite: must be one of "),
         ('stream = ["wokload", "mixed"]\npolicies = ["solo"]\ncases = [{ label = "one" }]', "did you mean workload?"),
-        ('cases = [{ labels = "one" }]', "one.cases[0].labels: is not a key of this file format"),
+        ('stream = ["workload", "mixed"]\ncases = [{ labels = "one" }]', "one.cases[0].labels: is not a key of this file format"),
         ('paper = { case = { saving = { solo = "x" } } }', "one.paper.case.saving.solo"),
     ],
 )
