@@ -153,7 +153,7 @@ def follow_lines(
     offsets, rests, last = dict[str, int](), dict[str, bytes](), False
     while True:
         last, more = last or ended(), False
-        for process in [*offsets] or [None]:
+        for process in (*offsets,) or (None,):
             part = read(process, offsets.get(process or "", 0))
             offsets = dict.fromkeys(part.processes, 0) | offsets
             if process is not None:

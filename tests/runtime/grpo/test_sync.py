@@ -64,7 +64,7 @@ class Rank:
 
 @pytest.fixture(autouse=True)
 def in_a_run() -> Iterator[None]:
-    set_session(Here())  # type: ignore[arg-type]
+    set_session(Here())
     runtime_hook.renew()
     yield
     set_session(None)
