@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from time import time
 from typing import NamedTuple
 
-from policies.rollout.rounds import Race, Round, Rounds
+from policies.rollout.rounds import Race, Rounds
+from rollmux_env.rollout.policy import Round
 from runtime.engines.interface import Response
 from runtime.grpo.messages import Line, Sampled, Status
 from runtime.grpo.prompts import Prompt
