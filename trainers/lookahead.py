@@ -13,15 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.placement.scorer import random_weights
-from rollmux_env.envs.placement.actions import choice_table
 from rollmux_env.envs.placement.env import PlacementVectorEnv
-from rollmux_env.envs.placement.observation import feature_names
 from rollmux_env.envs.placement.step import step_all
-from rollmux_env.envs.placement.stream import streams_for
 from rollmux_env.envs.placement.types import CONSOLIDATE, OVER, Rules, Streams
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.feature_tables import Observations, Workspace, make_workspace, observation_table
-from rollmux_env.kernel.neighbourhood.table import Scratch, make_scratch
+from rollmux_env.kernel.feature_tables import Observations, Workspace
+from rollmux_env.kernel.neighbourhood.table import Scratch
 from rollmux_env.kernel.pools import own_usd
 from rollmux_env.kernel.tables import Floats, Limits, Records
 from rollmux_env.kernel.valuation import iterations_done
@@ -229,19 +226,9 @@ class Player:
         job, row, cluster = (space[name].shape[-1] for name in ("job", "candidates", "cluster"))  # type: ignore[index]
         self._env = env
         self._net = net_of(weights or random_weights(job, row, cluster, (8, 8), 0), row, weights is not None)
-        made = env.generator
         self._rows = np.zeros(space["candidates"].shape, dtype=np.float32)  # type: ignore[index]
-        rows, moves = len(self._rows), env._rules.moves
-        streams, nothing = streams_for(made, 1), streams_for(made, 0)
-        jobs, groups = streams.jobs[0], streams.groups[0]
-        self._copy = Copy(
-            streams,
-            choice_table(streams, rows),
-            make_workspace(jobs, groups),
-            make_scratch(jobs, groups, rows - 1) if moves else None,
-            observation_table(1, rows, feature_names(moves, made.shapes > 0)),
-            nothing,
-        )
+        one = PlacementVectorEnv(1, env.generator, moves=env._rules.moves, candidates=len(self._rows))
+        self._copy = Copy(one._streams, one._choices, one._workspace, one._scratch, one._observations, one._reference)
 
     def choose(self, s: int) -> int:
         """The base policy's choice in stream s."""

@@ -22,7 +22,7 @@ from policies.rollout.published import Plain
 from rollmux_env.kernel.rollout_trials import forecast, quantiles_of, spread
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.rollout.fleet import Fleet
-from rollmux_env.rollout.policy import Control, Round, Stay, Wake, deal
+from rollmux_env.rollout.policy import Control, Round, Stay, Wake, deal, wake_at
 from rollmux_env.rollout.setting import Setting
 
 _QUANTILES = 512  # of the lengths that are remembered
@@ -64,12 +64,10 @@ class Reshape(Stay):
         self._wanted = 0
         self._parallel = setting.parallel
         self._live = np.zeros(0, np.int64)  # numbers of the replicas that are in use
-        self._checkpoints: list[int] = []
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
         """Launch a round on replicas of the size that is best by forecast."""
         self._long, self._wanted = round.long, round.wanted * round.needed
-        self._checkpoints = sorted({max(1, int(share * self._wanted)) for share in _CHECKPOINTS})
         before, self._live = self._parallel, np.arange(fleet.size)
         self._parallel = self._first(fleet)
         if self._parallel != self._setting.parallel or self._parallel != before:
@@ -104,9 +102,7 @@ class Reshape(Stay):
         return best
 
     def _next(self, fleet: Fleet) -> Wake:
-        while self._checkpoints and self._checkpoints[0] <= fleet.finished.size:
-            self._checkpoints.pop(0)
-        return Wake(finished=self._checkpoints[0]) if self._checkpoints else Wake()
+        return wake_at((max(1, int(share * self._wanted)) for share in _CHECKPOINTS), fleet)
 
     def _reshape(self, fleet: Fleet, quantiles: Floats) -> None:
         left, sampled, context = fleet.open, fleet.sampled(), fleet.context()

@@ -8,7 +8,6 @@ import numpy as np
 
 from policies.rollout.learned import Learned
 from policies.rollout.places import make_at
-from policies.rollout.rounds import Round
 from rollmux_env.envs.rollout.actions import shifted
 from rollmux_env.envs.rollout.dynamics import rollout_of
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
@@ -16,8 +15,8 @@ from rollmux_env.envs.rollout.types import KEEP, REBALANCE, RESIZE, SIZES, SPARE
 from rollmux_env.kernel.feature_tables import Observations
 from rollmux_env.kernel.rollout_records import rollout_table
 from rollmux_env.kernel.tables import Ints
-from rollmux_env.rollout.observed import ObservedFleet, Orders
-from rollmux_env.rollout.policy import JobPolicy, RolloutPolicy, Wake
+from rollmux_env.rollout.fleet import ObservedFleet, Orders
+from rollmux_env.rollout.policy import JobPolicy, RolloutPolicy, Round, Wake
 from rollmux_env.rollout.setting import Setting
 
 

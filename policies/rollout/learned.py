@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from policies.placement.policy_file import read_default
 from policies.placement.scorer import score
-from policies.rollout.rounds import Round, Rounds
+from policies.rollout.rounds import Rounds
 from rollmux_env.envs.rollout.actions import dropped, shifted
 from rollmux_env.envs.rollout.dynamics import next_checkpoint, remember
 from rollmux_env.envs.rollout.observation import feature_names, write_observation
@@ -37,8 +37,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.kernel.feature_tables import Observations, observation_table
 from rollmux_env.kernel.rollout_records import Rollout, rollout_table
 from rollmux_env.rollout.fleet import Fleet
-from rollmux_env.rollout.policy import JobPolicy, Wake, deal
-from rollmux_env.rollout.policy import Round as AnyRound
+from rollmux_env.rollout.policy import JobPolicy, Round, Wake, deal
 from rollmux_env.rollout.setting import Setting
 
 
@@ -139,7 +138,7 @@ class Network(Rounds):
         super().done(complete)
         self._due = None
 
-    def begin(self, fleet: Fleet, round: AnyRound) -> Wake:
+    def begin(self, fleet: Fleet, round: Round) -> Wake:
         """Launch a round on replicas of the size that was decided."""
         job = self.job
         live = np.arange(fleet.size)

@@ -29,7 +29,7 @@ import numpy as np
 
 from policies.rollout.rounds import Rounds
 from rollmux_env.rollout.fleet import Fleet
-from rollmux_env.rollout.policy import Control, JobPolicy, Round, Stay, Wake, deal, gather
+from rollmux_env.rollout.policy import Control, JobPolicy, Round, Stay, Wake, deal, gather, wake_at
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.tail import AT, SHARE, Migration
 
@@ -135,25 +135,22 @@ class Halve(Stay):
 
     def __init__(self, setting: Setting) -> None:
         self._room = setting.replicas[0].kv_tokens
-        self._checkpoints: list[int] = []
+        self._checkpoints: set[int] = set()
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
         """Launch the round, and look again at the first checkpoint."""
         deal(fleet, np.arange(fleet.size))
         wanted = round.wanted * round.needed
-        self._checkpoints = sorted({ceil(share * wanted) for share in _CHECKPOINTS}) if fleet.size > 1 else []
-        return self._next()
+        self._checkpoints = {ceil(share * wanted) for share in _CHECKPOINTS} if fleet.size > 1 else set()
+        return wake_at(self._checkpoints, fleet)
 
     def act(self, fleet: Fleet) -> Wake:
         """Move the remaining responses, if they fit."""
         keep = fleet.size - fleet.size // 2
         if _GROWS * int(fleet.context()[fleet.open].sum()) <= keep * self._room:
             gather(fleet, keep)
-            self._checkpoints = []
-        return self._next()
-
-    def _next(self) -> Wake:
-        return Wake(finished=self._checkpoints.pop(0)) if self._checkpoints else Wake()
+            self._checkpoints = set()
+        return wake_at(self._checkpoints, fleet)
 
 
 _RISE, _CALM = 1.05, 4

@@ -18,40 +18,10 @@ prompt, and between 2 and 30 seconds. Programs that loop forever do not delay th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from math import ceil
 
-
-@dataclass(frozen=True)
-class Round:
-    """What a rollout launches, and when it ends.
-
-    Attributes:
-        long: it runs prompts of the queue, to the end.
-        prompts: numbers of those that it launches. responses: that it launches to each.
-        wanted: it is over when so many prompts are complete. needed: a prompt is when so many of its responses are finished.
-    """
-
-    long: bool
-    prompts: tuple[int, ...]
-    responses: int
-    wanted: int
-    needed: int
-
-    def shares(self, count: int) -> list[Round]:
-        """Cut it into rounds that run and end each for itself, on an engine each; together they complete as many prompts.
-
-        What is launched beyond need is dealt out as evenly as what is needed, in order of the prompts.
-        """
-        extra = len(self.prompts) - self.wanted
-        wanted, more = ([total * (k + 1) // count - total * k // count for k in range(count)] for total in (self.wanted, extra))
-        ends = [sum(wanted[:k]) + sum(more[:k]) for k in range(count + 1)]
-        return [
-            Round(self.long, self.prompts[first:last], self.responses, want, self.needed)
-            for (first, last), want in zip(pairwise(ends), wanted, strict=True)
-        ]
+from rollmux_env.rollout.policy import Round
 
 
 class Race:

@@ -6,7 +6,7 @@ Only the kernel knows how long a response is going to be. The public interface s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,9 @@ class Fleet:
         InputError: a response that fits in no replica's cache, one without tokens, or no replicas.
     """
 
+    now_s: float = 0.0
+    migrations: int = 0
+    moved_s: float = np.inf
     state: Ints = _column("responses", "state")
     replica: Ints = _column("responses", "replica")
     end_s: Floats = _column("responses", "end_s")
@@ -60,9 +63,6 @@ class Fleet:
         gpus: int = 1,
         away_s: float = 0.0,
     ) -> None:
-        self.now_s = 0.0
-        self.migrations = 0
-        self.moved_s = np.inf
         self._longest = int((prompt_tokens * len(lengths[0]) + lengths.sum(axis=1)).max())
         if lengths.min() < 1:
             raise InputError("rollout: a response must have at least one token in each turn")
@@ -181,3 +181,69 @@ class Fleet:
         every = self._rollout.responses.size + 1
         stops = every if responses is None else responses, every if complete is None else complete
         self.now_s = float(kernel.go_on(self._rollout, self.now_s, until_s, *stops))
+
+
+@dataclass
+class Orders:
+    """What a policy has ordered.
+
+    Attributes:
+        size: GPUs of each of new replicas that take the place of the old ones; None: no such.
+        replica: {response: the replica that it goes to}, of those launched or moved.
+    """
+
+    size: int | None
+    replica: dict[int, int]
+
+
+class ObservedFleet(Fleet):
+    """A rollout that runs elsewhere: what a policy orders is noted, for others to carry out.
+
+    Args:
+        rollout: tables as they were observed, of the replicas in use. gpus: of each of these. now_s: since the beginning.
+        sizes: whether replicas may be replaced.
+
+    Attributes:
+        orders: since it was made.
+    """
+
+    def __init__(self, rollout: records.Rollout, gpus: int, now_s: float, sizes: bool) -> None:
+        self._rollout = rollout
+        self._sizes = sizes
+        self.now_s = now_s
+        self.gpus = np.full(self.size, gpus)
+        self.orders = Orders(None, {})
+
+    def sampled(self) -> Ints:
+        """(R,) tokens so far."""
+        return np.array(self._rollout.responses["sampled"])
+
+    def add(self, replicas: Sequence[ReplicaTiming], gpus: int = 1, from_s: float | None = None) -> Ints:
+        """Order replicas that take the place of all others; their numbers begin with 0.
+
+        Raises:
+            InputError: these engines have one size.
+        """
+        if not self._sizes:
+            raise InputError("rollout policy: orders replicas of another size, and these engines have one")
+        self.orders.size = gpus
+        return np.arange(len(replicas))
+
+    def launch(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:
+        """Order new responses at replicas."""
+        self.orders.replica |= dict(zip(responses.tolist(), replicas.tolist(), strict=True))
+
+    def migrate(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:
+        """Order that responses go on at other replicas."""
+        self.launch(responses, replicas)
+
+    def abort(self, responses: Ints) -> None:
+        """Nothing: responses end where they run."""
+
+    def run(self, until_s: float = np.inf, responses: int | None = None, complete: int | None = None) -> None:
+        """It runs elsewhere.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError("this rollout runs elsewhere")

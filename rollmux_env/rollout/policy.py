@@ -5,7 +5,9 @@ The policies are in `policies.rollout`. This module has what the simulator requi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 from typing import NamedTuple, Protocol
 
@@ -17,23 +19,34 @@ from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.setting import Setting
 
 
-class Round(Protocol):
-    """What one rollout launches: `responses` to each of `prompts`; it is over when `wanted` prompts are complete, and a prompt is
-    when `needed` of its responses have finished. `long`: prompts that earlier rounds left."""
+@dataclass(frozen=True)
+class Round:
+    """What a rollout launches, and when it ends.
 
-    @property
-    def long(self) -> bool: ...
-    @property
-    def prompts(self) -> tuple[int, ...]: ...
-    @property
-    def responses(self) -> int: ...
-    @property
-    def wanted(self) -> int: ...
-    @property
-    def needed(self) -> int: ...
-    def shares(self, count: int) -> Sequence[Round]:
-        """Cut it into rounds that run and end each for itself, of consecutive prompts; some may launch nothing."""
-        ...
+    Attributes:
+        long: it runs prompts of the queue, to the end.
+        prompts: numbers of those that it launches. responses: that it launches to each.
+        wanted: it is over when so many prompts are complete. needed: a prompt is when so many of its responses are finished.
+    """
+
+    long: bool
+    prompts: tuple[int, ...]
+    responses: int
+    wanted: int
+    needed: int
+
+    def shares(self, count: int) -> list[Round]:
+        """Cut it into rounds that run and end each for itself, on an engine each; together they complete as many prompts.
+
+        What is launched beyond need is dealt out as evenly as what is needed, in order of the prompts.
+        """
+        extra = len(self.prompts) - self.wanted
+        wanted, more = ([total * (k + 1) // count - total * k // count for k in range(count)] for total in (self.wanted, extra))
+        ends = [sum(wanted[:k]) + sum(more[:k]) for k in range(count + 1)]
+        return [
+            Round(self.long, self.prompts[first:last], self.responses, want, self.needed)
+            for (first, last), want in zip(pairwise(ends), wanted, strict=True)
+        ]
 
 
 class Rounds(Protocol):
@@ -115,6 +128,11 @@ def deal(fleet: Fleet, replicas: Ints) -> None:
     """Launch every response, at these replicas in turns."""
     responses = np.arange(fleet.state.size)
     fleet.launch(responses, replicas[responses % replicas.size])
+
+
+def wake_at(checkpoints: Iterable[int], fleet: Fleet) -> Wake:
+    """At the first of some numbers of finished responses that are still to come."""
+    return Wake(min((count for count in checkpoints if count > fleet.finished.size), default=None))
 
 
 def gather(fleet: Fleet, keep: int) -> None:

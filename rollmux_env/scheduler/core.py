@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from rollmux_env.cluster.events import Admitted, Event, Moved, Progress, Reprofiled, Resumed, Ticked
 from rollmux_env.cluster.plan import Policy
@@ -27,17 +27,14 @@ from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
 from rollmux_env.scheduler.dispatcher import Dispatcher
-from rollmux_env.scheduler.estimates import PhaseOfShape
-from rollmux_env.scheduler.facts import Arrived, Fact
-from rollmux_env.scheduler.guests import Guests
-from rollmux_env.scheduler.holding import Holding
+from rollmux_env.scheduler.facts import Arrived, Fact, PhaseOfShape
+from rollmux_env.scheduler.holding import Holding, Span
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, PoolName, PoolNode, Returned
 from rollmux_env.scheduler.planner import INSTANT_S, News, Planner
 from rollmux_env.scheduler.relocation import other_places
 from rollmux_env.scheduler.review import Review, job_keeping, job_starting
 from rollmux_env.scheduler.seats import Seat, guest_seating, join, seating_of
-from rollmux_env.scheduler.settling import Settling
-from rollmux_env.scheduler.shares import Span
+from rollmux_env.scheduler.settling import Guests, Settling
 from rollmux_env.scheduler.view import DispatchPolicy, HoldName
 from rollmux_env.timing.tail import migration_of
 
@@ -101,7 +98,6 @@ class Scheduler:
         self._uncleared: set[str] = set()  # jobs on these
         self._news = News()  # what the state does not know yet
         self._resizes = False  # there are more or fewer nodes in service
-        self._make_policy = make_policy
         self._commands: list[Command] = []
 
     def step(self, now_s: float, facts: Iterable[Fact] = ()) -> Step:
@@ -113,7 +109,7 @@ class Scheduler:
         """
         self.now_s = now_s
         for fact in facts:
-            getattr(self, type(fact).__name__.lower())(*fact)
+            _TAKES[type(fact)](self, *fact)
         commands = [*self.placements(now_s), *self.permits(now_s)]
         return Step(self.take_entries(), commands)
 
@@ -470,8 +466,10 @@ class Scheduler:
             if holding is not None:
                 commands += holding.grants(permits, dispatcher.migrations, self.seats, now_s)
                 continue
-            commands += [Shrink(job_id) for job_id in dispatcher.migrations]
-            commands += [Grant(job_id, phase) for job_id, phase in permits]
+            for job_id in dispatcher.migrations:
+                commands.append(Shrink(job_id))
+            for job_id, phase in permits:
+                commands.append(Grant(job_id, phase))
         return commands
 
     def _is_due(self, now_s: float) -> bool:
@@ -508,7 +506,7 @@ class Scheduler:
         """Move jobs from drained nodes, as far as there is room."""
         going = [job_id for job_id in self.seats if self._is_to_move(job_id)]
         if going:
-            policy = self._make_policy() if self._make_policy is not None else self.planner.policy
+            policy = self.planner.policy if self.review is None else self.review.make_policy()
             for move in other_places(self.state, going, self.planner.hidden, policy):
                 self.planner.note(move)
 
@@ -589,3 +587,7 @@ class Scheduler:
     def _forget(self, job_id: str) -> None:
         if self.review is not None:
             self.review.forget(job_id)
+
+
+_TAKES: dict[type[Fact], Callable[..., None]] = {kind: getattr(Scheduler, kind.__name__.lower()) for kind in get_args(Fact)}
+"""The method that takes each kind of fact; a kind without one is an error here."""

@@ -200,19 +200,22 @@ class Dispatcher:
                 rules.grant(group, rows, rows[number], SYNC)
                 permits.append((self.view.views[number].job_id, "sync"))
                 continue
-            if not isinstance(choice, WaitingPhase):
+            if isinstance(choice, WaitingPhase):
+                permits.append(self._grant(choice))
+            else:
                 self._migrate(choice)
-                continue
-            member, phase = choice.member, choice.phase
-            row = member.row
-            nodes, waits = (row.nodes, row.waits_rollout) if phase == "rollout" else (TRAINING_POOL, row.waits_training)
-            if not waits or member.group is not self.view:
-                raise PlanError(_NO_CHOICE)
-            if nodes & group.busy:
-                raise PlanError(f"the dispatch policy gave job {member.job_id} a node that runs another phase")
-            rules.grant(group, rows, row, CODES[phase])
-            permits.append((member.job_id, phase))
         return permits
+
+    def _grant(self, choice: WaitingPhase) -> Permit:
+        member, phase, group = choice.member, choice.phase, self.group
+        row = member.row
+        nodes, waits = (row.nodes, row.waits_rollout) if phase == "rollout" else (TRAINING_POOL, row.waits_training)
+        if not waits or member.group is not self.view:
+            raise PlanError(_NO_CHOICE)
+        if nodes & group.busy:
+            raise PlanError(f"the dispatch policy gave job {member.job_id} a node that runs another phase")
+        rules.grant(group, self._rows, row, CODES[phase])
+        return member.job_id, phase
 
     def _migrate(self, member: object) -> None:
         if not isinstance(member, MemberView) or member.group is not self.view:

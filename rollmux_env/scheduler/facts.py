@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from rollmux_env.cluster.events import Progress
+from rollmux_env.keys.cluster import Side
 from rollmux_env.keys.job import Job
-from rollmux_env.scheduler.estimates import PhaseOfShape
 from rollmux_env.scheduler.nodes import PoolName, PoolNode
 from rollmux_env.scheduler.view import DispatchPolicy, HoldName
+
+PhaseOfShape = tuple[int, Side]
+"""Number of a shape, and a phase in it."""
 
 
 class _OfJob(NamedTuple):

@@ -6,6 +6,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Literal, Protocol
 
 from rollmux_env.errors import InvariantError
@@ -69,8 +70,7 @@ class NodePool:
     def __init__(self, nodes: Iterable[PoolNode]) -> None:
         self._nodes: dict[str, PoolNode] = {}
         self.drained: set[str] = set()
-        self._assigned: dict[Place, PoolNode] = {}
-        self._of_group: dict[int, dict[Place, None]] = {}  # those places
+        self._of_group: dict[int, dict[Place, PoolNode]] = {}  # the nodes of its places
         self._place_of: dict[str, Place] = {}  # by node
         self._number: dict[str, int] = {}  # nodes in the order in which they came
         self._idle: dict[PoolName, list[tuple[int, str]]] = {}  # nodes that no place has, in that order
@@ -105,11 +105,11 @@ class NodePool:
 
     def node(self, group: int, pool: PoolName, number: int) -> PoolNode:
         """The node of a place that has one."""
-        return self._assigned[group, pool, number]
+        return self._of_group[group][group, pool, number]
 
     def assigned(self, group: int) -> list[str]:
         """Names of a group's nodes, rollout nodes first."""
-        return [self._assigned[place].name for place in sorted(self._of_group.get(group, ()))]
+        return [node.name for _, node in sorted(self._of_group.get(group, {}).items(), key=itemgetter(0))]
 
     def assigned_by_group(self) -> dict[int, list[str]]:
         """Names of the nodes of every group, rollout nodes first."""
@@ -161,7 +161,8 @@ class NodePool:
         places = set(wanted)
         entries: list[Assigned | Returned] = [*self.take_back(places, used, now_s, groups)]
         own = own or {}
-        for place in sorted(places - self._assigned.keys(), key=lambda place: (place not in own, place)):
+        missing = [place for place in places if place not in self._of_group.get(place[0], ())]
+        for place in sorted(missing, key=lambda place: (place not in own, place)):
             group, pool, number = place
             node = next((node for node in self._free(pool) if place not in own or node.name in own[place]), None)
             if node is None:
@@ -175,8 +176,9 @@ class NodePool:
     ) -> list[Returned]:
         """Free the nodes of places that nobody wants, unless a job still uses the node; of some groups, or of all."""
         there = self._of_group if groups is None else groups
-        places = [place for group in there for place in self._of_group.get(group, ()) if place not in wanted]
-        return [Returned(now_s, self._free_place(place).name) for place in places if self._assigned[place].name not in used]
+        nodes = [item for group in there for item in self._of_group.get(group, {}).items()]
+        freed = [place for place, node in nodes if place not in wanted and node.name not in used]
+        return [Returned(now_s, self._free_place(place).name) for place in freed]
 
     def has_others(self, group: int, wanted: Collection[Place]) -> bool:
         """Whether a group has places beside these."""
@@ -227,19 +229,18 @@ class NodePool:
             idle.sort()
 
     def _assign(self, place: Place, node: PoolNode) -> None:
-        for taken in {place, self._place_of.get(node.name, place)} & self._assigned.keys():
-            self._free_place(taken)
-        self._assigned[place] = node
-        self._of_group.setdefault(place[0], {})[place] = None
+        for taken in {place, self._place_of.get(node.name, place)}:
+            if taken in self._of_group.get(taken[0], ()):
+                self._free_place(taken)
+        self._of_group.setdefault(place[0], {})[place] = node
         self._place_of[node.name] = place
         idle = self._idle[node.pool]
         del idle[bisect_left(idle, (self._number[node.name], node.name))]
 
     def _free_place(self, place: Place) -> PoolNode:
         """A place has no node any more; returns which it had."""
-        node = self._assigned.pop(place)
         places = self._of_group[place[0]]
-        del places[place]
+        node = places.pop(place)
         if not places:
             del self._of_group[place[0]]
         del self._place_of[node.name]

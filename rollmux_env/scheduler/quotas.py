@@ -7,6 +7,7 @@ those who stay, and that may be above their quota. They get no other place until
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 
 import numpy as np
 
@@ -33,12 +34,14 @@ def held_words(state: State, user: str) -> str:
 
 def is_above(state: State, user: str, share: Share) -> bool:
     """Whether so much is above a user's quota."""
+    return _is_more(share, _quota(state, user))
+
+
+def _quota(state: State, user: str) -> Share:
+    """What a user may hold at most; infinite where nothing is said."""
     quota = state.cluster.quotas.get(user)
-    if quota is None:
-        return False
-    nodes = np.inf if quota.nodes is None else quota.nodes
-    usd = np.inf if quota.usd_per_hour is None else quota.usd_per_hour
-    return bool(share.nodes > nodes * (1 + TOLERANCE) or share.usd_per_hour > usd * (1 + TOLERANCE))
+    nodes, usd = (None, None) if quota is None else (quota.nodes, quota.usd_per_hour)
+    return Share(inf if nodes is None else nodes, inf if usd is None else usd)
 
 
 class Quotas:
@@ -138,12 +141,9 @@ class Quotas:
         mine = Counter(int(state.jobs["group"][row]) for row in state.charges.running(user))
         own = np.array([mine.get(int(row), 0) for row in order])
         more = (own + 1) / (members + 1) - own / members  # of each group, at least
-        share, quota = self._user_share(user), state.cluster.quotas[user]
-        most_nodes = np.inf if quota.nodes is None else quota.nodes
-        most_usd = np.inf if quota.usd_per_hour is None else quota.usd_per_hour
-        fits = (share.nodes + more * nodes <= most_nodes * (1 + TOLERANCE)) & (
-            share.usd_per_hour + more * usd <= most_usd * (1 + TOLERANCE)
-        )
+        share, most = self._user_share(user), _quota(state, user)
+        fits = share.nodes + more * nodes <= most.nodes * (1 + TOLERANCE)
+        fits &= share.usd_per_hour + more * usd <= most.usd_per_hour * (1 + TOLERANCE)
         return bool((room & (fits | (more <= TOLERANCE))).any())
 
 

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from policies.rollout.places import make_at
-from policies.rollout.rounds import Round
 from rollmux_env.kernel import rollout_records as records
-from rollmux_env.rollout.observed import ObservedFleet, Orders
-from rollmux_env.rollout.policy import JobPolicy
+from rollmux_env.rollout.fleet import ObservedFleet, Orders
+from rollmux_env.rollout.policy import JobPolicy, Round
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.lengths import Lognormal
 from rollmux_env.timing.replica import ReplicaTiming

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from policies.rollout.rounds import Round
+from rollmux_env.rollout.policy import Round
 from runtime.grpo.messages import Kept, Results, Rolled, Status
 from runtime.grpo.rewards import merged
 from runtime.grpo.seats import footprint_of, parts_of, seats_of

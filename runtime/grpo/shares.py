@@ -9,8 +9,9 @@ from itertools import groupby
 from time import time
 from typing import Any, NamedTuple
 
-from policies.rollout.rounds import Race, Round, Rounds
+from policies.rollout.rounds import Race, Rounds
 from rollmux_env.errors import InputError
+from rollmux_env.rollout.policy import Round
 from runtime.engines.interface import Response
 from runtime.grpo.messages import Line, Sampled, Status
 from runtime.grpo.rewards import Rewards

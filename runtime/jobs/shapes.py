@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollmux_env.keys.cluster import SIDES, Side
 from rollmux_env.keys.shapes import MOST_SHAPES, PhaseShape, Shape
-from rollmux_env.scheduler.estimates import PhaseOfShape
+from rollmux_env.scheduler.facts import PhaseOfShape
 from rollmux_env.validation_errors import field_error
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.report.job_shapes import shape_in_use
-from rollmux_env.scheduler.pace import Pace
 from rollmux_env.scheduler.preview import Waiting
+from rollmux_env.scheduler.review import Pace
 from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.nodes import POOLS
 from runtime.execution.run_state import RunState

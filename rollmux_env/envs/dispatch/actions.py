@@ -80,7 +80,7 @@ def write_mask(group: Records, members: Records, mask: NDArray[np.int8]) -> int:
     """
     mask[:] = 0
     overdue, must = _write_overdue(group, members, mask)
-    wanted, taken, runs, count = _wanted(group, members), group.busy | overdue, False, 0
+    wanted, taken, runs = _wanted(group, members), group.busy | overdue, False
     for k in range(group.n):
         m = members[k]
         runs = runs or m.rolls != NOTHING or m.trains != 0
@@ -90,7 +90,5 @@ def write_mask(group: Records, members: Records, mask: NDArray[np.int8]) -> int:
             _, waits, _, overtaken, _ = side_of(m, trains)
             if waits and overtaken < group.n and (TRAINING_POOL if trains else m.nodes) & taken == 0:
                 mask[row_of(members, k, TRAINING if trains else ROLLOUT)] = 1
-    for row in range(1, len(mask)):
-        count += mask[row]
     mask[0] = runs and not must
-    return count
+    return int(mask[1:].sum())

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.envs.base import BaseEnv, BaseVectorEnv, Info
-from rollmux_env.envs.dispatch.dynamics import begin
+from rollmux_env.envs.dispatch.dynamics import ask, begin, follow_round_robin, step_all
 from rollmux_env.envs.dispatch.generator import Generator, RandomGroups
 from rollmux_env.envs.dispatch.observation import observed
 from rollmux_env.envs.dispatch.reward import Interval, Reward, Work
-from rollmux_env.envs.dispatch.step import ask, follow_round_robin, step_all
 from rollmux_env.envs.dispatch.types import MIGRATION, MOST_AHEAD, Group, Groups, TailParameters, group_table
 from rollmux_env.envs.dispatch.viewer import picture, text
 from rollmux_env.errors import InputError

@@ -111,22 +111,17 @@ def write_mask(job: Records, rollout: Rollout, kv: Ints, mask: NDArray[np.int8])
     """
     mask[:] = 0
     mask[KEEP] = 1
-    count = 1
     if job.launching == 1:
         enough = job.bounded == 0 or job.iterations * job.prompts - job.fresh >= job.spare_prompts
         mask[SPARE] = job.queue < job.prompts and enough
-        count += mask[SPARE]
     else:
         several = job.moved == 0 and job.live > 1 and open_responses(rollout).size > 0
         mask[REBALANCE] = several
         mask[TAIL] = several
         mask[PUT_OFF] = surplus_prompts(rollout, job.prompts).size > 0
         mask[ABORT] = surplus_responses(rollout).size > 0
-        count += mask[REBALANCE] + mask[TAIL] + mask[PUT_OFF] + mask[ABORT]
     for s in range(len(SIZES)):
         other = s != job.size and kv[s] > 0
         free = job.resized == 0 if job.launching == 1 else job.moved == 0
-        if other and free:
-            mask[RESIZE + s] = 1
-            count += 1
-    return int(count)
+        mask[RESIZE + s] = other and free
+    return int(mask.sum())

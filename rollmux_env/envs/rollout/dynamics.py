@@ -1,4 +1,4 @@
-"""What happens in the rollouts of a job, compiled: `rollmux_env.rollout.job.play` over tables, with a row of actions at a time."""
+"""What happens in the rollouts of a job, compiled: `rollmux_env.rollout.job.play` over tables, from one decision to the next."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from rollmux_env.envs.rollout.actions import dropped, held_share, remembered, shifted
+from rollmux_env.envs.rollout.observation import write_observation
 from rollmux_env.envs.rollout.types import ATTEMPTS, CHECKPOINTS, KEEP, LAST, QUANTILES, REBALANCE, RESIZE, SPARE, TAIL, Jobs
 from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.feature_tables import Observations
 from rollmux_env.kernel.rollout_records import ABORTED, FINISHED, NEW, NONE, Rollout
 from rollmux_env.kernel.rollout_trials import open_responses, over_s, quantiles_of
 from rollmux_env.kernel.rollouts import complete_groups, go_on, launch, move, observe, reward_ends, take_off
@@ -218,3 +220,45 @@ def carry_out(jobs: Jobs, e: int, row: int) -> None:
         job.aborted += which.size
         take_off(rollout, which, job.now_s, ABORTED)
     _go_on(jobs, e)
+
+
+@compiled
+def ask(jobs: Jobs, e: int, out: Observations) -> None:
+    """Let a job go on to its next rollout, or a decision inside one with more than one answer, and write what is seen then."""
+    job = jobs.jobs[e]
+    while job.over == 0:
+        count = write_observation(job, rollout_of(jobs, e), jobs.quantiles[e], jobs.costs[e], jobs.kv[e], out, e)
+        if count > 1 or job.launching == 1:
+            return
+        carry_out(jobs, e, KEEP)
+    out.job[e, :] = 0
+    out.candidates[e, :, :] = 0
+    out.cluster[e, :] = 0
+    out.mask[e, :] = 0
+    out.mask[e, KEEP] = 1
+
+
+@compiled
+def step_all(jobs: Jobs, actions: Ints, out: Observations) -> None:
+    """Carry out a decision in every job that is not over, and bring it to its next one. A masked row keeps on instead."""
+    for e in range(len(jobs.jobs)):
+        job = jobs.jobs[e]
+        job.seconds = 0.0
+        job.held_s = 0.0
+        job.invalid = 0
+        if job.over == 1:
+            continue
+        row = actions[e]
+        if row < 0 or row >= len(out.mask[e]) or out.mask[e, row] == 0:
+            job.invalid = 1
+            row = KEEP
+        job.decisions += 1
+        carry_out(jobs, e, row)
+        ask(jobs, e, out)
+
+
+@compiled
+def keep_on(jobs: Jobs, e: int) -> None:
+    """Play a job to its end with `plain` rollouts."""
+    while jobs.jobs[e].over == 0:
+        carry_out(jobs, e, KEEP)

@@ -6,11 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.envs.base import BaseEnv, BaseVectorEnv, Info
-from rollmux_env.envs.rollout.dynamics import begin
+from rollmux_env.envs.rollout.dynamics import ask, begin, keep_on, step_all
 from rollmux_env.envs.rollout.generator import Generator, RandomJobs
 from rollmux_env.envs.rollout.observation import feature_names
 from rollmux_env.envs.rollout.reward import Cost, Interval, Reward
-from rollmux_env.envs.rollout.step import ask, keep_on, step_all
 from rollmux_env.envs.rollout.types import ROWS, Case, Jobs, job_table, write_setting
 from rollmux_env.envs.rollout.viewer import picture, text
 from rollmux_env.errors import InputError

@@ -97,13 +97,15 @@ def round_robin(group: GroupRow, members: Members, migrates: bool, careful: bool
         if m.waits_training == WAITS and m.training_number < first and TRAINING_POOL & busy == 0:  # noqa: SIM102
             if in_turn(group, members, m, TRAINING, 0):
                 best, what, first = k, TRAINING, m.training_number
-    if what != NOTHING or not migrates:
-        return best, what
-    freed = hand_over(group, members, careful)
-    nodes = 0
+    return tail_in_the_way(group, members, careful) if what == NOTHING and migrates else (best, what)
+
+
+def tail_in_the_way(group: GroupRow, members: Members, careful: bool) -> tuple[int, int]:
+    """The tail that has to leave its nodes for the first waiting rollout whose turn it is then; as of `round_robin`."""
+    freed, nodes, first = hand_over(group, members, careful), 0, ABSENT
     for k in range(group.n):
         m = members[k]
-        could = m.waits_rollout == WAITS and m.nodes & freed != 0 and m.nodes & busy & ~freed == 0
+        could = m.waits_rollout == WAITS and m.nodes & freed != 0 and m.nodes & group.busy & ~freed == 0
         if could and m.rollout_number < first and in_turn(group, members, m, ROLLOUT, 1):
             nodes, first = m.nodes, m.rollout_number
     for k in range(group.n):

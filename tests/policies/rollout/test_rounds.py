@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.rollout.rounds import Race, Round, Rounds
+from policies.rollout.rounds import Race, Rounds
+from rollmux_env.rollout.policy import Round
 
 SIZES = {"prompts": st.integers(1, 12), "responses": st.integers(1, 6), "eta": st.sampled_from([1.0, 1.1, 1.25, 1.4, 2.0])}
 

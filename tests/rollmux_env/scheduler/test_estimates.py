@@ -10,8 +10,8 @@ from rollmux_env.cluster.plan import Move, Place, Plan
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler import facts
-from rollmux_env.scheduler.estimates import Estimates, PhaseOfShape
-from rollmux_env.scheduler.pace import LEAST
+from rollmux_env.scheduler.facts import PhaseOfShape
+from rollmux_env.scheduler.review import LEAST, Estimates
 from tests.rollmux_env.scheduler.driver import Driver
 
 JOB = Job.model_validate(

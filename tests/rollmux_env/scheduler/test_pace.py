@@ -6,7 +6,7 @@ import pytest
 
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
-from rollmux_env.scheduler.pace import LEAST, WINDOW, Pace
+from rollmux_env.scheduler.review import LEAST, WINDOW, Pace
 
 JOB = Job(
     id="a", arrival_s=0.0, iterations=9, slo=2.0, rollout=Phase(worst_case_s=10.0), training=Training(worst_case_s=5.0), sync_s=1.0

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollmux_env.errors import InvariantError
+from rollmux_env.scheduler.holding import Shares, kept_parts
 from rollmux_env.scheduler.nodes import NodePool
-from rollmux_env.scheduler.shares import Shares, kept_parts
 from rollmux_env.timing.tail import Migration
 from runtime.compare import compare
 from runtime.journal.audit import check_run

@@ -20,9 +20,8 @@ from rollmux_env.envs.rollout.env import RolloutVectorEnv
 from rollmux_env.envs.rollout.generator import Fixed
 from rollmux_env.envs.rollout.types import ATTEMPTS, Case
 from rollmux_env.kernel.tables import Ints
-from rollmux_env.rollout.fleet import Fleet
+from rollmux_env.rollout.fleet import Fleet, ObservedFleet
 from rollmux_env.rollout.job import play
-from rollmux_env.rollout.observed import ObservedFleet
 from rollmux_env.rollout.policy import Control, JobPolicy, RolloutPolicy, Round, Wake
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.replica import ReplicaTiming

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from policies.rollout.rounds import Round, Rounds
+from policies.rollout.rounds import Rounds
+from rollmux_env.rollout.policy import Round
 from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Sampled
 from runtime.grpo.rollout_worker import RolloutWorker

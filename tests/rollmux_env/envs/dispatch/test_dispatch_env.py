@@ -20,13 +20,12 @@ from policies.placement.policy_file import PolicyConfig, write_policy
 from policies.placement.scorer import random_weights, score
 from rollmux_env.envs.dispatch import viewer
 from rollmux_env.envs.dispatch.actions import round_robin
-from rollmux_env.envs.dispatch.dynamics import carry_out
+from rollmux_env.envs.dispatch.dynamics import carry_out, follow_round_robin
 from rollmux_env.envs.dispatch.env import DispatchVectorEnv, figures_of
 from rollmux_env.envs.dispatch.generator import SHAPES, Fixed, RandomGroups
 from rollmux_env.envs.dispatch.observation import ON_POLICY, ROW_FEATURES, STALE, observed, write_observation
 from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.envs.dispatch.reward import Work
-from rollmux_env.envs.dispatch.step import follow_round_robin
 from rollmux_env.envs.dispatch.types import Group
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.dispatch.rows import WAITS
