@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rollmux_env.cluster.candidates import CandidateTable
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.candidates import candidate_type
-from rollmux_env.kernel.feature_tables import Observations, features_of_places, make_workspace
+from rollmux_env.kernel.feature_tables import Names, features_of_places, make_workspace, observation_table
 from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, SHAPE_FEATURES
 from rollmux_env.kernel.tables import Ints
 
@@ -40,12 +40,7 @@ def features(state: State, table: CandidateTable, first_s: float, known_stays: b
     """
     rows = np.arange(len(table)) if rows is None else rows
     view, job = state.view, state.row(table.job_id)
-    shown = Observations(
-        np.zeros((1, len(JOB_FEATURES)), dtype=np.float32),
-        np.zeros((1, rows.size, len(CANDIDATE_FEATURES + SHAPE_FEATURES)), dtype=np.float32),
-        np.zeros((1, len(CLUSTER_FEATURES)), dtype=np.float32),
-        np.zeros((1, rows.size), dtype=np.int8),
-    )
+    shown = observation_table(1, rows.size, Names(JOB_FEATURES, CANDIDATE_FEATURES + SHAPE_FEATURES, CLUSTER_FEATURES))
     places = np.zeros(rows.size, dtype=candidate_type(view.jobs["pins"].shape[1]))
     places["group"] = [-1 if number < 0 else state.group_row(int(number)) for number in table.group[rows]]
     places["nodes"], places["of_shape"] = -1, table.shape[rows]

@@ -43,6 +43,7 @@ from rollmux_env.kernel.valuation import (
 )
 
 _CANDIDATES = len(CANDIDATE_FEATURES)
+_NONE_YET = -2  # in place of a row of a group, which is negative for a new one
 
 
 class Observations(NamedTuple):
@@ -142,6 +143,38 @@ def place_values(view: View, job: int, place: Records, workspace: Workspace, out
 
 
 @compiled(arrays=False)
+def begin_places(view: View, known_stays: bool, job: int, workspace: Workspace, out: Out) -> None:
+    """Write the features of a waiting job, and begin with those of its places."""
+    asks, shared = view.jobs[job], workspace.shared[0]
+    shared.stay_s = min(asks.duration_s, asks.iterations * asks.solo_s) if known_stays else 0.0
+    shared.group = shared.row = _NONE_YET
+    job_features(asks, view.limits, shared.stay_s, out)
+
+
+@compiled(arrays=False, inline=True)
+def place_features(
+    view: View, known_stays: bool, job: int, place: Records, workspace: Workspace, values: Any, shapes_from: int, out: Out
+) -> None:
+    """Write the features of a waiting job's next place.
+
+    Args:
+        place: a record of `rollmux_env.kernel.candidates.candidate_type`.
+        values: None where there are no columns of dollars and work, for which `begin_values` has been called else.
+        shapes_from: the column where those of shapes begin, where there is room for them.
+    """
+    shared, row = workspace.shared[0], shape_row(view.jobs[job], job, place.of_shape)
+    if values is not None and place.group != shared.group:
+        begin_group(view, place.group, workspace)
+    if place.group != shared.group or row != shared.row:
+        shared_features(view, known_stays, row, place.group, shared)
+    candidate_features(view, row, place, shared, out)
+    if values is not None:
+        place_values(view, row, place, workspace, out)
+    if len(out) > shapes_from:
+        shape_features(view, row, out, shapes_from)
+
+
+@compiled(arrays=False)
 def features_of_places(
     view: View, known_stays: bool, first_s: float, job: int, rows: Records, workspace: Workspace, out: Observations
 ) -> None:
@@ -151,26 +184,12 @@ def features_of_places(
         rows: (R,) records of `rollmux_env.kernel.candidates.candidate_type`.
         first_s: time of the first arrival.
     """
-    asks = view.jobs[job]
-    stay_s = min(asks.duration_s, asks.iterations * asks.solo_s) if known_stays else 0.0
-    job_features(asks, view.limits, stay_s, out.job[0])
+    begin_places(view, known_stays, job, workspace, out.job[0])
     cluster_features(view, first_s, False, out.cluster[0])
     begin_values(view, known_stays, job, workspace)
-    group = shaped = -2
     for k in range(len(rows)):
-        place = rows[k]
-        if place.new_nodes == ANY_NODES:
-            continue
-        row = shape_row(asks, job, place.of_shape)
-        if place.group != group:
-            begin_group(view, place.group, workspace)
-        if place.group != group or row != shaped:
-            group, shaped = place.group, row
-            shared_features(view, known_stays, stay_s, row, group, workspace.shared[0])
-        candidate_features(view, row, place, workspace.shared[0], out.candidates[0, k])
-        place_values(view, row, place, workspace, out.candidates[0, k])
-        if out.candidates.shape[2] > _CANDIDATES:
-            shape_features(view, row, out.candidates[0, k], _CANDIDATES)
+        if rows[k].new_nodes != ANY_NODES:
+            place_features(view, known_stays, job, rows[k], workspace, workspace.base, _CANDIDATES, out.candidates[0, k])
 
 
 @compiled(arrays=False)

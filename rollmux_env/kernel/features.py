@@ -229,6 +229,9 @@ def _provisioned(nodes: Ints, side: int, limits: Limits) -> float:
 _COLUMNS_OF_ALL = ("members", "saturated", "training_memory", "age", "longest", "shortest", "outlives")
 SHARED = np.dtype(
     [
+        ("group", "i8"),  # row of the group; row: of the job, or of its shape
+        ("row", "i8"),
+        ("stay_s", "f8"),  # seconds that the job would stay alone; 0 where that is not known
         ("per_limit", "f8"),  # 1 / s
         ("per_own_usd", "f8"),  # 1 / price of the job's own nodes
         ("per_members_usd", "f8"),  # 1 / price of the members' own nodes, with the job
@@ -242,19 +245,19 @@ SHARED = np.dtype(
 
 
 @compiled(arrays=False)
-def shared_features(view: View, known_stays: bool, stay_s: float, job: int, group: int, shared: Records) -> None:
+def shared_features(view: View, known_stays: bool, job: int, group: int, shared: Records) -> None:
     """What all candidates of a waiting job in one group and shape have in common.
 
     Args:
         job: row of the job, or of its shape.
-        known_stays: whether it is known when jobs leave. stay_s: seconds that the job would stay alone.
+        known_stays: whether it is known when jobs leave.
         group: row, negative for a new one.
-        shared: out: a record of `SHARED`.
+        shared: out: a record of `SHARED`, whose `stay_s` is written.
     """
     asks, limits, now_s = view.jobs[job], view.limits, view.clock.now_s
     written = asks if asks.more_shapes == 0 else view.jobs[asks.first_shape]
     alone_usd = own_usd(written, limits)
-    remaining_h = stay_s / 3600.0 if known_stays else 0.0
+    remaining_h = shared.stay_s / 3600.0
     limit = asks.limit_s
     training_gb = asks.training_gb
     rollout_load = asks.rollout_nodes * asks.rollout_s
@@ -289,6 +292,7 @@ def shared_features(view: View, known_stays: bool, stay_s: float, job: int, grou
                 longest_h = max(longest_h, hours)
                 shortest_h = min(shortest_h, hours)
         age_h = aged_s / 3600.0 / n
+    shared.group, shared.row = group, job
     shared.per_limit = 1.0 / limit
     shared.per_own_usd = 1.0 / alone_usd if alone_usd > 0.0 else 0.0
     shared.per_members_usd = 1.0 / members_usd if members_usd > 0.0 else 0.0

@@ -104,6 +104,12 @@ def job_worth(jobs: Records, facts: Regrouping, job: int, group: int, period_s: 
 def group_usd(view: View, facts: Regrouping, group: int, job: int, place: Records, period_s: float) -> float:
     """Discounted dollars of a group until its members have left, less the worth of their work.
 
+    `rollmux_env.kernel.valuation.value_group` is the same sum, and rounds otherwise. It has three fixed horizons, and 1 - e^-x at
+    two of them from powers of e^-x at the longest; this one has the horizon that a policy is given, which need not divide another,
+    and -expm1(-x), which keeps the digits of short stays. It prices node by node, this one the sum of the nodes' hours; and it has
+    one price of work, this one a price for each job. A search compares such sums down to 1e-9 $, so one in place of the other
+    changes its choices.
+
     Args:
         job: row of a job, or of one of its shapes, that is counted as one more member; NOWHERE for none.
         place: of that job, a record of `rollmux_env.kernel.candidates.candidate_type`.

@@ -407,22 +407,28 @@ def detach_for(jobs: Records, groups: Records, job: int, staying: int) -> int:
     """
     j = jobs[job]
     group = j.group
-    g = groups[group]
+    j.group = NOWHERE
+    j.n_pins = 0
+    return take_out(jobs, groups, group, job, staying)
+
+
+@compiled(arrays=False)
+def take_out(jobs: Records, groups: Records, group: int, job: int, staying: int) -> int:
+    """Make a group one without a member, whose row is left as it is; arguments and result as in `detach_for`."""
+    g, pins = groups[group], jobs[job].pins
     count = 0
     for i in range(g.n_members):
         if g.members[i] != job:
             g.members[count] = g.members[i]
             count += 1
     g.n_members = count
-    j.group = NOWHERE
-    j.n_pins = 0
     n_nodes = g.n_nodes
     _load_nodes(jobs, groups, group)
     left = 0
     at = 0
     for v in range(n_nodes):
         stays = g.node_load_s[v] > 0.0
-        if at < staying and j.pins[at] == g.node_number[v]:
+        if at < staying and pins[at] == g.node_number[v]:
             at += 1
             stays = True
         if stays:

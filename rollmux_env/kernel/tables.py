@@ -191,8 +191,8 @@ _FILL = {
 def _blank(columns: tuple[tuple[str, str, str], ...], **widths: int) -> Records:
     """(1,) an empty record."""
     blank = np.zeros(1, np.dtype([(name, kind, (widths[axis],)) if axis else (name, kind) for name, kind, axis in columns]))
-    for name in _FILL.keys() & blank.dtype.names:
-        blank[name] = _FILL[name]
+    for name, _, _ in columns:
+        blank[name] = _FILL.get(name, 0)
     return blank
 
 

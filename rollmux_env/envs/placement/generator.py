@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -93,7 +94,7 @@ class Workload:
             jobs = draw_production(options)
             arrivals_s, stays_s, slos = jobs.arrivals_s, jobs.stays_s, jobs.slos
             rows, types = _types(options.semantics == "paper")
-            asked = types[[rows[kind] for kind in jobs.kinds]].T
+            asked: Iterable[Any] = types[[rows[kind] for kind in jobs.kinds]].T
         else:
             arrivals_s, stays_s = draw_times(options)
             cells = draw_profile(self.name, options, len(arrivals_s))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rollmux_env.envs.placement.types import ADMIT, CONSOLIDATE, Rules, Streams, view_of
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.feature_tables import Names, Observations, Workspace, begin_group, begin_values, place_values
+from rollmux_env.kernel.feature_tables import Names, Observations, Workspace, begin_places, begin_values, place_features
 from rollmux_env.kernel.features import (
     CANDIDATE_FEATURES,
     CLUSTER_FEATURES,
@@ -13,14 +13,9 @@ from rollmux_env.kernel.features import (
     PLACE_FEATURES,
     SHAPE_FEATURES,
     Out,
-    candidate_features,
     cluster_features,
-    job_features,
     move_features,
-    shape_features,
-    shared_features,
 )
-from rollmux_env.kernel.membership import shape_row
 from rollmux_env.kernel.neighbourhood.table import Scratch
 from rollmux_env.kernel.tables import Records, View
 from rollmux_env.kernel.valuation import present_rates, work_price
@@ -46,32 +41,19 @@ def _observe_places(
     c = streams.clock[s]
     view = view_of(streams, s, rules.limits)
     job, known = c.admitted, rules.known_stays
-    asks, place, shared = view.jobs[job], workspace.valuation.place[0], workspace.shared[0]
-    stay_s = min(asks.duration_s, asks.iterations * asks.solo_s) if known else 0.0
-    job_features(asks, view.limits, stay_s, out.job[s])
+    place = workspace.valuation.place[0]
+    begin_places(view, known, job, workspace, out.job[s])
     if scratch is not None:
         begin_values(view, known, job, workspace)
     for k in range(c.choices):
-        choice = choices[k]
-        group = choice.group[0]
-        row = out.candidates[s, k]
-        shaped = shape_row(asks, job, choice.of_shape[0])
-        new = k == 0 or choices[k - 1].group[0] != group
-        if new or choices[k - 1].of_shape[0] != choice.of_shape[0]:
-            shared_features(view, known, stay_s, shaped, group, shared)
-        if new and scratch is not None:
-            begin_group(view, group, workspace)
-        place.group, place.new_nodes, place.usd, place.period_s = group, choice.new_nodes[0], choice.usd, choice.period_s
-        for v in range(place.nodes.shape[0]):
+        choice, row = choices[k], out.candidates[s, k]
+        place.group, place.of_shape, place.new_nodes = choice.group[0], choice.of_shape[0], choice.new_nodes[0]
+        place.usd, place.period_s = choice.usd, choice.period_s
+        for v in range(len(place.nodes)):
             place.nodes[v] = choice.nodes[0, v]
-        if scratch is not None:
-            place_values(view, shaped, place, workspace, row)
-            for v in range(_CANDIDATES, row.shape[0]):
-                row[v] = 0.0
-        candidate_features(view, shaped, place, shared, row)
-        of_shape = _PLACES if scratch is None else _ROWS
-        if row.shape[0] > of_shape:
-            shape_features(view, shaped, row, of_shape)
+        for v in range(_CANDIDATES if scratch is not None else len(row), len(row)):
+            row[v] = 0.0
+        place_features(view, known, job, place, workspace, scratch, _PLACES if scratch is None else _ROWS, row)
 
 
 @compiled(arrays=False)

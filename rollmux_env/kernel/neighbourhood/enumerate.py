@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import may_pause, shape_row, visit
+from rollmux_env.kernel.membership import may_pause, shape_row, take_out, visit
 from rollmux_env.kernel.neighbourhood.table import (
     EXCHANGE,
     GROUPS_MOST,
@@ -24,12 +24,9 @@ from rollmux_env.kernel.neighbourhood.table import (
     MOVES_MOST,
     Chance,
     Scratch,
-    begin_row,
     best_place,
     clear_unused_moves,
-    copy_without,
     enter,
-    falls_short,
     leave,
     leave_one,
     offer,
@@ -101,14 +98,12 @@ def _exchange(chance: Chance, k: int, other: int, c: int, to: Records) -> None:
     place."""
     scratch = chance.scratch
     mover, first, place = scratch.movers[k], scratch.movers[other], scratch.joins[k, GROUPS_MOST + other]
-    gain = mover.saved + first.saved - place.usd - to.usd
-    if to.ok == 0 or not _are_nodes(chance.cluster, mover.job, place, first.job, to, c < 0) or falls_short(scratch, gain):
+    if to.ok == 0 or not _are_nodes(chance.cluster, mover.job, place, first.job, to, c < 0):
         return
-    at = offer(scratch, gain)
+    at = offer(scratch, mover.saved + first.saved - place.usd - to.usd, EXCHANGE)
     if at < 0:
         return
     row = scratch.rows[at]
-    begin_row(row, EXCHANGE)
     leave_one(chance, row, k)
     leave_one(chance, row, other)
     enter(chance, row, other, c, to, c != mover.home)
@@ -213,11 +208,10 @@ def _merge(chance: Chance, a: int, n: int, usd: float) -> None:
     scratch, values = chance.scratch, chance.valuation.values
     group = chance.cluster.groups[chance.cluster.order[a]]
     price = nodes_usd(group, group.n_nodes, group.training_nodes, chance.cluster.limits) * chance.valuation.terms[0].migration_h
-    at = offer(scratch, net_usd(scratch.base[a]) - usd - price)
+    at = offer(scratch, net_usd(scratch.base[a]) - usd - price, MERGER)
     if at < 0:
         return
     row = scratch.rows[at]
-    begin_row(row, MERGER)
     for v in range(len(values)):
         values[v] = 0.0
     left = scratch.movers[scratch.leaving[0]].nearest  # not of use any more once the exchanges are looked at
@@ -297,8 +291,8 @@ def _prepare(chance: Chance) -> int:
                 valuation.stays[shape_row(jobs[job], job, shape)] = valuation.stays[job]
             mover, row, cut = scratch.movers[m], len(groups) + m, scratch.cut[m]
             mover.job, mover.home = job, f
-            copy_without(jobs, groups, job, copies, row)
-            mover.left[0] = group.n_nodes - copies[row].n_nodes
+            copies[row] = group
+            mover.left[0] = take_out(jobs, copies, row, job, 0)
             mover.left[1] = 0
             if copies[row].n_members == 0:
                 mover.left[1] = group.training_nodes
@@ -336,16 +330,10 @@ def _single_moves(chance: Chance, m: int) -> None:
 def _move(chance: Chance, k: int, b: int, place: Records) -> None:
     """Offer one move, if there is the place: `k` goes to it in the group, or for -1 in one of its own."""
     scratch = chance.scratch
-    gain = scratch.movers[k].saved - place.usd
-    if place.ok == 0 or falls_short(scratch, gain):
-        return
-    at = offer(scratch, gain)
-    if at < 0:
-        return
-    row = scratch.rows[at]
-    begin_row(row, MOVE)
-    leave_one(chance, row, k)
-    enter(chance, row, k, b, place, b != scratch.movers[k].home)
+    at = offer(scratch, scratch.movers[k].saved - place.usd, MOVE) if place.ok == 1 else -1
+    if at >= 0:
+        leave_one(chance, scratch.rows[at], k)
+        enter(chance, scratch.rows[at], k, b, place, b != scratch.movers[k].home)
 
 
 @compiled(arrays=False)

@@ -10,7 +10,7 @@ import numpy as np
 
 from rollmux_env.kernel.candidates import bar_nodes, next_period
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import entry_limit, keeps_alone, refresh, shape_row, training_memory_fits, training_seconds
+from rollmux_env.kernel.membership import entry_limit, keeps_alone, shape_row, training_memory_fits, training_seconds
 from rollmux_env.kernel.pools import has_room, is_same, nodes_usd, rollout_usd
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, Ints, Limits, Records, View
 from rollmux_env.kernel.trials import Trial, make_trial
@@ -132,36 +132,6 @@ def _keep(best: Records, shape: int, place: Records, usd: float, more: Floats) -
         best.more[k] = more[k]
 
 
-@compiled(arrays=False)
-def copy_without(jobs: Records, groups: Records, job: int, copies: Records, copy: int) -> None:
-    """Make a row of another table a copy of a job's group without the job.
-
-    Args:
-        copies: a table with as many rows at least as `groups` has, so that what is looked up by a member's group exists.
-    """
-    g, c = groups[jobs[job].group], copies[copy]
-    copies[copy] = g
-    count = 0
-    for i in range(g.n_members):
-        if g.members[i] != job:
-            c.members[count] = g.members[i]
-            count += 1
-    c.n_members = count
-    left = 0
-    for v in range(g.n_nodes):
-        used = False
-        for i in range(count):
-            member = jobs[c.members[i]]
-            for k in range(member.n_pins):
-                used = used or member.pins[k] == g.node_number[v]
-        if used:
-            c.node_number[left] = g.node_number[v]
-            left += 1
-    c.n_nodes = left
-    if count > 0:
-        refresh(jobs, copies, copy)
-
-
 PLACE, STOP, MOVE, EXCHANGE, MERGER = range(5)  # kinds of choices
 MOVES_MOST = 4  # of one row, so the largest group that a merger dissolves
 GROUPS_MOST = 24  # that are looked at
@@ -187,7 +157,7 @@ class Scratch(NamedTuple):
 
     Attributes:
         looked: (F,) rows of the groups.
-        copies: group records: as many as there are group rows, unused, then M groups without one member.
+        copies: group records: as many as there are group rows, unused but looked up by members, then M groups without one.
         base: (F, N_VALUES) the groups' values. cut: (M, N_VALUES) those of each mover's group without it.
         movers: (M,) records of `MOVER`.
         joins: (M, F + M) places in the groups, then in those without one member; that in the job's own group is in another shape.
@@ -283,50 +253,40 @@ def write_stop(choice: Records) -> None:
 
 
 @compiled(arrays=False, inline=True)
-def falls_short(scratch: Scratch, gain: float) -> bool:
-    """Whether a row with this gain is not to be kept; it is counted then. `offer` finds out the same, with more to pass."""
+def offer(scratch: Scratch, gain: float, kind: int) -> int:
+    """Where a row with this gain may be written, which is begun as one of a kind, or -1.
+
+    `counts`: rows kept, rows offered, and the worst row of a full table.
+    """
     rows, counts = scratch.rows, scratch.counts
-    short = counts[0] == len(rows) and not (counts[0] > 0 and gain > rows[counts[2]].gain)
-    if short:
-        counts[1] += 1
-    return bool(short)
+    counts[1] += 1
+    if counts[0] == len(rows) and not (counts[0] > 0 and gain > rows[counts[2]].gain):
+        return -1
+    return _begin_row(rows, scratch.serial, counts, gain, kind)
 
 
 @compiled(arrays=False)
-def offer(scratch: Scratch, gain: float) -> int:
-    """Where a row with this gain may be written, or -1; `counts`: rows kept, rows offered, and the worst row of a full table."""
-    rows, serial, counts = scratch.rows, scratch.serial, scratch.counts
-    room = len(rows)
-    counts[1] += 1
-    if counts[0] < room:
+def _begin_row(rows: Records, serial: Ints, counts: Ints, gain: float, kind: int) -> int:
+    """Begin a row behind the others, or in place of the worst one where there is no room."""
+    if counts[0] < len(rows):
+        at = counts[0]
         counts[0] += 1
-        at = counts[0] - 1
-    elif room > 0 and gain > rows[counts[2]].gain:
-        at = counts[2]
     else:
-        return -1
-    rows[at].gain = gain
+        at = counts[2]
+    row = rows[at]
+    row.gain, row.kind, row.n_moves, row.feasible = gain, kind, 0, 1
+    row.usd = row.price = 0.0
+    for k in range(len(row.more)):
+        row.before[k] = row.more[k] = 0.0
     serial[at] = counts[1]
-    if counts[0] == room:
+    if counts[0] == len(rows):
         worst = 0
-        for k in range(1, room):
+        for k in range(1, len(rows)):
             less = rows[k].gain - rows[worst].gain
             if less < 0.0 or (less == 0.0 and serial[k] > serial[worst]):
                 worst = k
         counts[2] = worst
     return int(at)
-
-
-@compiled(arrays=False)
-def begin_row(row: Records, kind: int) -> None:
-    row.kind = kind
-    row.n_moves = 0
-    row.feasible = 1
-    row.usd = 0.0
-    row.price = 0.0
-    for k in range(len(row.more)):
-        row.before[k] = 0.0
-        row.more[k] = 0.0
 
 
 @compiled(arrays=False)
