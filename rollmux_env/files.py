@@ -240,3 +240,16 @@ def find_file(path: str | Path) -> Path:
         return EXAMPLES / f"{name}.yaml"
     near = did_you_mean(name, example_names())
     raise InputError(f"{one_line(str(path), 4096)}: No such file or directory, and no example of that name{near}")
+
+
+def yaml_text(data: Any) -> str:
+    """YAML 1.2 with innermost mappings on a line of their own, in their own order."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = None
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.width = 132
+    text = io.StringIO()
+    yaml.dump(data, text)
+    return text.getvalue()

@@ -10,12 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rollmux_env.files import yaml_text
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.replay.admission import Decision
 from rollmux_env.report.tables import heading, table_of
 from rollmux_env.timing.shapes import JobShape, PhaseTime, ShapesOf
-from rollmux_env.workloads.text import yaml_text
 
 
 class ShapeInUse(NamedTuple):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
-from rollmux_env.files import write_whole
+from rollmux_env.files import write_whole, yaml_text
 from rollmux_env.scenario import Scenario
 
 
@@ -22,19 +21,6 @@ def to_json(scenario: Scenario) -> str:
 def to_yaml(scenario: Scenario) -> str:
     """YAML 1.2, one job a block."""
     return yaml_text(_plain(scenario))
-
-
-def yaml_text(data: Any) -> str:
-    """YAML 1.2 with innermost mappings on a line of their own, in their own order."""
-    from ruamel.yaml import YAML
-
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = None
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    yaml.width = 132
-    text = io.StringIO()
-    yaml.dump(data, text)
-    return text.getvalue()
 
 
 def write_scenario(path: str | Path, scenario: Scenario) -> None:

@@ -81,42 +81,50 @@ class Guard:
         self._app = app
         self._tokens = tokens
         self._most_open = most_open
-        self._most_of_a_user = most_open // 2
-        self._open = 0
-        self._open_of: Counter[str] = Counter()
+        self._open_of: Counter[str] = Counter()  # by user
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # there are no web sockets
             return
-        refused = None
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
-        if sum(len(name) + len(value) + 4 for name, value in headers) > MOST_HEADERS:
-            refused = error(431, f"the headers of a request have {MOST_HEADERS} bytes at most")
-        elif self._open >= self._most_open:
-            refused = error(429, f"{self._most_open} requests are open; there is room for no more", {"Retry-After": "1"})
-        elif scope["path"] not in OPEN_TO_ALL:
-            values = [value for name, value in headers if name == b"authorization"]
-            bearer = (
-                values[0][len(_BEARER) :].strip() if len(values) == 1 and values[0][: len(_BEARER)].lower() == _BEARER else None
-            )
-            holder = self._tokens.holder(bearer.decode("latin-1")) if bearer else None
-            if holder is None:
-                why = "needs the header `Authorization: Bearer TOKEN`" if bearer is None else "this token is none of the service's"
-                refused = error(401, why, _UNKNOWN)
-            elif holder.user and self._open_of[holder.user] >= self._most_of_a_user:
-                why = f"{self._most_of_a_user} requests of this user are open; there is room for no more"
-                refused = error(429, why, {"Retry-After": "1"})
-            scope[HOLDER] = holder
+        refused = self._refusal(scope)
         if refused is not None:
             await refused(scope, receive, send)
             return
         user = scope[HOLDER].user if HOLDER in scope else ""
-        self._open += 1
         self._open_of[user] += 1
         try:
             await self._app(scope, receive, send)
         finally:
-            self._open -= 1
             self._open_of[user] -= 1
             if not self._open_of[user]:
                 del self._open_of[user]
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """The answer to a request that does not come in; else None, and its scope has who asks."""
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        if sum(len(name) + len(value) + 4 for name, value in headers) > MOST_HEADERS:
+            return error(431, f"the headers of a request have {MOST_HEADERS} bytes at most")
+        if self._open_of.total() >= self._most_open:
+            return _no_room(f"{self._most_open} requests")
+        if scope["path"] in OPEN_TO_ALL:
+            return None
+        bearer = _bearer([value for name, value in headers if name == b"authorization"])
+        if bearer is None:
+            return error(401, "needs the header `Authorization: Bearer TOKEN`", _UNKNOWN)
+        holder = scope[HOLDER] = self._tokens.holder(bearer)
+        if holder is None:
+            return error(401, "this token is none of the service's", _UNKNOWN)
+        if holder.user and self._open_of[holder.user] >= self._most_open // 2:
+            return _no_room(f"{self._most_open // 2} requests of this user")
+        return None
+
+
+def _bearer(values: list[bytes]) -> str | None:
+    """The token of the only header that may have one."""
+    if len(values) != 1 or not values[0].lower().startswith(_BEARER):
+        return None
+    return values[0][len(_BEARER) :].strip().decode("latin-1") or None
+
+
+def _no_room(open_now: str) -> Response:
+    return error(429, f"{open_now} are open; there is room for no more", {"Retry-After": "1"})
