@@ -28,8 +28,8 @@ from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
 from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.facts import Arrived, Fact, PhaseOfShape
-from rollmux_env.scheduler.holding import Holding, Span
-from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, PoolName, PoolNode, Returned
+from rollmux_env.scheduler.holding import Holding
+from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, PoolName, PoolNode, Returned, Span
 from rollmux_env.scheduler.planner import INSTANT_S, News, Planner
 from rollmux_env.scheduler.relocation import other_places
 from rollmux_env.scheduler.review import Review, job_keeping, job_starting

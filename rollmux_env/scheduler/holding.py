@@ -12,28 +12,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rollmux_env.scheduler.commands import Command, Grant, Grow, Shrink
-from rollmux_env.scheduler.nodes import NodePool, PoolNode
+from rollmux_env.scheduler.nodes import NodePool, PoolNode, Span
 from rollmux_env.scheduler.seats import Seat
 from rollmux_env.scheduler.view import HoldName, Permit
 from rollmux_env.timing.tail import Migration
 
 Seats = Mapping[str, Seat]
 Numbers = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Span:
-    """What a rollout held of a node for a time, where that was not all of it, or not all the time.
-
-    Attributes:
-        node: its name. share: of the node. tail: it is what was left of the rollout, migrated.
-    """
-
-    node: str
-    from_s: float
-    until_s: float
-    share: float
-    tail: bool
 
 
 @dataclass

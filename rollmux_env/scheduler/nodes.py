@@ -57,6 +57,21 @@ class Returned:
     node: str
 
 
+@dataclass(frozen=True)
+class Span:
+    """What a rollout held of a node for a time, where that was not all of it, or not all the time.
+
+    Attributes:
+        node: its name. share: of the node. tail: it is what was left of the rollout, migrated.
+    """
+
+    node: str
+    from_s: float
+    until_s: float
+    share: float
+    tail: bool
+
+
 class NodePool:
     """Assigns nodes to the places that groups have, and knows who holds each.
 

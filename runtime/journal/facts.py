@@ -18,10 +18,10 @@ from rollmux_env.cluster.events import Event
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler import facts as scheduler_facts
-from rollmux_env.scheduler.holding import Span as Span
 from rollmux_env.scheduler.nodes import LEASE as LEASE
 from rollmux_env.scheduler.nodes import Assigned as Assigned
 from rollmux_env.scheduler.nodes import Returned as Returned
+from rollmux_env.scheduler.nodes import Span as Span
 from rollmux_env.scheduler.view import HoldName
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node, Pool
