@@ -15,7 +15,6 @@ from math import exp, log, log1p, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.membership import refresh
@@ -131,6 +130,8 @@ ENOUGH = 20  # batches
 @cache
 def quantile_of(law: Actual, q: float) -> float:
     """The q-quantile, 0 < q < 1, of a phase's duration as a fraction of its worst case."""
+    from scipy.special import ndtri  # here: most policies plan on worst cases, and need not wait until it is loaded
+
     variance = log1p(law.cv**2)  # of the logarithm
     fraction = exp(log(law.mean_fraction) - variance / 2 + sqrt(variance) * float(ndtri(q)))
     return min(fraction, 1.0) if law.cap else fraction
