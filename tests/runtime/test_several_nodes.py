@@ -105,7 +105,8 @@ def test_a_job_on_two_nodes_of_both_pools_runs_beside_jobs_on_one(command: Comma
         if part.phase == "rollout" and not part.profile:
             assert set(part.nodes) == pinned(record)[part.job_id]
     trained = [part for part in record.phases if part.job_id == "wide" and part.phase == "training"]
-    assert [part.profile for part in trained] == [True, False, False]
+    passes = sum(part.profile for part in trained)  # a second one if the first had no core for a good part
+    assert passes in (1, 2) and [part.profile for part in trained[passes:]] == [False, False]
     assert all(len(set(part.nodes)) == 2 for part in trained)
     counts = Counter(done.job_id for done in record.iterations)
     assert counts == {"wide": 2, "left": 4, "right": 4}
