@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rollmux_env.kernel.dispatch.rows import NOTHING, ROLLOUT, TAIL
-from rollmux_env.kernel.dispatch.turns import is_bound, round_robin
-from rollmux_env.scheduler.view import GroupView, MemberView, WaitingPhase
+from rollmux_env.kernel.dispatch.rows import TAIL
+from rollmux_env.kernel.dispatch.turns import in_turn, is_bound, tail_in_the_way
+from rollmux_env.scheduler.view import CODES, GroupView, MemberView, WaitingPhase
 from rollmux_env.timing.tail import SHARE, Migration
 
 
@@ -55,16 +55,20 @@ class RoundRobin(Migrating):
 
     A phase may run when no member that shares a node with it comes before it: none has a phase of the kind left in an earlier
     meta-iteration, or in the same one and was admitted earlier. Nodes stay idle rather than be used out of turn, so nobody is
-    ever overtaken and a rollout over several nodes gets them all when its turn comes. `RollMux/Dispatch-v0` runs the same rule.
+    ever overtaken and a rollout over several nodes gets them all when its turn comes. `RollMux/Dispatch-v0` runs the same rule over
+    its rows (`rollmux_env.kernel.dispatch.turns.round_robin`); here the phases that wait are known in their order.
     """
 
     def choose(self, group: GroupView) -> WaitingPhase | MemberView | None:
         """Return the first waiting phase whose turn it is on all its nodes, else a tail that blocks the next one."""
-        number, what = round_robin(group.row, group.rows, self.migration is not None, self.careful)
-        if what == NOTHING:
+        row, rows = group.row, group.rows
+        for phase in group.waiting:
+            if not phase.nodes & row.busy and in_turn(row, rows, phase.member.row, CODES[phase.phase], 0):
+                return phase
+        if self.migration is None:
             return None
-        member = group.views[number]
-        return member if what == TAIL else member.rollout if what == ROLLOUT else member.training
+        number, what = tail_in_the_way(row, rows, self.careful)
+        return group.views[number] if what == TAIL else None
 
 
 Rank = Callable[[WaitingPhase], float]
@@ -124,7 +128,9 @@ class WorkConserving(Migrating):
                 taken |= phase.nodes
         for phase in waiting:
             if not phase.nodes & taken:
-                own_rank = rank(phase) if rank else 0.0
+                if rank is None:
+                    return phase
+                own_rank = rank(phase)
                 if best is None or own_rank < best_rank:
                     best, best_rank = phase, own_rank
         return best

@@ -31,7 +31,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import cast
 
 from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import State
@@ -48,7 +47,7 @@ from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.commands import Grant, Move, Place
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.planner import INSTANT_S
-from rollmux_env.scheduler.view import DispatchPolicy, PhaseName
+from rollmux_env.scheduler.view import DispatchPolicy
 from rollmux_env.timing.tail import TailModel
 
 MOST_PHASES, MOST_KEPT = 20_000_000, 1_000_000  # of a replay, and of one that keeps them: a minute or two, 1.5 GB
@@ -143,10 +142,12 @@ class _Replay:
         fixed_s = arrivals.next_s  # of the next instant that no phase brings about
         losses, total, fails = dying.log.losses, len(self.run.scenario.jobs), self.run.failures is not None
         while state.departed - len(losses) < total:
-            now_s, dies_s = min(jobs.next_s, fixed_s), min(dying.times.next_s, dying.back_s) if fails else inf
+            now_s, dies_s = min(jobs.next_s, fixed_s), inf
             if now_s == inf and dying.back_s == inf:
                 raise PlanError(waits_for_ever(state))
-            now_s = min(now_s, dies_s)
+            if fails:
+                dies_s = min(dying.times.next_s, dying.back_s)
+                now_s = min(now_s, dies_s)
             if self.begun >= self.look:
                 self._tell(now_s)
             now_s = max(now_s, state.now_s)
@@ -155,7 +156,7 @@ class _Replay:
             is_due = bool(jobs.departing) or fixed_s <= until_s
             if dies_s <= until_s:
                 is_due = dying.strike(until_s, now_s) or is_due
-            if dying.back_s < inf:
+            if fails and dying.back_s < inf:
                 fixed_s = inf
                 continue
             if is_due:
@@ -166,8 +167,9 @@ class _Replay:
             for command in scheduler.permits(now_s):
                 job_run = jobs.by_id[command.job_id]
                 if isinstance(command, Grant):
+                    assert command.phase != "sync"
                     self.begun += 1
-                    jobs.start(job_run, cast("PhaseName", command.phase), now_s)
+                    jobs.start(job_run, command.phase, now_s)
                 else:
                     jobs.phases.migrate(job_run, now_s)
         return self.run

@@ -158,7 +158,7 @@ class RunningJobs:
         """An iteration is over: the job leaves, writes a checkpoint, or goes on."""
         job_run.iteration += 1
         done = job_run.iteration == job_run.last or now_s >= job_run.leaves_s - INSTANT_S
-        if done or self._run.state.is_over_budget(job_run.job.id, now_s + INSTANT_S):
+        if done or (job_run.job.budget is not None and self._run.state.is_over_budget(job_run.job.id, now_s + INSTANT_S)):
             self._stop(job_run, now_s)
             self.listener.iterated(job_run.progress())
             self.listener.left(job_run.job.id, not done)

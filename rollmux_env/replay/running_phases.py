@@ -14,7 +14,7 @@ from rollmux_env.replay.run import PhaseRun, Run
 from rollmux_env.scheduler.view import PhaseName
 from rollmux_env.timing.tail import Migration
 
-_MOVABLE_ENDS = ("threshold", "rollout")  # those that come sooner or later where nodes are shared with tails
+_MOVABLE_ENDS = frozenset({"threshold", "rollout"})  # those that come sooner or later where nodes are shared with tails
 
 
 class RunningPhases:

@@ -459,9 +459,10 @@ class Scheduler:
             commands += holding.make_room(self.seats, now_s)
         touched, self._touched = self._touched, {}
         for dispatcher in touched:
-            if not (dispatcher.group.waiting or dispatcher.group.syncs):
+            group = dispatcher.group
+            if not (group.waiting or group.syncs):
                 continue
-            dispatcher.group.now_s = now_s
+            group.now_s = now_s
             permits = dispatcher.permits()
             if holding is not None:
                 commands += holding.grants(permits, dispatcher.migrations, self.seats, now_s)

@@ -85,7 +85,8 @@ class Dispatcher:
         Returns:
             Whether it is still a member: False for the rollout of a member that was leaving and has now gone.
         """
-        row = self._members[job_id].row
+        member = self._members[job_id]
+        row = member.row
         if phase == "training":
             if row.trains:
                 raise ValueError(f"a training of job {job_id} runs already")
@@ -96,6 +97,8 @@ class Dispatcher:
             if row.rolls:
                 raise ValueError(f"a rollout of job {job_id} runs already")
         rules.ready(self.group, self._rows, row, CODES[phase])
+        if phase != "sync":
+            self.view.asked.append(member.training if phase == "training" else member.rollout)
         return True
 
     def sampled(self, job_id: str) -> None:
@@ -109,6 +112,7 @@ class Dispatcher:
         if not rules.is_between(row):
             raise ValueError(f"job {job_id} has an iteration in hand")
         rules.leave_for_now(self.group, row)
+        self._forget()
 
     def threshold(self, job_id: str) -> None:
         """So many of the responses of a member's rollout are done that the rest may be migrated."""
@@ -168,18 +172,24 @@ class Dispatcher:
     def withdraw(self, job_id: str) -> None:
         """A member waits for no permit any more; what it runs goes on."""
         rules.withdraw(self.group, self._members[job_id].row)
+        self._forget()
 
     def gone(self, job_id: str) -> None:
         """A member is no longer there. What it runs is over and its nodes are free."""
         member = self._members.pop(job_id)
         rules.go(self.group, member.row)
+        self._forget()
         self.view.views.remove(member)
         self._rows.remove(member.row)
         self.group.n -= 1
 
+    def _forget(self) -> None:
+        """Phases that wait no more are asked for by nobody."""
+        self.view.asked[:] = [phase for phase in self.view.asked if phase.is_asked]
+
     def permits(self) -> list[Permit]:
         """Give every permit that the policy chooses to give now; to be asked after all reports of an instant."""
-        group, rows = self.group, self._rows
+        group, rows, asked = self.group, self._rows, self.view.asked
         permits: list[Permit] = []
         self.migrations = []
         while group.waiting or group.syncs:
@@ -200,22 +210,18 @@ class Dispatcher:
                 rules.grant(group, rows, rows[number], SYNC)
                 permits.append((self.view.views[number].job_id, "sync"))
                 continue
-            if isinstance(choice, WaitingPhase):
-                permits.append(self._grant(choice))
-            else:
+            if not isinstance(choice, WaitingPhase):
                 self._migrate(choice)
+                continue
+            member = choice.member
+            if not choice.waits or member.group is not self.view:
+                raise PlanError(_NO_CHOICE)
+            if choice.nodes & group.busy:
+                raise PlanError(f"the dispatch policy gave job {member.job_id} a node that runs another phase")
+            rules.grant(group, rows, member.row, CODES[choice.phase])
+            asked.remove(choice)
+            permits.append((member.job_id, choice.phase))
         return permits
-
-    def _grant(self, choice: WaitingPhase) -> Permit:
-        member, phase, group = choice.member, choice.phase, self.group
-        row = member.row
-        nodes, waits = (row.nodes, row.waits_rollout) if phase == "rollout" else (TRAINING_POOL, row.waits_training)
-        if not waits or member.group is not self.view:
-            raise PlanError(_NO_CHOICE)
-        if nodes & group.busy:
-            raise PlanError(f"the dispatch policy gave job {member.job_id} a node that runs another phase")
-        rules.grant(group, self._rows, row, CODES[phase])
-        return member.job_id, phase
 
     def _migrate(self, member: object) -> None:
         if not isinstance(member, MemberView) or member.group is not self.view:

@@ -53,20 +53,18 @@ class WaitingPhase(_ReadOnly):
 
     Attributes:
         member: whose. phase: `rollout` or `training`.
+        nodes: those that it needs, a bit each: bit 0 for all training nodes, bit n + 1 for rollout node n.
     """
 
-    __slots__ = ("_row", "member", "phase")
+    __slots__ = ("_row", "member", "nodes", "phase")
     member: MemberView
     phase: PhaseName
+    nodes: int
     _row: MemberRow
 
     def __init__(self, member: MemberView, phase: PhaseName) -> None:
-        self._set(member=member, phase=phase, _row=member.row)
-
-    @property
-    def nodes(self) -> int:
-        """The nodes that it needs, a bit each: bit 0 for all training nodes, bit n + 1 for rollout node n."""
-        return self._row.nodes if self.phase == "rollout" else TRAINING_POOL
+        nodes = member.row.nodes if phase == "rollout" else TRAINING_POOL
+        self._set(member=member, phase=phase, nodes=nodes, _row=member.row)
 
     @property
     def number(self) -> int:
@@ -80,7 +78,12 @@ class WaitingPhase(_ReadOnly):
 
     @property
     def waits(self) -> bool:
-        """Whether it waits now."""
+        """Whether it waits now, and for no sync."""
+        return (self._row.waits_rollout if self.phase == "rollout" else self._row.waits_training) == WAITS
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it waits now, or is held for a sync that comes before it."""
         return bool(self._row.waits_rollout if self.phase == "rollout" else self._row.waits_training)
 
     @property
@@ -154,20 +157,21 @@ class GroupView(_ReadOnly):
     Attributes:
         now_s: the time, seconds, by the driver's clock.
         busy: the nodes that run a full phase, a bit each. tails: those of which a migrated tail holds a share.
-        row, rows, views: what the engine keeps of it; not for policies.
+        row, rows, views, asked: what the engine keeps of it; not for policies.
     """
 
-    __slots__ = ("row", "rows", "views")
+    __slots__ = ("asked", "row", "rows", "views")
     row: GroupRow
     rows: list[MemberRow]
     views: list[MemberView]
+    asked: list[WaitingPhase]
 
     now_s: float = _of_row("now_s")
     busy: int = _of_row("busy")
     tails: int = _of_row("tails")
 
     def __init__(self) -> None:
-        self._set(row=GroupRow(), rows=[], views=[])
+        self._set(row=GroupRow(), rows=[], views=[], asked=[])
 
     @property
     def members(self) -> Sequence[MemberView]:
@@ -177,22 +181,10 @@ class GroupView(_ReadOnly):
     @property
     def waiting(self) -> list[WaitingPhase]:
         """Phases that wait for a permit, in the order in which they became ready; those that wait for a sync are left out."""
-        waiting = []
-        for view in self.views:
-            if view.row.waits_rollout == WAITS:
-                waiting.append(view.rollout)
-            if view.row.waits_training == WAITS:
-                waiting.append(view.training)
-        if len(waiting) > 1:
-            waiting.sort(key=_number)
-        return waiting
+        return [phase for phase in self.asked if phase.waits] if self.row.occupied else [*self.asked]
 
     @property
     def movable(self) -> list[MemberView]:
         """Members whose tail may migrate: past the threshold, on nodes that hold no other tail and that a rollout waits for."""
         nodes = wanted(self.row, self.rows)
         return [view for view in self.views if movable(self.row, view.row, nodes)]
-
-
-def _number(phase: WaitingPhase) -> int:
-    return phase.number

@@ -67,16 +67,19 @@ def overdue_before(group: GroupRow, members: Members, number: int) -> int:
 
 def in_turn(group: GroupRow, members: Members, m: MemberRow, phase: int, handed: int) -> bool:
     """Whether nobody comes before a member's phase in strict round robin; `handed` is 1 once the marked tails have left."""
-    own, order = (m.turn_training if phase == TRAINING else m.turn_rollout), m.order
+    order, nodes = m.order, m.nodes
+    if phase == TRAINING:
+        own = m.turn_training
+        for k in range(group.n):
+            o = members[k]
+            if o.turn_training <= own and (o.turn_training < own or o.order < order):
+                return False
+        return True
+    own = m.turn_rollout
     for k in range(group.n):
         o = members[k]
-        if phase == TRAINING:
-            turn = o.turn_training
-        elif o.nodes & m.nodes == 0:
-            continue
-        else:
-            turn = o.turn_rollout + handed * o.handing
-        if turn < own or (turn == own and o.order < order):
+        turn = o.turn_rollout + handed * o.handing
+        if turn <= own and (turn < own or o.order < order) and o.nodes & nodes != 0:
             return False
     return True
 
