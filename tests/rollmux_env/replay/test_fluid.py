@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policies.placement.algorithm1 import Algorithm1
@@ -29,6 +29,48 @@ from tests.rollmux_env.cluster.twin import CLUSTER, make_job
 from tests.rollmux_env.replay.restless import Never, Restless, Scripted, cost_of_log
 
 PAIR_USD = 8 * 1.85 + 8 * 5.28  # a rollout node and a training node, $/h
+
+
+def _phase(pool: str, nodes: int, worst_case_s: float) -> dict[str, Any]:
+    return {"pool": pool, "nodes": nodes, "worst_case_s": worst_case_s, "host_memory_gb": 100}
+
+
+ON_ONE_POOL: dict[
+    str, Any
+] = {  # the sync of `wide` is on the link in a shape alone, where it would take longer than its SLO allows
+    "version": 1,
+    "cluster": {
+        "pools": {
+            name: {"gpus_per_node": 1, "usd_per_gpu_hour": usd, "node_memory_gb": None, "device_memory_gb": None, "max_nodes": None}
+            for name, usd in (("H20", 1.85), ("A100", 2.4), ("H800", 5.28))
+        },
+        "network": {"link_gbps": 100},
+    },
+    "jobs": [
+        {
+            "id": "wide",
+            "arrival_s": 59.5,
+            "duration_s": 103.0,
+            "slo": 1,
+            "rollout": _phase("A100", 1, 2.0),
+            "training": _phase("A100", 1, 2.0),
+            "sync_s": 3,
+            "sync_gb": 36,
+            "staleness": 1,
+            "shapes": [{"rollout": {"pool": "H20"}, "training": {"worst_case_s": 3.0}}],
+        },
+        {
+            "id": "crosses",
+            "arrival_s": 0.0,
+            "duration_s": 288.0,
+            "slo": 1,
+            "rollout": _phase("A100", 2, 12.0),
+            "training": _phase("H800", 1, 19.0),
+            "sync_s": 1,
+            "staleness": 1,
+        },
+    ],
+}
 
 
 def scenario_of(*jobs: dict[str, Any], **cluster: Any) -> Scenario:
@@ -62,6 +104,7 @@ def test_replay_is_the_naive_one(policy: Callable[[], Policy], decide: Callable[
 @pytest.mark.parametrize(("policy", "decide"), [(Algorithm1, planner.choose), (Solo, planner.choose_solo)], ids=["rollmux", "solo"])
 @examples(40)
 @given(scenario=scenarios(shaped=True, pooled=True).flatmap(linked))
+@example(scenario=ON_ONE_POOL)
 def test_replay_on_a_link_is_the_naive_one(
     policy: Callable[[], Policy], decide: Callable[..., Any], scenario: dict[str, Any]
 ) -> None:
