@@ -71,8 +71,8 @@ def crosses(linked: Linked, row: int) -> bool:
 
 
 def breaks_alone(jobs: Records, row: int) -> bool:
-    """Whether a job could break its SLO on nodes of its own if all jobs synced at once: as it is written, or by a sync in one of its
-    shapes that takes longer than an iteration may."""
+    """Whether a job could break its SLO on nodes of its own if all jobs synced at once: as it is written, or by a sync in one of
+    its shapes that takes longer than an iteration may."""
     longest_s = max(jobs["alone_s"][row], jobs["sync_s"][_rows_of(jobs, row)].max())
     return bool(longest_s > jobs["limit_s"][row] * (1 + TOLERANCE))
 

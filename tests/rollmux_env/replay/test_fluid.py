@@ -35,9 +35,8 @@ def _phase(pool: str, nodes: int, worst_case_s: float) -> dict[str, Any]:
     return {"pool": pool, "nodes": nodes, "worst_case_s": worst_case_s, "host_memory_gb": 100}
 
 
-ON_ONE_POOL: dict[
-    str, Any
-] = {  # the sync of `wide` is on the link in a shape alone, where it would take longer than its SLO allows
+# The sync of `wide` is on the link in a shape alone, where it would take longer than its SLO allows.
+ON_ONE_POOL: dict[str, Any] = {
     "version": 1,
     "cluster": {
         "pools": {
