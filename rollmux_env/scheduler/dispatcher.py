@@ -184,8 +184,8 @@ class Dispatcher:
         self.group.n -= 1
 
     def _forget(self) -> None:
-        """Phases that wait no more are asked for by nobody."""
-        self.view.asked[:] = [phase for phase in self.view.asked if phase.is_asked]
+        """Leave out phases that wait no more."""
+        self.view.asked[:] = [phase for phase in self.view.asked if phase.waits]
 
     def permits(self) -> list[Permit]:
         """Give every permit that the policy chooses to give now; to be asked after all reports of an instant."""

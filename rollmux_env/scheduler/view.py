@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Literal, Protocol
 
-from rollmux_env.kernel.dispatch.rows import ROLLOUT, SYNC, TAIL, TRAINING, TRAINING_POOL, WAITS, GroupRow, MemberRow
+from rollmux_env.kernel.dispatch.rows import HELD, ROLLOUT, SYNC, TAIL, TRAINING, TRAINING_POOL, GroupRow, MemberRow
 from rollmux_env.kernel.dispatch.turns import movable, wanted
 
 PhaseName = Literal["rollout", "training"]
@@ -78,13 +78,13 @@ class WaitingPhase(_ReadOnly):
 
     @property
     def waits(self) -> bool:
-        """Whether it waits now, and for no sync."""
-        return (self._row.waits_rollout if self.phase == "rollout" else self._row.waits_training) == WAITS
+        """Whether it waits now."""
+        return bool(self._row.waits_rollout if self.phase == "rollout" else self._row.waits_training)
 
     @property
-    def is_asked(self) -> bool:
-        """Whether it waits now, or is held for a sync that comes before it."""
-        return bool(self._row.waits_rollout if self.phase == "rollout" else self._row.waits_training)
+    def behind_sync(self) -> bool:
+        """Whether it waits for a sync that became ready before it."""
+        return (self._row.waits_rollout if self.phase == "rollout" else self._row.waits_training) == HELD
 
     @property
     def expected_s(self) -> float:
@@ -181,7 +181,7 @@ class GroupView(_ReadOnly):
     @property
     def waiting(self) -> list[WaitingPhase]:
         """Phases that wait for a permit, in the order in which they became ready; those that wait for a sync are left out."""
-        return [phase for phase in self.asked if phase.waits] if self.row.occupied else [*self.asked]
+        return [phase for phase in self.asked if not phase.behind_sync] if self.row.occupied else [*self.asked]
 
     @property
     def movable(self) -> list[MemberView]:
