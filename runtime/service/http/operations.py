@@ -124,9 +124,14 @@ class End(Query):
     """The job is over."""
 
 
+def _owns(holder: Holder, user: str | None) -> bool:
+    """Whether a job of a user is as the holder's own."""
+    return holder.right >= Right.OPERATE or user == holder.user
+
+
 def _check_own(holder: Holder, user: str, job_id: str) -> None:
     """See that a job is the holder's own, or that any is; raises NotAllowed, one line."""
-    if holder.right < Right.OPERATE and user != holder.user:
+    if not _owns(holder, user):
         raise NotAllowed(f"job {job_id}: is another user's")
 
 
@@ -206,8 +211,9 @@ async def _status(call: Call) -> Any:
 
 async def _events(call: Call) -> Any:
     entries = await call.service.events.after(call.query.after, call.query.wait_s)
+    hides = _OF_LEASES if call.holder.right < Right.OPERATE else ()
     parts = (
-        f'{{"number":{number},"kind":"{kind}","body":{_checked(_shown(call, body) if kind in _OF_LEASES else body)}}}'
+        f'{{"number":{number},"kind":"{kind}","body":{_checked(_shown(call, body) if kind in hides else body)}}}'
         for number, kind, body in entries
     )
     return Response(f'{{"events":[{",".join(parts)}]}}', media_type=JSON)
@@ -217,7 +223,7 @@ def _shown(call: Call, body: str) -> str:
     """A fact of a lease, without its id where that is another user's: it is what its owner is known by."""
     fact = json.loads(body)
     handle = call.service.run.handles.get(fact["job_id"])
-    if call.holder.right < Right.OPERATE and (handle is None or handle.spec.user != call.holder.user):
+    if not _owns(call.holder, None if handle is None else handle.spec.user):
         fact["lease"] = ""
     return json.dumps(fact)
 

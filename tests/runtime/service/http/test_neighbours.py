@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -40,34 +41,30 @@ def children() -> Iterator[list[int]]:
         child.communicate(b"\n")
 
 
+@contextmanager
+def unfinished(served: Served, lease: str, token: str) -> Iterator[bytes]:
+    """More heartbeats of a lease than it may have open, whose bodies never come; what each of them is."""
+    slow = request(served, f"POST /v1/leases/{lease}/heartbeat", "Content-Length: 100", token=token) + b"{"
+    with ExitStack() as clients:
+        for _ in range(2 * MOST_OF_A_LEASE):
+            clients.enter_context(served.raw()).sendall(slow)
+        yield slow
+
+
 def test_requests_of_others_that_never_end_take_no_room_of_a_lease(served: Served, ann: str, bob: str) -> None:
     lease = attach(served, "anns", ann)
-    slow = request(served, f"POST /v1/leases/{lease}/heartbeat", "Content-Length: 100", token=bob)
-    clients = [served.raw() for _ in range(2 * MOST_OF_A_LEASE)]
-    try:
-        for client in clients:
-            client.sendall(slow + b"{")
+    with unfinished(served, lease, bob) as slow:
         for _ in range(20):
             assert served.ask("POST", f"/v1/leases/{lease}/heartbeat", {}, ann).value == {"stop": False}
-        assert answer_to(served, slow + b"{") == (403, {"error": "job anns: is another user's"})  # its body is not waited for
-    finally:
-        for client in clients:
-            client.close()
+        assert answer_to(served, slow) == (403, {"error": "job anns: is another user's"})  # its body is not waited for
     served.ask("DELETE", f"/v1/leases/{lease}?done=true", token=ann)
 
 
 def test_a_body_that_does_not_come_takes_no_room_of_its_lease(served: Served, ann: str) -> None:
     lease = attach(served, "slow", ann)
-    slow = request(served, f"POST /v1/leases/{lease}/heartbeat", "Content-Length: 100", token=ann)
-    clients = [served.raw() for _ in range(2 * MOST_OF_A_LEASE)]
-    try:
-        for client in clients:
-            client.sendall(slow + b"{")
+    with unfinished(served, lease, ann):
         for _ in range(20):
             assert served.ask("POST", f"/v1/leases/{lease}/heartbeat", {}, ann).status == 200
-    finally:
-        for client in clients:
-            client.close()
     served.ask("DELETE", f"/v1/leases/{lease}?done=true", token=ann)
 
 
