@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from math import ceil, inf
 from typing import NamedTuple
 
+import numpy as np
+
 from rollmux_env.cluster.candidates import CandidateTable
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.candidates import SLO
@@ -37,14 +39,10 @@ class _Entry(NamedTuple):
     own_cold_s: float
 
 
-def tightest(state: State, table: CandidateTable, group: int) -> Sides | None:
-    """The SLO that is furthest from allowing a job the best candidate in a group; None where none speaks against it.
-
-    Args:
-        group: its id.
-    """
-    rows = [row for row in range(len(table)) if table.group[row] == group and table.reason[row] == SLO]
-    return None if not rows else against(state, table, max(rows, key=lambda row: float(table.slack[row])))
+def tightest(state: State, table: CandidateTable) -> Sides | None:
+    """The SLO that speaks against the candidate that is nearest to being allowed, of those in a group; None where no SLO does."""
+    closed = (table.reason == SLO) & (table.group >= 0)
+    return against(state, table, int(np.argmax(np.where(closed, table.slack, -inf)))) if closed.any() else None
 
 
 def against(state: State, table: CandidateTable, row: int) -> Sides:

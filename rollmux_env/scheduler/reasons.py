@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import inf
 
 from rollmux_env.cluster.candidates import REASONS, CandidateTable, candidates
 from rollmux_env.cluster.demand import nodes_asked
@@ -49,13 +48,12 @@ def alone_because(state: State, table: CandidateTable, prunes: bool) -> str:
 
 def _groups(state: State, table: CandidateTable) -> list[str]:
     """What speaks against each group; of those that SLOs close, the nearest one's numbers."""
-    nearest = {int(group): int(reason) for group, reason in sorted(zip(table.group, table.reason, strict=True)) if group >= 0}
-    counts = Counter(reason for reason in nearest.values() if reason != SLO)
+    last = {group: reason for group, reason in sorted(zip(table.group.tolist(), table.reason.tolist(), strict=True)) if group >= 0}
+    counts = Counter(reason for reason in last.values() if reason != SLO)
     texts = [f"{count} group{'s' if count > 1 else ''}: {REASONS[reason]}" for reason, count in counts.items()]
-    sides = [one for group in nearest if (one := tightest(state, table, group)) is not None]
-    if sides:
-        one = min(sides, key=lambda one: one.needs_s / one.allows_s if one.allows_s > 0 else inf)
-        texts.append(f"{len(sides)} group{'s' if len(sides) > 1 else ''}: {one.words}")
+    if sides := tightest(state, table):
+        count = len({*table.group[(table.reason == SLO) & (table.group >= 0)].tolist()})
+        texts.append(f"{count} group{'s' if count > 1 else ''}: {sides.words}")
     return texts
 
 

@@ -39,7 +39,7 @@ def of(name: str, rollout: int = 10, training: int = 10, **more: Any) -> dict[st
 
 def test_a_period_above_the_slo_is_said_so() -> None:
     state = waiting(scenario(of("a", 20, 30, slo=4, iterations=100), of("b", slo=1.2, iterations=100)), 0)
-    sides = tightest(state, candidates(state, "b"), 0)
+    sides = tightest(state, candidates(state, "b"))
     assert sides is not None and (sides.job_id, sides.needs_s, sides.allows_s) == ("b", 50, 24)
     assert sides.words == "an iteration would take 50 s, and the SLO of b allows 1.2 x 20 s = 24 s; slo: 2.55 would do"
 
@@ -47,7 +47,7 @@ def test_a_period_above_the_slo_is_said_so() -> None:
 def test_both_sides_of_a_promise_are_said() -> None:
     """Two equal jobs of 20 s: 8 iterations and 2 to settle at 20 s, with the cold starts of both, against 1.1 x (8 x 20 + 12) s."""
     state = waiting(scenario(of("a", slo=4, iterations=100), of("b", slo=1.1, iterations=8)), 0)
-    sides = tightest(state, candidates(state, "b"), 0)
+    sides = tightest(state, candidates(state, "b"))
     assert sides is not None and (sides.needs_s, sides.allows_s) == pytest.approx((24 + 10 * 20, 1.1 * (8 * 20 + 12)))
     assert sides.words.startswith(
         "b would take 24 s of cold starts + (8 + 2) x 20 s = 224 s, and its SLO of 1.1 x 20 s an iteration"
@@ -57,7 +57,7 @@ def test_both_sides_of_a_promise_are_said() -> None:
 
 def test_a_member_that_has_run_for_long_closes_its_group() -> None:
     state = waiting(scenario(of("a", slo=1.05, iterations=20), of("b", slo=4, iterations=100)), 200)
-    sides = tightest(state, candidates(state, "b"), 0)
+    sides = tightest(state, candidates(state, "b"))
     assert sides is not None and sides.job_id == "a" and "a would take 200 s so far" in sides.words
 
 
