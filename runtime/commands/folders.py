@@ -1,4 +1,4 @@
-"""Commands that read the folder of a run or a service: `compare`, `samples`, `export`, and `journal` with its checks."""
+"""Commands that read the folder of a run or a service: `compare`, `samples`, `export`, `bundle`, and `journal` with its checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from policies.commands.options import TableOrJson
-from runtime.commands.options import At, Folder, Format, JobName, print_as
+from runtime.commands.options import At, Folder, FolderOrBundle, Format, JobName, print_as
 
 journal = typer.Typer(no_args_is_help=True, help="Check the journal of a run.")
 
@@ -80,8 +80,22 @@ def export(
     typer.echo(f"{to}: the model of job {job} after {iterations} iterations")
 
 
+def bundle(folder: Folder, out: Annotated[Path, typer.Option("--out", metavar="FILE", help="A new zip file.")]) -> None:
+    """Write one file for a bug report: the journal, versions, the machine, and the last lines of the logs without secrets.
+
+    `rollmux journal replay FILE`, `audit` and `check` read it as they read DIR.
+
+    Example: `rollmux bundle run --out run.zip`
+    """
+    from runtime.report.bundle import write_bundle
+
+    names = write_bundle(folder, out)
+    typer.echo(f"{out}: {', '.join(names)}")
+    typer.echo("the journal has the names of files and what job files say: look whether you may pass that on")
+
+
 @journal.command()
-def replay(folder: Folder) -> None:
+def replay(folder: FolderOrBundle) -> None:
     """Feed a recorded run through the scheduler once more and print what it decides differently.
 
     Exit status 1 where there is a difference.
@@ -91,9 +105,10 @@ def replay(folder: Folder) -> None:
     from runtime.journal.audit import explained
     from runtime.journal.replay import replay_journal
     from runtime.journal.write import JOURNAL, read_facts
+    from runtime.report.bundle import folder_of_bundle
 
-    with explained(folder):
-        differences = replay_journal(read_facts(folder / JOURNAL))
+    with folder_of_bundle(folder) as own, explained(own):
+        differences = replay_journal(read_facts(own / JOURNAL))
     for line in differences.lines:
         typer.echo(line)
     counts = f"{differences.placements} placements, {differences.nodes} changes of nodes and {differences.permits} permits"
@@ -103,7 +118,7 @@ def replay(folder: Folder) -> None:
 
 
 @journal.command()
-def check(folder: Folder) -> None:
+def check(folder: FolderOrBundle) -> None:
     """Say how much of a journal is whole, and up to which fact. Nothing in DIR changes.
 
     Exit status 1 where it is damaged.
@@ -111,8 +126,10 @@ def check(folder: Folder) -> None:
     Example: `rollmux journal check run`
     """
     from runtime.journal.audit import check_journal
+    from runtime.report.bundle import folder_of_bundle
 
-    outcome = check_journal(folder)
+    with folder_of_bundle(folder) as own:
+        outcome = check_journal(own)
     typer.echo(f"{len(outcome.facts)} facts are whole; the last is {outcome.last}")
     if outcome.problem is not None:
         typer.echo(f"behind them: {outcome.problem}")
@@ -120,7 +137,7 @@ def check(folder: Folder) -> None:
 
 
 @journal.command()
-def audit(folder: Folder) -> None:
+def audit(folder: FolderOrBundle) -> None:
     """Check that a run lost and doubled nothing: jobs, iterations, nodes, placements and times, over kills and resumes.
 
     Prints a line for every problem, with the number of the property (docs/reference/chaos.md). Exit status 1 where there is one.
@@ -129,8 +146,10 @@ def audit(folder: Folder) -> None:
     """
     from runtime.journal.audit import audit as audit_facts
     from runtime.journal.write import JOURNAL, read_facts
+    from runtime.report.bundle import folder_of_bundle
 
-    report = audit_facts(read_facts(folder / JOURNAL))
+    with folder_of_bundle(folder) as own:
+        report = audit_facts(read_facts(own / JOURNAL))
     for problem in report.problems:
         typer.echo(problem)
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in Counter(report.jobs.values()).items())

