@@ -329,7 +329,9 @@ async def find_place(
         if handle.ending.why is None and not run.stopping:
             _bring_to(run, stay, host, handle)
             iterations.profiling.owner_came(handle)
-            stay = ledger.stay(handle)  # it may have got its place just now
+            if not run.errands.empty():  # it may have got its place just now
+                await run.errands.join()
+                continue
             if stay is not None and not stay.over.done() and handle.ending.why is None and run.present(handle):
                 return handle, stay
         if clock.time() >= until_s or run.stopping:

@@ -6,15 +6,18 @@ import asyncio
 from typing import Any
 
 from rollmux_env.scheduler import facts
+from runtime.execution.ends import rest
 from runtime.execution.forecast import wait_for_room
 from runtime.execution.job_handle import PROFILE, JobHandle, how_far
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import MOST_WARNINGS, Checkpoint, Done, End, Order, Report, Stopped
-from runtime.execution.profiling import Profiling, SoloIterations
+from runtime.execution.profiling import Profiling
 from runtime.execution.run_state import Follows, RunState
+from runtime.execution.solo import SoloIterations
 from runtime.journal.facts import Absent, Offloaded
 from runtime.machine import Node, Pool, boot_id
 from runtime.owners import protocol
+from runtime.owners.boundary import carry_out
 from runtime.owners.protocol import Next
 from runtime.phases import Paused
 
@@ -278,7 +281,7 @@ class JobCalls:
         """A job has carried out its order."""
         if handle.iteration == PROFILE:
             if self._profiling.passed(handle, done):
-                self._lifecycle.rest(handle)
+                rest(self._run, handle)
         elif handle.is_over:
             self._solo.iterated(handle)
         else:
@@ -311,18 +314,7 @@ class JobCalls:
         self._carry_out(handle, what, follows)
 
     def _carry_out(self, handle: JobHandle, what: Next, follows: Follows) -> None:
-        run, over_budget = self._run, what is Next.OVER_BUDGET
-        match what:
-            case Next.DONE | Next.OVER_BUDGET:
-                run.follow(follows.then(protocol.left(handle, over_budget)))
-                if over_budget or not self._solo.keeps(handle):
-                    handle.gone = True
-                    handle.tell(None, run.log.now())
-            case Next.MOVE:
-                run.follow(follows.then(protocol.moved(handle)))
-            case Next.MAKE_ROOM:
-                run.follow(follows)
-                self._lifecycle.make_room(handle)
-            case Next.GO_ON:
-                run.follow(follows)
-                run.order(handle)
+        carry_out(self._run, handle, what, follows)
+        if what is Next.OVER_BUDGET or (what is Next.DONE and not self._solo.keeps(handle)):
+            handle.gone = True
+            handle.tell(None, self._run.log.now())
