@@ -109,7 +109,7 @@ class RunState:
         self._why = self.scheduler.planner.why = {}
         self.handles = {spec.id: JobHandle(spec) for spec in plan.specs}
         self.cold_starts = ColdStarts()
-        self.residents = Residents(self.handles)
+        self.residents = Residents(self.handles, plan.cluster)
         self.stopping = False
         self.over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.coming = 0
@@ -249,7 +249,7 @@ class RunState:
 
     def admit(self, handle: JobHandle, phase: HoldName) -> None:
         """Give a granted permit, if the job waits for it and there is room where it is for."""
-        if self.residents.admit(handle, phase, self.plan.cluster):
+        if self.residents.admit(handle, phase):
             handle.permits.since_s = handle.permits.holds[phase].since_s = self.log.now()
 
     def went(self, handle: JobHandle, pools: tuple[Pool, ...] = POOLS) -> None:

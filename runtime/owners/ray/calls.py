@@ -127,7 +127,7 @@ class JobCalls:
     async def may_stay(self, handle: JobHandle, pool: Pool) -> bool:
         """Whether the state of a phase that is over may stay on its devices."""
         run = self._run
-        return not run.stopping and run.present(handle) and run.residents.may_stay(handle, pool, run.plan.cluster)
+        return not run.stopping and run.present(handle) and run.residents.may_stay(handle, pool)
 
     async def offloaded(self, handle: JobHandle, pool: Pool, seconds: float, host_gb: float, device_gb: float) -> None:
         """State that had stayed has left its devices."""
@@ -233,9 +233,7 @@ class JobCalls:
         if handle.gone or checkpoint.iterations > handle.iteration:
             return False  # of processes that the job had before
         follows = protocol.checkpointed(handle, checkpoint, run.log.now())
-        if checkpoint.iterations == handle.iteration and self._leaves(handle):  # it has waited for that
-            self._leave(handle, follows)
-        else:
+        if checkpoint.iterations != handle.iteration or not self._leave(handle, follows):
             run.follow(follows)
         await run.written()
         return run.log.problem is None
@@ -243,7 +241,7 @@ class JobCalls:
     async def idle(self, handle: JobHandle) -> None:
         """Nothing of a job that leaves its place is under way; it has no checkpoints."""
         await self._run.written()
-        if handle.ending.over_budget and self._leaves(handle):
+        if handle.ending.over_budget:
             self._leave(handle, Follows())
 
     async def full(self, handle: JobHandle, problem: str) -> None:
@@ -303,15 +301,16 @@ class JobCalls:
         if handle.ending.why is None:
             run.order(handle)
 
-    def _leaves(self, handle: JobHandle) -> bool:
-        return handle.place.leaving and handle.lives and self._run.present(handle)
-
-    def _leave(self, handle: JobHandle, follows: Follows) -> None:
+    def _leave(self, handle: JobHandle, follows: Follows) -> bool:
+        """Let a job leave its place that has waited for what it has said now; False: it has waited for nothing."""
+        if not (handle.place.leaving and handle.lives and self._run.present(handle)):
+            return False
         handle.place.leaving = False
         what = protocol.next_of(handle, handle.ending.over_budget, self._run.scheduler.is_to_go(handle.id))
         if what is Next.MOVE:
             handle.give_up()
         self._carry_out(handle, what, follows)
+        return True
 
     def _carry_out(self, handle: JobHandle, what: Next, follows: Follows) -> None:
         carry_out(self._run, handle, what, follows)
