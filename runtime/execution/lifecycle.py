@@ -114,11 +114,11 @@ class JobLifecycle:
             self._carry_out(self._run.errands.get_nowait())
 
     def _carry_out(self, errand: Errand) -> None:
+        self._run.errands.task_done()
         if errand.ends:
             self._run.spawn(self._clear(errand.handle))
         elif not errand.handle.gone:
             self._start(errand.handle)
-        self._run.errands.task_done()
 
     def _start(self, handle: JobHandle) -> None:
         """Start a job's processes, if it has none and is not about to end."""
