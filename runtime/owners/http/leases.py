@@ -332,11 +332,16 @@ async def find_place(
             if not run.errands.empty():  # it may have got its place just now
                 await run.errands.join()
                 continue
-            if stay is not None and not stay.over.done() and handle.ending.why is None and run.present(handle):
+            if _is_to_have(run, stay, handle):
                 return handle, stay
         if clock.time() >= until_s or run.stopping:
             return handle, None
         await handle.changed.wait(until_s - clock.time())
+
+
+def _is_to_have(run: RunState, stay: Stay | None, handle: JobHandle) -> bool:
+    """Whether a job has a place, and is not about to leave it."""
+    return stay is not None and not stay.over.done() and handle.lives and run.present(handle)
 
 
 def reason(run: RunState, handle: JobHandle) -> tuple[str, int | None]:
