@@ -1,4 +1,4 @@
-"""Beginnings and ends of jobs: their processes are started and watched, and started again after a death.
+"""Beginnings and ends of jobs' processes: they are started and watched, and started again after a death.
 
 A job has processes while it is profiled and while it has a place. One that waits has none, but for the few that are profiled
 together: they keep them until all are handed to the policy.
@@ -10,20 +10,19 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from rollmux_env.errors import InputError, PlanError
-from rollmux_env.replay.run import waits_for_ever
+from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
 from runtime.checkpoints import ResumePoint
+from runtime.execution.ends import EVICTED, RunEnd, interrupted_slices, left
 from runtime.execution.job_handle import PROFILE, Actors, Ending, JobHandle, Place, Residency, Saved
-from runtime.execution.messages import End, Report, Stopped
+from runtime.execution.messages import End
 from runtime.execution.node_changes import NodeChanges
-from runtime.execution.run_state import RunState
-from runtime.jobs.shapes import estimated_phases
+from runtime.execution.profiling import arrival
+from runtime.execution.run_state import Errand, RunState
 from runtime.journal.facts import Cancelled, Fact, Failed, Restarted
 from runtime.machine import Node
 
-EVICTED = "evicted"  # how a job ends that makes room, and waits for another place before those that have come since
 DEATHS = 3  # of a job in a row, without an iteration done, are enough
 _PATROL_S = 0.5
 _STARTS_S = 120.0  # a process has this long to begin, however little a job is given otherwise
@@ -93,43 +92,46 @@ class JobLifecycle:
     """Watches over the jobs of a run.
 
     Args:
-        run: whose.
-        stays: the run does not end when its jobs have.
+        run: whose. end: of the run. processes: of its jobs.
+        stays: nodes may join, and the run goes on when its jobs have ended.
 
     Attributes:
-        processes: of the run's jobs; whoever makes them sets this.
         node_changes: the nodes that are drained, taken back, or join.
-        quiet: every job that is there has done its last iteration, and is to be measured alone.
     """
 
-    processes: ProcessesByKind
-
-    def __init__(self, run: RunState, stays: bool) -> None:
-        self._run = run
-        run.start, run.evict = self.start, self.evict
-        self._stays = stays
+    def __init__(self, run: RunState, end: RunEnd, processes: ProcessesByKind, stays: bool) -> None:
+        self._run, self._end, self._processes, self._stays = run, end, processes, stays
         self.node_changes = NodeChanges(run, run.plan.nodes)
-        self.quiet = asyncio.Event()
-        self._watched = set[JobHandle]()  # those whose controllers have not ended
 
-    def start(self, handle: JobHandle) -> None:
+    async def carry_out(self) -> None:
+        """Start and end processes as long as the run asks for it."""
+        while True:
+            self._carry_out(await self._run.errands.get())
+
+    def carry_out_now(self) -> None:
+        """Start and end all that the run has asked for until now."""
+        while not self._run.errands.empty():
+            self._carry_out(self._run.errands.get_nowait())
+
+    def _carry_out(self, errand: Errand) -> None:
+        self._run.errands.task_done()
+        if errand.ends:
+            self._run.spawn(self._clear(errand.handle))
+        elif not errand.handle.gone:
+            self._start(errand.handle)
+
+    def _start(self, handle: JobHandle) -> None:
         """Start a job's processes, if it has none and is not about to end."""
         if handle.is_at_rest and not self._run.stopping:
             handle.actors.has_come = handle.actors.alive = False
-            self._watched.add(handle)
-            self.processes.of(handle).start(handle)
+            self._end.watched.add(handle)
+            self._processes.of(handle).start(handle)
             self._run.spawn(self._watch(handle))
-
-    def rest(self, handle: JobHandle) -> None:
-        """End the processes of a job that has to wait; they are started again when it has a place."""
-        if handle.actors.controller is not None and handle.lives:
-            handle.ending.resting, handle.permits.since_s = True, self._run.log.now()
-            handle.refuse(Stopped("waits for nodes"))
 
     async def _watch(self, handle: JobHandle) -> None:
         """Wait for a controller's end, whatever it is."""
         run = self._run
-        end = await self.processes.of(handle).wait(handle)
+        end = await self._processes.of(handle).wait(handle)
         run.went(handle)
         if end.outcome == "done" and end.problem:
             run.log.say(f"{handle.id}: {end.problem}")
@@ -138,18 +140,18 @@ class JobLifecycle:
             await self.fail(handle, end, again=end.outcome != "failed")
         elif not (handle.gone or handle.ending.why or handle.ending.resting):  # the run stops; the job keeps its place for then
             self._halt(handle)
-        await self.processes.of(handle).drop(handle)
-        self._watched.discard(handle)
+        await self._processes.of(handle).drop(handle)
+        self._end.watched.discard(handle)
         if handle.ending.resting and handle.ending.why is None:
             self._rested(handle)
-        self.check_over()
+        self._end.check()
 
     def _rested(self, handle: JobHandle) -> None:
         """A job that waits has no processes any more; it may have got a place meanwhile."""
         handle.ending.resting, handle.actors.controller, handle.actors.workers, handle.permits.since_s = False, None, [], None
         if self._run.present(handle):
             handle.permits.since_s = self._run.log.now()
-            self.start(handle)
+            self._start(handle)
 
     def _halt(self, handle: JobHandle, *notes: Fact) -> None:
         handle.gone = True
@@ -176,10 +178,10 @@ class JobLifecycle:
         else:  # it has no nodes: the scheduler need not know
             if dead_machines:
                 run.tell(*self._losses(dead_machines))
-            self.evict(handle)
+            run.evict(handle)
 
     async def _dead_machines(self) -> set[str]:
-        return await self.processes.own.dead_machines({node.machine for node in self._run.all_nodes()})
+        return await self._processes.own.dead_machines({node.machine for node in self._run.all_nodes()})
 
     def _losses(self, machines: set[str]) -> list[facts.Fact]:
         names = sorted(node.name for node in self._run.all_nodes() if node.machine in machines)
@@ -201,27 +203,10 @@ class JobLifecycle:
         if not handle.spec.is_attached:  # its owner may take its time
             await handle.ending.cleared.wait()
 
-    def make_room(self, handle: JobHandle) -> None:
-        """A job on a drained node gives up its place, between two iterations; it goes on from its last checkpoint elsewhere."""
-        handle.ending.why, handle.ending.again = End(EVICTED, "step", "its node is drained"), True
-        self._run.tell(facts.Failed(handle.id))
-
-    def evict(self, handle: JobHandle) -> None:
-        """A job's processes are to end, and it with them or only until it is made anew."""
-        if handle.gone:  # it has been refused
-            return
-        if handle.ending.why is None:
-            handle.ending.again = True
-            present = {node.name for node in self._run.all_nodes()} - self._run.scheduler.missing
-            absent = sorted(handle.names - present)
-            why = f"its node {absent[0]} has gone" if absent else "it is to move, but has workers and no checkpoint"
-            handle.ending.why = End("died", "step", why)
-        self._run.spawn(self._clear(handle))
-
     async def _clear(self, handle: JobHandle) -> None:
         """End a job's processes, and then let the scheduler know."""
         run, job_id = self._run, handle.id
-        await self.processes.of(handle).kill(handle)
+        await self._processes.of(handle).kill(handle)
         run.went(handle)
         folder = run.checkpoints(job_id)
         if handle.spec.is_attached:  # its owner has the checkpoints
@@ -232,43 +217,20 @@ class JobLifecycle:
         handle.ending.cleared.set()
         if handle.gone:  # it has come to its end meanwhile
             return
-        slices = self.interrupted_slices(handle)
+        slices = interrupted_slices(run, handle)
         assert handle.ending.why is not None
         if run.stopping and handle.spec.is_attached:
             self._halt(handle)  # what it holds is held when the run goes on
         elif run.stopping and handle.ending.again:
             self._halt(handle, *slices)
         elif handle.spec.is_attached and handle.ending.again and handle.iteration == handle.spec.iterations:
-            self.finish(handle, slices)
+            run.follow(left(handle, notes=slices))
         elif handle.ending.again and not handle.is_over and (_deaths(handle) < DEATHS or handle.spec.attach):
             self._begin_anew(handle, resume, slices)
         else:
             self._give_up(handle, slices)
         handle.profile.end()
-        self.check_over()
-
-    def interrupted_slices(self, handle: JobHandle) -> tuple[Fact, ...]:
-        """The phases that a job does not end; of a sync nothing is kept."""
-        now_s = self._run.log.now()
-        slices = []
-        for phase, hold in handle.permits.holds.items():
-            if phase != "sync":
-                report = Report(phase, False, hold.start_s, hold.start_s, now_s)
-                spans = self._run.scheduler.spans(handle.id, now_s) if phase == "rollout" else ()
-                slices.append(handle.slice(report, now_s, spans, ok=False))
-        return tuple(slices)
-
-    def finish(self, handle: JobHandle, notes: tuple[Fact, ...], over_budget: bool = False) -> None:
-        """An attached job is done, perhaps before its last iteration."""
-        run, job_id = self._run, handle.id
-        handle.gone = True
-        whole = over_budget or (handle.iteration == handle.spec.iterations and not notes and handle.ending.why is None)
-        left = facts.Left(job_id, over_budget)
-        news: tuple[facts.Fact, ...] = (left,) if whole else (facts.Failed(job_id), facts.Cleared(job_id))
-        run.log.say(f"{job_id}: done after {handle.iteration} iterations")
-        run.tell(*news, notes=notes)
-        handle.stand()
-        self.check_over()
+        self._end.check()
 
     def _give_up(self, handle: JobHandle, slices: tuple[Fact, ...]) -> None:
         """A job has come to a bad end."""
@@ -320,70 +282,10 @@ class JobLifecycle:
         if placed and successor.job is not None and not successor.place.parks:
             problem = run.beyond(successor.spec) or run.too_large(successor.job)
             if problem is None:
-                news += self.arrival(successor, handle.ending.why.outcome == EVICTED)
+                news += arrival(run, successor, handle.ending.why.outcome == EVICTED)
         run.tell(*news, notes=notes)
         if problem is not None:
             run.refuse(successor, problem)
-
-    def arrival(self, handle: JobHandle, again: bool = False) -> tuple[facts.Fact, ...]:
-        """A job that is known wants a place, for the iterations that it has left.
-
-        Args:
-            again: it had to give up the one that it had.
-        """
-        assert handle.job is not None
-        changes = {"arrival_s": self._run.log.now(), "iterations": handle.spec.iterations - handle.begins}
-        stays = (
-            handle.actors.alive and handle.actors.controller is not None and handle.ending.why is None and not handle.ending.resting
-        )
-        alive = handle.names if stays else frozenset()
-        return (*self.estimated(handle), facts.Arrived(handle.job.model_copy(update=changes), again, alive))
-
-    @staticmethod
-    def estimated(handle: JobHandle) -> tuple[facts.Estimated, ...]:
-        """What is to be told of a job with shapes before it arrives, or when the run goes on."""
-        phases = estimated_phases(handle.spec)
-        return (facts.Estimated(handle.id, phases),) if phases else ()
-
-    def enlist(self, handle: JobHandle) -> None:
-        """Hand a job to the policy, if there are nodes for it at all."""
-        run = self._run
-        if handle.job is not None and (problem := run.beyond(handle.spec) or run.too_large(handle.job)):
-            run.refuse(handle, problem)
-        else:
-            run.tell(*self.arrival(handle))
-
-    def check_over(self) -> None:
-        """End the run when nobody is left, or when those who are left wait for ever."""
-        run = self._run
-        present = [handle for handle in run.handles.values() if not handle.gone]
-        if run.over.done():
-            return
-        if run.stopping:
-            if not self._writes_models() and all(handle.is_at_rest for handle in present):
-                run.over.set_result("stopped")
-        elif run.coming:
-            return
-        elif run.scheduler.stuck:
-            self._give_up_waiting()
-        elif not present:
-            if not self._stays and not self._writes_models():
-                run.over.set_result("done")
-        elif self._watched == {*present} and all(handle.is_over for handle in present):
-            self.quiet.set()
-
-    def _give_up_waiting(self) -> None:
-        """Nobody runs, and the head of the queue fits nowhere: the run ends with that, or the job where more may come."""
-        run, problem = self._run, waits_for_ever(self._run.scheduler.state)
-        if not self._stays:
-            run.fail(PlanError(problem))
-            return
-        run.refuse(run.handles[run.scheduler.state.waiting[0]], problem)
-        self.check_over()
-
-    def _writes_models(self) -> bool:
-        """Whether the process of a job that is done may still write its model."""
-        return self._run.plan.models and any(handle.gone and handle.spec.task is not None for handle in self._watched)
 
     async def patrol(self) -> None:
         """Look for jobs that hang, and for machines that have gone."""
@@ -412,7 +314,7 @@ class JobLifecycle:
                 await run.written()
                 if losses := self._losses(dead_machines):
                     run.tell(*losses)
-                if self._stays and (joined := await self.processes.own.joined_nodes([*self.node_changes.known.values()])):
+                if self._stays and (joined := await self._processes.own.joined_nodes([*self.node_changes.known.values()])):
                     await run.written()
                     self.node_changes.join(joined)
 

@@ -19,20 +19,19 @@ from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import GroupView, WaitingPhase
 from runtime.execution import profiles
+from runtime.execution.ends import RunEnd, rest
 from runtime.execution.forecast import with_shapes
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Done, Report
 from runtime.execution.profiles import Measured, Profile
 from runtime.execution.run_state import RunState
+from runtime.jobs.shapes import estimated_phases
 from runtime.jobs.spec import nodes_asked
-from runtime.journal.facts import Bound, PhaseSlice, Profiled, SoloIteration
+from runtime.journal.facts import Bound, PhaseSlice, Profiled
 from runtime.machine import Node, Pool, lacked_core
 
 _TOGETHER = 8
 _PASSES: dict[Mode, int] = {"alone": 2, "paired": 4}  # worst-case iterations of the probe; the first rollout of a pair is alone
-SOLO = 5  # iterations alone; the first one loads what has left its devices, and is left out of all means
-_MOST = 8  # jobs whose processes are kept to be measured alone
 Mode = Literal["alone", "paired"]
 
 
@@ -40,11 +39,11 @@ class Profiling:
     """Arrivals, profiles, and what taking turns could gain.
 
     Args:
-        run: whose jobs come. lifecycle: of it.
+        run: whose jobs come. end: of it.
     """
 
-    def __init__(self, run: RunState, lifecycle: JobLifecycle) -> None:
-        self._run, self._lifecycle = run, lifecycle
+    def __init__(self, run: RunState, end: RunEnd) -> None:
+        self._run, self._end = run, end
         self._is_crowded = False  # more jobs have come than are profiled together: one that has been keeps no processes
         self._profiling = asyncio.Lock()  # nobody waits for it whose profile is known
         self._batch: list[JobHandle] = []  # of jobs that are being profiled, and those that have been
@@ -55,7 +54,7 @@ class Profiling:
 
     async def bring_all(self, coming: Sequence[JobHandle]) -> None:
         """Let jobs arrive, those of one time together."""
-        self._lifecycle.check_over()
+        self._end.check()
         for at_s in sorted({handle.spec.arrival_s for handle in coming}):
             await asyncio.sleep(max(0.0, at_s - self._run.log.now()))
             await self._bring([handle for handle in coming if handle.spec.arrival_s == at_s])
@@ -77,11 +76,11 @@ class Profiling:
                 handle.gone = handle.gone or handle.actors.controller is None
                 handle.tell(None, run.log.now())
             elif handle.job is not None and not handle.gone and not run.stopping:
-                self._lifecycle.enlist(handle)
+                enlist(run, handle)
         for job_id in ids:
             if job_id in run.scheduler.state.waiting:
-                self._lifecycle.rest(run.handles[job_id])
-        self._lifecycle.check_over()
+                rest(run, run.handles[job_id])
+        self._end.check()
 
     async def _profile_all(self, ids: Sequence[str]) -> None:
         """Profile those of some jobs that nobody knows, so many at a time."""
@@ -181,7 +180,7 @@ class Profiling:
         if not passes:
             return
         await self._run.written()
-        self._run.tell(facts.Unprofiled({handle.id: _needs(self._run, handle) for handle in passes}))
+        self._run.tell(facts.Unprofiled({handle.id: needs_of(self._run, handle) for handle in passes}))
         await asyncio.wait(passes.values())
         for handle in passes:
             if not handle.gone and handle.profile.measurements.keys() == {"rollout", "training"}:
@@ -238,10 +237,10 @@ class Profiling:
                 run.refuse(handle, problem)
                 return
             handle.profile.asks = True
-            run.tell(facts.Unprofiled({handle.id: _needs(self._run, handle)}))
+            run.tell(facts.Unprofiled({handle.id: needs_of(self._run, handle)}))
         if handle.place.parks:
             handle.place.parks = False
-            self._lifecycle.enlist(handle)
+            enlist(run, handle)
 
     def iterated(self, handle: JobHandle) -> bool:
         """An attached job has done an iteration as a guest: it stays one, or is known and arrives. Whether it has another place."""
@@ -260,7 +259,7 @@ class Profiling:
             run.tell(facts.Profiled(handle.id))
             run.refuse(handle, problem)
             return False
-        run.tell(facts.Profiled(handle.id), *self._lifecycle.arrival(handle))
+        run.tell(facts.Profiled(handle.id), *arrival(run, handle))
         return run.present(handle) and names != handle.names
 
     def passed(self, handle: JobHandle, done: Done) -> bool:
@@ -317,7 +316,30 @@ class Profiling:
         self._probe.mode = self._rounds.pop(0)
         for one in self._probe_jobs:
             one.profile.begin(_PASSES[self._probe.mode])
-        return [facts.Unprofiled({one.id: _needs(self._run, one) for one in self._probe_jobs}, self._probe)]
+        return [facts.Unprofiled({one.id: needs_of(self._run, one) for one in self._probe_jobs}, self._probe)]
+
+
+def arrival(run: RunState, handle: JobHandle, again: bool = False) -> tuple[facts.Fact, ...]:
+    """A job that is known wants a place, for the iterations that it has left.
+
+    Args:
+        again: it had to give up the one that it had.
+    """
+    assert handle.job is not None
+    changes = {"arrival_s": run.log.now(), "iterations": handle.spec.iterations - handle.begins}
+    stays = handle.actors.alive and handle.actors.controller is not None and handle.ending.why is None and not handle.ending.resting
+    alive = handle.names if stays else frozenset()
+    phases = estimated_phases(handle.spec)
+    shapes = (facts.Estimated(handle.id, phases),) if phases else ()
+    return (*shapes, facts.Arrived(handle.job.model_copy(update=changes), again, alive))
+
+
+def enlist(run: RunState, handle: JobHandle) -> None:
+    """Hand a job to the policy, if there are nodes for it at all."""
+    if handle.job is not None and (problem := run.beyond(handle.spec) or run.too_large(handle.job)):
+        run.refuse(handle, problem)
+    else:
+        run.tell(*arrival(run, handle))
 
 
 def _node_types(run: RunState) -> list[Node]:
@@ -325,7 +347,7 @@ def _node_types(run: RunState) -> list[Node]:
     return [next(node for node in run.plan.nodes if node.pool == pool) for pool in run.plan.cluster.sides]
 
 
-def _needs(run: RunState, handle: JobHandle) -> dict[Pool, int]:
+def needs_of(run: RunState, handle: JobHandle) -> dict[Pool, int]:
     """Nodes that a job asks for."""
     return nodes_asked(handle.spec, run.plan.cluster.sides)
 
@@ -378,81 +400,3 @@ class Timings:
                 names = f"{a} rollout", f"{b} training"
                 bounds.append(Bound(names, (fmean(alone[0]), fmean(alone[1])), (fmean(paired[0]), fmean(paired[1]))))
         return bounds
-
-
-class SoloIterations:
-    """Measures jobs alone: behind its last iteration, each does some more where it was, while nobody else runs.
-
-    Its processes are those that it has, so nothing starts cold. What it does then is of no iteration that counts: no checkpoint is
-    written, and its model is what it was after the last one that does. Until all jobs are done the processes of those that wait for
-    this sleep in host memory.
-
-    Args:
-        run: whose jobs they are. lifecycle: of it.
-    """
-
-    def __init__(self, run: RunState, lifecycle: JobLifecycle) -> None:
-        self._run, self._lifecycle = run, lifecycle
-        self._measured: list[JobHandle] = []
-
-    def keeps(self, handle: JobHandle) -> bool:
-        """Whether a job that has done its last iteration is to be measured alone; it has no place any more."""
-        run = self._run
-        if not run.plan.compare or run.stopping:
-            return False
-        if handle.spec.is_asynchronous:
-            why = "its rollouts run ahead of its iterations, and end with the last one"
-        elif len(self._measured) == _MOST:
-            why = f"the processes of {_MOST} jobs wait for that already"
-        else:
-            self._measured.append(handle)
-            handle.place.leaving = True  # its devices
-            run.order(handle)
-            self._lifecycle.check_over()
-            return True
-        run.log.say(f"{handle.id}: is not measured alone: {why}")
-        return False
-
-    async def measure(self) -> None:
-        """Measure one job after the other when all are done; then let all end, since one that writes its model takes cores."""
-        run = self._run
-        await self._lifecycle.quiet.wait()
-        for handle in self._measured:
-            if not handle.lives or run.stopping:
-                continue
-            if problem := run.beyond(handle.spec):
-                run.log.say(f"{handle.id}: is not measured alone: {problem}")
-                continue
-            await run.written()
-            run.log.say(f"{handle.id}: {SOLO} iterations alone, on the nodes that it had")
-            over = handle.profile.begin(SOLO)
-            needs = _needs(run, handle)
-            run.tell(facts.Unprofiled({handle.id: needs}, None, self._nodes(handle, needs)))
-            await over
-        for handle in self._measured:
-            if handle.lives and not run.stopping:
-                handle.gone = True
-                handle.tell(None, run.log.now())
-        self._lifecycle.check_over()
-
-    def _nodes(self, handle: JobHandle, needs: dict[Pool, int]) -> frozenset[str]:
-        """Names of the nodes that a job had, if it asks for as many and they are there still; else of none."""
-        names = {node.name: node.pool for nodes in handle.place.nodes.values() for node in nodes}
-        there = {node.name for pool in needs for node in self._run.nodes.free(pool)}
-        alike = all([*names.values()].count(pool) == count for pool, count in needs.items())
-        return frozenset(names) if alike and names.keys() <= there else frozenset()
-
-    def iterated(self, handle: JobHandle) -> None:
-        """A job has done an iteration alone."""
-        run, now_s = self._run, self._run.log.now()
-        began_s = handle.permits.began_s.pop(handle.iteration, now_s)
-        run.log.write(SoloIteration(handle.id, handle.iteration, began_s, now_s))
-        run.log.say(f"{handle.id}: alone, {now_s - began_s:.2f} s")
-        handle.iteration += 1
-        handle.profile.passes -= 1
-        if handle.profile.passes:
-            run.order(handle)
-        else:
-            handle.stand()
-            run.tell(facts.Profiled(handle.id))
-            handle.profile.end()

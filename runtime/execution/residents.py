@@ -24,15 +24,15 @@ class Residents:
     """The residents of a run.
 
     Args:
-        handles: its jobs by id.
+        handles: its jobs by id. cluster: their nodes.
     """
 
-    def __init__(self, handles: Mapping[str, JobHandle]) -> None:
-        self._handles = handles
+    def __init__(self, handles: Mapping[str, JobHandle], cluster: Cluster) -> None:
+        self._handles, self._cluster = handles, cluster
         self._staying: dict[_Key, tuple[str, ...]] = {}  # names of the nodes
         self._held_back: dict[tuple[JobHandle, HoldName], None] = {}
 
-    def may_stay(self, handle: JobHandle, pool: Pool, cluster: Cluster) -> bool:
+    def may_stay(self, handle: JobHandle, pool: Pool) -> bool:
         """Whether the state of a phase that is over may stay where it is."""
         waits = handle.waits_here.get(pool)
         if waits is None or not waits.can_stay or handle.is_guest or handle.place.moving or handle.ending.why is not None:
@@ -40,7 +40,7 @@ class Residents:
         places = self._sharing(handle)
         if any(other.is_guest for other, _ in places):  # nobody knows what it needs
             return False
-        return _chosen(places, cluster)[handle, pool].name == STAY
+        return self._chosen(places)[handle, pool].name == STAY
 
     def stays(self, handle: JobHandle, pool: Pool, host_gb: float, device_gb: float) -> None:
         """It has stayed, and takes so much; where that is more than was known, that is known from now on."""
@@ -62,13 +62,13 @@ class Residents:
         staying = [pool for pool in POOLS if (handle, pool) in self._staying and pool not in handle.permits.holds]
         return tuple(pool for pool in staying if handle.place.moving or pool in handle.residency.to_leave)
 
-    def admit(self, handle: JobHandle, phase: HoldName, cluster: Cluster) -> bool:
+    def admit(self, handle: JobHandle, phase: HoldName) -> bool:
         """Give a job the permit that it has been granted, or hold it back until there is room; whether it has it."""
         self._held_back.pop((handle, phase), None)
         waits = handle.permits.waits.get(phase)
         if phase not in handle.permits.holds or waits is None or waits.done():
             return False
-        in_the_way = self._in_the_way(handle, phase, cluster)
+        in_the_way = self._in_the_way(handle, phase)
         if not in_the_way:
             waits.set_result(())
             return True
@@ -95,7 +95,7 @@ class Residents:
                     places[other, pool] = Place(other.waits_here.get(pool) or _unknown(other, pool), names, gpus)
         return places
 
-    def _in_the_way(self, handle: JobHandle, pool: HoldName, cluster: Cluster) -> list[_Key]:
+    def _in_the_way(self, handle: JobHandle, pool: HoldName) -> list[_Key]:
         """Who has to leave before a job's phase begins."""
         names = {node.name for node in handle.nodes_of(pool)}
         here = [key for key, nodes in self._staying.items() if names & {*nodes} and key != (handle, pool)]
@@ -103,23 +103,22 @@ class Residents:
             return []
         guest = handle.is_guest
         places = self._sharing(handle)
-        chosen = {} if guest else _chosen(places, cluster)
+        chosen = {} if guest else self._chosen(places)
         now = [place.waits.levels[0] if key in self._staying else place.waits.least for key, place in places.items()]
-        if not guest and fits([*places.values()], now, _host_gb(places, cluster)):
+        if not guest and fits([*places.values()], now, self._host_gb(places)):
             return []
         return [key for key in here if key not in chosen or chosen[key].name != STAY]
+
+    def _chosen(self, places: Mapping[_Key, Place]) -> dict[_Key, Level]:
+        return dict(zip(places, choose([*places.values()], self._host_gb(places)), strict=True))
+
+    def _host_gb(self, places: Mapping[_Key, Place]) -> dict[str, float | None]:
+        """What the nodes have for jobs."""
+        pools = self._cluster.pools
+        return {node.name: pools[node.pool].node_memory_gb for handle, pool in places for node in handle.place.nodes[pool]}
 
 
 def _unknown(handle: JobHandle, pool: Pool) -> Waits:
     """Of a job about which nothing but what the policy knows is known: it does not stay."""
     host_gb = getattr(handle.job.phases(handle.place.shape), pool).host_memory_gb if handle.job is not None else 0.0
     return Waits((Level("keep", 0.0, 0.0, host_gb),))
-
-
-def _chosen(places: Mapping[_Key, Place], cluster: Cluster) -> dict[_Key, Level]:
-    return dict(zip(places, choose([*places.values()], _host_gb(places, cluster)), strict=True))
-
-
-def _host_gb(places: Mapping[_Key, Place], cluster: Cluster) -> dict[str, float | None]:
-    """What the nodes have for jobs."""
-    return {node.name: cluster.pools[node.pool].node_memory_gb for handle, pool in places for node in handle.place.nodes[pool]}

@@ -60,6 +60,13 @@ class Follows(NamedTuple):
         return Follows(self.news + other.news, self.notes + other.notes, self.lines + other.lines)
 
 
+class Errand(NamedTuple):
+    """A job's processes are to be started, where it has none, or to be ended (`ends`)."""
+
+    handle: JobHandle
+    ends: bool
+
+
 class Observer(Protocol):
     """Who watches a run, and changes nothing of it."""
 
@@ -80,14 +87,11 @@ class RunState:
         observer: watches it.
 
     Attributes:
-        start, evict: what starts a job's processes, and what ends them since its place has gone; `JobLifecycle` sets them.
         handles: jobs by id. cold_starts: which of theirs are provisional. residents: those whose state stays on its nodes.
         stopping: the run stops. over: the outcome, or the error that ends it.
         coming: jobs that have not arrived at the policy or been given up yet.
+        errands: what is to be done for the processes of jobs; `JobLifecycle` carries it out.
     """
-
-    start: Callable[[JobHandle], None]
-    evict: Callable[[JobHandle], None]
 
     def __init__(
         self, plan: RunPlan, log: RunLog, state: State, nodes: NodePool, watches: bool, observer: Observer | None = None
@@ -105,10 +109,11 @@ class RunState:
         self._why = self.scheduler.planner.why = {}
         self.handles = {spec.id: JobHandle(spec) for spec in plan.specs}
         self.cold_starts = ColdStarts()
-        self.residents = Residents(self.handles)
+        self.residents = Residents(self.handles, plan.cluster)
         self.stopping = False
         self.over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.coming = 0
+        self.errands = asyncio.Queue[Errand]()
         self.tasks: set[asyncio.Task[None]] = set()
         self._observer = observer
         self._owed: list[Command] = []  # commands whose entries are not in the journal yet
@@ -244,7 +249,7 @@ class RunState:
 
     def admit(self, handle: JobHandle, phase: HoldName) -> None:
         """Give a granted permit, if the job waits for it and there is room where it is for."""
-        if self.residents.admit(handle, phase, self.plan.cluster):
+        if self.residents.admit(handle, phase):
             handle.permits.since_s = handle.permits.holds[phase].since_s = self.log.now()
 
     def went(self, handle: JobHandle, pools: tuple[Pool, ...] = POOLS) -> None:
@@ -255,8 +260,20 @@ class RunState:
 
     def order(self, handle: JobHandle) -> None:
         """Let a job do its next iteration."""
-        self.start(handle)
+        if handle.is_at_rest:
+            self.errands.put_nowait(Errand(handle, ends=False))
         handle.tell(handle.order(str(self.checkpoints(handle.id))), self.log.now())
+
+    def evict(self, handle: JobHandle) -> None:
+        """A job's processes are to end, and it with them or only until it is made anew."""
+        if handle.gone:  # it has been refused
+            return
+        if handle.ending.why is None:
+            handle.ending.again = True
+            absent = sorted(handle.names - ({node.name for node in self.all_nodes()} - self.scheduler.missing))
+            why = f"its node {absent[0]} has gone" if absent else "it is to move, but has workers and no checkpoint"
+            handle.ending.why = End("died", "step", why)
+        self.errands.put_nowait(Errand(handle, ends=True))
 
     def beside(self, handle: JobHandle) -> tuple[str, ...]:
         """Ids of the jobs that have rollout nodes of a job now."""

@@ -145,14 +145,6 @@ def checkpointed(handle: JobHandle, checkpoint: Checkpoint, now_s: float) -> Fol
     return Follows((), (Checkpointed(now_s, handle.id, checkpoint.iterations, checkpoint.seconds, checkpoint.gb),), lines)
 
 
-def left(handle: JobHandle, over_budget: bool = False) -> Follows:
-    """A job leaves its place for good."""
-    handle.gone = over_budget  # one that has done its last iteration may be measured alone before it goes
-    handle.stand()
-    line = f"{handle.id}: its budget is spent after {handle.iteration} of {handle.spec.iterations} iterations; it ends"
-    return Follows((facts.Left(handle.id, over_budget),), (), (line,) if over_budget else ())
-
-
 def moved(handle: JobHandle) -> Follows:
     """A job that is to go to another place has left its own. Its new one says when it goes on."""
     return Follows((facts.Vacated(handle.id), facts.Resumed(handle.id)))

@@ -16,14 +16,17 @@ from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.nodes import NodePool
+from runtime.execution.ends import RunEnd
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle, Processes, ProcessesByKind
+from runtime.execution.node_changes import NodeChanges
 from runtime.execution.nodes import POOLS
 from runtime.execution.profiles import versions
-from runtime.execution.profiling import Profiling, SoloIterations
+from runtime.execution.profiling import Profiling, enlist
 from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import Observer, RunState
+from runtime.execution.solo import SoloIterations
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Ended, Fact, Failed, Relaunched, Restarted, Restored, Started, Submitted
 from runtime.journal.record import RunRecord, cold_starts_of
@@ -49,7 +52,8 @@ class RunDriver:
         observer: watches it.
 
     Attributes:
-        run: its state. lifecycle, profiling, calls, leases, commands: its parts. record: of a run that goes on: what it was before.
+        run: its state. end, lifecycle, profiling, calls, leases, commands: its parts.
+        record: of a run that goes on: what it was before.
 
     Raises:
         InputError: a policy or the folder cannot be used; one line.
@@ -70,12 +74,12 @@ class RunDriver:
         except BaseException:
             log.journal.close()
             raise
-        self.lifecycle = JobLifecycle(run, stays)
-        self._ledger = Ledger(run, self.lifecycle)
-        self.profiling, self._solo = Profiling(run, self.lifecycle), SoloIterations(run, self.lifecycle)
+        self.end, self._ledger = RunEnd(run, stays), Ledger(run)
+        self.profiling, self._solo = Profiling(run, self.end), SoloIterations(run, self.end)
         iterations = Iterations(self._ledger, self.profiling)
         self.leases, self.commands = Leases(iterations), CommandProcesses(iterations)
-        self._processes = self.lifecycle.processes = ProcessesByKind(processes, AttachedProcesses(self._ledger), self.commands)
+        self._processes = ProcessesByKind(processes, AttachedProcesses(self._ledger), self.commands)
+        self.lifecycle = JobLifecycle(run, self.end, self._processes, stays)
         self.calls = JobCalls(run, self.lifecycle, self.profiling, self._solo)
 
     def _begin(self) -> None:
@@ -85,7 +89,8 @@ class RunDriver:
             log.zero_s = monotonic() - last_s  # the clock goes on from the last time that the journal knows
             log.write(Relaunched(last_s, time(), plan.nodes, versions()))
             recall_leases(self._ledger, self.record)
-            go_on(run, self.lifecycle, self.record)
+            go_on(run, self.lifecycle.node_changes, self.record)
+            self.lifecycle.carry_out_now()  # jobs have their places, before anything is said of the leases there
             continue_leases(self._ledger, self.record)
             if self._stays and (more := [node for node in plan.nodes if node.name not in self.record.nodes]):
                 self.lifecycle.node_changes.join(more)
@@ -101,7 +106,9 @@ class RunDriver:
         run.coming = len(coming)
         run.spawn(self.profiling.bring_all(coming))
         run.spawn(self._solo.measure())
-        for work in (self.lifecycle.patrol(), self._ledger.patrol(), self._tick(), run.write_again(), self._keep_logs()):
+        for work in (self.lifecycle.carry_out(), self.lifecycle.patrol(), self._ledger.patrol()):
+            run.spawn(work)
+        for work in (self._tick(), run.write_again(), self._keep_logs()):
             run.spawn(work)
 
     async def carry_out(self) -> str:
@@ -157,7 +164,7 @@ class RunDriver:
         """Give no more permits: every job ends at its next phase boundary."""
         self.run.stop()
         self.leases.stop()
-        self.lifecycle.check_over()
+        self.end.check()
 
 
 def _rehearse(policy: Policy) -> None:
@@ -172,11 +179,11 @@ def _rehearse(policy: Policy) -> None:
     replay(Scenario(version=1, cluster=Cluster(rollout=pool, training=pool, migration_s=1.0), jobs=jobs), policy)
 
 
-def go_on(run: RunState, lifecycle: JobLifecycle, record: RunRecord) -> None:
+def go_on(run: RunState, node_changes: NodeChanges, record: RunRecord) -> None:
     """Groups and placements are as they were; every job that was placed begins there with its last checkpoint."""
     notes: list[Fact] = []
     run.cold_starts = cold_starts_of(record)
-    lifecycle.node_changes.known = record.nodes | lifecycle.node_changes.known
+    node_changes.known = record.nodes | node_changes.known
     for handle in run.handles.values():
         if problem := run.problem_of(_recall, run, handle, record, notes):
             handle.gone = True
@@ -190,7 +197,7 @@ def go_on(run: RunState, lifecycle: JobLifecycle, record: RunRecord) -> None:
     run.log.write(*notes, restored, *run.scheduler.take_entries())
     run.tell()
     for job_id in again:
-        lifecycle.enlist(run.handles[job_id])
+        enlist(run, run.handles[job_id])
 
 
 def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fact]) -> None:

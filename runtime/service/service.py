@@ -198,13 +198,13 @@ class Service:
         Raises:
             InputError: there is no such job, or it has ended, or the journal cannot be written; one line.
         """
-        lives, handle = self.driver.lifecycle, self.handle_of(job_id)
+        handle = self.handle_of(job_id)
         if (problem := self.run.log.problem) is not None:
             raise Unwritable(problem)
         if job_id in self._figures.ends:
             raise Conflict(f"job {job_id}: has ended already: {self._figures.ends[job_id][0]}")
-        await lives.cancel(handle)
-        lives.check_over()
+        await self.driver.lifecycle.cancel(handle)
+        self.driver.end.check()
 
     async def report(self) -> dict[str, Any]:
         """What every job, group and pool does; see `runtime.service.report.Reports.all`. What it says is in the journal."""

@@ -6,14 +6,15 @@ from rollmux_client import Turn
 
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
+from runtime.execution.ends import interrupted_slices, left
 from runtime.execution.job_log import iteration_line, tell_of
-from runtime.execution.lifecycle import EVICTED
 from runtime.execution.messages import Done, End, Report
 from runtime.execution.profiling import Profiling
 from runtime.execution.run_state import Follows
 from runtime.journal.facts import Exceeded, Iteration
+from runtime.owners.boundary import carry_out
 from runtime.owners.http.ledger import Lease, Ledger
-from runtime.owners.protocol import Next, asked, iterated, moved, next_of, released, released_sync, synced
+from runtime.owners.protocol import Next, asked, iterated, next_of, released, released_sync, synced
 
 
 class Iterations:
@@ -25,7 +26,7 @@ class Iterations:
 
     def __init__(self, ledger: Ledger, profiling: Profiling) -> None:
         self.ledger, self.profiling = ledger, profiling
-        self._run, self._lifecycle = ledger.run, ledger.lifecycle
+        self._run = ledger.run
 
     def ask(self, lease: Lease, turn: Turn) -> None:
         """An owner wants a permit, and is in for it unless its budget is spent.
@@ -108,19 +109,16 @@ class Iterations:
 
     def leave(self, lease: Lease, why: str) -> None:
         """An owner uses nothing any more; it may attach again, and goes on behind the last whole iteration."""
-        handle = lease.handle
-        what = next_of(handle, False, self._run.scheduler.is_to_go(handle.id))
+        handle, run = lease.handle, self._run
+        what = next_of(handle, False, run.scheduler.is_to_go(handle.id))
+        if what is Next.MOVE and not (lease.moves and run.present(handle)):
+            what = Next.GO_ON
         if what is Next.DONE:
             self.done(lease)
-        elif what is Next.MAKE_ROOM and not lease.turns.open:
-            self.ledger.end(lease, why, End(EVICTED, "step", "its node is drained"))
-        elif what is Next.MOVE and lease.moves and not lease.turns.open and self._run.present(handle):
-            self.ledger.end(lease, why, None)
-            lease.stay.since_s = self._run.log.now()
-            self._run.follow(moved(handle))
-            handle.changed.ring()
-        else:
+        elif what is Next.GO_ON or lease.turns.open:  # it has left in the middle, as far as anybody knows
             self.ledger.end(lease, why, End("died", "step", why))
+        else:
+            self._carry_out(lease, what, why)
 
     def done(self, lease: Lease) -> None:
         """The job is over, as its owner says; the iteration in hand counts if only its sync is missing."""
@@ -131,15 +129,23 @@ class Iterations:
         for phase in [*handle.permits.holds] if whole else ():
             if phase in lease.turns.open:
                 self.finish(lease, phase)
-        notes = self._lifecycle.interrupted_slices(handle)
+        notes = interrupted_slices(self._run, handle)
         self.ledger.end(lease, "its owner says that the job is done", End("done"), done=True)
-        self._lifecycle.finish(handle, notes)
+        self._run.follow(left(handle, notes=notes))
 
     def end_spent(self, lease: Lease) -> None:
         """End a job that is between two iterations and whose budget is spent."""
         handle, state = lease.handle, self._run.scheduler.state
         if not lease.turns.is_between or lease.ended or not self._run.present(handle) or not state.is_running(handle.id):
             return
-        if next_of(handle, state.is_over_budget(handle.id, self._run.log.now()), False) is Next.OVER_BUDGET:
-            self.ledger.end(lease, "its budget is spent", End("done"))
-            self._lifecycle.finish(handle, (), over_budget=True)
+        what = next_of(handle, state.is_over_budget(handle.id, self._run.log.now()), False)
+        if what is Next.OVER_BUDGET:
+            self._carry_out(lease, what, "its budget is spent")
+
+    def _carry_out(self, lease: Lease, what: Next, why: str) -> None:
+        """A job leaves its place between two iterations. One that moves keeps what it has here until its owner attaches there."""
+        moves = what is Next.MOVE
+        self.ledger.end(lease, why, None if moves else End("stopped"))
+        if moves:
+            lease.stay.since_s = self._run.log.now()
+        carry_out(self._run, lease.handle, what, Follows())

@@ -329,12 +329,19 @@ async def find_place(
         if handle.ending.why is None and not run.stopping:
             _bring_to(run, stay, host, handle)
             iterations.profiling.owner_came(handle)
-            stay = ledger.stay(handle)  # it may have got its place just now
-            if stay is not None and not stay.over.done() and handle.ending.why is None and run.present(handle):
+            if not run.errands.empty():  # it may have got its place just now
+                await run.errands.join()
+                continue
+            if _is_to_have(run, stay, handle):
                 return handle, stay
         if clock.time() >= until_s or run.stopping:
             return handle, None
         await handle.changed.wait(until_s - clock.time())
+
+
+def _is_to_have(run: RunState, stay: Stay | None, handle: JobHandle) -> bool:
+    """Whether a job has a place, and is not about to leave it."""
+    return stay is not None and not stay.over.done() and handle.lives and run.present(handle)
 
 
 def reason(run: RunState, handle: JobHandle) -> tuple[str, int | None]:

@@ -22,7 +22,6 @@ from rollmux_env.validation_errors import one_line
 from runtime.execution.job_handle import Hold, JobHandle
 from runtime.execution.job_log import tell_of
 from runtime.execution.job_processes import started, user_of
-from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import End, Stopped
 from runtime.execution.nodes import POOLS
 from runtime.execution.run_state import RunState
@@ -150,7 +149,7 @@ class Ledger:
     """The leases of a run.
 
     Args:
-        run: whose. lifecycle: of it.
+        run: whose.
 
     Attributes:
         leases: by id, those that have ended lately among them. recalled: by job, leases of a run that goes on, until they have
@@ -158,8 +157,8 @@ class Ledger:
             use.
     """
 
-    def __init__(self, run: RunState, lifecycle: JobLifecycle) -> None:
-        self.run, self.lifecycle = run, lifecycle
+    def __init__(self, run: RunState) -> None:
+        self.run = run
         self.leases: dict[str, Lease] = {}
         self.recalled: dict[str, Lease] = {}
         self.stopped = asyncio.Event()

@@ -18,6 +18,7 @@ from pathlib import Path
 from time import strftime
 
 from rollmux_env.errors import InputError
+from runtime.execution.ends import left
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_processes import end_job_processes, mark_of
 from runtime.execution.lifecycle import Processes
@@ -218,7 +219,7 @@ class CommandProcesses(AttachedProcesses):
             )
             stay.free.set()
             stay.end(End("done"))
-            self.ledger.lifecycle.finish(handle, ())
+            self.ledger.run.follow(left(handle))
 
     def _has_ended(self, stay: Stay, why: str) -> None:
         """A job's processes have ended: they use nothing any more."""

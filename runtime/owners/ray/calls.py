@@ -6,15 +6,18 @@ import asyncio
 from typing import Any
 
 from rollmux_env.scheduler import facts
+from runtime.execution.ends import rest
 from runtime.execution.forecast import wait_for_room
 from runtime.execution.job_handle import PROFILE, JobHandle, how_far
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import MOST_WARNINGS, Checkpoint, Done, End, Order, Report, Stopped
-from runtime.execution.profiling import Profiling, SoloIterations
+from runtime.execution.profiling import Profiling
 from runtime.execution.run_state import Follows, RunState
+from runtime.execution.solo import SoloIterations
 from runtime.journal.facts import Absent, Offloaded
 from runtime.machine import Node, Pool, boot_id
 from runtime.owners import protocol
+from runtime.owners.boundary import carry_out
 from runtime.owners.protocol import Next
 from runtime.phases import Paused
 
@@ -124,7 +127,7 @@ class JobCalls:
     async def may_stay(self, handle: JobHandle, pool: Pool) -> bool:
         """Whether the state of a phase that is over may stay on its devices."""
         run = self._run
-        return not run.stopping and run.present(handle) and run.residents.may_stay(handle, pool, run.plan.cluster)
+        return not run.stopping and run.present(handle) and run.residents.may_stay(handle, pool)
 
     async def offloaded(self, handle: JobHandle, pool: Pool, seconds: float, host_gb: float, device_gb: float) -> None:
         """State that had stayed has left its devices."""
@@ -230,9 +233,7 @@ class JobCalls:
         if handle.gone or checkpoint.iterations > handle.iteration:
             return False  # of processes that the job had before
         follows = protocol.checkpointed(handle, checkpoint, run.log.now())
-        if checkpoint.iterations == handle.iteration and self._leaves(handle):  # it has waited for that
-            self._leave(handle, follows)
-        else:
+        if checkpoint.iterations != handle.iteration or not self._leave(handle, follows):
             run.follow(follows)
         await run.written()
         return run.log.problem is None
@@ -240,7 +241,7 @@ class JobCalls:
     async def idle(self, handle: JobHandle) -> None:
         """Nothing of a job that leaves its place is under way; it has no checkpoints."""
         await self._run.written()
-        if handle.ending.over_budget and self._leaves(handle):
+        if handle.ending.over_budget:
             self._leave(handle, Follows())
 
     async def full(self, handle: JobHandle, problem: str) -> None:
@@ -278,7 +279,7 @@ class JobCalls:
         """A job has carried out its order."""
         if handle.iteration == PROFILE:
             if self._profiling.passed(handle, done):
-                self._lifecycle.rest(handle)
+                rest(self._run, handle)
         elif handle.is_over:
             self._solo.iterated(handle)
         else:
@@ -300,29 +301,19 @@ class JobCalls:
         if handle.ending.why is None:
             run.order(handle)
 
-    def _leaves(self, handle: JobHandle) -> bool:
-        return handle.place.leaving and handle.lives and self._run.present(handle)
-
-    def _leave(self, handle: JobHandle, follows: Follows) -> None:
+    def _leave(self, handle: JobHandle, follows: Follows) -> bool:
+        """Let a job leave its place that has waited for what it has said now; False: it has waited for nothing."""
+        if not (handle.place.leaving and handle.lives and self._run.present(handle)):
+            return False
         handle.place.leaving = False
         what = protocol.next_of(handle, handle.ending.over_budget, self._run.scheduler.is_to_go(handle.id))
         if what is Next.MOVE:
             handle.give_up()
         self._carry_out(handle, what, follows)
+        return True
 
     def _carry_out(self, handle: JobHandle, what: Next, follows: Follows) -> None:
-        run, over_budget = self._run, what is Next.OVER_BUDGET
-        match what:
-            case Next.DONE | Next.OVER_BUDGET:
-                run.follow(follows.then(protocol.left(handle, over_budget)))
-                if over_budget or not self._solo.keeps(handle):
-                    handle.gone = True
-                    handle.tell(None, run.log.now())
-            case Next.MOVE:
-                run.follow(follows.then(protocol.moved(handle)))
-            case Next.MAKE_ROOM:
-                run.follow(follows)
-                self._lifecycle.make_room(handle)
-            case Next.GO_ON:
-                run.follow(follows)
-                run.order(handle)
+        carry_out(self._run, handle, what, follows)
+        if what is Next.OVER_BUDGET or (what is Next.DONE and not self._solo.keeps(handle)):
+            handle.gone = True
+            handle.tell(None, self._run.log.now())

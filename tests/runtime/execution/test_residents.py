@@ -87,25 +87,25 @@ def test_a_permit_is_held_back_until_whoever_has_no_right_to_stay_has_left() -> 
     async def held_back() -> None:
         plan = plan_of(Path(), [_job("a", 7.5), _job("b", 7.5)], ONE_OF_EACH)
         a, b = (JobHandle(spec) for spec in plan.specs)
-        residents = Residents({"a": a, "b": b})
+        residents = Residents({"a": a, "b": b}, plan.cluster)
         for handle in (a, b):
             handle.sit(Seating(0, (0,), (0,), ONE_OF_EACH[:1], ONE_OF_EACH[1:], False))
             waits = waits_of(handle)
             assert waits is not None
             handle.residency.waits = {"rollout": waits, "training": waits}
             handle.wait_for("rollout")
-        assert not residents.may_stay(a, "rollout", plan.cluster)  # beside b; it has stayed before b came
+        assert not residents.may_stay(a, "rollout")  # beside b; it has stayed before b came
         residents.stays(a, "rollout", 7.5, 0.0)
         b.wait_for("training")
         b.permits.holds["training"] = Hold("training", 0.0, 0.0, False, False)
-        assert residents.admit(b, "training", plan.cluster) and b.permits.waits["training"].result() == ()  # nobody is there
+        assert residents.admit(b, "training") and b.permits.waits["training"].result() == ()  # nobody is there
         b.permits.holds["rollout"] = Hold("rollout", 0.0, 0.0, False, False)
         waiting = a.permits.waits["rollout"]
-        assert not residents.admit(b, "rollout", plan.cluster) and residents.held_back() == [(b, "rollout")]
+        assert not residents.admit(b, "rollout") and residents.held_back() == [(b, "rollout")]
         assert waiting.result() == residents.leaving(a) == ("rollout",)
         assert not a.permits.waits["rollout"].done()  # it waits on when it has left
         residents.went(a, ("rollout",))
-        assert residents.admit(b, "rollout", plan.cluster) and not residents.held_back() and not residents.leaving(a)
+        assert residents.admit(b, "rollout") and not residents.held_back() and not residents.leaving(a)
         residents.stays(b, "training", 9.0, 0.0)  # more than was known
         assert b.residency.waits["training"].levels[0].host_gb == 9.0
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from runtime.execution import nodes
-from runtime.execution.profiling import SOLO
 from runtime.execution.run_plan import RunPlan
+from runtime.execution.solo import SOLO
 from runtime.journal.audit import audit
 from runtime.journal.record import RunRecord
 from runtime.journal.replay import replay_journal
@@ -92,7 +92,7 @@ def test_a_run_that_is_stopped_meanwhile_has_nothing_to_go_on_with(tmp_path: Pat
     plan = compared(tmp_path, jobs("a", "b", options={"phase_s": 0.02}), nodes=PAIR)
 
     async def stop_then(driver: RunDriver) -> None:
-        await driver.lifecycle.quiet.wait()
+        await driver.end.quiet.wait()
         driver.stop()
 
     assert carry_out(plan, then={6: lambda driver: driver.run.spawn(stop_then(driver))}) == "stopped"

@@ -12,10 +12,10 @@ import pytest
 
 from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler.view import HoldName
-from runtime.journal.facts import Attached, Freed, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
+from runtime.journal.facts import Attached, Cancelled, Freed, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
 from runtime.journal.record import RunRecord
 from runtime.output import LOGS, lines
-from tests.runtime.pretend import ELSEWHERE, PAIRS, Served, attached_plan, job, served
+from tests.runtime.pretend import ELSEWHERE, HERE, PAIRS, Served, attached_plan, job, served
 
 
 def of(facts: list[Any], kind: type, job_id: str = "a") -> list[Any]:
@@ -288,6 +288,23 @@ def test_a_cancelled_job_keeps_what_it_holds_until_its_owner_has_stopped(tmp_pat
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a"), job("b")))
+
+
+def test_a_job_that_is_cancelled_when_it_gets_its_place_has_never_been_there(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        handle, driver = run.driver.run.handles["b"], run.driver
+        waits = asyncio.ensure_future(run.leases.attach("b", 5.0, HERE, ()))
+        await run.settle()
+        run.leases._iterations.done(run.leases.ledger.lease(lease))
+        assert driver.run.present(handle) and handle.actors.controller is None  # its place has just been found
+        await driver.lifecycle.cancel(handle)
+        with pytest.raises(Conflict, match="has ended"):
+            await waits
+        assert handle.actors.controller is None
+        assert of(await run.stop(), Cancelled, "b") and driver.run.errands.empty()
+
+    served(work, attached_plan(tmp_path, job("a"), job("b"), policy="solo"))
 
 
 def test_a_place_that_nobody_claims_is_given_to_others(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from rollmux_env.cluster.events import Arrived
 from rollmux_env.errors import Conflict
 from runtime.execution.job_handle import JobHandle
 from runtime.journal.facts import Iteration, Profiled
-from tests.runtime.pretend import ELSEWHERE, PAIR, PAIRS, Served, attached_plan, job, served
+from tests.runtime.pretend import ELSEWHERE, HERE, PAIR, PAIRS, Served, attached_plan, job, served
 
 
 def unknown(job_id: str, **more: Any) -> dict[str, Any]:
@@ -41,6 +41,19 @@ def test_a_job_is_planned_with_the_longest_seconds_of_its_first_iterations(nodes
         assert [event.job.iterations for event in facts if isinstance(event, Arrived) and event.job.id == "a"] == [2]
 
     served(work, attached_plan(tmp_path, job("host"), unknown("a"), nodes=nodes))
+
+
+def test_of_two_owners_that_come_at_once_one_gets_the_place_that_is_found_then(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        await run.settle()
+        came = (run.leases.attach("a", 0.0, HERE, ()) for _ in range(2))
+        one, other = await asyncio.gather(*came, return_exceptions=True)
+        assert isinstance(one, dict) and one["lease"], one
+        assert str(other) == "job a: another lease of it lives"
+        await run.leases.end(one["lease"])
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, unknown("a")))
 
 
 def test_what_a_guest_holds_when_the_coordinator_is_replaced_is_granted_to_nobody(tmp_path: Path) -> None:
