@@ -6,6 +6,7 @@ rollout-heavy, train-heavy     profile RH, not the case of Figure 10 that the pa
 micro-temporal,                the three cases of the paper's Table 4 and Figure 10
 micro-rollout-heavy,
 micro-spatial
+micro-contention               the two jobs of its Figure 3
 philly                         arrivals and stays from a CSV file of the user's
 """
 
@@ -27,7 +28,7 @@ Generator = Callable[[WorkloadOptions], Scenario]
 _WORKLOADS: dict[str, tuple[Generator, frozenset[str]]] = {
     "production": (production.production, production.OPTIONS),
     **{name: (partial(profiles.profile_workload, name), profiles.OPTIONS) for name in profiles.NAMES},
-    **{name: (partial(micro.micro_workload, name), micro.OPTIONS) for name in micro.CASES},
+    **{name: (partial(micro.micro_workload, name), micro.OPTIONS) for name in micro.NAMES},
     "philly": (philly.philly, philly.OPTIONS),
 }
 WORKLOADS = tuple(_WORKLOADS)
