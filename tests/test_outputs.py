@@ -1,8 +1,8 @@
 """README and the pages of results show what the commands beside them printed: `benchmarks/freeze_outputs.py` keeps it.
 
 The figures of a section are those of the kept outputs of the commands that it names and that stand at the head of its page, or else
-of all that the page names. Numbers with a decimal point are looked for, in prose and in tables: whole numbers are too common to tell
-anything, and whole percentages and so many "times" are mostly computed from what is printed.
+of all that the page names. Numbers with a decimal point are looked for, in prose and in tables: whole numbers are too common, and
+whole percentages and so many "times" are mostly computed from what is printed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ PAGES = [ROOT / "README.md", ROOT / "docs" / "reference" / "suites.md", *sorted(
 BLOCK = re.compile(r"^```.*?^```$", re.S | re.M)
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?![\w.]*\w\.)")
 ABOUT = re.compile(r"rollmux (bench \S+ |(run|profile) examples|train \S+ --)|python (benchmarks/|-m )")
+NO_FIGURE = re.compile(r"`[^`]*`|\]\([^)]*\)|arXiv\s+\[?[\d.]+|Python [\d.]+|[Ss]ection \d\.\d|[\d.]+( (to|and) [\d.]+)?\s+times")
 EXAMPLE = re.compile(r"--quick|my_module|freeze_")  # how to call a command, not what it printed
 LIST = ROOT / "docs" / "results" / "output" / "README.md"
 
@@ -71,11 +72,7 @@ def astray(page: Path) -> list[str]:
         sources = commands(text) | head or whole
         if sources and sources <= set(kept()):
             shown = frozenset[float]().union(*(numbers(kept()[command]) for command in sources))
-            prose = re.sub(
-                r"`[^`]*`|\]\([^)]*\)|arXiv\s+\[?[\d.]+|Python [\d.]+|[Ss]ection \d\.\d|[\d.]+( (to|and) [\d.]+)?\s+times",
-                " ",
-                BLOCK.sub("", text),
-            )
+            prose = NO_FIGURE.sub(" ", BLOCK.sub("", text))
             lost += [f"{heading}: {figure}" for figure in NUMBER.findall(prose) if not is_shown(figure, shown)]
     return lost
 
