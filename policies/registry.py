@@ -22,7 +22,7 @@ PLACEMENT = {
     "rollmux": "policies.placement.algorithm1:Algorithm1",
     "random": "policies.placement.baselines:Random",
     "most-idle": "policies.placement.baselines:MostIdle",
-    "solo": "policies.placement.baselines:Solo",
+    "solo": "policies.placement.lending:make_solo",
     "colocated": "policies.placement.baselines:Colocated",
     "consolidate": "policies.placement.consolidate:Consolidate",
     "gavel": "policies.placement.gavel:Gavel",

@@ -101,6 +101,7 @@ def workload(
     third_pool: whether jobs may run on nodes of a third kind, A100, too (production)
     semantics: `paper` for the SLOs and training nodes that the paper's figures need
     csv, profile: trace of philly, and whose phase times its jobs get
+    trace, phase_times, drift: files of the paper's authors (authors)
     virtual_cluster: use only this cluster's rows of the trace
     window_start_h, window_h: use only this window of the trace
     min_stay_h, max_stay_h: use only stays in this range

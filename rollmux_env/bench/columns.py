@@ -49,10 +49,16 @@ def _over(name: str) -> Value:
     return lambda own, base: getattr(own.metrics, name) / getattr(base.metrics, name)
 
 
+def _penalised(own: Outcome, base: Outcome) -> float:
+    """Penalised cost over that of the policy that it is relative to; whoever keeps all SLOs pays no penalty."""
+    return own.extra.get("penalised_usd", own.metrics.cost_usd) / base.metrics.cost_usd
+
+
 _cost, _work_cost = _over("cost_usd"), _over("usd_per_work_hour")
 SAVING = Column("saving", lambda own, base: _cost(base, own), ("solo",))
 SAVING_PER_WORK = Column("saving per work", lambda own, base: _work_cost(base, own), ("solo",))
 OVER_OPTIMUM = Column("cost / optimum", _cost, ("optimal",))
+PENALISED = Column("penalised cost / optimum", _penalised, ("optimal",))
 WORK_OVER_OPTIMUM = Column("$/work-h / optimum", _work_cost, ("optimal-work",))
 OVER_REGROUP = Column("cost / hourly regrouping", _cost, ("regroup",))
 COST = Column("thousand $", lambda own, base: own.metrics.cost_usd / 1000, digits=1, style="")

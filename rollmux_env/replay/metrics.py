@@ -112,6 +112,8 @@ def outcome(run: Run, failures: Failures | None = None) -> Outcome:
         failures: that it was replayed with.
     """
     extra = run.failures.figures(run.scenario, failures) if run.failures is not None and failures is not None else {}
+    if run.penalised_usd_per_hour:
+        extra["penalised_usd"] = dot(np.diff(run.time_s), run.penalised_usd_per_hour[:-1]) / 3600
     rates = charged_usd_per_hour(run.log, run.state)
     return Outcome(metrics(run), run.time_s, run.nodes, run.decision_s, extra, rates)
 

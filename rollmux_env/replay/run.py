@@ -57,6 +57,7 @@ class Run:
         solo_s: event replays: seconds that each job would have taken alone, with the same sampled durations; None of others.
         phases: event replays that were asked to keep them: all phases in order of their end.
         failures: of replays in which something dies: what has.
+        penalised_usd_per_hour: fluid replays of a policy that may break SLOs: (T,) `penalised_usd_per_hour` from then on.
     """
 
     scenario: Scenario
@@ -68,6 +69,7 @@ class Run:
     solo_s: dict[str, float] | None = None
     phases: list[PhaseRun] = field(default_factory=list)
     failures: FailureLog | None = None
+    penalised_usd_per_hour: list[float] = field(default_factory=list)
 
 
 def in_order_of_arrival(scenario: Scenario) -> list[Job]:

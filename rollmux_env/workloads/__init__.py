@@ -6,7 +6,9 @@ rollout-heavy, train-heavy     profile RH, not the case of Figure 10 that the pa
 micro-temporal,                the three cases of the paper's Table 4 and Figure 10
 micro-rollout-heavy,
 micro-spatial
+micro-contention               the two jobs of its Figure 3
 philly                         arrivals and stays from a CSV file of the user's
+authors                        a trace in the form that the paper's authors publish
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from functools import partial
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import not_one_of
-from rollmux_env.workloads import micro, philly, production, profiles
+from rollmux_env.workloads import authors, micro, philly, production, profiles
 from rollmux_env.workloads.options import WorkloadOptions
 
 __all__ = ["WORKLOADS", "WorkloadOptions", "make_workload"]
@@ -27,8 +29,9 @@ Generator = Callable[[WorkloadOptions], Scenario]
 _WORKLOADS: dict[str, tuple[Generator, frozenset[str]]] = {
     "production": (production.production, production.OPTIONS),
     **{name: (partial(profiles.profile_workload, name), profiles.OPTIONS) for name in profiles.NAMES},
-    **{name: (partial(micro.micro_workload, name), micro.OPTIONS) for name in micro.CASES},
+    **{name: (partial(micro.micro_workload, name), micro.OPTIONS) for name in micro.NAMES},
     "philly": (philly.philly, philly.OPTIONS),
+    "authors": (authors.authors, authors.OPTIONS),
 }
 WORKLOADS = tuple(_WORKLOADS)
 

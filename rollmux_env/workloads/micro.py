@@ -1,4 +1,5 @@
-"""`micro-temporal`, `micro-rollout-heavy`, `micro-spatial`: the three cases of RollMux, arXiv 2512.11306, Table 4 and Figure 10.
+"""`micro-temporal`, `micro-rollout-heavy`, `micro-spatial`: the three cases of RollMux (as Weave at OSDI '26), Table 4 and Figure
+10. `micro-contention`: that of its Figure 3, a 4B-8k and an 8B-8k job whose rollouts share a node, with the catalogue's seconds.
 
 Printed there: the jobs A to E (Table 3), each case's solo iteration (257.7, 525.4 and 574.6 s) and RollMux's (261.8, 552.0 and
 630.8 s), T_roll about 2.5 T_train for D and 6 T_train for E, and the placements: A and A on one node of each pool; D, D and E on
@@ -23,7 +24,7 @@ from typing import NamedTuple
 from rollmux_env.keys.job import Job
 from rollmux_env.published import source
 from rollmux_env.scenario import Scenario
-from rollmux_env.workloads.catalogue import paper_cluster, phases
+from rollmux_env.workloads.catalogue import make_job, paper_cluster, phases
 from rollmux_env.workloads.options import WorkloadOptions
 
 SLO = 1.35
@@ -43,12 +44,16 @@ class MicroJob(NamedTuple):
 
 JOBS = dict(source("rollmux").table("micro_jobs", MicroJob))
 CASES = {"micro-temporal": "AA", "micro-rollout-heavy": "DDE", "micro-spatial": "CDD"}
+CONTENTION, CONTENDERS = "micro-contention", ("4B-8k", "8B-8k")
+NAMES = (*CASES, CONTENTION)
 
 
 def micro_workload(name: str, options: WorkloadOptions) -> Scenario:
-    """The jobs of a case, a second apart, each for 100 iterations."""
-    letters = CASES[name]
-    jobs = tuple(micro_job(letter, k, options) for k, letter in enumerate(letters))
+    """The jobs of a case, for 100 iterations: a second apart, or together, with an SLO that lets both rollouts share a node."""
+    if name == CONTENTION:
+        jobs = tuple(make_job(kind, kind, slo=2.0, iterations=ITERATIONS, with_switches=options.switches) for kind in CONTENDERS)
+    else:
+        jobs = tuple(micro_job(letter, k, options) for k, letter in enumerate(CASES[name]))
     return Scenario(version=1, cluster=paper_cluster(options.max_group_size), jobs=jobs)
 
 

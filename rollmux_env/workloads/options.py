@@ -15,7 +15,7 @@ from rollmux_env.fields import AtLeastOne, Checked, NonNegative
 from rollmux_env.suggestions import did_you_mean
 
 MAX_JOBS = 1_000_000
-_TEXTS = ("csv", "virtual_cluster", "profile")  # a virtual cluster may be called 103959
+_TEXTS = ("csv", "virtual_cluster", "profile", "trace", "phase_times", "drift")  # a virtual cluster may be called 103959
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,17 @@ class WorkloadOptions(Checked):
             `fixed`, each job leaves its stay after its admission (the paper's accounting).
         slo: SLOs are uniform between these two; None is the workload's own law, (1, 2) unless it says otherwise.
         max_group_size: most jobs in a co-execution group.
-        switches: jobs carry the paper's warm and cold start seconds, which event replays add (`production`, `micro-*`).
+        switches: jobs carry the paper's warm and cold start seconds, which event replays add (`production`, `authors`, `micro-*`).
         shapes: jobs may run on half or twice their nodes too, by the rule of `rollmux_env.workloads.shapes` (`production`).
         asynchronous: share of the jobs that are asynchronous, by `rollmux_env.workloads.draws` (all but `micro-*`).
         third_pool: jobs may run on nodes of a third kind, by `rollmux_env.workloads.shapes` (`production`).
         semantics: `paper` is what the paper's reported production figures need: SLOs from U(1.1, 2) and half the training
-            nodes for 32B jobs (`production`).
+            nodes for 32B jobs (`production`, `authors`).
         profile: whose phase times the jobs of a CSV file get: mixed, balanced, rollout-heavy or train-heavy (`philly`).
         csv: the trace (`philly`), with the columns that `rollmux_env.workloads.philly` names.
         window_start_h, window_h: only submissions from so many hours after the first one, and for so many (`philly`).
         virtual_cluster: only rows of this virtual cluster (`philly`).
+        trace, phase_times, drift: files of RollMux's authors, as `rollmux_env.workloads.authors` says (`authors`).
         min_stay_h, max_stay_h: only rows whose duration lies in this range, hours (`philly`).
     """
 
@@ -55,6 +56,9 @@ class WorkloadOptions(Checked):
     semantics: Literal["default", "paper"] = "default"
     profile: str = "mixed"
     csv: str | Path | None = None
+    trace: str | Path | None = None
+    phase_times: str | Path | None = None
+    drift: str | Path | None = None
     window_start_h: NonNegative = 0.0
     window_h: NonNegative | None = None
     virtual_cluster: str | None = None

@@ -1,10 +1,11 @@
 """`mixed`, `balanced`, `rollout-heavy` and `train-heavy`: the simulation profiles of RollMux, arXiv 2512.11306, Table 6.
 
 A profile gives the ranges from which a job's rollout and training seconds are drawn, independently, in three sizes. The paper's
-arrivals and stays are a segment of Microsoft's Philly trace: 300 jobs over 580 h, stays of mean 14.4 h, the longest 142.9 h. Its
-rows are not published, so these streams are fitted: gamma gaps with coefficient of variation 1.83 and lognormal stays with sigma
-1.59, both as in the one-GPU jobs of the trace's virtual cluster 6c71a0, which resembles the segment; mu such that the mean is
-14.4 h when no stay passes 142.9 h. The workload `philly` takes arrivals and stays from a trace itself.
+arrivals and stays are a segment of Microsoft's Philly trace: 300 jobs over 580 h, stays of mean 14.4 h, the longest 142.9 h.
+Its rows are in the authors' repository (the workload `authors` reads them). These streams are fitted, so that there are many:
+gamma gaps with coefficient of variation 1.83 and lognormal stays with sigma 1.59, both as in the one-GPU jobs of the trace's
+virtual cluster 6c71a0, which resembles the segment; mu such that the mean is 14.4 h when no stay passes 142.9 h. The workload
+`philly` takes arrivals and stays from a trace itself.
 
 Every job keeps the same host memory resident, a 7B model's, so that five of them always fit on a node: at the default group size
 time alone limits packing, as in the paper's simulations.

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from policies.placement.baselines import Colocated, MostIdle, Random, Solo, idle_share
+from policies.registry import make_policy
+from rollmux_env.bench.harness import OwnReplay
 from rollmux_env.cluster.events import Arrived, Placement
 from rollmux_env.cluster.plan import Place, Wait, carry_out
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
-from rollmux_env.replay.metrics import metrics
+from rollmux_env.replay.metrics import metrics, outcome
 from rollmux_env.replay.unordered import replay_unordered
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.workloads import make_workload
@@ -153,3 +155,33 @@ def test_idle_share_counts_every_node() -> None:
     assert not isinstance(action, Wait)
     carry_out(state, (action,), keeps_slo=True)
     assert idle_share(state, 0) == pytest.approx(1 - (60 + 40) / (2 * 100))
+
+
+@pytest.mark.parametrize(
+    ("staleness", "warm_s", "iteration_s"),
+    [
+        (0, 0.0, 60 + 40),  # 100 s of rollout on nodes that take 100 and 150 s: 1 / (1/100 + 1/150) = 60
+        (0, 5.0, 62 + 5 + 40),  # they come 5 s late, and train 5 s late
+        (2, 0.0, 76),  # outside their 40 s of training: (1 + 40/150) * 60
+        (0, 90.0, 100 + 40),  # too far away to help
+    ],
+)
+def test_lent_training_nodes_shorten_the_rollouts_of_their_own_job(staleness: int, warm_s: float, iteration_s: float) -> None:
+    start = {"warm_s": warm_s, "cold_s": warm_s}
+    parts = {name: {"worst_case_s": seconds, "switch": start} for name, seconds in (("rollout", 100.0), ("training", 40.0))}
+    stream = scenario({**parts, "staleness": staleness, "colocated": {"nodes": 1, "rollout_s": 150.0, "training_s": 40.0}})
+    lending = make_policy("solo,lend=true")
+    assert isinstance(lending, OwnReplay)
+    found = lending.replay(stream, check=True).metrics
+    assert found.slowdown["j0"] == pytest.approx(iteration_s / stream.jobs[0].solo_s)
+    assert found.work_h == pytest.approx(1e4 / 3600 / found.slowdown["j0"])
+
+
+def test_a_group_whose_members_miss_their_slos_is_charged_the_slowdown_of_the_worst() -> None:
+    """Two jobs of 100 + 50 s on one rollout node have a period of 200 s, so the one that may take 165 s is 4/3 as slow."""
+    stream = scenario({**phases(100, 50), "slo": 2.0}, phases(100, 50))
+    found = outcome(replay(stream, MostIdle()))
+    both_h, alone_h = (1e4 - 1) / 3600, 1 / 3600  # they come and leave a second apart
+    assert found.metrics.slowdown == pytest.approx({"j0": 4 / 3, "j1": 4 / 3}, rel=1e-3)
+    assert found.extra["penalised_usd"] == pytest.approx(40 * (both_h * 4 / 3 + 2 * alone_h))
+    assert "penalised_usd" not in outcome(replay(stream, Solo())).extra

@@ -115,7 +115,7 @@ STALENESS = 4
 
 SIZES = ("1.5B", "7B", "14B")
 
-_MIXED, _H800, _H20 = Budget({H800: 24, H20: 24}), Budget({H800: 32}), Budget({H20: 88})
+MIXED_BUDGET, H800_BUDGET, H20_BUDGET = Budget({H800: 24, H20: 24}), Budget({H800: 32}), Budget({H20: 88})
 _SMALL, _EQUAL = Budget({H800: 8, H20: 24}), Budget({H800: 24})
 _GAP_BUDGETS = ((8, 8), (16, 8), (8, 16), (16, 16), (24, 8))
 
@@ -131,11 +131,11 @@ _DIVISIONS = (
     (
         _SAME_BUDGET,
         {
-            "hex": ("hex", _MIXED),
-            "exhaustive": ("exhaustive", _MIXED),
-            "uniform": ("uniform", _MIXED),
-            ALL_H800: ("exhaustive", _H800),
-            ALL_H20: ("exhaustive", _H20),
+            "hex": ("hex", MIXED_BUDGET),
+            "exhaustive": ("exhaustive", MIXED_BUDGET),
+            "uniform": ("uniform", MIXED_BUDGET),
+            ALL_H800: ("exhaustive", H800_BUDGET),
+            ALL_H20: ("exhaustive", H20_BUDGET),
         },
         AGAINST,
     ),

@@ -3,27 +3,30 @@ with one constant a machine.
 
 The constant of a row is the median of published over predicted, over all figures of the other rows of its table that were
 measured on the same machine: the row itself is left out, so that no figure corrects itself. A bound has all responses at the cap,
-as `worst_case_s` of a scenario file has them.
+as `worst_case_s` of a scenario file has them. Recorded runs are given their phases, and what is compared is the schedule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from rollmux_env.bench import tables
-from rollmux_env.bench.suite import Column, Suite, SuiteRow, measured_row
+from rollmux_env.bench.suite import Column, Makers, Suite, SuiteRow, measured_row
+from rollmux_env.bench.suites.recorded import ORDERS, RUNS, compared_runs, measured
 from rollmux_env.bench.tables import Row, Table
+from rollmux_env.published import source
 from rollmux_env.timing.calibration import CALIBRATIONS, PHYSICAL, ROLLMUX
 from rollmux_env.timing.rl_job import bound_s, phases_s
 
-SECONDS, CONSTANT = "seconds", "with a constant"
+SECONDS, CONSTANT, SCHEDULE, GAIN = "seconds", "with a constant", "schedule", "gain"
 COLUMNS = (
     Column(SECONDS, digits=1, style=""),
+    Column(GAIN, digits=2),
+    Column(SCHEDULE, digits=1, style="%"),
     *(Column(heading, digits=1, style="%") for heading in (PHYSICAL.name, CONSTANT, ROLLMUX.name)),
 )
 
@@ -80,7 +83,12 @@ def figures(table: Table) -> list[Figure]:
     return compared
 
 
-def fidelity_rows(tables: Sequence[Table], *_: object) -> list[SuiteRow]:
+def measure(seeds: Sequence[int], quick: bool, makers: Makers) -> list[SuiteRow]:
+    """All rows of the suite."""
+    return fidelity_rows(TABLES) + recorded_rows(makers)
+
+
+def fidelity_rows(tables: Sequence[Table]) -> list[SuiteRow]:
     """Every figure of every table; and of each table the median and the largest error, how far bounds are above what is published,
     and how many figures are above their bound."""
     rows: list[SuiteRow] = []
@@ -100,6 +108,20 @@ def fidelity_rows(tables: Sequence[Table], *_: object) -> list[SuiteRow]:
     return rows
 
 
+def recorded_rows(makers: Makers) -> list[SuiteRow]:
+    """Every figure of the recorded runs, and how far off it is."""
+    headings = [column.heading for column in COLUMNS]
+    return [
+        measured_row(
+            each.run,
+            each.name,
+            headings,
+            {GAIN if each.is_gain else SECONDS: [each.predicted], SCHEDULE: [100 * (each.predicted / each.measured - 1)]},
+        )
+        for each in compared_runs(makers)
+    ]
+
+
 def _columns(rows: Sequence[dict[str, float]]) -> dict[str, list[float]]:
     """Values by heading, of the rows that have it."""
     headings = dict.fromkeys(heading for row in rows for heading in row)
@@ -113,10 +135,26 @@ def _row(case: str, name: str, shares: dict[str, float], seconds: float | None =
 
 TABLES = (tables.VERL, tables.NEMO_RL, tables.ROLLPACKER, tables.ROLLMUX)
 
+
+def _recorded() -> dict[tuple[str, str, str], float]:
+    """What was measured in the recorded runs."""
+    figures: dict[tuple[str, str, str], float] = {}
+    for run in RUNS:
+        real = measured(run)
+        for order in ORDERS:
+            figures |= {(run.name, f"{order}: period of {job}", SECONDS): seconds for job, seconds in real.period_s.items()}
+            figures[run.name, f"{order}: whole run", SECONDS] = real.whole_s
+            if run.gain is not None:
+                figures[run.name, f"{order}: gain", GAIN] = run.gain
+    for case, (_, shared_s) in source("rollmux").table("micro_iterations", tuple[float, float]):
+        figures[f"Weave, Table 4, {case}", "round-robin: period", SECONDS] = shared_s
+    return figures
+
+
 SUITE = Suite(
     name="fidelity",
-    title="Phase-time model beside every published figure, as it is and times one constant a machine",
-    source=", ".join(table.name for table in TABLES),
+    title="Phase-time model beside every published figure, as it is and times one constant a machine; recorded runs, replayed",
+    source=", ".join(table.name for table in TABLES) + ", llm-d, Weave",
     cases=(),
     columns=COLUMNS,
     paper={
@@ -124,14 +162,18 @@ SUITE = Suite(
         for table in TABLES
         for row in table.rows
         for phase, seconds in row.seconds.items()
-    },
+    }
+    | _recorded(),
     differences=(
         *(f"{table.name} is from {table.source}." for table in TABLES),
         *(f"{table.name}, not covered: {part.number} {part.which} ({part.why})." for table in TABLES for part in table.not_covered),
         *(f"{table.name}: {line}" for table in TABLES for line in table.assumed),
+        f"Recorded runs are from {source('llm_d').value('source', str)}, and from Weave's Table 4 (phases derived from "
+        "an iteration alone). While new weights are sent a job holds both locks, so these seconds are in both its phases.",
+        "fifo is the order in which the locks of llm-d are given; round-robin is what RollMux plans.",
         "Errors that others print of their own simulators, on their own clusters: 2 to 6% (Charon, Frontier), 5% (RLSim).",
     ),
     seeds=0,
-    measure=partial(fidelity_rows, TABLES),
+    measure=measure,
     compares="no policies",
 )

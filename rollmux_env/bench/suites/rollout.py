@@ -6,7 +6,7 @@ work-hour. Its gain is the figure of the first policy divided by that of a polic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from rollmux_env.bench.suites.published import published_suite
 from rollmux_env.bench.tables import PACKED_JOBS, THINKING_MEDIAN, THINKING_SIGMA, PackedJob, packed_lengths
 from rollmux_env.published import source
 from rollmux_env.replay.metrics import Outcome
-from rollmux_env.rollout.job import JobRollouts, Rollout
+from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.scenario import Scenario, parse_scenario
@@ -124,58 +124,6 @@ def packed_s(packed: PackedJob, alike: float, policy: str, seed: int, quick: boo
     """Seconds of a rollout, with the step's overhead fitted so that a plain one takes the published seconds."""
     step_s = fit_step_s(packed, makers.rollout("plain"))
     return rollout_s(partial(packed_setting, packed, step_s, alike), policy, seed, quick, makers)
-
-
-class Stage(NamedTuple):
-    """One line of RollPacker's ablation.
-
-    Attributes:
-        policy: of its rollouts. hidden: rewards are computed as responses finish, and no longer after the rollout.
-    """
-
-    policy: str
-    hidden: bool
-
-
-def step_s(
-    packed: PackedJob,
-    apart_s: tuple[float, float],
-    stages: Mapping[str, Stage],
-    name: str,
-    seed: int,
-    quick: bool,
-    makers: Makers,
-) -> float:
-    """Mean seconds of a step of a job that samples and trains on the same GPUs: rollout, rewards, training.
-
-    With a policy that moves responses, half of the GPUs train from then on; see `streamed_s`.
-
-    Args:
-        apart_s: of rewards and of training, where each comes after the other.
-    """
-    (reward_s, training_s), stage = apart_s, stages[name]
-    overhead_s = fit_step_s(packed, makers.rollout("plain"))
-    job = JobRollouts(packed_setting(packed, overhead_s, 0.0), makers.rollout(stage.policy), seed)
-    total = 0.0
-    for _ in range(ROLLOUTS):
-        one = job.next()
-        total += one.seconds + (0.0 if stage.hidden else reward_s) + training_s - streamed_s(one, training_s)
-    return total / ROLLOUTS
-
-
-def streamed_s(one: Rollout, training_s: float) -> float:
-    """Seconds of a training that half of the GPUs do, half as fast, between the first migration of a rollout and its end.
-
-    They train on whole prompts as these are complete: an advantage is relative to all responses of its prompt.
-    """
-    each_s = training_s / one.complete_s.size
-    now_s, trained = one.moved_s, 0
-    for complete_s in one.complete_s:
-        now_s = max(now_s, complete_s) + 2 * each_s
-        if now_s > one.seconds:
-            break
-        trained += 1
-    return trained * each_s
 
 
 def with_models(scenario: Scenario) -> Scenario:
@@ -285,16 +233,6 @@ def _rolled(where: Setting, policy: RolloutPolicy, seed: int) -> tuple[float, fl
 # Correlation of the lengths of one prompt's responses, which RollPacker does not print.
 ALIKE = (0.0, 0.5)
 
-# RollPacker's gains of a whole step: tail batching, + rewards as responses finish, + planner, + stream trainer.
-STEPS = dict(source("rollpacker").table("steps", tuple[float, float, float, float]))
-STAGES = {
-    "plain": Stage("plain", False),
-    "tail-batching": Stage("tail-batching", False),
-    "+ rewards": Stage("tail-batching", True),
-    "+ planner": Stage("tail-batching+parallelism-planner", True),
-    "+ stream trainer": Stage("tail-batching+stream-trainer", True),
-}
-
 SIZED = {"14B": (1, 2, 4, 8), "32B": (2, 4, 8)}  # sizes of replicas that OrchestrRL's case compares: ours
 
 MIGRATION = "tail-migration,careful=true"
@@ -302,14 +240,6 @@ BOTH = f"tail-batching+{MIGRATION}"
 
 
 Measured = tuple[RolloutCase, dict[tuple[str, str], float]]  # a case, and what the papers have for it, by policy and heading
-
-
-def rewards_and_training_s(name: str) -> tuple[float, float]:
-    """What the published gains leave for rewards and training, seconds, if steps are all these and rewards can be hidden."""
-    job = PACKED_JOBS[name]
-    first, second, *_ = STEPS[name]
-    base_s = (job.plain_s - job.batched_s) / (1 - 1 / first)
-    return base_s / first - base_s / second, base_s / second - job.batched_s
 
 
 def _pair(first: str, second: str, gain: float) -> Measured:
@@ -324,12 +254,6 @@ def _packed(name: str, job: PackedJob, alike: float) -> Measured:
         ("tail-batching", SECONDS): job.batched_s,
         ("tail-batching", GAIN): job.plain_s / job.batched_s,
     }
-
-
-def _step(name: str, job: PackedJob) -> Measured:
-    measure = partial(step_s, job, rewards_and_training_s(name), STAGES)
-    case = RolloutCase(f"{name} on {job.gpus} H800: step, derived", tuple(STAGES), measure)
-    return case, {(stage, GAIN): gain for stage, gain in zip(tuple(STAGES)[1:], STEPS[name], strict=True)}
 
 
 def _at(policy: str, *sizes: int) -> tuple[str, ...]:
@@ -357,7 +281,6 @@ _STREAM = RolloutCase(
 _MEASURED: tuple[Measured, ...] = (
     *(_pair(first, *rest) for first, rest in source("rollmux").table("migration", tuple[str, float])),
     *(_packed(name, job, alike) for name, job in PACKED_JOBS.items() for alike in ALIKE),
-    *(_step(name, job) for name, job in PACKED_JOBS.items()),
     *(_sized(size, gain) for size, (gain,) in source("orchestrrl").table("adaptive_parallelism", tuple[float])),
     (_STREAM, {}),
 )

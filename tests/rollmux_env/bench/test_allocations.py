@@ -32,7 +32,7 @@ from tests.conftest import Command
 def test_every_figure_of_the_paper_has_its_cell() -> None:
     budgets = [case for case in CASES if isinstance(case, AllocationCase)]
     cells = {(case.label, row, column.heading) for case in budgets for row in case.rows for column in SUITE.columns}
-    assert set(SUITE.paper) <= cells and len(SUITE.paper) == 9
+    assert set(SUITE.paper) <= cells and len(SUITE.paper) == 18
     assert len({case.label for case in CASES}) == len(CASES)
 
 

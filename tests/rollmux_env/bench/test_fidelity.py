@@ -93,7 +93,8 @@ def test_the_largest_published_seconds_of_a_phase_are_below_the_bound(table: Tab
 def test_the_whole_suite_shows_every_published_figure_and_is_the_same_each_time() -> None:
     rows = fidelity_rows(TABLES)
     shown = {(row.case, row.policy, SECONDS) for row in rows if row.figures[SECONDS] is not None}
-    assert shown == set(SUITE.paper)
+    tabulated = {table.name for table in TABLES}
+    assert shown == {key for key in SUITE.paper if key[0] in tabulated}
     assert len(shown) == sum(len(row.seconds) for table in TABLES for row in table.rows)
     streamed = replace(tables.VERL, rows=tables.VERL.rows[3:5])
     assert fidelity_rows((streamed,)) == fidelity_rows((streamed,))

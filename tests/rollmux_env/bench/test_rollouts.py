@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from policies.commands.bench import makers
@@ -21,12 +20,11 @@ from rollmux_env.bench.suites.rollout import (
     pair_s,
     rollout_rows,
     setting,
-    streamed_s,
     with_models,
 )
 from rollmux_env.bench.tables import PACKED_JOBS, packed_lengths
 from rollmux_env.errors import InputError
-from rollmux_env.rollout.job import JobRollouts, Rollout
+from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.setting import setting_of
 from rollmux_env.workloads import WorkloadOptions, make_workload
 
@@ -39,8 +37,7 @@ def test_every_figure_of_the_papers_has_its_cell_and_every_policy_can_be_made() 
     assert len({case.label for case in rollout.CASES}) == len(rollout.CASES)
     for case in rollout.CASES:
         for policy in case.policies:
-            stage = rollout.STAGES.get(policy)
-            make_rollout(stage.policy if stage else policy.rpartition("/")[2].partition(AT)[0])
+            make_rollout(policy.rpartition("/")[2].partition(AT)[0])
         assert set(case.static) <= set(case.policies)
     for policy in rollout.SWEPT:
         make_rollout(policy)
@@ -63,15 +60,6 @@ def test_a_gain_over_the_best_size_is_over_the_best_of_those_that_never_change()
     assert [(mean := row.figures[OVER_BEST]) and mean.mean for row in rows] == [0.625, 1, 1.25]
 
 
-def test_the_stream_trainer_trains_on_whole_prompts() -> None:
-    """Three of four responses end early; but the last one of each of the two prompts is long, at 8 and at 9 s of 10."""
-    ends_s = np.array([1.0, 1, 2, 2, 3, 3, 8, 9])
-    one = Rollout(10.0, False, ends_s, ends_s[-2:], np.full(8, 100), 0, 0, 0, 2.0, 10.0, np.full(8, True), 10.0)
-    assert streamed_s(one, training_s=4.0) == 0, "2 s of training a prompt, half as fast"
-    assert streamed_s(one, training_s=2.0) == 1
-    assert streamed_s(one, training_s=1.0) == 1
-
-
 def test_migration_makes_a_pair_of_7b_jobs_faster() -> None:
     plain, moved = (pair_s(("7B-4k", "7B-4k"), policy, 0, True, MAKERS) for policy in ("plain", "tail-migration"))
     assert 1.05 < plain / moved < 1.25  # the paper's 1.12
@@ -81,14 +69,6 @@ def test_careful_migration_costs_a_long_job_beside_a_short_one_nothing() -> None
     policies = ("plain", "tail-migration", "tail-migration,careful=true")
     plain, moved, careful = (pair_s(("7B-8k", "14B-8k"), policy, 0, True, MAKERS) for policy in policies)
     assert moved > plain > careful
-
-
-def test_what_is_left_for_rewards_and_training_gives_the_published_gains_back() -> None:
-    for name, gains in rollout.STEPS.items():
-        (*_, plain_s, batched_s), (reward_s, training_s) = PACKED_JOBS[name], rollout.rewards_and_training_s(name)
-        base_s = plain_s + reward_s + training_s
-        assert base_s / (batched_s + reward_s + training_s) == pytest.approx(gains[0])
-        assert base_s / (batched_s + training_s) == pytest.approx(gains[1])
 
 
 def test_jobs_of_the_catalogue_become_jobs_with_models() -> None:

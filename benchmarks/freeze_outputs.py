@@ -1,0 +1,52 @@
+"""Keep what the commands of the pages print: a file a command in docs/results/output, whose first line is the command.
+
+    python benchmarks/freeze_outputs.py production mixed             run the commands of these files again, and rewrite them
+    python benchmarks/freeze_outputs.py NAME --command "rollmux ..."  a file for another command
+
+`tests/test_outputs.py` holds README and the pages to these files. What measures real runs is kept too: run again, it prints other
+seconds, so its page changes with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from rollmux_env.files import write_whole
+
+FOLDER = Path(__file__).parents[1] / "docs" / "results" / "output"
+
+
+def command_of(file: Path) -> str:
+    """The command whose output a file has."""
+    return file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("$ ")
+
+
+def freeze(name: str, command: str) -> None:
+    """Run a command and write what it prints on standard output, without blanks at the ends of lines.
+
+    Raises:
+        subprocess.CalledProcessError: it fails; nothing is written.
+    """
+    program, *words = shlex.split(command)
+    runs = [sys.executable] if program == "python" else [str(Path(sys.executable).with_name(program))]
+    printed = subprocess.run([*runs, *words], stdout=subprocess.PIPE, text=True, check=True, cwd=FOLDER.parents[2]).stdout
+    lines = [f"$ {command}", *(line.rstrip() for line in printed.strip("\n").splitlines())]
+    write_whole(FOLDER / f"{name}.txt", "\n".join(lines) + "\n")
+
+
+def main() -> None:
+    """Run what is named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="+", help="files, without .txt")
+    parser.add_argument("--command", help="of a file that there is not yet")
+    options = parser.parse_args()
+    for name in options.names:
+        freeze(name, options.command or command_of(FOLDER / f"{name}.txt"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""`authors`: a trace in the form that RollMux's authors publish (github.com/wutianyuan1/ROLL, `global_scheduler/trace`).
+
+A line is one event, its columns divided by commas: the job, a time such as `2025-07-30 15:33:33`, and 1 where the job comes
+or -1 where it leaves. Of a job that comes a fourth column says its type, `7B_8k`, or three more its rollout and training in
+seconds and its SLO. Two more files may stand beside it, both JSON: phase times by type (`profile.json`: `disagg` and `colo`,
+of each type `generate` and `train`), in place of those that the paper's figures show; and drift (`generated_drift`: `jobs`,
+of each `rollout_steps`, seconds).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from rollmux_env.errors import InputError
+from rollmux_env.fields import FileModel, Positive
+from rollmux_env.files import DATA_BYTES, read_file
+from rollmux_env.keys.job import Colocated, Drift, Job
+from rollmux_env.scenario import Scenario
+from rollmux_env.validation_errors import describe, format_error, not_one_of, one_line, problems
+from rollmux_env.workloads import draws
+from rollmux_env.workloads.catalogue import PHASES_S, make_job, paper_cluster, phases
+from rollmux_env.workloads.options import MAX_JOBS, WorkloadOptions
+
+T = TypeVar("T")
+OPTIONS = frozenset({"seed", "jobs", "stays", "slo", "max_group_size", "switches", "semantics", "trace", "phase_times", "drift"})
+
+
+class _Seconds(FileModel):
+    """Of a type, where its phases run."""
+
+    generate: Positive
+    train: Positive
+
+
+class _PhaseTimes(FileModel):
+    """By type: on nodes of each pool, and on training nodes alone."""
+
+    disagg: dict[str, _Seconds]
+    colo: dict[str, _Seconds]
+
+    def of(self, kind: str, name: str) -> tuple[float, ...]:
+        """Seconds of a type: rollout and training, then both on training nodes alone.
+
+        Args:
+            name: of the file, for the error's line.
+
+        Raises:
+            InputError: there are none.
+        """
+        if kind not in self.disagg or kind not in self.colo:
+            raise InputError(f"{one_line(name, 4096)}: has no phase times of the type {describe(kind)}")
+        apart, together = self.disagg[kind], self.colo[kind]
+        return apart.generate, apart.train, together.generate, together.train
+
+
+class _Steps(FileModel, extra="ignore"):
+    """Of a job's rollouts, one after the other."""
+
+    rollout_steps: list[Positive] = Field(min_length=1)
+
+
+class _Drifts(FileModel, extra="ignore"):
+    """By job."""
+
+    jobs: dict[str, _Steps]
+
+
+class _Coming(NamedTuple):
+    """A job that comes: its name, when, seconds, and its type, or seconds and SLO of its own."""
+
+    name: str
+    at_s: float
+    kind: str | None
+    own: tuple[float, float, float] | None
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A trace: jobs in order of arrival, and when each leaves."""
+
+    coming: tuple[_Coming, ...]
+    leaves_s: Mapping[str, float]
+
+
+def authors(options: WorkloadOptions) -> Scenario:
+    """The jobs of a trace; the first arrives at 0.
+
+    With `semantics=paper` jobs of 32B train on one node, as the authors' scheduler has them, and SLOs that the trace does not say
+    are from U(1.1, 2).
+
+    Raises:
+        InputError: no trace is named, or a file cannot be used; one line with file, line and column.
+    """
+    if options.trace is None:
+        raise InputError("trace: the workload authors needs a trace file")
+    read = _read_trace(Path(options.trace))
+    coming = read.coming[: options.jobs or MAX_JOBS]
+    times = None if options.phase_times is None else _json(Path(options.phase_times), _PhaseTimes)
+    drifts = {} if options.drift is None else _json(Path(options.drift), _Drifts).jobs
+    slos = draws.slos(options, len(coming), (1.1, 2.0) if options.semantics == "paper" else (1.0, 2.0))
+    jobs = [_job(one, slo, read, options, times) for one, slo in zip(coming, slos, strict=True)]
+    return Scenario(
+        version=1,
+        cluster=paper_cluster(options.max_group_size),
+        jobs=tuple(_drifting(job, drifts[job.id].rollout_steps) if job.id in drifts else job for job in jobs),
+    )
+
+
+def _job(one: _Coming, slo: float, read: _Read, options: WorkloadOptions, times: _PhaseTimes | None) -> Job:
+    arrival_s, stay_s = one.at_s - read.coming[0].at_s, read.leaves_s[one.name] - one.at_s
+    if one.own is not None:
+        rollout_s, training_s, own_slo = one.own
+        return Job(
+            id=one.name,
+            arrival_s=arrival_s,
+            slo=own_slo if options.slo is None else slo,
+            **phases(7, (rollout_s, training_s), options.switches),
+            **draws.stay(options, stay_s, rollout_s + training_s),
+        )
+    kind = (one.kind or "").replace("_", "-")
+    if kind not in PHASES_S:
+        raise InputError(f"{one_line(str(options.trace), 4096)}: type: {not_one_of(kind, PHASES_S)}")
+    seconds = PHASES_S[kind] if times is None else times.of(one.kind or "", str(options.phase_times))
+    job = make_job(
+        kind,
+        one.name,
+        arrival_s=arrival_s,
+        slo=slo,
+        with_switches=options.switches,
+        training_nodes=1 if options.semantics == "paper" else None,
+        **draws.stay(options, stay_s, sum(seconds[:2])),
+    )
+    return job if times is None else _with_seconds(job, seconds)
+
+
+def _with_seconds(job: Job, seconds: Sequence[float]) -> Job:
+    """The job with other seconds of its phases, on nodes of each pool and on training nodes alone."""
+    rollout_s, training_s, *together = seconds
+    nodes = 1 if job.colocated is None else job.colocated.nodes
+    return job.model_copy(
+        update={
+            "rollout": job.rollout.model_copy(update={"worst_case_s": rollout_s}),
+            "training": job.training.model_copy(update={"worst_case_s": training_s}),
+            "colocated": Colocated(nodes=nodes, rollout_s=together[0], training_s=together[1]),
+        }
+    )
+
+
+def _drifting(job: Job, steps_s: Sequence[float]) -> Job:
+    """The job with such rollouts, one after the other, and trainings that drift alike."""
+    factors = [seconds / job.rollout.worst_case_s for seconds in steps_s]
+    drift = tuple(Drift(iteration=k, rollout=factor, training=factor) for k, factor in enumerate(factors))
+    return job.model_copy(update={"drift": drift})
+
+
+def _read_trace(path: Path) -> _Read:
+    """The trace of a file, checked.
+
+    Raises:
+        InputError: it cannot be read, or a line is none of a trace; one line with file and line.
+    """
+    name = one_line(str(path), 4096)
+    try:
+        lines = read_file(path, DATA_BYTES).decode("utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise InputError(f"{name}: is not a text file (UTF-8)") from None
+    coming: dict[str, _Coming] = {}
+    leaves_s: dict[str, float] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where, cells = f"{name}: line {number}", [cell.strip() for cell in line.split(",")]
+        if len(cells) < 3 or cells[2] not in ("1", "-1"):
+            raise InputError(f"{where}: must begin with a job, a time and 1 or -1")
+        job, at_s = cells[0], _time_s(where, cells[1])
+        if cells[2] == "1" and job not in coming:
+            coming[job] = _Coming(job, at_s, *_what(where, cells[3:]))
+        elif cells[2] == "-1" and job in coming and job not in leaves_s and at_s > coming[job].at_s:
+            leaves_s[job] = at_s
+        else:
+            raise InputError(f"{where}: {describe(job)} comes twice, or does not leave once and after it has come")
+    for job in coming:
+        if job not in leaves_s:
+            raise InputError(f"{name}: {describe(job)} never leaves")
+    if not coming:
+        raise InputError(f"{name}: no job comes")
+    return _Read(tuple(sorted(coming.values(), key=lambda one: one.at_s)), leaves_s)
+
+
+def _what(where: str, cells: Sequence[str]) -> tuple[str | None, tuple[float, float, float] | None]:
+    """Type, or seconds of both phases and SLO."""
+    if len(cells) == 1:
+        return cells[0], None
+    try:
+        rollout_s, training_s, slo = map(float, cells)
+    except ValueError:
+        raise InputError(f"{where}: must end with a type, or with rollout seconds, training seconds and SLO") from None
+    if not (0 < rollout_s <= 1e9 and 0 < training_s <= 1e9 and 1 <= slo <= 1e9):
+        raise InputError(f"{where}: seconds must be above 0, and the SLO at least 1")
+    return None, (rollout_s, training_s, slo)
+
+
+def _time_s(where: str, text: str) -> float:
+    try:
+        return (datetime.fromisoformat(text) - datetime(1970, 1, 1)).total_seconds()
+    except (ValueError, TypeError):
+        raise InputError(f"{where}: must have a time such as 2025-07-30 15:33:33, not {describe(text)}") from None
+
+
+def _json(path: Path, kind: type[T]) -> T:
+    """A file of the authors' beside the trace.
+
+    Raises:
+        InputError: it cannot be read, or is not of that form; one line.
+    """
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+    try:
+        read: T = adapter.validate_json(read_file(path, DATA_BYTES))
+    except ValidationError as error:
+        raise InputError(f"{one_line(str(path), 4096)}: {format_error(problems(error)[0], None)}") from None
+    return read

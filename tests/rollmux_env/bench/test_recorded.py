@@ -1,0 +1,80 @@
+"""Recorded runs of others: read from what they publish, and replayed as they went."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from policies.commands.bench import makers
+from policies.dispatch import make_dispatch
+from rollmux_env.bench.suites.fidelity import SUITE
+from rollmux_env.bench.suites.recorded import RUNS, Iteration, RecordedRun, compared_runs, measured, predicted
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def importer() -> ModuleType:
+    """`benchmarks/import_timeslice.py`."""
+    spec = importlib.util.spec_from_file_location("import_timeslice", HERE.parents[2] / "benchmarks" / "import_timeslice.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def turns(shared: bool, *iterations: tuple[str, float, float]) -> RecordedRun:
+    return RecordedRun("turns", shared, (2.0, 0.0), 0.0, 100.0, tuple(Iteration(*each, 0.0) for each in iterations))
+
+
+def test_jobs_that_take_turns_have_the_period_of_their_busiest_gpu_or_of_their_own_iteration() -> None:
+    """On one sampler two rollouts of 10 s and two switches of 2 s take 24 s; on two samplers an iteration takes 16 s."""
+    both = [(job, 10.0, 6.0) for job in 40 * "AB"]
+    assert predicted(turns(True, *both), make_dispatch("round-robin")).period_s == pytest.approx({"A": 24.0, "B": 24.0}, rel=0.01)
+    assert predicted(turns(False, *both), make_dispatch("round-robin")).period_s == pytest.approx({"A": 16.0, "B": 16.0}, rel=0.01)
+
+
+def test_every_recorded_period_is_predicted_within_five_percent_in_the_order_of_its_locks() -> None:
+    assert len(RUNS) == 2
+    for run in RUNS:
+        real, replayed = measured(run), predicted(run, make_dispatch("fifo"))
+        assert replayed.period_s == pytest.approx(real.period_s, rel=0.05)
+        assert replayed.whole_s == pytest.approx(real.whole_s, rel=0.05)
+
+
+def test_every_recorded_figure_has_its_measurement_beside_it() -> None:
+    rows = [(each.run, each.name) for each in compared_runs(makers())]
+    beside = {(case, name) for case, name, _ in SUITE.paper}
+    assert len(rows) == len(set(rows)) == 16 and set(rows) <= beside
+    assert sum(name.startswith("Weave") for name, _ in rows) == 2
+
+
+def test_a_page_of_locks_becomes_iterations(importer: ModuleType, tmp_path: Path) -> None:
+    """A made-up page of the same form: B trains while A samples; A then waits 5 s for the sampler, to send new weights."""
+
+    def hold(job: str, pool: str, got: float, back: float, wait: float = 0.0) -> list[dict[str, object]]:
+        first = {"t": got, "kind": "acquired", "job": job, "pool": pool, "wait_ms": 1000 * wait}
+        return [first, {"t": back, "kind": "yielded", "job": job, "pool": pool}]
+
+    events = [
+        *hold("B", "sampler", 0.0, 40.0),
+        *hold("A", "trainer", 10.0, 20.0),
+        *hold("B", "trainer", 42.0, 70.0, wait=0.0),
+        *hold("A", "sampler", 44.0, 80.0, wait=10.0),
+        *hold("A", "trainer", 82.0, 130.0),
+        *hold("B", "sampler", 90.0, 125.0),
+        *hold("A", "sampler", 128.0, 160.0, wait=5.0),
+    ]
+    events.sort(key=lambda event: float(str(event["t"])))
+    page = tmp_path / "page.html"
+    page.write_text(f"<script>const DATA = {json.dumps({'runs': [{'timeslice': {'events': events}}]})};</script>")
+    holds = importer.read_run(page, 0)
+    assert [(hold.job, hold.asked_s) for hold in holds["sampler"]] == [("B", 0.0), ("A", 34.0), ("B", 90.0), ("A", 123.0)]
+    rows = importer.lines(holds["trainer"], holds["sampler"], 20.0)
+    assert rows == [("B", 20.0, 28.0, 22.0), ("A", 36.0, 43.0, 62.0)]
+    assert importer.lines(holds["trainer"], None, 20.0)[1] == ("A", 62.0, 48.0, 62.0)
+    assert importer.switch_s(holds["sampler"], 0.0) == 3.5  # 40 to 44 and 125 to 128, where another waits; not 80 to 90

@@ -1,0 +1,98 @@
+"""README and the pages of results show what the commands beside them printed: `benchmarks/freeze_outputs.py` keeps it.
+
+The figures of a section are those of the kept outputs of the commands that it names and that stand at the head of its page, or else
+of all that the page names. Numbers with a decimal point are looked for, in prose and in tables: whole numbers are too common, and
+whole percentages and so many "times" are mostly computed from what is printed.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+OUTPUTS = sorted((ROOT / "docs" / "results" / "output").glob("*.txt"))
+PAGES = [ROOT / "README.md", ROOT / "docs" / "reference" / "suites.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
+BLOCK = re.compile(r"^```.*?^```$", re.S | re.M)
+NUMBER = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?![\w.]*\w\.)")
+ABOUT = re.compile(r"rollmux (bench \S+ |(run|profile) examples|train \S+ --)|python (benchmarks/|-m )")
+NO_FIGURE = re.compile(r"`[^`]*`|\]\([^)]*\)|arXiv\s+\[?[\d.]+|Python [\d.]+|[Ss]ection \d\.\d|[\d.]+( (to|and) [\d.]+)?\s+times")
+EXAMPLE = re.compile(r"--quick|my_module|freeze_|import_")  # how to call a command, not what it printed
+LIST = ROOT / "docs" / "results" / "output" / "README.md"
+
+
+@cache
+def kept() -> dict[str, str]:
+    """What was printed, by command."""
+    texts = [path.read_text(encoding="utf-8").partition("\n") for path in OUTPUTS]
+    return {first.removeprefix("$ "): printed for first, _, printed in texts}
+
+
+@cache
+def numbers(text: str) -> frozenset[float]:
+    """All numbers of a text."""
+    return frozenset(float(found.replace(",", "")) for found in re.findall(r"\d[\d,]*(?:\.\d+)?", text) if found.strip(","))
+
+
+def commands(text: str) -> set[str]:
+    """Commands that a text names with what they are about, a suite, a file, a benchmark, or by a link to their output."""
+    blocks = "\n".join(BLOCK.findall(text)).replace("\\\n", " ").splitlines()
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", BLOCK.sub("", text))]
+    lines = [line.removeprefix("$ ") for line in blocks if line.startswith("$ ")]
+    named = {re.sub(r"\s+#.*| --(workers|out) \S+", "", line).strip() for line in [*lines, *spans]}
+    linked = {command_of(name) for name in re.findall(r"\]\([\w./]*output/([\w-]+)\.txt\)", text)}
+    return linked | {line for line in named if ABOUT.match(line) and not EXAMPLE.search(line)}
+
+
+def command_of(name: str) -> str:
+    """The command whose output a file has."""
+    return (ROOT / "docs" / "results" / "output" / f"{name}.txt").read_text(encoding="utf-8").partition("\n")[0].removeprefix("$ ")
+
+
+def sections(page: Path) -> list[tuple[str, str]]:
+    """Heading and text of each section of a page, with what stands before the first."""
+    first, *rest = re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.M)
+    return [("", first), *((part.partition("\n")[0], part) for part in rest)]
+
+
+def is_shown(figure: str, shown: frozenset[float]) -> bool:
+    """Whether a figure is printed, to as many places as it has."""
+    value, places = float(figure.replace(",", "")), len(figure.partition(".")[2])
+    return any(abs(value - number) <= 0.5001 * 10.0**-places for number in shown)
+
+
+def astray(page: Path) -> list[str]:
+    """Figures of a page that no command beside them has printed, in sections all of whose commands are kept."""
+    whole, head = commands(page.read_text(encoding="utf-8")), commands(sections(page)[0][1])
+    lost = []
+    for heading, text in sections(page):
+        sources = commands(text) | head or whole
+        if sources and sources <= set(kept()):
+            shown = frozenset[float]().union(*(numbers(kept()[command]) for command in sources))
+            prose = NO_FIGURE.sub(" ", BLOCK.sub("", text))
+            lost += [f"{heading}: {figure}" for figure in NUMBER.findall(prose) if not is_shown(figure, shown)]
+    return lost
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_figure_was_printed_by_a_command_beside_it(page: Path) -> None:
+    assert astray(page) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_what_a_page_prints_below_a_command_is_what_is_kept_of_it(page: Path) -> None:
+    for block in re.findall(r"^```console\n\$ (.*?)^```$", page.read_text(encoding="utf-8"), re.S | re.M):
+        command, _, printed = block.partition("\n")
+        if printed and not printed.startswith("$ "):
+            assert printed == kept().get(command), f"{command}: python benchmarks/freeze_outputs.py keeps its output"
+
+
+def test_every_command_is_kept_but_for_those_that_a_page_lists() -> None:
+    """Of those the output was not kept when it was measured; whoever measures again keeps it, and takes the line out."""
+    named = set[str]().union(*(commands(page.read_text(encoding="utf-8")) for page in PAGES))
+    (listed,) = re.findall(r"^```text\n(.*?)^```$", LIST.read_text(encoding="utf-8"), re.S | re.M)
+    assert sorted(named - set(kept())) == listed.splitlines()
+    assert len(kept()) == len(OUTPUTS)
