@@ -252,10 +252,9 @@ class JobLifecycle:
         now_s = self._run.log.now()
         slices = []
         for phase, hold in handle.permits.holds.items():
-            if phase != "sync":
-                report = Report(phase, False, hold.start_s, hold.start_s, now_s)
-                spans = self._run.scheduler.spans(handle.id, now_s) if phase == "rollout" else ()
-                slices.append(handle.slice(report, now_s, spans, ok=False))
+            report = Report(phase, False, hold.start_s, hold.start_s, now_s)
+            spans = self._run.scheduler.spans(handle.id, now_s) if phase == "rollout" else ()
+            slices += [handle.slice(report, now_s, spans, ok=False, side=side) for side in handle.sides_of(phase)]
         return tuple(slices)
 
     def finish(self, handle: JobHandle, notes: tuple[Fact, ...], over_budget: bool = False) -> None:

@@ -9,11 +9,12 @@ from rollmux_env.scheduler.view import HoldName
 from runtime.execution.job_log import iteration_line, tell_of
 from runtime.execution.lifecycle import EVICTED
 from runtime.execution.messages import Done, End, Report
+from runtime.execution.nodes import POOLS
 from runtime.execution.profiling import Profiling
 from runtime.execution.run_state import Follows
 from runtime.journal.facts import Exceeded, Iteration
 from runtime.owners.http.ledger import Lease, Ledger
-from runtime.owners.protocol import Next, asked, iterated, moved, next_of, released, released_sync, synced
+from runtime.owners.protocol import Next, asked, iterated, moved, next_of, released, released_init, released_sync, synced
 
 
 class Iterations:
@@ -47,6 +48,8 @@ class Iterations:
     def keeps(self, lease: Lease, phase: HoldName, device_gb: float) -> None:
         """A job keeps so much GPU memory between its phases; if that is more than it may, it is alone from now on."""
         handle = lease.handle
+        if phase == "init":
+            phase = max(POOLS, key=lambda pool: getattr(handle.spec, pool).device_gb or 0.0)
         stated_gb = getattr(handle.spec, phase).device_gb if phase != "sync" else None
         if stated_gb is None or device_gb <= stated_gb or handle.residency.exceeds:
             return
@@ -61,10 +64,12 @@ class Iterations:
         if handle.is_guest and not turn.extra:
             handle.profile.took(phase, now_s - start_s)
         lease.turns.release(phase)
-        lease.warm.add(phase)
+        lease.warm |= {*POOLS} if phase == "init" else {phase}
         handle.permits.waits.pop(phase, None)
-        if phase == "sync":
-            self._run.follow(released_sync(handle, now_s, cold))
+        if phase == "init":
+            self._run.follow(released_init(handle, now_s))
+        elif phase == "sync":
+            self._run.follow(released_sync(handle, now_s, cold, turn.iteration < lease.turns.begins))
         else:
             report = Report(phase, False, start_s, start_s, now_s, cold=cold)
             self._run.follow(released(handle, report, handle.slice(report, now_s, (), extra=turn.extra)))
