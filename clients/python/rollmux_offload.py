@@ -15,10 +15,8 @@ from contextlib import contextmanager
 from threading import Lock
 
 import torch
+from rollmux_segment import Footprint, Segment
 from torch import Tensor, UntypedStorage
-
-from runtime.residency.footprint import Footprint
-from runtime.residency.segment import Segment
 
 _ALIGNMENT = 64  # bytes; whole cache lines
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
@@ -97,7 +95,7 @@ class Offloader:
         with self._lock:
             segment = self._read = self._segment if self.offloaded else None
         parts = {}
-        for (name, _), tensor in zip(tensors.items(), _local(tensors.values()), strict=True):
+        for (name, _), tensor in zip(tensors.items(), _local(tensors.values())):
             local = tensor.detach()
             place = places.get(local.untyped_storage()._cdata)
             if place is not None and segment is not None:
