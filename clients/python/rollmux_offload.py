@@ -1,4 +1,10 @@
-"""Moves named tensors to host memory and back, in place: parameters, buffers, optimizer state, all the same.
+"""Moves named tensors to host memory and back, in place: parameters, buffers, gradients, optimizer state, all the same.
+
+    offloader = Offloader(lambda: state_of(model, optimizer))
+    with job.phase("training"):
+        offloader.restore()
+        train()
+        offloader.offload()
 
 What moves is the memory below the tensors (their storage), not the tensors: whoever refers to a parameter, an optimizer's state
 or a view of either finds it restored, and tensors that share memory, such as tied weights, still do.
@@ -13,6 +19,7 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
+from typing import Any
 
 import torch
 from rollmux_segment import Footprint, Segment
@@ -163,6 +170,15 @@ class Offloader:
             if self._segment is not None and self._segment is not self._read:  # else its reader closes it
                 self._segment.close()
             self._segment = None
+
+
+def state_of(model: torch.nn.Module, optimizer: Any = None) -> dict[str, Tensor]:
+    """What a trainer has on its device: parameters, buffers, gradients, and what an optimizer keeps of each parameter."""
+    tensors = {f"model.{name}": tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    tensors |= {f"grad.{name}": one.grad for name, one in model.named_parameters() if one.grad is not None}
+    for number, kept in enumerate(optimizer.state.values() if optimizer is not None else ()):
+        tensors |= {f"optimizer.{number}.{name}": one for name, one in kept.items() if isinstance(one, Tensor)}
+    return tensors
 
 
 def map_large_blocks() -> None:

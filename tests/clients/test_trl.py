@@ -73,13 +73,17 @@ def iteration(k: int) -> list[Turn]:
     return [Turn("one", "rollout", k, False), Turn("one", "training", k, False)]
 
 
+def init(k: int = 0) -> Turn:
+    return Turn("one", "init", k, False)
+
+
 def test_an_iteration_is_a_generation_and_all_optimizer_steps_up_to_the_next_one(service: LittleService, make: Make) -> None:
     options = {"gradient_accumulation_steps": 4, "num_iterations": 2, "max_steps": 4, "eval_strategy": "steps", "eval_steps": 1}
     with rollmux_client.attach() as job:
         trainer = make(job, **options)
         trainer.train()
     evaluation = [Turn("one", "rollout", k, True) for k in range(3)]  # after two steps; after one it is in the training
-    assert service.granted == [*iteration(0), evaluation[1], *iteration(1), evaluation[2]]
+    assert service.granted == [init(), *iteration(0), evaluation[1], *iteration(1), evaluation[2]]
     released = [body for name, body in service.requests if name == "release" and body["phase"] == "rollout"]
     assert [body["iteration"] for body in released if "reward" in body["metrics"]] == [0, 1]
     assert trainer.state.global_step == 4 and service.jobs["one"].state == "done"
@@ -88,7 +92,7 @@ def test_an_iteration_is_a_generation_and_all_optimizer_steps_up_to_the_next_one
 def test_a_generation_in_the_middle_of_an_optimizer_step_is_an_iteration_too(service: LittleService, make: Make) -> None:
     with rollmux_client.attach() as job:
         make(job, gradient_accumulation_steps=4, steps_per_generation=2, max_steps=1).train()
-    assert service.granted == [*iteration(0), *iteration(1)]
+    assert service.granted == [init(), *iteration(0), *iteration(1)]
 
 
 def test_a_job_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(service: LittleService, make: Make, tmp_path: Path) -> None:
@@ -97,11 +101,15 @@ def test_a_job_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(service: Li
         job.stopping = True  # as a heartbeat would say
         trainer._job._check_stop = lambda: None  # noqa: SLF001 (it is said between the turn and the end of the step)
         trainer.train()
-    assert service.granted == iteration(0) and (tmp_path / "checkpoint-1").exists() and service.jobs["one"].state == "queued"
+    assert (
+        service.granted == [init(), *iteration(0)]
+        and (tmp_path / "checkpoint-1").exists()
+        and service.jobs["one"].state == "queued"
+    )
     with rollmux_client.attach() as job:
         trainer = make(job, gradient_accumulation_steps=2, max_steps=3)
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-    assert service.granted == [*iteration(0), *iteration(1), *iteration(2)] and trainer.state.global_step == 3
+    assert service.granted == [init(), *iteration(0), init(1), *iteration(1), *iteration(2)] and trainer.state.global_step == 3
 
 
 def test_several_processes_wait_for_the_turn_of_the_first(service: LittleService, tmp_path: Path) -> None:
@@ -122,4 +130,4 @@ def test_several_processes_wait_for_the_turn_of_the_first(service: LittleService
     environment = os.environ | {"PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500, start_new_session=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert service.granted == [*iteration(0), *iteration(1)]
+    assert service.granted == [init(), *iteration(0), *iteration(1)]
