@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,14 +39,14 @@ def make(service: LittleService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     model = model_directory(ModelSpec(), 0)
 
     def reward(completions: list[str], **_: Any) -> list[float]:
-        assert len(service.held) == 1 and all(turn.job == "one" for turn in service.held.values())
+        assert len(service.held) == 1
         return [float(len(text)) for text in completions]
 
     class HasItsTurn(TrainerCallback):
         def on_pre_optimizer_step(self, *arguments: Any, **options: Any) -> None:
-            assert {*service.held} == {"training"}
+            assert {turn.phase for turn in service.held.values()} == {"training"}
 
-    def trainer(job: rollmux_client.Job, **options: Any) -> Any:
+    def trainer(job: rollmux_client.Job, output: Path = tmp_path, **options: Any) -> Any:
         digits = Dataset.from_list([{"prompt": str(digit)} for digit in range(8)])
         usual = {
             "per_device_train_batch_size": 2,
@@ -54,7 +55,7 @@ def make(service: LittleService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             "max_completion_length": 4,
         }
         quiet: dict[str, Any] = {"report_to": [], "disable_tqdm": True, "save_strategy": "no", "use_cpu": True, "bf16": False}
-        config = GRPOConfig(output_dir=str(tmp_path), gradient_checkpointing=False, **(usual | quiet | options))
+        config = GRPOConfig(output_dir=str(output), gradient_checkpointing=False, **(usual | quiet | options))
         return rollmux_trl.GRPOTrainer(
             job=job,
             model=str(model),
@@ -131,3 +132,46 @@ def test_several_processes_wait_for_the_turn_of_the_first(service: LittleService
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500, start_new_session=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert service.granted == [init(), *iteration(0), *iteration(1)]
+
+
+def test_two_jobs_that_attach_at_once_never_have_their_states_on_the_device_together(
+    service: LittleService, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import rollmux_trl
+    import torch
+
+    from tests.clients import little_service
+
+    monkeypatch.setattr(little_service, "POOLS", dict.fromkeys(little_service.POOLS, ("device",)))
+    trainers: dict[str, Any] = {}
+    resident: list[dict[str, int]] = []  # bytes of all jobs when one has had a turn
+    make_trl, end = rollmux_trl.grpo_trainer.GRPOTrainer.__init__, rollmux_trl.GRPOTrainer._end  # noqa: SLF001
+
+    def load(trainer: Any, *arguments: Any, **options: Any) -> None:
+        assert service.held["device"][:2] == (trainer._job.name, "init")  # noqa: SLF001
+        trainers[trainer._job.name] = trainer  # noqa: SLF001
+        make_trl(trainer, *arguments, **options)
+
+    def count(trainer: Any, turn: rollmux_client.Phase) -> None:
+        loaded = {name: one._tensors() for name, one in trainers.items() if hasattr(one, "optimizer")}  # noqa: SLF001
+        resident.append({name: sum(one.untyped_storage().nbytes() for one in its.values()) for name, its in loaded.items()})
+        end(trainer, turn)
+
+    monkeypatch.setattr(rollmux_trl.grpo_trainer.GRPOTrainer, "__init__", load)
+    monkeypatch.setattr(rollmux_trl.GRPOTrainer, "_end", count)
+    torch.set_num_threads(1)
+
+    def run(name: str) -> None:
+        with rollmux_client.attach(name) as job:
+            trainer = make(job, gradient_accumulation_steps=2, max_steps=2, output=tmp_path / name)
+            trainer.train()
+            trainer.save_model(str(tmp_path / name / "last"))
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(run, name) for name in ("one", "other")]:
+            done.result()
+    assert [turn.phase for turn in service.granted].count("init") == 2
+    alone = max(max(its.values()) for its in resident)
+    assert max(sum(its.values()) for its in resident) == alone
+    assert alone > 2 * min(max(its.values()) for its in resident)  # with optimizer state it is more than the model
+    assert all((tmp_path / name / "last" / "model.safetensors").stat().st_size > 1000 for name in trainers)
