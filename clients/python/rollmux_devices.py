@@ -62,8 +62,8 @@ def family() -> set[int]:
                 parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
         except (OSError, ValueError, IndexError):  # noqa: PERF203 (it has just ended)
             continue
-    found, size = {*rollmux_client.own_pids()}, 0
-    while size < len(found):
-        size = len(found)
-        found |= {pid for pid, parent in parents.items() if parent in found}
-    return found
+    pids, size = {*rollmux_client.own_pids()}, 0
+    while size < len(pids):
+        size = len(pids)
+        pids |= {pid for pid, parent in parents.items() if parent in pids}
+    return pids

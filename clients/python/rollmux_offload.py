@@ -176,8 +176,8 @@ def state_of(model: torch.nn.Module, optimizer: Any = None) -> dict[str, Tensor]
     """What a trainer has on its device: parameters, buffers, gradients, and what an optimizer keeps of each parameter."""
     tensors = {f"model.{name}": tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
     tensors |= {f"grad.{name}": one.grad for name, one in model.named_parameters() if one.grad is not None}
-    for number, kept in enumerate(optimizer.state.values() if optimizer is not None else ()):
-        tensors |= {f"optimizer.{number}.{name}": one for name, one in kept.items() if isinstance(one, Tensor)}
+    for number, values in enumerate(optimizer.state.values() if optimizer is not None else ()):
+        tensors |= {f"optimizer.{number}.{name}": one for name, one in values.items() if isinstance(one, Tensor)}
     return tensors
 
 

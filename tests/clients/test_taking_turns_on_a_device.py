@@ -7,6 +7,7 @@ torch counts its bytes.
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from typing import Any
 import pytest
 import rollmux_client
 
+from rollmux_env.files import EXAMPLES
+from runtime.jobs.spec import load_cluster, load_jobs
 from tests.clients import little_service
 from tests.clients.little_service import LittleService
 
@@ -405,3 +408,29 @@ def test_two_trainers_in_plain_torch_take_turns_with_their_bytes(devices: Device
     parameters = (256 * 256 + 256) * 4
     assert len(seen) == 6 and max(seen) <= 4 * parameters + 64  # with gradients, two moments and a count: one's, never both
     assert all(one.footprint().device == 0 for one in offloaders.values())
+
+
+@pytest.mark.parametrize("name", ["verl_fsdp", "verl_megatron"])
+def test_the_command_lines_for_verl_set_all_that_the_plugin_asks_for(verl: Any, name: str) -> None:
+    words = (EXAMPLES / "launch" / f"{name}.sh").read_text().split()
+    config = Config()
+    for key, _, value in (word.partition("=") for word in words if word.startswith("actor_rollout_ref.")):
+        *path, last = key.split(".")
+        section = config
+        for part in path:
+            section = section.setdefault(part, Config())
+        section[last] = value == "True" or value
+    config.actor_rollout_ref.setdefault("ref", Config(strategy=config.actor_rollout_ref.actor.strategy))
+    config.actor_rollout_ref.ref.setdefault("strategy", config.actor_rollout_ref.actor.strategy)
+    assert [*verl.settings_missing(config)] == []
+    assert "trainer.v1.trainer_mode=rollmux" in words
+
+
+def test_the_job_of_each_command_line_fits_the_cluster_file() -> None:
+    specs = load_jobs(EXAMPLES / "gpu_jobs.yaml").jobs
+    used = {re.search(r"--job (\S+)", path.read_text())[1] for path in (EXAMPLES / "launch").glob("*.sh")}  # type: ignore[index]
+    assert {spec.id for spec in specs} == used
+    cluster = load_cluster(EXAMPLES / "one_machine.yaml")
+    assert cluster.one_device
+    together = sum(spec.rollout.device_gb + spec.training.device_gb for spec in specs[:3])  # type: ignore[operator]
+    assert together <= cluster.training.device_memory_gb

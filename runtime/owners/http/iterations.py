@@ -48,10 +48,11 @@ class Iterations:
     def keeps(self, lease: Lease, phase: HoldName, device_gb: float) -> None:
         """A job keeps so much GPU memory between its phases; if that is more than it may, it is alone from now on."""
         handle = lease.handle
-        if phase == "init":
-            phase = max(POOLS, key=lambda pool: getattr(handle.spec, pool).device_gb or 0.0)
-        stated_gb = getattr(handle.spec, phase).device_gb if phase != "sync" else None
-        if stated_gb is None or device_gb <= stated_gb or handle.residency.exceeds:
+        if phase == "sync" or handle.residency.exceeds:
+            return
+        shared = handle.pool_of("rollout") == "training"  # what it keeps of both phases is on the same devices
+        stated = [getattr(handle.spec, pool).device_gb for pool in (POOLS if shared or phase == "init" else (phase,))]
+        if None in stated or device_gb <= (stated_gb := sum(stated) if shared else max(stated)):
             return
         note = Exceeded(self._run.log.now(), handle.id, phase, device_gb, stated_gb)
         handle.residency.exceeds = note.why

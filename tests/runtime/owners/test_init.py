@@ -204,3 +204,21 @@ def test_more_memory_than_a_job_may_keep_is_noticed_when_it_has_loaded(tmp_path:
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", rollout=kept | {"device_gb": 2.0}, training=kept | {"device_gb": 4.0})))
+
+
+def test_a_job_whose_phases_share_devices_may_keep_what_it_states_of_both(tmp_path: Path) -> None:
+    kept = {"worst_case_s": 10.0, "host_memory_gb": 1.0, "device_gb": 2.0}
+
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        await init(run, lease, device_gb=4.0)
+        await run.leases.acquire(lease, "rollout", 0, 1.0)
+        await run.leases.release(lease, "rollout", 0, {}, 4.0)
+        assert run.driver.run.handles["a"].residency.exceeds == ""
+        await run.leases.acquire(lease, "training", 0, 1.0)
+        await run.leases.release(lease, "training", 0, {}, 4.5)
+        assert "has stated 4.00 GB" in run.driver.run.handles["a"].residency.exceeds
+        facts = await run.stop()
+        assert [(part.phase, part.nodes) for part in of(facts, PhaseSlice)][:1] == [("init", ("training-0",))]
+
+    served(work, attached_plan(tmp_path, job("a", rollout=kept, training=kept), nodes=PAIR[1:]))
