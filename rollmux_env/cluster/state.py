@@ -14,6 +14,7 @@ from rollmux_env.cluster.demand import Demand, demand_of, limits_of, write_known
 from rollmux_env.cluster.events import (
     Admitted,
     Arrived,
+    Begun,
     Departed,
     Event,
     Moved,
@@ -575,6 +576,10 @@ def _change(state: State, event: Event) -> None:
             state._add_job(job, isinstance(event, Requeued))
         case Warm(job_id=job_id, group=number):
             state._warm_up(state._rows[job_id], NOWHERE if number is None else number)
+        case Begun(job_id=job_id):
+            row = state._rows[job_id]
+            state._jobs["admitted_s"][row] = state.now_s
+            state._jobs["admitted_warm"][row] = state._jobs["entered_warm"][row] = 1
         case Resumed(job_id=job_id):
             state.charges.pause(state._rows[job_id], state.now_s, NOTHING)
             state._give_back(state._pauses.end(job_id))

@@ -10,6 +10,8 @@ from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from rollmux_segment import Footprint
+
 from runtime.engines.interface import Engine, Response, Sampling
 from runtime.grpo.messages import Results, Sampled, Status, Timed, stage, timed
 from runtime.grpo.rewards import Rewards
@@ -19,7 +21,6 @@ from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import Example
 from runtime.machine import Node, threads_of
 from runtime.phases import WorkerHandle, runtime_hook
-from runtime.residency.footprint import Footprint
 
 if TYPE_CHECKING:
     from rollmux_env.timing.replica import ReplicaTiming

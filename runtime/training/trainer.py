@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from rollmux_offload import Offloader, map_large_blocks
+from rollmux_segment import Footprint
 from torch import Tensor, nn
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.grpo_spec import Algorithm
-from runtime.residency.footprint import Footprint
 from runtime.residency.layout import Layout
-from runtime.residency.offload import Offloader, map_large_blocks
 from runtime.training import group
 from runtime.training.batch import Batch, Minibatch, TrainingError, minibatches
 from runtime.training.loss import SUMS, LogProbs, grpo_sums, score_tokens

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rollmux_segment import Footprint
 
 from policies.rollout.places import make_at
 from policies.rollout.rounds import Rounds
@@ -21,7 +22,6 @@ from runtime.grpo.seats import footprint_of, seats_of
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.machine import Node
 from runtime.phases import runtime_hook, set_session
-from runtime.residency.footprint import Footprint
 from tests.runtime.grpo.here import TWO_CORES, Here, always_resizes
 from tests.runtime.grpo.test_job import job
 
