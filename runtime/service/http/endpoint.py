@@ -133,7 +133,7 @@ class Endpoints:
                 response = error(unread.status_code, unread.detail)  # what still comes of the body is dropped for a while
             if operation.logged and not getattr(call.query, "dry_run", False):
                 outcome = "done" if response.status_code < 300 else bytes(response.body).decode()
-                self._log.write(call.holder.user, operation.name, _subject(call), outcome)
+                await asyncio.to_thread(self._log.write, call.holder.user, operation.name, _subject(call), outcome)
             return response
 
         return endpoint

@@ -264,7 +264,9 @@ def _nodes(name: str, ask: Callable[[RunDriver, str], dict[str, Any]], summary: 
     """What is asked about a node, by its name."""
 
     async def work(call: Call) -> Any:
-        return ask(call.service.driver, call.path["node"])
+        answered = ask(call.service.driver, call.path["node"])
+        await call.service.run.durable()
+        return answered
 
     path = f"/v1/nodes/{{node}}/{name}"
     return Operation(name, "POST", path, Right.OPERATE, work, summary, refuses=(404, 409), logged=True)
