@@ -2,11 +2,13 @@
 
     python benchmarks/attached_load.py --jobs 2000 --users 50 --minutes 10
     python benchmarks/attached_load.py --queue 10000
+    python benchmarks/attached_load.py --beside 0 3 --against etcd --minutes 0.5
 
 Clients are processes of their own on the same machine; each of their jobs takes turns between its phases, as many permits a second
 as `--permits` says in all, and sends heartbeats. Printed are the time of permits that could be given at once (their answers are
 durable), what the service takes of memory and cores over time, and at the end what it refused. `--queue` sends so many jobs through
-a cluster that holds a hundred at a time.
+a cluster that holds a hundred at a time. `--against` prints permits of a service and of an etcd side by side, without and with busy
+loops that take the cores.
 """
 
 from __future__ import annotations
@@ -18,17 +20,20 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+from attached_connections import Connections
+from attached_etcd import EtcdJob, etcd_serving
 from attached_service import start, write_cluster
 
 from rollmux_env.report.tables import make_table, show
@@ -38,6 +43,10 @@ from runtime.service.tokens import Right, Tokens
 HEARTBEAT_S = 10.0
 HOLD_S = 0.005
 CONNECTIONS = 64  # of a client process
+ROWS = ((0, 400, 100.0), (3, 400, 100.0), (3, 2000, 100.0), (0, 400, 800.0))  # busy loops, jobs, permits a second
+_ATTACH_S = 15.0  # that all jobs have to attach
+
+_Make = Callable[[Connections, str, str], Any]
 
 
 @dataclass
@@ -49,40 +58,68 @@ class Figures:
     refused: dict[int, int] = field(default_factory=dict)
     done: int = 0
 
+    def takes(self, status: int) -> bool:
+        """Whether an answer is a good one; others are counted."""
+        if status != 200:
+            self.refused[status] = self.refused.get(status, 0) + 1
+        return status == 200
 
-class Connections:
-    """Keeps connections to the service open, and asks on whichever is free."""
 
-    def __init__(self, url: str, count: int) -> None:
-        parts = urlsplit(url)
-        self._host, self._port = parts.hostname, parts.port
-        self._free: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter] | None] = asyncio.Queue()
-        for _ in range(count):
-            self._free.put_nowait(None)
+@dataclass(frozen=True)
+class Client:
+    """What a client process does.
 
-    async def ask(self, token: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """The status and the answer of a request."""
-        pair = await self._free.get()
-        try:
-            if pair is None:
-                pair = await asyncio.open_connection(self._host, self._port)
-            reader, writer = pair
-            data = b"" if body is None else json.dumps(body).encode()
-            head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}\r\nAuthorization: Bearer {token}\r\n"
-            head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-            writer.write(head.encode() + data)
-            status = int((await reader.readline()).split()[1])
-            length = 0
-            while (line := await reader.readline()) not in (b"\r\n", b""):
-                name, _, value = line.partition(b":")
-                if name.lower() == b"content-length":
-                    length = int(value)
-            answer = json.loads(await reader.readexactly(length)) if length else None
-            self._free.put_nowait(pair)
-            return status, answer
-        except BaseException:
-            self._free.put_nowait(None)
-            raise
+    Attributes:
+        make: of a job and its connections. url: that is asked. jobs: ids and tokens. every_s: between two phases of a job. begin_s,
+            until_s: when it takes turns, by the clock of the machine.
+    """
+
+    make: _Make
+    url: str
+    jobs: list[tuple[str, str]]
+    every_s: float
+    begin_s: float
+    until_s: float
+
+
+class OurJob:
+    """A job that asks a service.
+
+    Args:
+        asks: connections to it. job_id: the job. token: of its user.
+    """
+
+    def __init__(self, asks: Connections, job_id: str, token: str) -> None:
+        self._asks, self._id, self._token = asks, job_id, token
+        self._lease = ""
+
+    async def attach(self) -> int:
+        """Take a lease; the status of the answer."""
+        while True:
+            body = {"wait_s": 20, "pids": []}
+            status, answer = await self._asks.ask(self._token, "POST", f"/v1/jobs/{self._id}/attach", body)
+            if status != 200 or "lease" in answer:
+                self._lease = (answer or {}).get("lease", "")
+                return status
+
+    async def acquire(self, phase: str, iteration: int) -> int:
+        """Wait for the permit of a phase; the status of the answer."""
+        while True:
+            status, answer = await self._ask("acquire", {"phase": phase, "iteration": iteration, "wait_s": 20})
+            if status != 200 or answer["granted"]:
+                return status
+
+    async def release(self, phase: str, iteration: int) -> int:
+        """The phase is over; the status of the answer."""
+        metrics = {"reward": 0.5} if phase == "training" else {}
+        return (await self._ask("release", {"phase": phase, "iteration": iteration, "metrics": metrics}))[0]
+
+    async def beat(self) -> int:
+        """Keep the lease; the status of the answer."""
+        return (await self._ask("heartbeat", {"pids": []}))[0]
+
+    async def _ask(self, request: str, body: dict[str, Any]) -> tuple[int, Any]:
+        return await self._asks.ask(self._token, "POST", f"/v1/leases/{self._lease}/{request}", body)
 
 
 def job(job_id: str, iterations: int) -> dict[str, Any]:
@@ -91,19 +128,12 @@ def job(job_id: str, iterations: int) -> dict[str, Any]:
     return {"id": job_id, "iterations": iterations, "slo": 1.0, "attach": True, "rollout": phase, "training": phase}
 
 
-async def _live(
-    asks: Connections, token: str, job_id: str, every_s: float, begin_s: float, until_s: float, figures: Figures
-) -> None:
+async def _live(job: Any, every_s: float, begin_s: float, until_s: float, figures: Figures) -> None:
     """A job: it attaches, and holds a phase every so many seconds."""
-    while True:
-        status, answer = await asks.ask(token, "POST", f"/v1/jobs/{job_id}/attach", {"wait_s": 20, "pids": []})
-        if status != 200:
-            figures.refused[status] = figures.refused.get(status, 0) + 1
-            return
-        if "lease" in answer:
-            break
-    lease, iteration = answer["lease"], answer["iteration"]
-    beats = asyncio.ensure_future(_beat(asks, token, lease, until_s))
+    iteration = 0
+    if not figures.takes(await job.attach()):
+        return
+    beats = asyncio.ensure_future(_beat(job, until_s, figures))
     next_s = max(begin_s, time.monotonic()) + random.uniform(0, every_s)
     try:
         while next_s < until_s:
@@ -112,20 +142,11 @@ async def _live(
                 figures.late_s.append(time.monotonic() - next_s)
                 next_s += every_s
                 began_s = time.monotonic()
-                request = {"phase": phase, "iteration": iteration, "wait_s": 20}
-                status, answer = await asks.ask(token, "POST", f"/v1/leases/{lease}/acquire", request)
-                while status == 200 and not answer["granted"]:
-                    status, answer = await asks.ask(token, "POST", f"/v1/leases/{lease}/acquire", request)
-                if status != 200:
-                    figures.refused[status] = figures.refused.get(status, 0) + 1
+                if not figures.takes(await job.acquire(phase, iteration)):
                     return
                 figures.permits.append((began_s - begin_s, time.monotonic() - began_s))
                 await asyncio.sleep(HOLD_S)
-                metrics = {"reward": 0.5} if phase == "training" else {}
-                body = {"phase": phase, "iteration": iteration, "metrics": metrics}
-                status, answer = await asks.ask(token, "POST", f"/v1/leases/{lease}/release", body)
-                if status != 200:
-                    figures.refused[status] = figures.refused.get(status, 0) + 1
+                if not figures.takes(await job.release(phase, iteration)):
                     return
             iteration += 1
             figures.done += 1
@@ -133,20 +154,51 @@ async def _live(
         beats.cancel()
 
 
-async def _beat(asks: Connections, token: str, lease: str, until_s: float) -> None:
+async def _beat(job: Any, until_s: float, figures: Figures) -> None:
     while time.monotonic() < until_s:
         await asyncio.sleep(random.uniform(0.8, 1.0) * HEARTBEAT_S)
-        await asks.ask(token, "POST", f"/v1/leases/{lease}/heartbeat", {"pids": []})
+        figures.takes(await job.beat())
 
 
-async def _clients(url: str, jobs: list[tuple[str, str]], every_s: float, begin_s: float, until_s: float) -> Figures:
-    figures, asks = Figures(), Connections(url, CONNECTIONS + len(jobs) // 4)
-    await asyncio.gather(*(_live(asks, token, job_id, every_s, begin_s, until_s, figures) for job_id, token in jobs))
+async def _clients(client: Client) -> Figures:
+    figures, asks = Figures(), Connections(client.url, CONNECTIONS + len(client.jobs) // 4)
+    jobs = (client.make(asks, job_id, token) for job_id, token in client.jobs)
+    await asyncio.gather(*(_live(one, client.every_s, client.begin_s, client.until_s, figures) for one in jobs))
     return figures
 
 
-def _client(url: str, jobs: list[tuple[str, str]], every_s: float, begin_s: float, until_s: float, results: Any) -> None:
-    results.put(asyncio.run(_clients(url, jobs, every_s, begin_s, until_s)))
+def _client(client: Client, results: Any) -> None:
+    results.put(asyncio.run(_clients(client)))
+
+
+def drive(clients: list[Client], meanwhile: Callable[[], None]) -> list[Figures]:
+    """Let clients live, each in a process of its own; what they have seen.
+
+    Args:
+        meanwhile: is done while they do; it ends when they do.
+    """
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    processes = [context.Process(target=_client, args=(client, results)) for client in clients]
+    for process in processes:
+        process.start()
+    meanwhile()
+    figures: list[Figures] = [results.get(timeout=120) for _ in processes]
+    for process in processes:
+        process.join()
+    return figures
+
+
+@contextlib.contextmanager
+def busy(loops: int) -> Iterator[None]:
+    """So many processes that do nothing but count, each of which would take a whole core."""
+    counting = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for process in counting:
+            process.kill()
+            process.wait()
 
 
 @contextlib.contextmanager
@@ -188,33 +240,77 @@ async def _submit(url: str, jobs: list[tuple[str, str]], iterations: int) -> Non
     await asyncio.gather(*(one(*each) for each in jobs))
 
 
+def submit(folder: Path, url: str, count: int, users: int) -> list[tuple[str, str]]:
+    """Submit jobs of some users to a service in a folder: their ids and tokens."""
+    tokens = [Tokens(folder / "service").make(f"user-{number}", Right.ATTACH) for number in range(users)]
+    jobs = [(f"job-{number}", tokens[number % users]) for number in range(count)]
+    asyncio.run(_submit(url, jobs, 1_000_000))
+    return jobs
+
+
 def load(folder: Path, arguments: argparse.Namespace) -> None:
     """Hold permits at a rate, and print what it was like."""
     with served(folder, arguments.jobs) as (url, pid):
-        tokens = [Tokens(folder / "service").make(f"user-{number}", Right.ATTACH) for number in range(arguments.users)]
-        jobs = [(f"job-{number}", tokens[number % len(tokens)]) for number in range(arguments.jobs)]
         began_s = time.monotonic()
-        asyncio.run(_submit(url, jobs, 1_000_000))
+        jobs = submit(folder, url, arguments.jobs, arguments.users)
         print(f"{arguments.jobs} jobs submitted in {time.monotonic() - began_s:.1f} s")
-        every_s = arguments.jobs / arguments.permits
-        begin_s = time.monotonic() + 15
-        until_s = begin_s + 60 * arguments.minutes
-        context = multiprocessing.get_context("spawn")
-        results = context.Queue()
-        clients = [
-            context.Process(target=_client, args=(url, jobs[k :: arguments.processes], every_s, begin_s, until_s, results))
-            for k in range(arguments.processes)
-        ]
-        for client in clients:
-            client.start()
         samples = []
-        while time.monotonic() < until_s:
-            time.sleep(min(15.0, max(0.1, until_s - time.monotonic())))
-            samples.append((time.monotonic() - begin_s, *usage(pid)))
-        figures: list[Figures] = [results.get(timeout=120) for _ in clients]
-        for client in clients:
-            client.join()
+        clients = _clients_of(OurJob, url, jobs, arguments.permits, arguments)
+
+        def sample() -> None:
+            while time.monotonic() < clients[0].until_s:
+                time.sleep(min(15.0, max(0.1, clients[0].until_s - time.monotonic())))
+                samples.append((time.monotonic() - clients[0].begin_s, *usage(pid)))
+
+        with busy(arguments.beside[0]):
+            figures = drive(clients, sample)
         _report(figures, samples)
+
+
+def _clients_of(make: _Make, url: str, jobs: list[tuple[str, str]], permits: float, arguments: argparse.Namespace) -> list[Client]:
+    every_s, begin_s = len(jobs) / permits, time.monotonic() + _ATTACH_S
+    until_s, count = begin_s + 60 * arguments.minutes, arguments.processes
+    return [Client(make, url, jobs[k::count], every_s, begin_s, until_s) for k in range(count)]
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    """Print what permits take of a service, and what the same takes of an etcd, in rows of other loads."""
+    program = arguments.etcd or shutil.which("etcd")
+    if program is None:
+        print("etcd: is left out, there is none; `apt-get install etcd-server`, or --etcd PATH")
+    table = make_table("busy loops", "jobs", "permits a second", "", "p50 ms", "p99 ms", "p99.9 ms", "a second", "cores")
+    for loops, jobs, permits in (row for row in ROWS if row[0] in arguments.beside):
+        for name in ("service", "etcd") if program is not None else ("service",):
+            with tempfile.TemporaryDirectory(prefix="rollmux-load-") as place:
+                folder = Path(place)
+                serving = served(folder, jobs) if name == "service" else etcd_serving(folder, str(program))
+                with serving as (url, pid):
+                    ours = name == "service"
+                    ids = submit(folder, url, jobs, arguments.users) if ours else [(f"job-{number}", "") for number in range(jobs)]
+                    clients = _clients_of(OurJob if ours else EtcdJob, url, ids, permits, arguments)
+                    cells = _measure(clients, loops, pid)
+            table.add_row(str(loops), str(jobs), f"{permits:g}", name, *cells)
+    show(table)
+
+
+def _measure(clients: list[Client], loops: int, pid: int) -> list[str]:
+    """Drive clients beside busy loops; cells of a row."""
+    used: list[float] = []
+
+    def watch() -> None:
+        time.sleep(max(0.0, clients[0].begin_s - 1.0 - time.monotonic()))
+        with busy(loops):
+            time.sleep(max(0.0, clients[0].begin_s - time.monotonic()))
+            used.append(usage(pid)[1])
+            time.sleep(max(0.0, clients[0].until_s - time.monotonic()))
+            used.append(usage(pid)[1])
+
+    figures, seconds = drive(clients, watch), clients[0].until_s - clients[0].begin_s
+    if refused := [status for each in figures for status in each.refused]:
+        raise SystemExit(f"refused: {refused}")
+    took_s = sorted(took_s for each in figures for _, took_s in each.permits)
+    quantiles = [f"{1e3 * _quantile(took_s, q):.1f}" for q in (0.5, 0.99, 0.999)]
+    return [*quantiles, f"{len(took_s) / seconds:.0f}", f"{(used[1] - used[0]) / seconds:.2f}"]
 
 
 def _report(figures: list[Figures], samples: list[tuple[float, float, float]]) -> None:
@@ -293,7 +389,13 @@ def main() -> None:
     parser.add_argument("--permits", type=float, default=100.0, help="a second, in all")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--queue", type=int, metavar="JOBS", help="send so many jobs through the queue instead")
+    parser.add_argument("--beside", type=int, nargs="+", default=[0], metavar="LOOPS", help="so many busy loops")
+    parser.add_argument("--against", choices=["etcd"], help="print rows of other loads, of the service and of this")
+    parser.add_argument("--etcd", metavar="PATH", help="the program; where it is not given it is looked for")
     arguments = parser.parse_args()
+    if arguments.against:
+        compare(arguments)
+        return
     with tempfile.TemporaryDirectory(prefix="rollmux-load-") as folder:
         (queue if arguments.queue else load)(Path(folder), arguments)
 

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 
 DEBUG = "ROLLMUX_DEBUG"  # in the environment: tracebacks are printed too
 EXTRAS = {
-    "run": ("ray", "torch", "transformers", "tensorboard", "starlette", "uvicorn", "prometheus_client"),
-    "serve": ("starlette", "uvicorn", "prometheus_client"),
+    "run": ("ray", "torch", "transformers", "tensorboard", "starlette", "uvicorn", "httptools", "prometheus_client"),
+    "serve": ("starlette", "uvicorn", "httptools", "prometheus_client"),
     "train": ("torch", "stable_baselines3", "sb3_contrib", "tensorboard"),
     "vllm": ("vllm",),
     "math": ("math_verify",),

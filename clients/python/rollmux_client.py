@@ -93,18 +93,21 @@ _OLD_LEASE_S = 45.0  # in which the lease of a process that has died runs out
 _AGAIN = frozenset({429, 500, 502, 503, 504})  # the same request may be granted later
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while the machine sleeps
 _BACKOFF_S = 2.0  # longest pause between repetitions
+_MOST_AFTER_S = 10.0  # that a service may ask for: a lease lasts longer
 
 
 class Refused(Exception):
     """The service has said no.
 
     Attributes:
-        status: of HTTP: 400 malformed, 401 wrong token, 403 not allowed, 404 unknown, 409 not possible now, 422 cannot be.
+        status: of HTTP: 400 malformed, 401 wrong token, 403 not allowed, 404 unknown, 409 not possible now, 422 cannot be, 429
+            above a limit.
+        retry_after_s: the service wants to hear nothing of it for so long, seconds; 0 where it does not say.
     """
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.retry_after_s = status, retry_after_s
 
 
 class Interrupted(SystemExit):
@@ -194,7 +197,9 @@ class Service:
                 said = json.loads(text).get("error")
             except (ValueError, AttributeError):  # no JSON, or no object
                 said = None
-            raise Refused(response.status, str(said or f"{method} {path}: status {response.status}"))
+            after = response.headers.get("Retry-After", "")
+            after_s = min(_MOST_AFTER_S, float(after)) if after.isdecimal() else 0.0
+            raise Refused(response.status, str(said or f"{method} {path}: status {response.status}"), after_s)
         return text, response.headers
 
     def _exchange(
@@ -573,7 +578,7 @@ class Job:
             except Refused as error:
                 if error.status not in _AGAIN and not (error.status == 409 and self._lease_may_end(path, since_s)):
                     raise
-                why, pause_s = str(error), max(1.0, _longer(pause_s))
+                why, pause_s = str(error), max(1.0, _longer(pause_s), _after(error))
             else:
                 if "lease" in answer:
                     return self._begin(answer, handed_over=False)
@@ -855,8 +860,8 @@ class Job:
                 if _now() >= next_s:
                     self._once("heartbeat", {"pids": self._pids()}, timeout_s)
                     next_s = _now() + period_s
-            except (OSError, Refused):
-                next_s = _now() + min(1.0, period_s)
+            except (OSError, Refused) as error:
+                next_s = _now() + min(max(1.0, _after(error)), period_s)
             silent_s = _now() - self._answered_s
             self._wake.wait(max(0.05, min(next_s - _now(), self.ttl_s - silent_s)))
             if self._progress is not None:
@@ -877,8 +882,13 @@ def _until_answered(once: Callable[[], _T]) -> _T:
         except (OSError, Refused) as error:
             if isinstance(error, Refused) and error.status not in _AGAIN:
                 raise
-        pause_s = _longer(pause_s)
-        time.sleep(pause_s)
+            pause_s, after_s = _longer(pause_s), _after(error)
+        time.sleep(max(pause_s, after_s))
+
+
+def _after(error: Exception) -> float:
+    """The pause that a refusal asks for, seconds, and up to half of it more, so that clients do not come back all at once."""
+    return error.retry_after_s * random.uniform(1.0, 1.5) if isinstance(error, Refused) else 0.0
 
 
 def _longer(pause_s: float) -> float:

@@ -206,6 +206,7 @@ class JobLifecycle:
     async def _clear(self, handle: JobHandle) -> None:
         """End a job's processes, and then let the scheduler know."""
         run, job_id = self._run, handle.id
+        await run.written()
         await self._processes.of(handle).kill(handle)
         run.went(handle)
         folder = run.checkpoints(job_id)

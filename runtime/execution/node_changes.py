@@ -13,7 +13,7 @@ from runtime.machine import Node
 
 
 class NodeChanges:
-    """Changes which nodes a run has and uses. On return a change is in the journal.
+    """Changes which nodes a run has and uses.
 
     Args:
         run: whose. known: all nodes that it ever had.

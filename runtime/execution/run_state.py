@@ -1,13 +1,15 @@
 """The state of a run: its scheduler, its log and its jobs; and the one way in which something happens to it.
 
 `tell` gives facts to the scheduler, writes down what follows from them, and then carries it out. Everything happens between two
-`await`s, so that what is known is never half changed. While the journal cannot be written, what was decided is not carried out, and
-whoever has something to tell waits (`written`).
+`await`s, so that what is known is never half changed. It becomes durable behind that, in a thread: before anybody outside is told
+of it, by an answer, an order or a process that is started or ended, `durable` or `written` is waited for. While the journal cannot
+be written, what was decided is not carried out, and whoever has something to tell waits, too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -38,6 +40,7 @@ from runtime.execution.run_plan import RunPlan
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Fact, Failed, Told
 from runtime.journal.record import ColdStarts
+from runtime.journal.write import Unwritable
 from runtime.machine import Node, Pool
 
 _AGAIN_S = 1.0  # between attempts to write the journal
@@ -163,8 +166,20 @@ class RunState:
             if self._observer is not None:
                 self._observer.on_command(command)
 
+    async def durable(self) -> None:
+        """Wait until all that was written down is on the disk, and somebody may be told of it.
+
+        Raises:
+            Unwritable: it cannot be written, and the run stops; one line.
+        """
+        await self.log.durable()
+
     async def written(self) -> None:
-        """Wait until what has been decided is in the journal, or the run stops."""
+        """Wait until what has been decided about places is on the disk, and carried out, or the run stops. What jobs on Ray are
+        told of their phases needs no more: no process of theirs outlives the coordinator."""
+        if self.log.journal.is_bound:
+            with contextlib.suppress(Unwritable):
+                await self.log.durable()
         while self.log.problem is not None and not self.stopping:
             self._writable.clear()
             await self._writable.wait()
@@ -173,17 +188,22 @@ class RunState:
         """Try again and again to write what waits for room in the journal."""
         while True:
             await asyncio.sleep(_AGAIN_S)
-            if self.log.problem is None:
-                continue
             self.log.write_again()
-            if self.log.problem is None:
-                for handle in self.handles.values():
-                    handle.permits.interrupted = True
-                    handle.permits.since_s = None if handle.permits.since_s is None else self.log.now()  # nobody has hung
-                    for hold in handle.permits.holds.values():
-                        hold.since_s = self.log.now()
-                self._settle()
-                self._writable.set()
+
+    def on_written(self, late: bool) -> None:
+        """Facts are in the journal.
+
+        Args:
+            late: it could not be written before.
+        """
+        if late:
+            for handle in self.handles.values():
+                handle.permits.interrupted = True
+                handle.permits.since_s = None if handle.permits.since_s is None else self.log.now()  # nobody has hung
+                for hold in handle.permits.holds.values():
+                    hold.since_s = self.log.now()
+            self._settle()
+            self._writable.set()
 
     def _announce(self, entry: Entry) -> None:
         if isinstance(entry, Admitted | Moved):
@@ -338,6 +358,7 @@ class RunState:
             self.stopping = True
             self._owed = [command for command in self._owed if isinstance(command, commands.Evict)]
             self.tell(facts.Stop())
+            self.log.hurry()
             self._writable.set()
             for handle in self.handles.values():
                 handle.refuse(Stopped("stops with the run"))

@@ -38,7 +38,7 @@ class DamagedJournal(InputError):
 
 def connect(path: Path) -> sqlite3.Connection:
     """Open the file of a journal. What it holds is not believed: its schema runs nothing, and a fact has a largest size."""
-    database = sqlite3.connect(path, isolation_level=None)
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)  # commits are made in a thread of their own
     database.text_factory = bytes
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST)
     database.execute("PRAGMA trusted_schema=OFF")

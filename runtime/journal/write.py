@@ -1,7 +1,7 @@
 """The journal of a run: its facts, in SQLite, written as they happen. Replaying its events gives the state.
 
-What is acted on must not be forgotten: admissions, moves, checkpoints and everything else that concerns placements is on the disk
-before the run goes on. Phases and iterations are written in batches.
+What is acted on must not be forgotten: admissions, moves, checkpoints and everything else that concerns placements is committed
+soon. Phases and iterations are committed in batches, or when somebody waits for them.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from runtime.journal.record import RunRecord, fields_of_kinds
 
 DRIVER_LOCK = "driver.lock"  # of the process that a run or a service was started by
 LOCK = "journal.lock"
-# Who waits for one of them flushes.
 _BATCHED = (kinds.PhaseSlice, kinds.SyncSlice, kinds.Iteration, Progressed, Ticked, kinds.Granted)
 _AT_ONCE = (  # what must not be forgotten of what the scheduler was told, and follows from nothing else
     *(scheduler_facts.Confined, scheduler_facts.Continued, scheduler_facts.Absent),
     *(scheduler_facts.Drained, scheduler_facts.Undrained, scheduler_facts.Joined),
 )
+Row = tuple[str, str]  # kind and JSON of a fact
 _BATCH = 64  # facts; more of the batched kinds are never lost
 _RECENT = 5000  # facts that are kept as they were written
 _AS_JSON_HAS_IT = (str, int, float, bool, type(None))  # the first that a value is looked for among, since most are
@@ -70,6 +70,7 @@ class Journal:
     Attributes:
         last_number: of the last fact on the disk, from 1; 0 where there is none.
         recent: number, kind and JSON of the last ones that were brought there. flushed: is called when more have been.
+        binds: whether one that no commit has taken yet is of a kind that waits for no others.
 
     Raises:
         InputError: it is there and the run is new, or the other way round; another process writes it; or nobody can; one line.
@@ -85,7 +86,8 @@ class Journal:
         if not resume:  # nothing is in it
             for ending in ("", "-wal", "-shm"):
                 path.with_name(path.name + ending).unlink(missing_ok=True)
-        self._unwritten: list[tuple[str, str]] = []
+        self._unwritten: list[Row] = []
+        self.binds = self._binding = False
         self.recent: deque[tuple[int, str, str]] = deque(maxlen=_RECENT)
         self.flushed: Callable[[], None] = lambda: None
         try:
@@ -106,35 +108,49 @@ class Journal:
             self._lock.close()
             raise InputError(f"{name}: cannot be written: {error}") from None
 
+    def put(self, *facts: Fact) -> None:
+        """Take facts, which the next commit writes. Those of one call are on the disk together or not at all."""
+        self._unwritten += [(type(fact).__name__, json.dumps(_plain(fact), separators=(",", ":"))) for fact in facts]
+        self.binds = self.binds or not all(map(_may_wait, facts))
+
     def write(self, *facts: Fact) -> None:
         """Take facts; on return all are on the disk, unless each is of a kind that may wait for others.
 
-        Facts of one call are on the disk together or not at all.
-
         Raises:
-            InputError: the journal cannot be written (Unwritable: now); one line. The facts of this call are not taken, and what
-                was on the disk stays there.
+            InputError: as `commit`.
         """
-        before = len(self._unwritten)
-        self._unwritten += [(type(fact).__name__, json.dumps(_plain(fact), separators=(",", ":"))) for fact in facts]
-        if len(self._unwritten) >= _BATCH or not all(map(_may_wait, facts)):
-            try:
-                self.flush()
-            except InputError:
-                del self._unwritten[before:]
-                raise
+        self.put(*facts)
+        if self.is_due:
+            self.commit()
 
-    def flush(self) -> None:
+    def commit(self) -> None:
         """Bring everything to the disk.
 
         Raises:
-            InputError: as `write`.
+            InputError: the journal cannot be written (Unwritable: now); one line. What was taken waits for the next commit, and
+                what was on the disk stays there.
         """
-        if not self._unwritten:
+        rows = self.take()
+        try:
+            self.store(rows)
+        except BaseException:
+            self.put_back(rows)
+            raise
+        self.stored(rows)
+
+    def take(self) -> list[Row]:
+        """All facts that are not on the disk, for `store`; either `stored` or `put_back` is told of them then."""
+        rows, self._unwritten = self._unwritten, []
+        self._binding, self.binds = self.binds, False
+        return rows
+
+    def store(self, rows: list[Row]) -> None:
+        """Write facts in one transaction; in whatever thread, one call at a time. Raises as `commit`."""
+        if not rows:
             return
         try:
             self._database.execute("BEGIN IMMEDIATE")
-            self._database.executemany("INSERT INTO facts (kind, body) VALUES (?, ?)", self._unwritten)
+            self._database.executemany("INSERT INTO facts (kind, body) VALUES (?, ?)", rows)
             self._database.execute("COMMIT")
         except sqlite3.Error as error:
             if self._database.in_transaction:
@@ -142,20 +158,39 @@ class Journal:
                     self._database.execute("ROLLBACK")
             kind = Unwritable if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING else InputError
             raise kind(f"{self._name}: cannot be written: {error}") from None
-        self.recent.extend((number, *row) for number, row in enumerate(self._unwritten, self.last_number + 1))
-        self.last_number += len(self._unwritten)
-        self._unwritten = []
-        self.flushed()
+
+    def stored(self, rows: list[Row]) -> None:
+        """Facts are on the disk."""
+        self._binding = False
+        if rows:
+            self.recent.extend((number, *row) for number, row in enumerate(rows, self.last_number + 1))
+            self.last_number += len(rows)
+            self.flushed()
+
+    def put_back(self, rows: list[Row]) -> None:
+        """Facts could not be written: they are the first ones of the next commit."""
+        self._unwritten[:0] = rows
+        self.binds, self._binding = self.binds or self._binding, False
 
     @property
     def unwritten(self) -> bool:
-        """Whether there are facts that are not on the disk yet."""
+        """Whether there are facts that no commit has taken yet."""
         return bool(self._unwritten)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether some of them wait for no others."""
+        return self.binds or len(self._unwritten) >= _BATCH
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether facts that nobody may act on before they are on the disk are not there yet."""
+        return self.binds or self._binding
+
     def close(self) -> None:
-        """Flush, leave one file without a write-ahead log, and give the lock back."""
+        """Commit, leave one file without a write-ahead log, and give the lock back."""
         try:
-            self.flush()
+            self.commit()
             self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:
             raise InputError(f"{self._name}: cannot be written: {error}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from pathlib import Path
 from time import monotonic, time
 
@@ -100,6 +99,7 @@ class RunDriver:
             log.write(started, *(Submitted(0.0, spec) for spec in plan.specs))
         if log.problem is not None:
             raise InputError(log.problem)
+        log.begin(run.on_written, run.fail)
         state = run.scheduler.state
         placed_ids = {*state.waiting, *run.scheduler.seats}
         coming = [handle for handle in run.handles.values() if not handle.gone and handle.id not in placed_ids]
@@ -128,7 +128,7 @@ class RunDriver:
                 log.write(*run.scheduler.close(log.now()))
             log.write(Ended(log.now(), "stopped" if outcome == "stopped" else "done"))
             await run.written()
-            log.write_again()
+            await log.end()
             if log.problem is not None:
                 log.say("it ends all the same: what is not in the journal is done again when the run goes on")
             return "stopped" if log.problem is not None else outcome
@@ -136,8 +136,7 @@ class RunDriver:
             for task in run.tasks:
                 task.cancel()
             await self._processes.close()
-            with contextlib.suppress(InputError):  # of a disk without room: that has been said
-                log.journal.close()
+            await log.close()
 
     async def _keep_logs(self) -> None:
         """Keep what jobs print in bounds."""

@@ -68,4 +68,4 @@ class Events:
         """Bring to the disk what has waited for others, as often as that may be, however many want to read it."""
         if self._journal.unwritten and monotonic() - self._flushed_s > _TOGETHER_S:
             self._flushed_s = monotonic()
-            self._log.flush()
+            self._log.commit()

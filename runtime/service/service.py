@@ -185,12 +185,13 @@ class Service:
             run.log.say(line)
         now_s = run.log.now()
         dated = [spec.model_copy(update={"arrival_s": now_s + spec.arrival_s}) for spec in specs]
-        run.log.take(*(Submitted(now_s, spec) for spec in dated))
+        run.log.write(*(Submitted(now_s, spec) for spec in dated))
         for spec in dated:
             run.handles[spec.id] = JobHandle(spec)
             run.log.say(f"{spec.id}: submitted")
         run.coming += len(dated)
         run.spawn(self.driver.profiling.bring_all([run.handles[spec.id] for spec in dated]))
+        await run.durable()
 
     async def cancel(self, job_id: str) -> None:
         """End a job now, whatever it does.
@@ -205,11 +206,12 @@ class Service:
             raise Conflict(f"job {job_id}: has ended already: {self._figures.ends[job_id][0]}")
         await self.driver.lifecycle.cancel(handle)
         self.driver.end.check()
+        await self.run.durable()
 
     async def report(self) -> dict[str, Any]:
         """What every job, group and pool does; see `runtime.service.report.Reports.all`. What it says is in the journal."""
         waiting = await self._forecast.waiting()
-        self.run.log.flush()
+        await self._known()
         return await self._reports.all(waiting)
 
     async def job(self, job_id: str) -> dict[str, Any]:
@@ -220,8 +222,13 @@ class Service:
         """
         handle = self.handle_of(job_id)
         known = await self._forecast.waiting() if handle.id in self.run.scheduler.state.waiting else {}
-        self.run.log.flush()
+        await self._known()
         return self._reports.job(handle, known.get(job_id))
+
+    async def _known(self) -> None:
+        """What is said of a job is in the journal, unless that cannot be written, which is said too."""
+        if self.run.log.problem is None:
+            await self.run.durable()
 
     async def metrics(self) -> str:
         """The figures that are exported to Prometheus, as text."""

@@ -55,7 +55,7 @@ class LittleService:
     Attributes:
         granted: turns in the order in which they began. requests: names of requests, with their bodies.
         silent: it answers nobody. lost_answers: so many of the next answers are not sent, though the request is carried out.
-        stop, move: what heartbeats and requests for turns are told.
+        stop, move: what heartbeats and requests for turns are told. retry_after: the header of refusals.
     """
 
     def __init__(self, jobs: dict[str, int], ttl_s: float) -> None:
@@ -66,7 +66,7 @@ class LittleService:
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.changed = threading.Condition()
         self.silent, self.lost_answers, self.stop, self.move = threading.Event(), 0, False, False
-        self.url = ""
+        self.url = self.retry_after = ""
         self._leases = 0
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Answer:
@@ -200,6 +200,8 @@ def serving(jobs: dict[str, int], ttl_s: float = 30.0) -> Iterator[LittleService
             text = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
+            if status >= 400 and service.retry_after:
+                self.send_header("Retry-After", service.retry_after)
             self.end_headers()
             self.wfile.write(text)
 

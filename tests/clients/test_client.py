@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import rollmux_client
@@ -295,3 +298,25 @@ def test_side_by_side_trains_on_every_rollout_in_order_and_none_is_too_old(monke
     with pytest.raises(ValueError, match="no more prompts"), rollmux_client.attach() as job:
         job.side_by_side(breaks, train, staleness=1, total=6)
     assert trained == [0, 1]
+
+
+def test_a_refusal_that_says_when_to_come_again_is_obeyed_with_some_more(
+    service: LittleService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    answer, refusals = service.answer, iter([(429, 3), (503, 2), (429, 10_000)])
+
+    def refuse(method: str, path: str, body: dict[str, Any]) -> Any:
+        if path.endswith("/acquire") and (refusal := next(refusals, None)) is not None:
+            service.retry_after = str(refusal[1])
+            return refusal[0], {"error": "the line is full"}
+        return answer(method, path, body)
+
+    with rollmux_client.attach() as job:
+        monkeypatch.setattr(service, "answer", refuse)
+        monkeypatch.setattr(rollmux_client, "time", SimpleNamespace(**{**vars(time), "sleep": pauses.append}))
+        with job.phase("rollout"):
+            pass
+        monkeypatch.undo()
+    asked = [pause for pause in pauses if pause > 1.9]
+    assert len(asked) == 3 and 3 <= asked[0] <= 4.5 and 2 <= asked[1] <= 3 and 10 <= asked[2] <= 15

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-OF_RUN = {"ray", "torch", "transformers", "tensorboard", "starlette", "uvicorn", "prometheus_client"}
+OF_RUN = {"ray", "torch", "transformers", "tensorboard", "starlette", "uvicorn", "httptools", "prometheus_client"}
 HIDDEN = OF_RUN | {"vllm", "stable_baselines3", "sb3_contrib", "trl"}
 _find = PathFinder.find_spec
 

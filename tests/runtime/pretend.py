@@ -12,22 +12,24 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.cluster import Pool as PoolSpec
 from rollmux_env.scheduler.view import HoldName
 from runtime.checkpoints import begin_checkpoint, drop, place_of
-from runtime.execution import nodes
+from runtime.execution import nodes, run_log
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import Processes
 from runtime.execution.messages import Checkpoint, Done, End, Report, Stopped
 from runtime.execution.run_plan import RunPlan
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.journal.audit import audit
+from runtime.journal.commits import Commits
 from runtime.journal.facts import Fact
 from runtime.journal.replay import replay_journal
-from runtime.journal.write import JOURNAL, Journal, read_facts
+from runtime.journal.write import JOURNAL, Journal, Row, read_facts
 from runtime.machine import Node, Pool
 from runtime.owners.http.leases import Leases
 from runtime.residency.choice import STAY, Level, Waits
@@ -275,17 +277,17 @@ class Dying:
     def __init__(self, driver: RunDriver, dies_at: int, before: bool) -> None:
         self.writes_left, self.before, self.dead = dies_at, before, False
         self.driver = driver
-        self.flush = driver.run.log.journal.flush
-        driver.run.log.journal.flush = self._flush  # type: ignore[method-assign]
+        self.store = driver.run.log.journal.store
+        driver.run.log.journal.store = self._store  # type: ignore[method-assign]
 
-    def _flush(self) -> None:
+    def _store(self, rows: list[Row]) -> None:
         if self.dead:
             raise Killed
-        if self.driver.run.log.journal._unwritten:
+        if rows:
             self.writes_left -= 1
         if self.writes_left == 0 and self.before:
             self._die()
-        self.flush()
+        self.store(rows)
         if self.writes_left == 0:
             self._die()
 
@@ -293,6 +295,15 @@ class Dying:
         self.dead = True
         self.last = self.driver.run.scheduler.state.copy()
         raise Killed
+
+
+class CommitsAtOnce(Commits):
+    """Commits are made in the loop, at the end of each turn, so that what has been decided at each of them is known."""
+
+    def _hand_over(self, rows: list[Row], asides: list[Callable[[], None]]) -> None:
+        self._end(rows, self._carry_out(rows))
+        for aside in asides:
+            aside()
 
 
 def lose(journal: Journal) -> None:
@@ -311,7 +322,8 @@ def carry_out(plan: RunPlan, dies_at: int = -1, before: bool = False, states: li
         dying = Dying(driver, dies_at, before)
         journal = driver.run.log.journal
         try:
-            return await driver.carry_out()
+            with patch.object(run_log, "Commits", CommitsAtOnce):
+                return await driver.carry_out()
         except Killed:
             return "killed"
         finally:
@@ -356,9 +368,10 @@ class Served:
         self.leases.ledger.look()
 
     async def settle(self) -> None:
-        """Let what has been decided be carried out."""
+        """Let what has been decided be written and carried out."""
         for _ in range(20):
             await asyncio.sleep(0)
+            await self.driver.run.durable()
 
     async def kill(self) -> None:
         """The coordinator is no more: what it had not written is lost."""

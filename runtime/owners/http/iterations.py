@@ -7,7 +7,7 @@ from rollmux_client import Turn
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
 from runtime.execution.ends import interrupted_slices, left
-from runtime.execution.job_log import iteration_line, tell_of
+from runtime.execution.job_log import iteration_line
 from runtime.execution.messages import Done, End, Report
 from runtime.execution.nodes import POOLS
 from runtime.execution.profiling import Profiling
@@ -104,7 +104,7 @@ class Iterations:
         follows = iterated(handle, done, run.log.now(), asked_for)
         over = next(note for note in follows.notes if isinstance(note, Iteration))
         line = iteration_line(handle.iteration, handle.spec.iterations, over.end_s - over.start_s, done.metrics)
-        tell_of(run.plan.folder, handle.id, line)
+        run.log.tell_of(handle.id, line)
         run.follow(follows)
         lease.turns.done = handle.iteration
         handle.changed.ring()

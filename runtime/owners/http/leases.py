@@ -25,7 +25,6 @@ from rollmux_env.scheduler.confined import confined_problem
 from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.job_log import tell_of
 from runtime.execution.messages import End
 from runtime.execution.profiles import job_as_stated
 from runtime.execution.run_state import RunState
@@ -77,13 +76,13 @@ class Leases:
         handle.actors.has_come = True
         self.ledger.add(lease)
         with self.ledger.sign(lease):
-            await self.ledger.durable()
+            await self._run.durable()
         where = one_line(host, 80) or "a host without a name"
         run.log.say(f"{job_id}: its owner has attached, on {where}")
         prints = ""
         if not handle.spec.command:
             prints = f"; its output is there, with process {pids[0]}" if pids else "; its output is there"
-        tell_of(run.plan.folder, job_id, f"attached on {' '.join(dict.fromkeys(names))}, from {where}{prints}")
+        run.log.tell_of(job_id, f"attached on {' '.join(dict.fromkeys(names))}, from {where}{prints}")
         return {"lease": lease.id, "ttl_s": run.plan.leases.ttl_s, "iteration": number, "nodes": described(handle)}
 
     async def acquire(
@@ -106,6 +105,7 @@ class Leases:
         with self.ledger.sign(lease):
             await self._run.written()
             if lease.turns.open.get(phase) != turn and (refusal := await self._ask(lease, turn, wait_s)) is not None:
+                await self._run.durable()
                 return refusal
             permit = lease.handle.permits.waits.get(phase)
             if permit is not None:
@@ -121,7 +121,7 @@ class Leases:
                 lease.turns.grant(phase)
                 now_s, times = self._run.log.now(), (hold.asked_s, hold.start_s, hold.switched)
                 self._run.log.write(Granted(now_s, lease.handle.id, lease.id, phase, iteration, extra, *times))
-            await self.ledger.durable()
+            await self._run.durable()
             self._check_lives(lease)
             nodes = described(lease.handle)
         return {"granted": True, "iteration": iteration, "switched": hold.switched, "nodes": nodes, "move": False}
@@ -161,10 +161,10 @@ class Leases:
         iteration = _iteration_of(lease, phase, iteration)
         with self.ledger.sign(lease):
             await self._run.written()
-            if not lease.turns.may_release(phase, iteration):
-                return {}
-            if lease.ended:
-                self.ledger.free(lease, lease.suspects, "its owner has released it")
+            if not lease.turns.may_release(phase, iteration) or lease.ended:
+                if lease.ended:
+                    self.ledger.free(lease, lease.suspects, "its owner has released it")
+                await self._run.durable()
                 return {}
             reported = {name: value for name, value in (metrics or {}).items() if isfinite(value)}
             lease.metrics.setdefault(iteration, {}).update(reported)
@@ -174,7 +174,7 @@ class Leases:
             if lease.stops_s is not None and not lease.holds:
                 self.ledger.end(lease, "it had to stop", End("stopped"))
             self._iterations.end_spent(lease)
-            await self.ledger.durable()
+            await self._run.durable()
         return {}
 
     async def synced(self, lease_id: str, iteration: int, seconds: float) -> dict[str, Any]:
@@ -186,12 +186,11 @@ class Leases:
         lease = self.ledger.lease(lease_id)
         with self.ledger.sign(lease):
             await self._run.written()
-            if lease.turns.is_over(Turn("sync", iteration)) and iteration < lease.turns.done:
-                return {}
-            self._check_lives(lease)
-            self._iterations.synced(lease, iteration, seconds)
-            self._iterations.end_spent(lease)
-            await self.ledger.durable()
+            if not lease.turns.is_over(Turn("sync", iteration)) or iteration >= lease.turns.done:
+                self._check_lives(lease)
+                self._iterations.synced(lease, iteration, seconds)
+                self._iterations.end_spent(lease)
+            await self._run.durable()
         return {}
 
     async def progress(self, lease_id: str, done: int, total: int, tokens: int = 0) -> dict[str, Any]:
@@ -233,6 +232,7 @@ class Leases:
             if processes != owner.processes and not lease.ended:
                 lease.owner = replace(owner, at_s=self._run.log.now(), processes=processes)
                 self._run.log.write(lease.owner)
+                await self._run.durable()
             await asyncio.sleep(_KNOWS_S)
 
     async def end(self, lease_id: str, done: bool = False) -> dict[str, Any]:
@@ -252,7 +252,7 @@ class Leases:
             self._iterations.done(lease)
         else:
             self._iterations.leave(lease, "its owner has detached")
-        await self.ledger.durable()
+        await self._run.durable()
         return {}
 
     def job_of(self, lease_id: str) -> str:

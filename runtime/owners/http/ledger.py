@@ -20,7 +20,6 @@ from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler import facts
 from rollmux_env.validation_errors import one_line
 from runtime.execution.job_handle import PROFILE, Hold, JobHandle
-from runtime.execution.job_log import tell_of
 from runtime.execution.job_processes import started, user_of
 from runtime.execution.messages import End, Stopped
 from runtime.execution.nodes import POOLS
@@ -164,7 +163,6 @@ class Ledger:
         self.stopped = asyncio.Event()
         self.suspected: dict[str, Lease] = {}
         self._blocks: set[str] = set()
-        self._flushes: asyncio.Future[None] | None = None
 
     def lease(self, lease_id: str) -> Lease:
         """A lease by its id.
@@ -180,18 +178,6 @@ class Ledger:
     def stay(self, handle: JobHandle) -> Stay | None:
         """A job's time in the place that it has; None where it has none."""
         return handle.actors.controller if isinstance(handle.actors.controller, Stay) else None
-
-    async def durable(self) -> None:
-        """Wait until all that was written down is on the disk. Those who wait in the same turn of the loop share one write."""
-        if self._flushes is None:
-            self._flushes = asyncio.ensure_future(self._flush())
-        await asyncio.shield(self._flushes)
-        await self.run.written()
-
-    async def _flush(self) -> None:
-        await asyncio.sleep(0)
-        self._flushes = None
-        self.run.log.flush()
 
     @contextlib.contextmanager
     def sign(self, lease: Lease) -> Iterator[None]:
@@ -277,7 +263,7 @@ class Ledger:
 
     def _over(self, lease: Lease, event: str, why: str) -> None:
         lease.go(event, why)
-        tell_of(self.run.plan.folder, lease.handle.id, f"detached: {why}")
+        self.run.log.tell_of(lease.handle.id, f"detached: {why}")
         wake(lease.handle, why)
 
     async def patrol(self) -> None:

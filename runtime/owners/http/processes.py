@@ -153,6 +153,7 @@ class CommandProcesses(AttachedProcesses):
             if lease is not None:
                 self._has_ended(stay, "its command has ended with the service")
                 return
+            await self.ledger.run.written()
             status = await self._child(handle)
         if handle.gone:
             return

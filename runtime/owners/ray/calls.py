@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 from rollmux_env.scheduler import facts
@@ -15,6 +16,7 @@ from runtime.execution.profiling import Profiling
 from runtime.execution.run_state import Follows, RunState
 from runtime.execution.solo import SoloIterations
 from runtime.journal.facts import Absent, Offloaded
+from runtime.journal.write import Unwritable
 from runtime.machine import Node, Pool, boot_id
 from runtime.owners import protocol
 from runtime.owners.boundary import carry_out
@@ -107,7 +109,9 @@ class JobCalls:
 
     async def permit(self, handle: JobHandle, pool: Pool) -> tuple[Pool, ...]:
         """Wait on, as `acquire` does."""
-        return self._run.residents.leaving(handle) or await handle.permits.waits[pool]
+        leaving = self._run.residents.leaving(handle) or await handle.permits.waits[pool]
+        await self._run.written()
+        return leaving
 
     async def pause(self, handle: JobHandle, pauses: bool) -> None:
         """Whether no further rollout of a job is to begin; one that waits for its permit does not wait on then."""
@@ -235,8 +239,10 @@ class JobCalls:
         follows = protocol.checkpointed(handle, checkpoint, run.log.now())
         if checkpoint.iterations != handle.iteration or not self._leave(handle, follows):
             run.follow(follows)
-        await run.written()
-        return run.log.problem is None
+        with contextlib.suppress(Unwritable):
+            await run.durable()
+            return True
+        return False
 
     async def idle(self, handle: JobHandle) -> None:
         """Nothing of a job that leaves its place is under way; it has no checkpoints."""

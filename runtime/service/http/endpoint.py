@@ -23,6 +23,7 @@ from starlette.responses import Response
 
 from rollmux_env.errors import InputError, NotAllowed, TooMany
 from rollmux_env.validation_errors import format_error, one_line, problems
+from runtime.service.http.asks import Asks
 from runtime.service.operations_log import OperationsLog
 from runtime.service.service import Service
 from runtime.service.tokens import Holder, Right
@@ -78,6 +79,7 @@ class Operation:
         check: sees whether this holder may ask it, before a body is waited for; raises InputErrors, as `work` does.
         waits: it may wait for something to happen: it ends when the client has gone.
         logged: it is in the log of operations; else it changes nothing, or the journal says who did it.
+        at_once: it keeps or frees what somebody has: it does not stand in the line of those who ask for something.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Operation:
     check: Callable[[Call], None] | None = None
     waits: bool = False
     logged: bool = False
+    at_once: bool = False
 
 
 class Endpoints:
@@ -107,6 +110,7 @@ class Endpoints:
         self._service = service
         self._log = log
         self._open_of: Counter[str | None] = Counter()  # requests of leases
+        self._asks = Asks()
 
     def make(self, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
         """The function for an operation."""
@@ -122,6 +126,8 @@ class Endpoints:
                 if operation.body is not None:
                     call = call._replace(body=_parsed(await _body_of(request), operation.body))
                 with self._counted(call.path.get("lease")):
+                    if not operation.at_once:
+                        await self._asks.turn(call.holder.user)
                     work = operation.work(call)
                     value = await (_while_connected(work, request) if operation.waits else work)
                 response = value if isinstance(value, Response) else answer(value, operation.status)
@@ -133,7 +139,7 @@ class Endpoints:
                 response = error(unread.status_code, unread.detail)  # what still comes of the body is dropped for a while
             if operation.logged and not getattr(call.query, "dry_run", False):
                 outcome = "done" if response.status_code < 300 else bytes(response.body).decode()
-                self._log.write(call.holder.user, operation.name, _subject(call), outcome)
+                await asyncio.to_thread(self._log.write, call.holder.user, operation.name, _subject(call), outcome)
             return response
 
         return endpoint

@@ -257,7 +257,18 @@ def _owners(ask: Callable[..., Any], summary: str, sent: type[Sent], at: str = "
     method, path = at.split() if at else ("POST", f"{_LEASE}/{ask.__name__}")
     query, body = (None, sent) if issubclass(sent, Body) else (sent, None)
     return Operation(
-        ask.__name__, method, path, Right.ATTACH, work, summary, query, body, refuses=(404, 409, 422), check=check, waits=waits
+        ask.__name__,
+        method,
+        path,
+        Right.ATTACH,
+        work,
+        summary,
+        query,
+        body,
+        refuses=(404, 409, 422),
+        check=check,
+        waits=waits,
+        at_once=not waits,
     )
 
 
@@ -265,10 +276,12 @@ def _nodes(name: str, ask: Callable[[RunDriver, str], dict[str, Any]], summary: 
     """What is asked about a node, by its name."""
 
     async def work(call: Call) -> Any:
-        return ask(call.service.driver, call.path["node"])
+        answered = ask(call.service.driver, call.path["node"])
+        await call.service.run.durable()
+        return answered
 
     path = f"/v1/nodes/{{node}}/{name}"
-    return Operation(name, "POST", path, Right.OPERATE, work, summary, refuses=(404, 409), logged=True)
+    return Operation(name, "POST", path, Right.OPERATE, work, summary, refuses=(404, 409), logged=True, at_once=True)
 
 
 def _clear(driver: RunDriver, node: str) -> dict[str, Any]:

@@ -11,15 +11,12 @@ import json
 import logging
 import resource
 import socket
-import sys
 from collections.abc import Iterator
 from time import monotonic
-from typing import Any
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rollmux_env.errors import InputError
 from runtime.service.address import Listen
@@ -27,7 +24,10 @@ from runtime.service.http.app import MOST_HEADERS
 
 MOST_CONNECTIONS = 12_000
 _HEADERS_S = 15.0  # that the headers of a request, or what is left of a body that nobody reads, may take to arrive
-_REASONS = {400: b"Bad Request", 431: b"Request Header Fields Too Large"}
+_REFUSALS = {
+    400: ("Bad Request", "this is no HTTP request"),
+    431: ("Request Header Fields Too Large", f"the headers of a request have {MOST_HEADERS} bytes at most"),
+}
 _ENDS_S = 1  # that open requests have when the server closes
 _IDLE_S = 60  # that a connection without a request is kept
 _SILENT_S = 60  # that a client may take none of what is sent to it
@@ -35,10 +35,11 @@ _AGAIN_S = 0.2
 _FILES = MOST_CONNECTIONS + 1000
 
 
-class Connection(H11Protocol):
-    """One connection; requests come one after the other."""
+class Connection(HttpToolsProtocol):
+    """One connection; requests come one after the other. Those that llhttp lets pass, and HTTP does not, are refused here."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _head: int | None = None  # bytes of headers that have come, behind the first data of them; None: none are on their way
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has come."""
@@ -55,31 +56,46 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """It has sent something."""
+        if self.transport.is_closing():
+            return
+        self._head = None if self._head is None else self._head + len(data)
         super().data_received(data)
-        if self._in_work():
+        if (self._head or 0) > MOST_HEADERS:
+            self._refuse(431)
+        elif self._in_work():
             self._relax()
         elif self._deadline is None:
             self._watch()
 
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._head = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Its headers are there."""
+        self._head = None
+        version, hosts = self.parser.get_http_version(), sum(name == b"host" for name, _ in self.headers)
+        if version not in ("1.0", "1.1") or hosts > 1 or (version == "1.1" and not hosts):
+            raise ValueError("no request of HTTP/1.1")
+        super().on_headers_complete()
+
     def on_response_complete(self) -> None:
         """It has been answered."""
         super().on_response_complete()
-        if self.conn.their_state is not h11.IDLE and not self._in_work():  # it still sends what nobody reads
+        if self.cycle.more_body and not self._in_work():  # it still sends what nobody reads
             self._watch()
 
     def send_400_response(self, msg: str) -> None:
         """What it has sent is no request."""
-        status = 431 if getattr(sys.exc_info()[1], "error_status_hint", 400) == 431 else 400
-        problem = "the headers of a request have 16384 bytes at most" if status == 431 else "this is no HTTP request"
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # an answer is on its way already
-            self.transport.close()
-            return
-        body = json.dumps({"error": problem}).encode()
-        headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
-        response = h11.Response(status_code=status, headers=headers, reason=_REASONS[status])
-        events: tuple[Any, ...] = (response, h11.Data(data=body), h11.EndOfMessage())
-        for event in events:
-            self.transport.write(self.conn.send(event) or b"")
+        self._refuse(400)
+
+    def _refuse(self, status: int) -> None:
+        if not self._in_work():  # else an answer is on its way already
+            reason, problem = _REFUSALS[status]
+            body = json.dumps({"error": problem})
+            head = f"HTTP/1.1 {status} {reason}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            self.transport.write(f"{head}connection: close\r\n\r\n{body}".encode())
         self.transport.close()
 
     def _in_work(self) -> bool:
@@ -129,7 +145,6 @@ class HttpServer:
             server_header=False,
             timeout_keep_alive=_IDLE_S,
             timeout_graceful_shutdown=_ENDS_S,
-            h11_max_incomplete_event_size=MOST_HEADERS,
         )
         for name in ("uvicorn.error", "uvicorn.access"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what clients do wrong is answered, and no news
