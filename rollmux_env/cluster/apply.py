@@ -105,10 +105,9 @@ def _describe(state: State, row: int, job: Job, demands: Sequence[Demand]) -> No
     """Write what is known of a job into its row, and into those of its shapes."""
     tables = state.tables
     tables.widest = max(tables.widest, *(demand.rollout_nodes for demand in demands))
-    pools = {name: number for number, name in enumerate(state.cluster.pools)}
     for one in {row, *tables.shape_rows(row)}:
         tables.models[one] = job
-        write_known(tables.job_records, one, job, demands[tables.job_records["of_shape"][one]], pools, state.switches)
+        write_known(tables.job_records, one, job, demands[tables.job_records["of_shape"][one]], state.pools, state.switches)
 
 
 # Places.

@@ -217,7 +217,7 @@ def _check_group(state: State, job_id: str, keeps_slo: bool) -> None:
 
 
 def _check_pools(state: State) -> None:
-    used, limits = state.nodes.sum(axis=1).tolist(), state.limits.pools["nodes_max"].tolist()
-    for name, nodes, limit in zip(state.cluster.pools, used, limits, strict=True):
+    used, limits = [sum(sides) for sides in state.nodes.tolist()], state.limits.pools["nodes_max"].tolist()
+    for number, (nodes, limit) in enumerate(zip(used, limits, strict=True)):
         if nodes > limit:
-            raise PlanError(f"P5: the plan takes {nodes} {name} nodes, the pool has {limit:g}")
+            raise PlanError(f"P5: the plan takes {nodes} {[*state.pools][number]} nodes, the pool has {limit:g}")

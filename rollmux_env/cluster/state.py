@@ -35,7 +35,8 @@ class State:
         observed: as above. Departure times are then predictions.
         switches: as above.
         now_s: the only clock, seconds.
-        cluster: pools, prices and limits. limits: the same as compiled code takes them. prices: of a node of each pool, $/h.
+        cluster: pools, prices and limits. limits: the same as compiled code takes them.
+        pools: numbers of the pools by name. prices: of a node of each pool, $/h.
         tables: the jobs and groups, a row each.
         waiting: ids of the jobs that wait for a place, of the highest priority first, then in order of arrival.
         charges: what jobs hold and have been charged, by row.
@@ -57,6 +58,7 @@ class State:
         self.switches = switches
         self.cluster = cluster
         self.limits = limits_of(cluster)
+        self.pools = {name: number for number, name in enumerate(cluster.pools)}
         self.prices: list[float] = self.limits.pools["usd"].tolist()
         self.tables = Tables()
         self.waiting: list[str] = []
@@ -119,11 +121,11 @@ class State:
     def group_of(self, job_id: str) -> Group:
         """The group of a running job."""
         row = int(self.tables.job_records["group"][self.row(job_id)])
-        return group_at(self.tables, row, [*self.cluster.pools], self.prices)
+        return group_at(self.tables, row, [*self.pools], self.prices)
 
     def group_list(self) -> list[Group]:
         """The present groups in order of creation."""
-        pools = [*self.cluster.pools]
+        pools = [*self.pools]
         return [group_at(self.tables, row, pools, self.prices) for row in self.tables.order.tolist()]
 
     def pins(self, job_id: str) -> tuple[int, ...]:

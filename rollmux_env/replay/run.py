@@ -112,7 +112,7 @@ def placements(run: Run, scheduler: Scheduler, now_s: float, arrivals: Arrivals)
     run.time_s.append(now_s)
     if not run.nodes:
         run.nodes = {name: [] for name in state.cluster.pools}
-    for counts, count in zip(run.nodes.values(), state.nodes.sum(axis=1).tolist(), strict=True):
+    for counts, count in zip(run.nodes.values(), map(sum, state.nodes.tolist()), strict=True):
         counts.append(count)
 
 
