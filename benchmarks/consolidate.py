@@ -71,7 +71,7 @@ def decision_times(stays: Literal["fixed", "iterations"]) -> list[str]:
         def decide(self, state, event):  # type: ignore[no-untyped-def]
             began = perf_counter()
             plan = policy.decide(state, event)
-            if state.groups.n_members[state.order].sum() >= ACTIVE_JOBS:
+            if state.tables.groups.n_members[state.tables.order].sum() >= ACTIVE_JOBS:
                 times.append(1e3 * (perf_counter() - began))
             return plan
 

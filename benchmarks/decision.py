@@ -23,10 +23,11 @@ from rich.table import Table
 from policies.placement.algorithm1 import Algorithm1
 from policies.registry import make_policy
 from rollmux_env.bench.harness import OwnReplay
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Arrived, Departed
 from rollmux_env.cluster.plan import carry_out
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.report.tables import show
@@ -149,7 +150,7 @@ def main() -> None:
         paper = PAPER_MS.get(count)
         table.add_row(
             f"{count:,}",
-            f"{len(state.order):,}",
+            f"{len(state.tables.order):,}",
             f"{np.percentile(decisions, 50):.3f}",
             f"{np.percentile(decisions, 99):.3f}",
             f"{np.median(tables):.2f}",

@@ -34,7 +34,7 @@ def main() -> None:
                 began = perf_counter()
                 run = replay_events(scenario, make_policy("rollmux"), make_dispatch(dispatch), seed=0)
                 times.append(perf_counter() - began)
-            phases = 2 * int(run.state.jobs.done.sum())
+            phases = 2 * int(run.state.tables.jobs.done.sum())
             low, median, high = np.percentile(times, (0, 50, 100))
             figures = metrics(run)
             outcome = (f"{figures.hours:.1f}", f"{figures.slo_attainment_observed:.3f}")

@@ -22,8 +22,9 @@ from rich.table import Table
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
 from rollmux_env.bench.streams import with_actual
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Arrived
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.run import Run

@@ -35,7 +35,7 @@ def of_folder(name: str, folder: Path) -> dict[str, Any]:
         "audit": list(audit(facts).problems),
         "waiting": list(state.waiting),
         "groups": [[group.id, list(group.jobs), list(group.rollout_nodes), group.period_s] for group in state.group_list()],
-        "done": {job_id: float(state.jobs.done[state.row(job_id)]) for job_id in sorted(record.jobs)},
+        "done": {job_id: float(state.tables.jobs.done[state.row(job_id)]) for job_id in sorted(record.jobs)},
         "figures": known(figures(record), EXPECTED[name]["figures"]),
         "compared": compared,
     }

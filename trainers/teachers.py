@@ -59,8 +59,8 @@ def optimum_teacher() -> Teacher:
         def alike(row: int) -> float:
             members = {newcomer}
             if table.group[row] >= 0:
-                group = state.group_row(int(table.group[row]))
-                members |= {int(job) for job in state.groups.members[group, : state.groups.n_members[group]]}
+                group = state.tables.group_rows.get(int(table.group[row]))
+                members |= {int(job) for job in state.tables.groups.members[group, : state.tables.groups.n_members[group]]}
             return len(members & wanted) / len(members | wanted)
 
         return max(feasible.tolist(), key=lambda row: (alike(row), -table.usd_per_hour[row]), default=None)
@@ -106,7 +106,7 @@ class _Student:
         if rows.size > self._most:
             first = np.where((rows == answer) | (rows == rows[0]), -np.inf, table.usd_per_hour[rows])
             rows = rows[np.sort(np.argsort(first, kind="stable")[: self._most])]
-        inputs = features(state, table, float(state.job(state.job_id(0)).arrival_s), rows=rows)
+        inputs = features(state, table, float(state.job(state.tables.job_id(0)).arrival_s), rows=rows)
         if answer is not None and rows.size > 1:
             self.examples.append((inputs, int(np.flatnonzero(rows == answer)[0])))
         chosen = answer

@@ -100,9 +100,9 @@ class MostIdle(ArrivalPolicy):
 
 def idle_share(state: State, group_id: int) -> float:
     """Share of a group's node-seconds in a period in which no phase runs."""
-    row = state.group_row(group_id)
+    row = state.tables.group_rows.get(group_id)
     assert row is not None
-    groups = state.groups
+    groups = state.tables.groups
     rollout_nodes, training_nodes = int(groups.n_nodes[row]), int(groups.training_nodes[row])
     busy_s = groups.node_load_s[row, :rollout_nodes].sum() + groups.training_load_s[row] * training_nodes
     return 1.0 - float(busy_s / (groups.period_s[row] * (rollout_nodes + training_nodes)))
@@ -117,11 +117,11 @@ def _fewest_new_nodes(table: CandidateTable, group: int) -> Ints:
 
 def _load_s(state: State, table: CandidateTable, row: int) -> float:
     """Summed rollout load of the existing nodes that a row pins the job to."""
-    group_row = state.group_row(int(table.group[row]))
+    group_row = state.tables.group_rows.get(int(table.group[row]))
     if group_row is None:
         return 0.0
-    numbers = state.groups.node_number[group_row, : state.groups.n_nodes[group_row]]
-    return float(state.groups.node_load_s[group_row, : numbers.size][np.isin(numbers, table.nodes[row])].sum())
+    numbers = state.tables.groups.node_number[group_row, : state.tables.groups.n_nodes[group_row]]
+    return float(state.tables.groups.node_load_s[group_row, : numbers.size][np.isin(numbers, table.nodes[row])].sum())
 
 
 class Naive:

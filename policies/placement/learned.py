@@ -95,19 +95,19 @@ class Learned:
     def decide(self, state: State, event: Event) -> Plan:
         """Answer an arrival with a place, or let the job wait; answer both it and any other event with moves."""
         arrived = event.job.id if isinstance(event, Arrived) else None
-        if self._moves and self.tries > 1 and state.order.size <= GROUPS_MOST and _is_shaped(state):
+        if self._moves and self.tries > 1 and state.tables.order.size <= GROUPS_MOST and _is_shaped(state):
             return self._jointly(state, arrived)
         plan = () if arrived is None else self._places(state, arrived, 1)[0].plan
         if not self._moves or any(isinstance(action, Wait) for action in plan):
             return plan
-        if state.order.size > _PART:
+        if state.tables.order.size > _PART:
             return plan + self._one_row(state, plan)
-        large = state.order.size > GROUPS_MOST
+        large = state.tables.order.size > GROUPS_MOST
         return plan + best_chain(after(state, plan), self._rows, 1 if large else self.tries, large)
 
     def _jointly(self, state: State, arrived: str | None) -> Plan:
         """A place and moves, or moves: of the chains that begin with a place, or with moves that make room for one, the best."""
-        width, most_first, most_begun = (4, 48, 16) if state.order.size <= _WIDE_GROUPS else (2, 8, 6)
+        width, most_first, most_begun = (4, 48, 16) if state.tables.order.size <= _WIDE_GROUPS else (2, 8, 6)
         if arrived is None:
             return joint_search([Chain(0.0, (), state)], self._many_rows, self.tries, width)
         begun = self._places(state, arrived, self.tries)
@@ -135,7 +135,7 @@ class Learned:
         """
         shapes = len(state.job(job_id).shapes) + 1
         part = part_of(state, max(GROUPS_MOST, _PART // shapes), job_id)
-        table = candidates(state, job_id, state.order[part.positions])
+        table = candidates(state, job_id, state.tables.order[part.positions])
         # The environment's order, which decides between equal scores: a new group first, then the rest of the table.
         rows = table.own_first()
         rows = rows[table.feasible[rows]]
@@ -164,7 +164,7 @@ class Learned:
         rows = self._rows(state, _SHAPED_GROUPS if _is_shaped(state) else GROUPS_MOST)
         for k in best_rows(rows.worths, len(rows.worths), None):
             moves = {action.job_id: action.placement for action in rows.plans[k] if not isinstance(action, Wait)}
-            changed = {state.group_number(job_id) for job_id in moves} | {placement.group for placement in moves.values()}
+            changed = {state.group_of(job_id).id for job_id in moves} | {placement.group for placement in moves.values()}
             if k == 0 or (not changed & taken and state.has_room(placed | moves)):
                 return rows.plans[k]
         return ()
@@ -187,7 +187,7 @@ class Learned:
 
 
 def _is_shaped(state: State) -> bool:
-    return state.rows > state.arrived  # shapes have rows of their own
+    return len(state.tables.models) > state.arrived  # shapes have rows of their own
 
 
 def _worth(row: NDArray[np.float32], times: float) -> float:
@@ -198,7 +198,7 @@ def _worth(row: NDArray[np.float32], times: float) -> float:
 
 def _first_s(state: State) -> float:
     """When the first job of all arrived, seconds."""
-    return float(state.job(state.job_id(0)).arrival_s)
+    return float(state.job(state.tables.job_id(0)).arrival_s)
 
 
 def _columns(path: str, config: PolicyConfig) -> tuple[list[int], list[int], list[int]]:

@@ -27,8 +27,8 @@ Fractions = tuple[float, float]  # of the worst cases of a job's rollout and tra
 
 def running_rows(state: State) -> list[int]:
     """Rows of the running jobs in the state's job table, group by group in order of creation."""
-    members = state.groups.members
-    return [row for group in state.order.tolist() for row in members[group, : state.groups.n_members[group]].tolist()]
+    members = state.tables.groups.members
+    return [row for group in state.tables.order.tolist() for row in members[group, : state.tables.groups.n_members[group]].tolist()]
 
 
 def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> State:
@@ -39,7 +39,7 @@ def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> St
         slo_too: the longest tolerated iteration is the SLO times the new T_solo; without it, times the stated one.
     """
     twin = state.copy()
-    jobs = twin.jobs
+    jobs = twin.tables.jobs
     rollout, training = np.ones((2, jobs.solo_s.size))
     for row, (of_rollout, of_training) in fractions.items():
         rollout[row], training[row] = of_rollout, of_training
@@ -49,14 +49,14 @@ def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> St
     shared_s = np.zeros(rollout.size)  # of the training columns, what is a rollout's
     if state.cluster.one_device:
         for row in fractions:
-            shared_s[row] = state.phases_of(row).rollout.worst_case_s
+            shared_s[row] = state.tables.phases(row).rollout.worst_case_s
     for column in (jobs.training_s, jobs.placed_training_s, jobs.rescale_s.T):
         column[:] = shared_s * rollout + (column - shared_s) * training
     for row in fractions:
         jobs.alone_s[row] = own_period(jobs.rollout_s[row], jobs.training_s[row], jobs.sync_s[row], jobs.staleness[row])
     for row in fractions:
         own = row if jobs.more_shapes[row] == 0 else int(jobs.first_shape[row])
-        sync_s = state.job(state.job_id(row)).sync_s  # alone it has the link for itself
+        sync_s = state.job(state.tables.job_id(row)).sync_s  # alone it has the link for itself
         jobs.solo_s[row] = own_period(jobs.rollout_s[own], jobs.training_s[own], sync_s, jobs.staleness[own])
         if slo_too:
             for limit in LIMITS:
@@ -98,7 +98,7 @@ class Observer:
         """The batches that have ended since the last look; none of a state that is not `observed`."""
         if not state.observed:
             return []
-        jobs, groups = state.jobs, state.groups
+        jobs, groups = state.tables.jobs, state.tables.groups
         batches: list[Batch] = []
         marks: dict[int, tuple[int, float, float, float]] = {}
         for row in running_rows(state):
@@ -154,17 +154,17 @@ class QuantileView:
         """The state with all running jobs and one that waits planned at the quantile."""
         self._learn(state)
         unknown = (self._observed(0), self._observed(1))
-        rows = [*running_rows(state), *dict.fromkeys((state.row(job_id), *state.shape_rows(state.row(job_id))))]
+        rows = [*running_rows(state), *dict.fromkeys((state.row(job_id), *state.tables.shape_rows(state.row(job_id))))]
         return rescaled(state, {row: self._fractions(state, row, unknown) for row in rows}, slo_too=False)
 
     def _fractions(self, state: State, row: int, unknown: Fractions) -> Fractions:
-        laws = [phase.actual for phase in state.phases_of(row)]
+        laws = [phase.actual for phase in state.tables.phases(row)]
         rollout, training = (other if law is None else quantile_of(law, self._q) for law, other in zip(laws, unknown, strict=True))
         return rollout, training
 
     def _learn(self, state: State) -> None:
         for row, iterations, fractions in self._observer.look(state):
-            for k, phase in enumerate(state.phases_of(row)):
+            for k, phase in enumerate(state.tables.phases(row)):
                 if phase.actual is None:
                     self._sums[k] += (1, *(iterations * fractions[k] ** power for power in range(3)))
 

@@ -15,8 +15,8 @@ from policies.placement.optimal.columns import ColumnPool, widened
 from policies.placement.optimal.partition import partition
 from policies.placement.optimal.program import Program
 from policies.placement.planned import Fractions, Observer, rescaled, running_rows
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Departed
-from rollmux_env.cluster.state import apply
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints
 from rollmux_env.keys.job import Job
@@ -82,18 +82,18 @@ class Regroup(ArrivalPolicy):
         return self._regroup(state) if isinstance(event, Ticked) else super().decide(state, event)
 
     def _regroup(self, state: State) -> Plan:
-        rows = [row for row in running_rows(state) if not state.groups.exclusive[state.jobs.group[row]]]
+        rows = [row for row in running_rows(state) if not state.tables.groups.exclusive[state.tables.jobs.group[row]]]
         if not rows:
             return ()
         view = self._view(state, rows)
         pool = self._columns(view, rows)
-        fixed = [row for row in rows if not _may_move(state, state.job_id(row))]
+        fixed = [row for row in rows if not _may_move(state, state.tables.job_id(row))]
         hosts = Hosts(view, pool, fixed)
         limits = view.limits
         until_next_h = self.wakes_every_s / 3600
         prices = limits.pools["usd"][hosts.pools]
         usd = (hosts.nodes[:, 0] * prices[:, 0] + hosts.nodes[:, 1] * prices[:, 1]) * until_next_h
-        broken = view.groups.period_s > view.groups.limit_s * (1 + TOLERANCE)
+        broken = view.tables.groups.period_s > view.tables.groups.limit_s * (1 + TOLERANCE)
         usd[hosts.as_it_is] += _BROKEN_USD * broken[hosts.groups]
         alone = (hosts.positions < len(pool.active)).sum(axis=1) == 1
         for _ in range(_ROUNDS):
@@ -126,19 +126,19 @@ class Regroup(ArrivalPolicy):
         for column, home in zip(chosen, homes, strict=True):
             members = [int(row) for row in hosts.members[column] if row >= 0]
             host = -1 if home is None else hosts.groups[home]
-            movers.append([view.job_id(row) for row in members if view.jobs.group[row] != host])
+            movers.append([view.tables.job_id(row) for row in members if view.tables.jobs.group[row] != host])
         left = without(view, [job_id for job_ids in movers for job_id in job_ids])
         plan: list[Move] = []
         whole = True
-        number = view.next_group_id
+        number = view.tables.next_group_id
         for column, home, job_ids in zip(chosen, homes, movers, strict=True):
             if home is None:
                 order, pins = pool.realise(column)
-                jobs = [(view.job_id(row), int(view.jobs.of_shape[row])) for row in order]
+                jobs = [(view.tables.job_id(row), int(view.tables.jobs.of_shape[row])) for row in order]
                 plan += create_group(number, jobs, pins, int(hosts.nodes[column, 1]))
                 number += 1
                 continue
-            moves = join(left, int(view.groups.id[hosts.groups[home]]), job_ids, int(hosts.nodes[column, 0]))
+            moves = join(left, int(view.tables.groups.id[hosts.groups[home]]), job_ids, int(hosts.nodes[column, 0]))
             if moves is None:
                 hosts.allowed[column, home] = False
                 whole = False
@@ -156,9 +156,8 @@ class Regroup(ArrivalPolicy):
                 self._fractions[row] = new
         known = [self._fractions[row] for row in rows if row in self._fractions]
         others = np.mean(known, axis=0).round(2).tolist() if known else (1.0, 1.0)
-        fractions = {
-            other: self._fractions.get(row, (others[0], others[1])) for row in rows for other in (row, *state.shape_rows(row))
-        }
+        every = {row: (row, *state.tables.shape_rows(row)) for row in rows}
+        fractions = {other: self._fractions.get(row, (others[0], others[1])) for row in rows for other in every[row]}
         if all(abs(part - 1) <= _CHANGE for pair in fractions.values() for part in pair):
             return state
         self.keeps_slo = False
@@ -169,7 +168,7 @@ class Regroup(ArrivalPolicy):
         pool = self._pool
         if pool is None:
             pool = self._pool = ColumnPool(view, all_periods=False, max_columns=_MAX_COLUMNS)
-        planned = {row: tuple(float(view.jobs[name][row]) for name in _PLANNED) for row in rows}
+        planned = {row: tuple(float(view.tables.jobs[name][row]) for name in _PLANNED) for row in rows}
         for row in [row for row in pool.active if planned.get(row) != self._planned[row]]:
             pool.drop(row)
         pool.state = view
@@ -190,7 +189,7 @@ def move_usd(state: State, rows: Sequence[int]) -> Floats:
 
     One for the nodes that it leaves, which are held until the pause ends; one because it stays longer by the pause.
     """
-    jobs, usd = state.jobs, state.limits.pools["usd"]
+    jobs, usd = state.tables.jobs, state.limits.pools["usd"]
     usd_per_hour = (
         jobs.rollout_nodes[rows] * usd[jobs.rollout_pool[rows]] + jobs.training_nodes[rows] * usd[jobs.training_pool[rows]]
     )
@@ -213,8 +212,8 @@ class Hosts:
     """
 
     def __init__(self, state: State, pool: ColumnPool, fixed: Collection[int]) -> None:
-        groups, n = state.groups, len(pool.active)
-        self.groups = [int(group) for group in state.order if not groups.exclusive[group]]
+        groups, n = state.tables.groups, len(pool.active)
+        self.groups = [int(group) for group in state.tables.order if not groups.exclusive[group]]
         size = len(self.groups)
         present = np.where(np.arange(len(groups.members[0])) < groups.n_members[self.groups, None], groups.members[self.groups], -1)
         self.members: Ints = np.concatenate(widened(pool.members, np.sort(present, axis=1)))
@@ -302,8 +301,8 @@ def join(state: State, group: int, job_ids: Sequence[str], rollout_nodes: int) -
             placement = table.placement(int(best))
             apply(trial, Admitted(trial.now_s, job_id, placement))
             moves.append(Move(job_id, placement))
-        row = trial.group_row(group)
-        if len(moves) == len(order) and row is not None and trial.groups.n_nodes[row] <= rollout_nodes:
+        row = trial.tables.group_rows.get(group)
+        if len(moves) == len(order) and row is not None and trial.tables.groups.n_nodes[row] <= rollout_nodes:
             return tuple(moves)
     return None
 

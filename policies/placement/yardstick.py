@@ -8,8 +8,9 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Arrived
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.keys.job import Job
 
 Arrangement = TypeVar("Arrangement")
@@ -53,7 +54,7 @@ class FreelyArranged(ABC, Generic[Arrangement]):
         self.running = [job for job in self.running if job.id not in leaving]
         for job_id, job in leaving.items():
             if job.iterations is not None:
-                self.state.jobs.done[self.state.row(job_id)] = job.iterations
+                self.state.tables.jobs.done[self.state.row(job_id)] = job.iterations
         return [*leaving]
 
     def serve(self, now_s: float) -> list[str]:
@@ -68,8 +69,8 @@ class FreelyArranged(ABC, Generic[Arrangement]):
         self.running += admitted
         for job in admitted:
             row = self.state.row(job.id)
-            self.state.jobs.admitted_s[row] = now_s
-            self.state.jobs.leaves_s[row] = np.inf if job.duration_s is None else now_s + job.duration_s
+            self.state.tables.jobs.admitted_s[row] = now_s
+            self.state.tables.jobs.leaves_s[row] = np.inf if job.duration_s is None else now_s + job.duration_s
         self.take(arrangement)
         return [job.id for job in admitted]
 
@@ -80,5 +81,5 @@ class FreelyArranged(ABC, Generic[Arrangement]):
     def _departure_s(self, job: Job, now_s: float) -> float:
         row = self.state.row(job.id)
         if job.iterations is None:
-            return float(self.state.jobs.leaves_s[row])
-        return now_s + self.seconds_of(row, job.iterations - float(self.state.jobs.done[row]))
+            return float(self.state.tables.jobs.leaves_s[row])
+        return now_s + self.seconds_of(row, job.iterations - float(self.state.tables.jobs.done[row]))

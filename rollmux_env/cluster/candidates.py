@@ -133,7 +133,7 @@ def candidates(state: State, job_id: str, order: Ints | None = None) -> Candidat
     group_row = rows["group"]
     new = group_row < 0
     period_s = rows["period_s"].copy()
-    if state.order.size:
+    if state.tables.order.size:
         saturated = ~new & (groups["load_s"][group_row] >= groups["cycle_s"][group_row] * (1 - TOLERANCE))
         group_id = np.where(new, -1, groups["id"][group_row])
     else:
@@ -168,7 +168,7 @@ def cheapest(state: State, job_id: str, prune: bool) -> Placement | None:
     best = rows[-1]
     group, new_nodes, shape = int(best["group"]), int(best["new_nodes"]), int(best["of_shape"])
     if group < 0:
-        row = state.shape_rows(state.row(job_id))[shape]
+        row = state.tables.shape_rows(state.row(job_id))[shape]
         return Placement(None, (), new_nodes, int(state.view.jobs["training_nodes"][row]), shape=shape)
     nodes = tuple(node for node in best["nodes"].tolist() if node >= 0)
     return Placement(int(state.view.groups["id"][group]), nodes, new_nodes, shape=shape)
@@ -178,7 +178,7 @@ class Part(NamedTuple):
     """The groups of a large state that a decision looks at, so that it costs what it may change and not what there is.
 
     Attributes:
-        positions: of the groups in `State.order`, ascending; all of them where there are no more than are asked for.
+        positions: of the groups in `state.tables.order`, ascending; all of them where there are no more than are asked for.
         host: the cheapest place of a newcomer in the whole cluster, whose group is one of them; None where all are, where there is
             no such place, or no newcomer.
     """
@@ -193,14 +193,14 @@ def part_of(state: State, most: int, newcomer: str | None = None) -> Part:
     Args:
         newcomer: a job that waits for a place.
     """
-    positions = np.arange(state.order.size)
+    positions = np.arange(state.tables.order.size)
     if positions.size <= most:
         return Part(positions, None)
     row = group = NOWHERE
     host = None
     if newcomer is not None:
         row, host = state.row(newcomer), cheapest(state, newcomer, prune=False)
-        if host is not None and host.group is not None and (known := state.group_row(host.group)) is not None:
+        if host is not None and host.group is not None and (known := state.tables.group_rows.get(host.group)) is not None:
             group = known
     rng = np.random.default_rng(state.arrived + state.departed)
     return Part(positions[: choose_part(state.view, row, group, rng, positions[:most])], host)

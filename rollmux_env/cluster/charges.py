@@ -47,9 +47,6 @@ class Charges:
         self._running: dict[str, dict[int, None]] = {}  # rows by user, in order of admission
         self._ends_s: dict[int, float] = {}  # of running jobs with a budget: when it is spent as things are
 
-    def __len__(self) -> int:
-        return len(self._jobs)
-
     def copy(self) -> Charges:
         """Accounts of their own."""
         twin = Charges()
@@ -84,11 +81,11 @@ class Charges:
         """Whether the budget of a running job is spent by then."""
         return self._ends_s.get(row, inf) <= until_s
 
-    def spent(self, until_s: float) -> list[int]:
-        """Rows of the running jobs whose budget is spent by then, in order of arrival."""
-        return sorted(row for row, end_s in self._ends_s.items() if end_s <= until_s)
+    def spent(self, until_s: float) -> list[str]:
+        """Ids of the running jobs whose budget is spent by then, in order of arrival."""
+        return [self._jobs[row].id for row in sorted(self._ends_s) if self._ends_s[row] <= until_s]
 
-    # What follows is for `State` alone.
+    # What follows is for `apply` alone.
 
     def add(self, row: int, job: Job, before: int | None) -> None:
         """A job arrives.

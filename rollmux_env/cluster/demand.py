@@ -66,11 +66,16 @@ def nodes_asked(job: Job, cluster: Cluster) -> dict[str, int]:
     return nodes
 
 
+def usd_per_hour(demand: Demand, cluster: Cluster, rollout_nodes: int, training_nodes: int) -> float:
+    """Dollars per hour of so many nodes of the pools that a job asks for."""
+    rollout, training = cluster.pools[demand.rollout_pool], cluster.pools[demand.training_pool]
+    return rollout_nodes * rollout.usd_per_node_hour + training_nodes * training.usd_per_node_hour
+
+
 def solo_usd_per_hour(job: Job, cluster: Cluster) -> float:
     """Dollars per hour of the nodes that a job asks for, were they its own."""
     demand = demand_of(job, cluster)
-    rollout, training = cluster.pools[demand.rollout_pool], cluster.pools[demand.training_pool]
-    return demand.rollout_nodes * rollout.usd_per_node_hour + demand.training_nodes * training.usd_per_node_hour
+    return usd_per_hour(demand, cluster, demand.rollout_nodes, demand.training_nodes)
 
 
 def write_known(jobs: Records, row: int, job: Job, demand: Demand, pools: Mapping[str, int], switches: bool) -> None:

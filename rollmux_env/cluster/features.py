@@ -42,7 +42,7 @@ def features(state: State, table: CandidateTable, first_s: float, known_stays: b
     view, job = state.view, state.row(table.job_id)
     shown = observation_table(1, rows.size, Names(JOB_FEATURES, CANDIDATE_FEATURES + SHAPE_FEATURES, CLUSTER_FEATURES))
     places = np.zeros(rows.size, dtype=candidate_type(view.jobs["pins"].shape[1]))
-    places["group"] = [-1 if number < 0 else state.group_row(int(number)) for number in table.group[rows]]
+    places["group"] = [-1 if number < 0 else state.tables.group_rows.get(int(number)) for number in table.group[rows]]
     places["nodes"], places["of_shape"] = -1, table.shape[rows]
     places["nodes"][:, : table.nodes.shape[1]] = table.nodes[rows]
     places["new_nodes"], places["usd"], places["period_s"] = table.new_nodes[rows], table.usd_per_hour[rows], table.period_s[rows]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from rollmux_env.cluster.charges import Share
-from rollmux_env.kernel.tables import TOLERANCE, Records
+from rollmux_env.cluster.tables import Tables
+from rollmux_env.kernel.tables import TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -55,26 +56,21 @@ class Nodes(NamedTuple):
         return Share((self.rollout_nodes + self.training_nodes) / among, self.usd(prices) / among)
 
 
-def node_columns(groups: Records) -> Records:
-    """The columns of the group table that say which nodes a group has, for `nodes_of`."""
-    return groups[["rollout_pool", "training_pool", "n_nodes", "training_nodes"]]
-
-
-def nodes_of(columns: Records, row: int) -> Nodes:
+def nodes_of(tables: Tables, row: int) -> Nodes:
     """All nodes of a group, as they are."""
-    return Nodes(*columns[row].item())
+    return Nodes(*tables.node_columns[row].item())
 
 
-def group_at(groups: Records, row: int, job_id: Callable[[int], str], pools: Sequence[str], prices: Sequence[float]) -> Group:
+def group_at(tables: Tables, row: int, pools: Sequence[str], prices: Sequence[float]) -> Group:
     """The group of a row.
 
     Args:
-        job_id: says the id of the job in a row of the job table. pools: their names. prices: of their nodes, $/h.
+        pools: their names. prices: of their nodes, $/h.
     """
-    members = groups["members"][row, : groups["n_members"][row]].tolist()
+    groups = tables.group_records
     return Group(
         id=int(groups["id"][row]),
-        jobs=tuple(job_id(member) for member in members),
+        jobs=tuple(map(tables.job_id, tables.members(row))),
         rollout_pool=pools[groups["rollout_pool"][row]],
         training_pool=pools[groups["training_pool"][row]],
         rollout_nodes=tuple(groups["node_number"][row, : groups["n_nodes"][row]].tolist()),
@@ -83,5 +79,5 @@ def group_at(groups: Records, row: int, job_id: Callable[[int], str], pools: Seq
         cycle_s=float(groups["cycle_s"][row]),
         load_s=float(groups["load_s"][row]),
         saturated=bool(groups["load_s"][row] >= groups["cycle_s"][row] * (1.0 - TOLERANCE)),
-        usd_per_hour=nodes_of(node_columns(groups), row).usd(prices),
+        usd_per_hour=nodes_of(tables, row).usd(prices),
     )

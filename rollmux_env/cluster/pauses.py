@@ -17,9 +17,10 @@ class _Pause(NamedTuple):
 
 
 class Pauses:
-    """The pauses of now, by job, in order of the moves."""
+    """The pauses of now, by job, in order of the moves, on nodes of so many pools."""
 
-    def __init__(self) -> None:
+    def __init__(self, pools: int) -> None:
+        self._pools = pools
         self._by_job: dict[str, _Pause] = {}
 
     def __contains__(self, job_id: str) -> bool:
@@ -27,7 +28,7 @@ class Pauses:
 
     def copy(self) -> Pauses:
         """Pauses of their own."""
-        twin = Pauses()
+        twin = Pauses(self._pools)
         twin._by_job = self._by_job.copy()
         return twin
 
@@ -47,9 +48,9 @@ class Pauses:
         """Ids of the jobs whose pause ends by `until_s`."""
         return [job_id for job_id, pause in self._by_job.items() if pause.until_s <= until_s]
 
-    def held_nodes(self, pools: int) -> Ints:
-        """(P, 2) nodes of each pool, for rollouts and for trainings, that moved jobs have left."""
-        count = np.zeros((pools, 2), dtype=np.int64)
+    def held_nodes(self) -> Ints:
+        """(P, 2) nodes of each pool, for rollouts and for trainings, that moved jobs have left: they are paid for."""
+        count = np.zeros((self._pools, 2), dtype=np.int64)
         for _, nodes in self._by_job.values():
             count[nodes.rollout_pool, ROLLOUT] += nodes.rollout_nodes
             count[nodes.training_pool, TRAINING] += nodes.training_nodes

@@ -16,8 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Event, Moved, Placement
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
 from rollmux_env.kernel.membership import may_pause
 from rollmux_env.kernel.tables import TOLERANCE
@@ -165,14 +166,14 @@ def check_nodes(state: State, job_id: str, placement: Placement) -> None:
     view = state.view
     jobs, groups = view.jobs, view.groups
     own = state.row(job_id)
-    shape = state.shape_rows(own)[placement.shape]
+    shape = state.tables.shape_rows(own)[placement.shape]
     pinned, wanted, asked = placement.rollout_nodes, int(jobs["rollout_nodes"][shape]), int(jobs["training_nodes"][shape])
     if len(pinned) + placement.new_rollout_nodes != wanted or placement.new_rollout_nodes < 0:
         raise PlanError(f"P2: job {job_id} asks for {wanted} rollout nodes")
     if placement.group is None:
         training_nodes, numbers = placement.training_nodes, ()
     else:
-        row = state.group_row(placement.group)
+        row = state.tables.group_rows.get(placement.group)
         if row is None or groups["exclusive"][row]:
             raise PlanError(f"P2: job {job_id} cannot join group {placement.group}: there is none")
         if jobs["group"][own] == row and state.shape(job_id) == placement.shape:
@@ -216,6 +217,7 @@ def _check_group(state: State, job_id: str, keeps_slo: bool) -> None:
 
 
 def _check_pools(state: State) -> None:
-    for number, (used, limit) in enumerate(zip(state.pool_nodes, state.limits.pools["nodes_max"].tolist(), strict=True)):
-        if used > limit:
-            raise PlanError(f"P5: the plan takes {used} {[*state.cluster.pools][number]} nodes, the pool has {limit:g}")
+    used, limits = [sum(sides) for sides in state.nodes.tolist()], state.limits.pools["nodes_max"].tolist()
+    for number, (nodes, limit) in enumerate(zip(used, limits, strict=True)):
+        if nodes > limit:
+            raise PlanError(f"P5: the plan takes {nodes} {[*state.pools][number]} nodes, the pool has {limit:g}")

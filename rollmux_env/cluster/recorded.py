@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from math import isfinite
 
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import (
     Admitted,
     Arrived,
@@ -24,7 +25,7 @@ from rollmux_env.cluster.events import (
     Withdrawn,
 )
 from rollmux_env.cluster.plan import check_nodes
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.shapes import Phases

@@ -98,7 +98,7 @@ def regroupings(
     scratch = make_scratch(jobs, groups, limit - 1)
     unit_usd = rates[1] / max(rates[3], 1)
     count, there = features_of_moves(view, known_stays, unit_usd, valuation, scratch, choices, candidates)
-    ids = [state.job_id(row) for row in rows.tolist()]
+    ids = [state.tables.job_id(row) for row in rows.tolist()]
     plans = Plans(ids, choices[: count + 1], jobs, groups)
     job = np.zeros(len(JOB_FEATURES), dtype=np.float32)
     return Regroupings(plans, job, candidates[: count + 1], cluster, choices["feasible"][: count + 1] == 1, there > count)
@@ -118,7 +118,7 @@ def placements(choice: Records, jobs: Records, groups: Records) -> Iterator[tupl
 
 def _excerpt(state: State, looked: NDArray[np.int64]) -> tuple[Records, Records, NDArray[np.int64]]:
     """Tables of these groups and their members, behind these their shapes, and the members' rows in the state."""
-    parts = [state.groups.members[row, : state.groups.n_members[row]] for row in looked]
+    parts = [state.tables.groups.members[row, : state.tables.groups.n_members[row]] for row in looked]
     rows = np.concatenate([*parts, np.zeros(0, dtype=np.int64)])
     table = state.view
     own = table.jobs.take(rows)
@@ -141,6 +141,6 @@ def _excerpt(state: State, looked: NDArray[np.int64]) -> tuple[Records, Records,
         at += len(part)
     if state.observed:
         groups["since_s"] = state.now_s
-    for row in [state.row(job_id) for job_id in state.resuming(np.inf)]:
-        jobs["paused_until_s"][: rows.size][rows == row] = max(state.now_s, float(state.jobs.paused_until_s[row]))
+    for row in [state.row(job_id) for job_id in state.pauses.ending(np.inf)]:
+        jobs["paused_until_s"][: rows.size][rows == row] = max(state.now_s, float(state.tables.jobs.paused_until_s[row]))
     return jobs, groups, rows

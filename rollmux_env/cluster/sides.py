@@ -56,13 +56,13 @@ def against(state: State, table: CandidateTable, row: int) -> Sides:
 
 def _all(state: State, table: CandidateTable, row: int) -> Iterator[Sides]:
     job_row, period_s = state.row(table.job_id), float(table.period_s[row])
-    number = state.group_row(int(table.group[row]))
-    entrant = state.jobs[state.shape_rows(job_row)[int(table.shape[row])]]
+    number = state.tables.group_rows.get(int(table.group[row]))
+    entrant = state.tables.jobs[state.tables.shape_rows(job_row)[int(table.shape[row])]]
     if number is None:  # a group of its own
         own_cold_s = float(entrant.cold_s)
         yield _side(state, job_row, _Entry(job_row, period_s, own_cold_s, own_cold_s))
         return
-    group = state.groups[number]
+    group = state.tables.groups[number]
     warm = entrant.warm_group == group.id and table.new_nodes[row] == 0
     own_cold_s = 0.0 if warm else float(entrant.cold_s)
     for member in [*group.members[: group.n_members].tolist(), job_row]:
@@ -71,7 +71,7 @@ def _all(state: State, table: CandidateTable, row: int) -> Iterator[Sides]:
 
 def _side(state: State, row: int, entry: _Entry) -> Sides:
     """Of one job of those that would share the group."""
-    job, job_id, period_s = state.jobs[row], state.job_id(row), entry.period_s
+    job, job_id, period_s = state.tables.jobs[row], state.tables.job_id(row), entry.period_s
     slo, limit_s, enters = state.job(job_id).slo, float(job.limit_s), row == entry.job_row
     most_s, per_cold = (job.enters_limit_s, job.enters_per_cold) if enters else (job.stays_limit_s, job.stays_per_cold)
     limit, least_slo = f"{slo:g} x {limit_s / slo:.4g} s", slo * period_s / limit_s
@@ -110,10 +110,10 @@ def _iteration(job_id: str, period_s: float, limit: str, limit_s: float) -> str:
 
 def _fits_warm(state: State, row: int, entry: _Entry, needs_s: float, allows_s: float) -> bool:
     """Whether the SLO would allow the entry if it were warm: then the newcomer has no cold start to its credit either."""
-    job = state.jobs[row]
+    job = state.tables.jobs[row]
     credit_s = 0.0
     if row == entry.job_row and job.warm_group == COLD:
-        credit_s = float(state.jobs.cold_s[int(job.first_shape)] * job.limit_s / job.solo_s)
+        credit_s = float(state.tables.jobs.cold_s[int(job.first_shape)] * job.limit_s / job.solo_s)
     return entry.own_cold_s > 0.0 and needs_s - entry.own_cold_s <= allows_s - credit_s
 
 

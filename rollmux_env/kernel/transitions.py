@@ -1,6 +1,6 @@
 """What an admission, a move, a departure and the end of a pause do to jobs, groups and nodes at an instant.
 
-`rollmux_env.cluster.state.apply` and the environments call these. What only a state has is its own to change: charges, quotas, what
+`rollmux_env.cluster.apply` and the environments call these. What only a state has is its own to change: charges, quotas, what
 was observed, syncs on a shared link.
 """
 

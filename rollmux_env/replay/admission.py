@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from rollmux_env.cluster.demand import demand_of, usd_per_hour
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import State
@@ -114,4 +115,5 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
 def _usd(state: State, event: Admitted) -> float:
     """Price of the nodes that an admission adds, $/h."""
     place = event.placement
-    return state.price_of(event.job_id, place.shape, place.new_rollout_nodes, place.training_nodes)
+    demand = demand_of(state.job(event.job_id), state.cluster, place.shape)
+    return usd_per_hour(demand, state.cluster, place.new_rollout_nodes, place.training_nodes)

@@ -59,7 +59,7 @@ def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
 
 def _check_pools(state: State, groups: Sequence[Group]) -> None:
     """Assert R5."""
-    reserved = state.held_nodes().sum(axis=1).tolist()
+    reserved = state.pauses.held_nodes().sum(axis=1).tolist()
     for number, (name, in_use) in enumerate(zip(state.cluster.pools, state.nodes.sum(axis=1).tolist(), strict=True)):
         count = sum(len(group.rollout_nodes) for group in groups if group.rollout_pool == name)
         count += sum(group.training_nodes for group in groups if group.training_pool == name) + reserved[number]

@@ -161,7 +161,7 @@ class _Replay:
                 continue
             if is_due:
                 self._place(now_s)
-                fixed_s = min(arrivals.next_s, state.next_resume_s(), scheduler.planner.ticks.next_s)
+                fixed_s = min(arrivals.next_s, state.pauses.next_end_s(), scheduler.planner.ticks.next_s)
                 if self.watch.check:
                     check_state(state, arrivals.taken + len(losses), scheduler.planner.policy.keeps_slo)
             for command in scheduler.permits(now_s):

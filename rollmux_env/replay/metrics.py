@@ -133,7 +133,8 @@ def charged_usd_per_hour(log: Iterable[Event], state: State) -> dict[str, float]
             placed_s[event.job_id] = placed_s.get(event.job_id, 0.0) + event.at_s - since_s.pop(event.job_id)
     for job_id, at_s in since_s.items():
         placed_s[job_id] = placed_s.get(job_id, 0.0) + state.now_s - at_s
-    return {job_id: 3600 * state.charged_usd(job_id) / seconds for job_id, seconds in placed_s.items() if seconds > 0}
+    usd = {job_id: state.charges.usd(state.row(job_id), state.now_s) for job_id in placed_s}
+    return {job_id: 3600 * usd[job_id] / seconds for job_id, seconds in placed_s.items() if seconds > 0}
 
 
 def metrics(run: Run) -> Metrics:
@@ -186,7 +187,7 @@ def measure(
     done = _iterations_done(state)
     slowdown = {job.id: stay_s[job.id] / done[job.id] / job.solo_s for job in scenario.jobs}
     work_h = sum(done[job.id] * job.solo_s for job in scenario.jobs) / 3600
-    busy_s = dict(zip(pools, state.busy_s(), strict=True))
+    busy_s = dict(zip(pools, _busy_s(state), strict=True))
     nothing = {"rollout": 0} if scenario.cluster.one_device else {}
     measured = Metrics(
         cost_usd=cost_usd,
@@ -223,9 +224,19 @@ def _stays_s(scenario: Scenario, stays: Stays) -> dict[str, float]:
 def _iterations_done(state: State) -> dict[str, float]:
     """Iterations of each job, by id; one that has died has several rows."""
     done: dict[str, float] = {}
-    for row in range(state.rows):
-        done[state.job_id(row)] = done.get(state.job_id(row), 0.0) + float(state.jobs.done[row])
+    for row in range(len(state.tables.models)):
+        done[state.tables.job_id(row)] = done.get(state.tables.job_id(row), 0.0) + float(state.tables.jobs.done[row])
     return done
+
+
+def _busy_s(state: State) -> list[float]:
+    """Of each pool, node-seconds for which phases have run on its nodes."""
+    jobs = state.tables.jobs
+    sides = ((jobs.rollout_pool, jobs.rollout_busy_s), (jobs.training_pool, jobs.training_busy_s))
+    return [
+        float(sum(np.where(pools == number, busy_s, 0.0).sum() for pools, busy_s in sides) + before_s)
+        for number, before_s in enumerate(state.busy_before_s)
+    ]
 
 
 def _share(scenario: Scenario, within: Callable[[Job], bool]) -> float:
@@ -237,5 +248,5 @@ def _usd_by(scenario: Scenario, state: State, key: Callable[[Job], str]) -> dict
     """What jobs with the same key were charged, $; in the order in which the file first has it."""
     usd: dict[str, float] = {}
     for job in scenario.jobs:
-        usd[key(job)] = usd.get(key(job), 0.0) + state.charged_usd(job.id)
+        usd[key(job)] = usd.get(key(job), 0.0) + state.charges.usd(state.row(job.id), state.now_s)
     return usd

@@ -131,7 +131,7 @@ class ReplayedJob:
         self.bits = sum(1 << (node + 1) for node in pins)
         self.nodes = {"rollout": len(seating.rollout), "training": len(seating.training)}
         self.cold = {"rollout": True, "training": True}
-        self.leaves_s = float(state.jobs.leaves_s[self.row])
+        self.leaves_s = float(state.tables.jobs.leaves_s[self.row])
         self.drop()
 
     def drop(self) -> None:

@@ -105,7 +105,7 @@ def placements(run: Run, scheduler: Scheduler, now_s: float, arrivals: Arrivals)
         arrivals: of which all are taken that arrive within `INSTANT_S`.
     """
     state, until_s = run.state, now_s + INSTANT_S
-    for job_id in state.resuming(until_s):
+    for job_id in state.pauses.ending(until_s):
         scheduler.resumed(job_id)
     while arrivals.next_s <= until_s:
         scheduler.arrived(arrivals.take())
@@ -114,7 +114,7 @@ def placements(run: Run, scheduler: Scheduler, now_s: float, arrivals: Arrivals)
     run.time_s.append(now_s)
     if not run.nodes:
         run.nodes = {name: [] for name in state.cluster.pools}
-    for counts, count in zip(run.nodes.values(), state.pool_nodes, strict=True):
+    for counts, count in zip(run.nodes.values(), map(sum, state.nodes.tolist()), strict=True):
         counts.append(count)
 
 

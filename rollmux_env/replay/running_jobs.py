@@ -157,8 +157,9 @@ class RunningJobs:
     def _iterate(self, job_run: ReplayedJob, now_s: float) -> None:
         """An iteration is over: the job leaves, writes a checkpoint, or goes on."""
         job_run.iteration += 1
+        state, job = self._run.state, job_run.job
         done = job_run.iteration == job_run.last or now_s >= job_run.leaves_s - INSTANT_S
-        if done or (job_run.job.budget is not None and self._run.state.is_over_budget(job_run.job.id, now_s + INSTANT_S)):
+        if done or (job.budget is not None and state.charges.is_spent(state.row(job.id), now_s + INSTANT_S)):
             self._stop(job_run, now_s)
             self.listener.iterated(job_run.progress())
             self.listener.left(job_run.job.id, not done)

@@ -108,7 +108,7 @@ def _begin(state: State, job_id: str) -> _Cycle:
     seating, job = seating_of(state, None, job_id), state.job(job_id)
     training = tuple((seating.group, "training", number) for number in seating.training)
     rollout = training if seating.colocated else tuple((seating.group, "rollout", number) for number in seating.rollout)
-    leaves_s = float(state.jobs.leaves_s[state.row(job_id)])
+    leaves_s = float(state.tables.jobs.leaves_s[state.row(job_id)])
     rollout_s, training_s, sync_s = state.planned_s(job_id)
     phases = ((rollout_s, rollout), (training_s, training), *([(sync_s, ())] if sync_s > 0.0 else []))
     return _Cycle(job_id, job.iterations, leaves_s, phases, rollout_s)
@@ -123,7 +123,7 @@ def _next_phase(cycle: _Cycle, state: State, scheduler: Scheduler, now_s: float)
     cycle.done += 1
     scheduler.iterated(Progress(cycle.job_id, cycle.done, cycle.busy_s["rollout"], cycle.busy_s["training"]))
     done = cycle.done == cycle.iterations or now_s >= cycle.leaves_s - INSTANT_S
-    leaves = done or state.is_over_budget(cycle.job_id, now_s + INSTANT_S)
+    leaves = done or state.charges.is_spent(state.row(cycle.job_id), now_s + INSTANT_S)
     if leaves:
         scheduler.left(cycle.job_id, over_budget=not done)
     return leaves

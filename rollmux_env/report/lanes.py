@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Departed, Event, Moved, Resumed
 from rollmux_env.cluster.group import Group
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.replay.run import PhaseRun
 

@@ -145,7 +145,7 @@ class Scheduler:
         running = [job_id for group in state.group_list() for job_id in group.jobs]
         departed = {job_id: False for job_id in running if job_id in gone}
         withdrawn = [job_id for job_id in state.waiting if job_id in gone]
-        self.planner.leave(now_s, News(resumed=state.resuming(inf), departed=departed, withdrawn=withdrawn))
+        self.planner.leave(now_s, News(resumed=state.pauses.ending(inf), departed=departed, withdrawn=withdrawn))
         again: list[str] = []
         while True:
             settling.restore(cluster)
@@ -294,10 +294,10 @@ class Scheduler:
     def end_stays(self, now_s: float) -> None:
         """Let jobs leave that have done their stay by now, or spent their budget, as the fluid replay has it: they progress at one
         iteration a period until something changes."""
-        done = self.state.departing(now_s + INSTANT_S)
+        done = self.state.tables.departing(now_s + INSTANT_S)
         for job_id in done:
             self.left(job_id)
-        for job_id in self.state.over_budget(now_s + INSTANT_S):
+        for job_id in self.state.charges.spent(now_s + INSTANT_S):
             if job_id not in done:
                 self.left(job_id, over_budget=True)
 
@@ -390,7 +390,7 @@ class Scheduler:
         """Whether jobs wait that nothing will wake, unless others arrive."""
         if self.nodes is not None and self.nodes.drained:
             return False
-        return bool(self.state.waiting) and not self.state.order.size and not self.guests.present and not self.stopped
+        return bool(self.state.waiting) and not self.state.tables.order.size and not self.guests.present and not self.stopped
 
     def is_to_go(self, job_id: str) -> bool:
         """Whether a job is on a drained node and there is no other place for it: it is to make room, and to wait for one.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import floor, inf
 from time import perf_counter
 
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import (
     Arrived,
@@ -22,8 +23,9 @@ from rollmux_env.cluster.events import (
     Warm,
     Withdrawn,
 )
+from rollmux_env.cluster.link import waits_for_link
 from rollmux_env.cluster.plan import Plan, Policy, carry_out
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.asking import ask
@@ -178,7 +180,7 @@ class Planner:
         if asks and self._departed is not None:
             departed, self._departed = self._departed, None
             self.move(ask(policy, self.shown, departed))
-        if self.ticks.next_s <= now_s + INSTANT_S and state.order.size:
+        if self.ticks.next_s <= now_s + INSTANT_S and state.tables.order.size:
             self._ticked, self._serves = Ticked(now_s), True
             self.note(self._ticked)
         if asks and self._ticked is not None:
@@ -204,8 +206,8 @@ class Planner:
                 self._serve(now_s, place)
         self.alive.clear()
         if self.ticks.every_s is not None:
-            first_s = state.job(state.job_id(0)).arrival_s if state.arrived else inf
-            self.ticks.after(now_s, first_s, state.order.size > 0)
+            first_s = state.job(state.tables.job_id(0)).arrival_s if state.arrived else inf
+            self.ticks.after(now_s, first_s, state.tables.order.size > 0)
 
     def move(self, plan: Plan) -> bool:
         """Check a plan that only moves jobs, and apply it unless quotas forbid it; whether it has been.
@@ -243,7 +245,7 @@ class Planner:
         quotas = Quotas(state)
         while place < len(state.waiting):
             job = state.job(state.waiting[place])
-            if self.policy.keeps_slo and state.waits_for_link(job.id):
+            if self.policy.keeps_slo and waits_for_link(state, job.id):
                 self._head = job.id
                 return
             admitted = None if quotas.bars(job) else self._admit(Arrived(now_s, job), place, quotas)
@@ -265,7 +267,7 @@ class Planner:
         self._warm(event)
         names, shown = self.confined.get(event.job.id), self.shown
         because = ""
-        if self.why is not None and shown.order.size:
+        if self.why is not None and shown.tables.order.size:
             because = alone_because(shown, candidates(shown, event.job.id), bool(getattr(self.policy, "prune", False)))
         if event.job.id in self.alone:
             shown = without(state, [group.id for group in state.group_list()])
@@ -288,7 +290,7 @@ class Planner:
         """Names of the nodes that the places of a job which has just been admitted are to have; None: any."""
         if job_id in self.confined:
             return self.confined[job_id]
-        enters_warm = job_id in self.alive and self.state.jobs.entered_warm[self.state.row(job_id)]
+        enters_warm = job_id in self.alive and self.state.tables.jobs.entered_warm[self.state.row(job_id)]
         return self.alive[job_id] if enters_warm else None
 
     def _warm(self, event: Arrived) -> None:
@@ -298,7 +300,7 @@ class Planner:
             return
         self.settle(event.job.id)  # others may have got places in this instant
         group = next((group for group, names in nodes.assigned_by_group().items() if alive == {*names}), None)
-        if group is not None and self.state.group_row(group) is not None:
+        if group is not None and self.state.tables.group_rows.get(group) is not None:
             self.note(Warm(event.at_s, event.job.id, group, tuple(sorted(alive))))
         elif alive <= {node.name for pool in POOLS for node in nodes.free(pool)}:
             self.note(Warm(event.at_s, event.job.id, None, tuple(sorted(alive))))

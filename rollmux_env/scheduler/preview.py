@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
+from rollmux_env.cluster.apply import forecast
 from rollmux_env.cluster.events import Admitted, Arrived
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
@@ -72,7 +73,7 @@ def preview(state: State, policy: Policy, *jobs: Job, instants: int = INSTANTS) 
     Raises:
         PlanError: the policy breaks an invariant, or cannot be copied; one line.
     """
-    twin, policy = state.forecast(), _own(policy)
+    twin, policy = forecast(state), _own(policy)
     scheduler = Scheduler(twin, policy)
     return tuple(_arrived(scheduler, policy, job, instants) for job in jobs)
 
@@ -91,7 +92,7 @@ def _arrived(scheduler: Scheduler, policy: Policy, job: Job, instants: int) -> P
         return Preview(True, admitted.placement.strategy, group.id, more, group.period_s, slowdown, None, state.now_s, "")
     position = state.waiting.index(job.id) + 1
     reason = reasons(state, policy)[position - 1]
-    later = state.forecast()
+    later = forecast(state)
     eta_s = _expected(later, Scheduler(later, _own(policy)), instants).get(job.id)
     return Preview(False, None, None, None, None, {}, position, eta_s, reason)
 
@@ -108,7 +109,7 @@ def waiting(state: State, policy: Policy, instants: int = INSTANTS) -> tuple[Wai
     """
     if not state.waiting:
         return ()
-    twin, policy = state.forecast(), _own(policy)
+    twin, policy = forecast(state), _own(policy)
     words, job_ids = reasons(twin, policy), [*twin.waiting]
     expected = _expected(twin, Scheduler(twin, policy), instants)
     return tuple(
@@ -130,13 +131,13 @@ def _expected(state: State, scheduler: Scheduler, instants: int) -> dict[str, fl
     expected: dict[str, float] = {}
     ticks = scheduler.planner.ticks
     if state.arrived:
-        ticks.after(state.now_s, state.job(state.job_id(0)).arrival_s, state.order.size > 0)
+        ticks.after(state.now_s, state.job(state.tables.job_id(0)).arrival_s, state.tables.order.size > 0)
     for _ in range(instants):
         now_s = max(min(state.next_change_s(), ticks.next_s), state.now_s)
         if not state.waiting or now_s == inf:
             break
         scheduler.end_stays(now_s)
-        for job_id in state.resuming(now_s + INSTANT_S):
+        for job_id in state.pauses.ending(now_s + INSTANT_S):
             scheduler.resumed(job_id)
         for event in scheduler.step(now_s).entries:
             if isinstance(event, Admitted):

@@ -12,7 +12,7 @@ from math import inf
 import numpy as np
 
 from rollmux_env.cluster.charges import Share
-from rollmux_env.cluster.demand import demand_of
+from rollmux_env.cluster.demand import demand_of, usd_per_hour
 from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.plan import Place, Plan, Policy, Wait, carry_out
 from rollmux_env.cluster.state import State
@@ -74,19 +74,20 @@ class Quotas:
     def _placed(self, job: Job, placement: Placement) -> Share | None:
         """What a job's user holds with it in a place; None: there is no such place."""
         state, user, share = self._state, job.user, self._user_share(job.user)
-        new_usd = state.price_of(job.id, placement.shape, placement.new_rollout_nodes, placement.training_nodes)
+        demand = demand_of(job, state.cluster, placement.shape)
+        new_usd = usd_per_hour(demand, state.cluster, placement.new_rollout_nodes, placement.training_nodes)
         new = Share(placement.new_rollout_nodes + placement.training_nodes, new_usd)
         if placement.group is None:
             return Share(share.nodes + new.nodes, share.usd_per_hour + new.usd_per_hour)
-        row = state.group_row(placement.group)
+        row = state.tables.group_rows.get(placement.group)
         if row is None:
             return None
         group = state.view.groups[row]
         members = group["members"][: group["n_members"]].tolist()
-        own, among = sum(state.job(state.job_id(member)).user == user for member in members), len(members)
+        own, among = sum(state.job(state.tables.job_id(member)).user == user for member in members), len(members)
         nodes = int(group["n_nodes"] + group["training_nodes"])
         # Of the job's pools, as the group is.
-        usd = state.price_of(job.id, placement.shape, int(group["n_nodes"]), int(group["training_nodes"]))
+        usd = usd_per_hour(demand, state.cluster, int(group["n_nodes"]), int(group["training_nodes"]))
         mine, ours = own / among, (own + 1) / (among + 1)  # of the group, before and with the job
         return Share(
             share.nodes - mine * nodes + ours * (nodes + new.nodes),
@@ -105,7 +106,7 @@ class Quotas:
         rollout_nodes, training_nodes = demand.rollout_nodes, demand.training_nodes
         if job.colocated is not None and job.colocated.nodes < rollout_nodes + training_nodes:
             rollout_nodes, training_nodes = 0, min(training_nodes, job.colocated.nodes)
-        share, own_usd = self._user_share(user), state.price_of(job.id, shape, rollout_nodes, training_nodes)
+        share, own_usd = self._user_share(user), usd_per_hour(demand, state.cluster, rollout_nodes, training_nodes)
         alone = Share(share.nodes + rollout_nodes + training_nodes, share.usd_per_hour + own_usd)
         if not is_above(state, user, alone):
             return False
@@ -121,10 +122,10 @@ class Quotas:
 
     def _joins(self, user: str, rollout_pool: str, training_pool: str, training_nodes: int) -> bool:
         """Whether a job of the user could join a group on the nodes that it has."""
-        state, limits, order = self._state, self._state.limits, self._state.order
+        state, limits, order = self._state, self._state.limits, self._state.tables.order
         if not order.size:
             return False
-        groups = state.groups
+        groups = state.tables.groups
         members, numbers, usd_of = groups["n_members"][order], [*state.cluster.pools], limits.pools["usd"]
         room = (
             (members < limits.group_size_max)
@@ -138,7 +139,7 @@ class Quotas:
         nodes = (groups["n_nodes"][order] + groups["training_nodes"][order]).astype(float)
         usd = groups["n_nodes"][order] * usd_of[groups["rollout_pool"][order]]
         usd = usd + groups["training_nodes"][order] * usd_of[groups["training_pool"][order]]
-        mine = Counter(int(state.jobs["group"][row]) for row in state.charges.running(user))
+        mine = Counter(int(state.tables.jobs["group"][row]) for row in state.charges.running(user))
         own = np.array([mine.get(int(row), 0) for row in order])
         more = (own + 1) / (members + 1) - own / members  # of each group, at least
         share, most = self._user_share(user), _quota(state, user)

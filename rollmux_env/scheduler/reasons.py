@@ -6,6 +6,7 @@ from collections import Counter
 
 from rollmux_env.cluster.candidates import REASONS, CandidateTable, candidates
 from rollmux_env.cluster.demand import nodes_asked
+from rollmux_env.cluster.link import waits_for_link
 from rollmux_env.cluster.sides import tightest
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.candidates import SLO
@@ -20,7 +21,7 @@ def behind(state: State, head: str) -> str:
 
 def no_place(state: State, job_id: str) -> str:
     """Why a waiting job has no place that is the next in its turn, or would be."""
-    if state.waits_for_link(job_id):
+    if waits_for_link(state, job_id):
         return "with one more sync on the link between the pools a job could break its SLO, if all synced at once"
     table = candidates(state, job_id)
     if fitting := int(table.feasible.sum()):

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Arrived, Departed, Moved, Resized, Withdrawn
 from rollmux_env.cluster.plan import Move, Place, Plan, Policy, carry_out
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
 from rollmux_env.keys.cluster import SIDES
 from rollmux_env.keys.job import Job

@@ -148,7 +148,7 @@ class Settling:
 
     def hidden(self) -> set[int]:
         """Groups that nobody is to enter: those with drained nodes, and those of jobs that are to be alone."""
-        return self.nodes.drained_groups() | {self._state.group_number(job_id) for job_id in self._alone()}
+        return self.nodes.drained_groups() | {self._state.group_of(job_id).id for job_id in self._alone()}
 
     def is_drained(self, seat: Seat) -> bool:
         """Whether a job has a drained node, or shares its group with one that is to be alone, and can be moved."""
@@ -219,7 +219,7 @@ class Settling:
         return [job_id for job_id in self._planner.alone if job_id in self._seats and self._state.is_running(job_id)]
 
     def _all(self) -> list[int]:
-        return [LEASE, *self._state.group_numbers()]
+        return [LEASE, *self._state.tables.group_rows]
 
     def _places(self, numbers: Iterable[int]) -> set[Place]:
         """The places that groups have, and guests, whose number is `LEASE`."""
@@ -228,7 +228,7 @@ class Settling:
         for number in numbers:
             if number == LEASE:
                 places |= self._guests.places()
-            elif (row := self._state.group_row(number)) is not None:
+            elif (row := self._state.tables.group_rows.get(number)) is not None:
                 group = groups[row]
                 places |= {(number, "rollout", node) for node in group["node_number"][: group["n_nodes"]].tolist()}
                 places |= {(number, "training", node) for node in range(group["training_nodes"])}
@@ -242,7 +242,7 @@ class Settling:
             if isinstance(event, Admitted | Moved | Departed):
                 numbers = {self._homes.pop(event.job_id, None)}
                 if state.is_running(event.job_id):
-                    self._homes[event.job_id] = number = state.group_number(event.job_id)
+                    self._homes[event.job_id] = number = state.group_of(event.job_id).id
                     numbers.add(number)
                 if changed is not None:
                     changed |= {number for number in numbers if number is not None}

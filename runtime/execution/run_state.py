@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
+from rollmux_env.cluster.apply import forecast
 from rollmux_env.cluster.events import Admitted, Moved, Reprofiled
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, InvariantError, PlanError
@@ -236,7 +237,7 @@ class RunState:
             case commands.Evict():
                 self.evict(handle)
             case commands.Wait():
-                twin = self.scheduler.planner.shown.forecast()
+                twin = forecast(self.scheduler.planner.shown)
                 why = reasons(twin, self._make_policy())[twin.waiting.index(handle.id)]
                 self.log.say(f"{handle.id}: waits for nodes: {why}{self._figures(handle.id)}")
             case commands.AtRisk(_, slowdown, moved):

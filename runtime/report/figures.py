@@ -83,7 +83,7 @@ def _charged_by(record: RunRecord) -> dict[str, Any]:
     by_user: dict[str, float] = {}
     by_priority: dict[str, float] = {}
     for spec in specs:
-        usd = state.charged_usd(spec.id) if state.knows(spec.id) else 0.0
+        usd = state.charges.usd(state.row(spec.id), state.now_s) if state.knows(spec.id) else 0.0
         by_user[spec.user] = by_user.get(spec.user, 0.0) + usd
         by_priority[str(spec.priority)] = by_priority.get(str(spec.priority), 0.0) + usd
     return {"usd_by_user": by_user, "usd_by_priority": by_priority}

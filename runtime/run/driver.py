@@ -238,4 +238,4 @@ def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord, over: 
 def _recall_work(run: RunState, handle: JobHandle) -> None:
     state = run.scheduler.state
     row = state.row(handle.id)
-    handle.permits.busy_s = {pool: float(getattr(state.jobs, f"{pool}_busy_s")[row]) for pool in POOLS}
+    handle.permits.busy_s = {pool: float(getattr(state.tables.jobs, f"{pool}_busy_s")[row]) for pool in POOLS}

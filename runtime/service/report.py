@@ -128,7 +128,7 @@ def past_report(folder: Path) -> dict[str, Any]:
 
 
 def _charged_usd(state: State, job_id: str) -> float:
-    return state.charged_usd(job_id) if state.knows(job_id) else 0.0
+    return state.charges.usd(state.row(job_id), state.now_s) if state.knows(job_id) else 0.0
 
 
 class Reports:

@@ -10,9 +10,10 @@ import pytest
 from policies.placement.baselines import Colocated, MostIdle, Random, Solo, idle_share
 from policies.registry import make_policy
 from rollmux_env.bench.harness import OwnReplay
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Arrived, Placement
 from rollmux_env.cluster.plan import Place, Wait, carry_out
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics, outcome

@@ -7,9 +7,10 @@ import pytest
 
 from policies.placement.chains import Chain, Rows, best_chain, best_rows, joint_search
 from policies.placement.learned import Learned
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Arrived, Placement
 from rollmux_env.cluster.plan import Move, Plan
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import outcome
 from rollmux_env.workloads import WorkloadOptions, make_workload
@@ -37,7 +38,7 @@ def test_a_group_that_is_opened_is_kept_until_others_have_joined_it(opens: bool,
     ids = [job.id for job in jobs]
 
     def look_up(now: State) -> Rows:
-        moved = {job_id for job_id in ids if now.group_number(job_id) >= len(ids)}
+        moved = {job_id for job_id in ids if now.group_of(job_id).id >= len(ids)}
         free = [job_id for job_id in ids if job_id not in moved]
         worths = [0.0] + [
             (10.0 if moved == {ids[0]} and job_id == ids[1] else -2.0 if job_id == ids[0] else -1.0) for job_id in free

@@ -14,9 +14,10 @@ from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.consolidate import Consolidate
 from policies.placement.consolidate.stays import LearnedStays
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement
 from rollmux_env.cluster.plan import Move, Place, Plan, carry_out
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.fluid import replay
@@ -113,7 +114,7 @@ def test_two_lone_jobs_become_one_group_when_the_stay_is_long(stay: dict[str, An
     assert isinstance(move, Move)
     before = state.usd_per_hour
     carry_out(state, (move,), keeps_slo=True)
-    assert len(state.order) == 1
+    assert len(state.tables.order) == 1
     assert state.usd_per_hour == pytest.approx(before + move.placement.new_rollout_nodes * 14.8), (
         "the nodes left are paid for in the pause"
     )

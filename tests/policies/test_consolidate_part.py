@@ -12,10 +12,11 @@ from policies.placement.consolidate import Consolidate
 from policies.placement.consolidate.active import active
 from policies.placement.consolidate.stays import iterations_done, known_stays
 from policies.placement.learned import Learned
+from rollmux_env.cluster.apply import apply, forecast
 from rollmux_env.cluster.candidates import part_of
 from rollmux_env.cluster.events import Arrived, Departed, Event, Placement
 from rollmux_env.cluster.plan import Move, Plan, carry_out, may_move
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.lns_insert import changed, insert, make_search
 from rollmux_env.kernel.membership import detach
@@ -48,7 +49,7 @@ def test_what_is_known_of_jobs_is_what_the_state_says_of_each(stays: Any) -> Non
     state = crowd(30, stays=stays)
     waits = state.waiting[0]
     now = active(state, waits)
-    ids = [state.job_id(int(row)) for row in now.rows]
+    ids = [state.tables.job_id(int(row)) for row in now.rows]
     movable = [job_id == waits or (not state.is_paused(job_id) and may_move(state, job_id)) for job_id in ids]
     assert now.free.tolist() == movable and any(state.is_paused(job_id) for job_id in ids)
     assert iterations_done(state, now.rows).tolist() == [state.iterations_done(job_id) for job_id in ids]
@@ -58,9 +59,9 @@ def test_what_is_known_of_jobs_is_what_the_state_says_of_each(stays: Any) -> Non
             assert (stay_h, iterations) == (np.inf, max(0.0, job.iterations - state.iterations_done(job.id)))
         else:
             assert job.duration_s is not None
-            leaves_s = state.now_s + job.duration_s if job.id == waits else state.jobs.leaves_s[row]
+            leaves_s = state.now_s + job.duration_s if job.id == waits else state.tables.jobs.leaves_s[row]
             assert (stay_h, iterations) == (max(0.0, leaves_s - state.now_s) / 3600, np.inf)
-    groups = state.view.groups[state.order]
+    groups = state.view.groups[state.tables.order]
     rates = [sum(state.job(job_id).solo_s / group.period_s for job_id in group.jobs) for group in state.group_list()]
     assert groups["work_rate"].tolist() == pytest.approx(rates)
 
@@ -104,10 +105,10 @@ def test_a_part_is_drawn_anew_at_every_event_and_has_what_matters() -> None:
     newcomer, most = state.waiting[0], 9
     part = part_of(state, most, newcomer)
     assert np.array_equal(part.positions, part_of(state, most, newcomer).positions)
-    assert part.positions.size == most and (np.diff(part.positions) > 0).all() and part.positions[-1] < state.order.size
+    assert part.positions.size == most and (np.diff(part.positions) > 0).all() and part.positions[-1] < state.tables.order.size
     assert part.host is not None
     if part.host.group is not None:
-        assert state.group_row(part.host.group) in state.order[part.positions]
+        assert state.tables.group_rows.get(part.host.group) in state.tables.order[part.positions]
     leaver = state.group_list()[3].jobs
     apply(state, Departed(7200.0, leaver[0]))
     if len(leaver) > 1:
@@ -115,9 +116,9 @@ def test_a_part_is_drawn_anew_at_every_event_and_has_what_matters() -> None:
     seen = set()
     for k, job_id in enumerate([job_id for group in state.group_list() for job_id in group.jobs][:25]):
         apply(state, Departed(7300.0 + k, job_id))
-        seen |= set(state.groups.id[state.order[part_of(state, most).positions]].tolist())
+        seen |= set(state.tables.groups.id[state.tables.order[part_of(state, most).positions]].tolist())
     assert len(seen) > 2 * most
-    assert part_of(state, 1000).positions.tolist() == list(range(state.order.size)) and part_of(state, 1000).host is None
+    assert part_of(state, 1000).positions.tolist() == list(range(state.tables.order.size)) and part_of(state, 1000).host is None
 
 
 @pytest.mark.parametrize("stays", ["fixed", "iterations"])
@@ -136,10 +137,10 @@ def test_departures_are_those_of_the_groups_as_they_are() -> None:
         policy = Consolidate(budget=300, groups=4)
 
         def decide(self, state: State, event: Event) -> Plan:
-            of_groups = state.view.groups["departs_s"][state.order]
-            assert state.next_departure_s() == of_groups.min(initial=np.inf)
-            for seen in (state.copy(), state.forecast()):
-                assert seen.next_departure_s() == state.next_departure_s()
+            of_groups = state.view.groups["departs_s"][state.tables.order]
+            assert state.tables.next_departure_s() == of_groups.min(initial=np.inf)
+            for seen in (state.copy(), forecast(state)):
+                assert seen.tables.next_departure_s() == state.tables.next_departure_s()
             return self.policy.decide(state, event)
 
     replay(make_workload("production", WorkloadOptions(seed=3, jobs=30)), Watching())

@@ -70,7 +70,7 @@ class Checked:
 
     def _check(self, state: State, now: Active) -> Any:
         facts = self.policy._facts(now)  # noqa: SLF001 (the same facts, to reckon with by hand)
-        rows = {state.job_id(row): k for k, row in enumerate(now.rows)}
+        rows = {state.tables.job_id(row): k for k, row in enumerate(now.rows)}
         before = plain_usd(state, facts, rows, set())
         held_before = state.usd_per_hour - sum(group.usd_per_hour for group in state.group_list())
         saved = regroup(now.view, facts, -1, self.policy.budget_of(now), np.random.default_rng(0), make_search(now.view))

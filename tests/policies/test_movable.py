@@ -86,7 +86,7 @@ class RowsSeen:
 
     def decide(self, state: State, event: Event) -> Plan:
         free = state.copy()
-        free.jobs.movable[:] = 1
+        free.tables.jobs.movable[:] = 1
         both = [regroupings(one, 0.0, limit=2000, shield=self.keeps_slo) for one in (state, free)]
         assert not any(rows.truncated for rows in both)
         self.pairs.append((list(both[0].plans), list(both[1].plans)))

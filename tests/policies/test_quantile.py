@@ -69,11 +69,12 @@ def test_a_lower_quantile_never_plans_a_longer_period(twin: Twin, low: float, hi
         fraction = quantile_of(law, q)
         views.append(rescaled(twin.state, {row: (fraction, fraction) for row in running_rows(twin.state)}, slo_too=False))
     for name in ("period_s", "cycle_s", "load_s"):
-        columns = [getattr(view.groups, name)[twin.state.order] for view in (*views, twin.state)]
+        columns = [getattr(view.tables.groups, name)[twin.state.tables.order] for view in (*views, twin.state)]
         assert (columns[0] <= columns[1] * (1 + 1e-9)).all()
         assert (columns[1] <= columns[2] * (1 + 1e-9)).all()
     for view in views:
-        assert (view.groups.limit_s[twin.state.order] == twin.state.groups.limit_s[twin.state.order]).all()
+        there, here = (one.tables.groups.limit_s[twin.state.tables.order] for one in (view, twin.state))
+        assert (there == here).all()
         assert [(g.id, g.jobs, g.rollout_nodes) for g in view.group_list()] == [
             (g.id, g.jobs, g.rollout_nodes) for g in twin.state.group_list()
         ]
@@ -87,7 +88,7 @@ def test_a_view_changes_nothing_of_the_state(twin: Twin) -> None:
     same = rescaled(twin.state, {row: (1.0, 1.0) for row in rows}, slo_too=True)
     rescaled(twin.state, {row: (0.5, 2.0) for row in rows}, slo_too=True)
     for tables in (("jobs", before), ("groups", before), ("jobs", same), ("groups", same)):
-        for column, other in zip(getattr(twin.state, tables[0]), getattr(tables[1], tables[0]), strict=True):
+        for column, other in zip(getattr(twin.state.tables, tables[0]), getattr(tables[1].tables, tables[0]), strict=True):
             assert np.array_equal(column, other)
 
 
@@ -105,8 +106,10 @@ def test_plans_keep_the_slo_of_the_durations_planned_on(quantile: float) -> None
                 after = state.copy()
                 carry_out(after, plan, keeps_slo=False)
                 view = rescaled(after, {row: (fraction, fraction) for row in running_rows(after)}, slo_too=False)
-                assert (view.groups.period_s[view.order] <= view.groups.limit_s[view.order] * (1 + 1e-9)).all()
-                broken = after.groups.period_s[after.order] > after.groups.limit_s[after.order] * (1 + 1e-9)
+                groups = view.tables.groups[view.tables.order]
+                assert (groups.period_s <= groups.limit_s * (1 + 1e-9)).all()
+                groups = after.tables.groups[after.tables.order]
+                broken = groups.period_s > groups.limit_s * (1 + 1e-9)
                 self.seen += int(broken.sum())
             return plan
 
@@ -160,7 +163,7 @@ def test_what_was_observed_of_others_stands_in_for_a_law() -> None:
                 assert self._view is not None
                 view = self._view(state, event.job.id)
                 row = state.row(event.job.id)
-                seen.append((view.jobs.rollout_s[row] / 10, view.jobs.training_s[row] / 12))
+                seen.append((view.tables.jobs.rollout_s[row] / 10, view.tables.jobs.training_s[row] / 12))
             return super().decide(state, event)
 
     by_events(parse_scenario({"version": 1, "cluster": CLUSTER, "jobs": jobs}), Watched(quantile=0.9))
@@ -198,8 +201,8 @@ def test_the_view_is_of_the_job_that_waits_too() -> None:
         def decide(self, state: State, event: Event) -> Plan:
             if isinstance(event, Arrived):
                 view = QuantileView(0.3)(state, "a")
-                assert (view.jobs.rollout_s[0], view.jobs.training_s[0]) == pytest.approx((5, 10))
-                assert (view.jobs.solo_s[0], view.jobs.limit_s[0]) == pytest.approx((15, 60))
+                assert (view.tables.jobs.rollout_s[0], view.tables.jobs.training_s[0]) == pytest.approx((5, 10))
+                assert (view.tables.jobs.solo_s[0], view.tables.jobs.limit_s[0]) == pytest.approx((15, 60))
             return Algorithm1().decide(state, event)
 
     replay(problem, Once())

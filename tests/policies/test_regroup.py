@@ -14,9 +14,10 @@ from policies.placement.optimal import Optimal
 from policies.placement.planned import Batch, Observer
 from policies.placement.regroup import Regroup, create_group, join
 from rollmux_env.bench.streams import drifting, with_actual, workload
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Arrived, Event, Moved, Placement, Ticked, isolated
 from rollmux_env.cluster.plan import Move, Place, Plan, Policy, carry_out, may_move
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Job
 from rollmux_env.replay.event import Watch, replay_events
@@ -207,7 +208,7 @@ def test_observations_are_batch_means_without_what_a_move_cut_short() -> None:
         def decide(self, state: State, event: Event) -> Plan:
             if not isinstance(event, Ticked):
                 return (Place(event.job.id, isolated(event.job)),) if hasattr(event, "job") else ()
-            seen.extend((state.now_s, batch) for batch in self.observer.look(state) if state.job_id(batch.row) == "a")
+            seen.extend((state.now_s, batch) for batch in self.observer.look(state) if state.tables.job_id(batch.row) == "a")
             return (Move("a", Placement(None, (), 1, 1)),) if event.at_s == 250 else ()
 
     run = by_events(scenario(*jobs, migration_s=10), Looks())

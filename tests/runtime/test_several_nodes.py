@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from ray.cluster_utils import Cluster as RayCluster
 
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Warm
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from runtime.execution.pools import cluster_of, nodes_wanted
 from runtime.execution.run_plan import RunPlan
 from runtime.jobs.spec import parse_jobs

@@ -3,10 +3,11 @@
 import pytest
 
 from policies.placement.algorithm1 import Algorithm1
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.plan import Place, carry_out
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.envs.placement.generator import Toy, Workload
 from trainers.teachers import TEACHERS, collect_examples, optimum_teacher
 

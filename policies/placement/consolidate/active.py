@@ -51,8 +51,8 @@ def active(state: State, newcomer: str | None, part: Ints | None = None) -> Acti
         newcomer: a job that waits.
         part: positions in the state's order of the groups that are looked at; all of them without it.
     """
-    part = np.arange(state.order.size) if part is None else part
-    looked = state.order[part]
+    part = np.arange(state.tables.order.size) if part is None else part
+    looked = state.tables.order[part]
     present = state.view.groups.take(looked)
     of_group = np.arange(present["members"].shape[1]) < present["n_members"][:, None]
     running = present["members"][of_group]
@@ -61,7 +61,7 @@ def active(state: State, newcomer: str | None, part: Ints | None = None) -> Acti
     position = np.searchsorted(rows, running)
     # Room for any group of these jobs: a row for each in case that all move to new groups, and the largest memberships.
     largest = min(state.limits.group_size_max, rows.size)
-    nodes = largest * state.widest
+    nodes = largest * state.tables.widest
     widths = max(present["members"].shape[1], largest), max(present["node_number"].shape[1], nodes)
     groups = group_table(looked.size + rows.size, *widths)
     begin_with(groups, present)
@@ -75,7 +75,7 @@ def active(state: State, newcomer: str | None, part: Ints | None = None) -> Acti
     home = jobs["group"].copy()
     shared = (home != NOWHERE) & (groups["exclusive"][home] == 0)
     free = (home == NOWHERE) | (shared & _may_move(state, rows, jobs))
-    others = np.delete(state.order, part)
+    others = np.delete(state.tables.order, part)
     shape = jobs["of_shape"].copy()
     jobs["more_shapes"][~free] = 0
     jobs, of_job = _with_shapes(state, jobs)
@@ -102,7 +102,7 @@ def _with_shapes(state: State, jobs: Records) -> tuple[Records, Ints]:
 
 def _may_move(state: State, rows: Ints, jobs: Records) -> NDArray[np.bool_]:
     """(n,) `rollmux_env.cluster.plan.may_move` of running jobs, by row and as records, and whether none is in a pause."""
-    paused = np.isin(rows, [state.row(job_id) for job_id in state.resuming(np.inf)])
+    paused = np.isin(rows, [state.row(job_id) for job_id in state.pauses.ending(np.inf)])
     stayed_s = state.now_s - jobs["admitted_s"]
     in_time = stayed_s + state.cluster.migration_s <= jobs["limit_s"] * iterations_done(state, rows) * (1.0 + TOLERANCE)
     return np.asarray((jobs["movable"] != 0) & ~paused & in_time)
@@ -128,13 +128,13 @@ def plan_of(now: Active) -> Plan:
             number = int(groups["id"][group])
             next_node = int(state.view.groups["next_number"][now.looked[group]])
         else:
-            number, next_node = state.next_group_id + founded, 0
+            number, next_node = state.tables.next_group_id + founded, 0
             founded += 1
         joining = [(int(jobs["of_shape"][job]), _pins(jobs, job)) for job in movers]
         to = placements(number, joining, None if stays else int(groups["training_nodes"][group]), known, next_node)
         for job, placement in zip(movers, to, strict=True):
             kind = Place if now.home[job] == NOWHERE else Move
-            actions.append(kind(state.job_id(int(now.rows[job])), placement))
+            actions.append(kind(state.tables.job_id(int(now.rows[job])), placement))
     return tuple(actions)
 
 

@@ -82,7 +82,7 @@ class Consolidate:
         work_rate[runs] = jobs["solo_s"][runs] / groups["period_s"][jobs["group"][runs]]
         waiting = jobs.take(np.flatnonzero(~runs))
         alone = count_nodes(limits, waiting, waiting["rollout_nodes"])
-        usd_per_hour = float(((state.nodes - state.held_nodes() + alone).sum(axis=1) * limits.pools["usd"]).sum())
+        usd_per_hour = float(((state.nodes - state.pauses.held_nodes() + alone).sum(axis=1) * limits.pools["usd"]).sum())
         homes = np.zeros(rows.size, dtype=home_type(now.view.jobs["pins"][0].size))
         homes["group"], homes["of_shape"], homes["rank"], homes["free"] = now.home, now.of_shape, now.rank, now.free
         homes["pins"], homes["n_pins"] = now.view.jobs["pins"][: rows.size], now.view.jobs["n_pins"][: rows.size]

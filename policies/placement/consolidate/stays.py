@@ -75,8 +75,9 @@ class LearnedStays:
         Returns:
             As `known_stays`: of each job the stay whose discounted length is the one expected of it, given its age.
         """
-        runs = state.view.jobs["group"][: state.rows] != NOWHERE
-        left = [row for row in self._previous_rows[~runs[self._previous_rows]].tolist() if state.job_id(row) not in state.waiting]
+        runs = state.view.jobs["group"][: len(state.tables.models)] != NOWHERE
+        stopped = self._previous_rows[~runs[self._previous_rows]].tolist()
+        left = [row for row in stopped if state.tables.job_id(row) not in state.waiting]
         gone = np.array(left, np.int64)
         # A departure is seen in the instant in which it happens, and its job's columns stay as they were.
         for is_time, age_h in zip(is_fixed(state, gone), _ages_h(state, gone), strict=True):

@@ -64,7 +64,7 @@ class SharingJobs(FreelyArranged[Allocation]):
 
     def seconds_of(self, row: int, iterations: float) -> float:
         """At the sum of its speeds."""
-        return iterations / self._rate[self.state.job_id(row)]
+        return iterations / self._rate[self.state.tables.job_id(row)]
 
     def leave(self, now_s: float, until_s: float) -> list[str]:
         """Take out the jobs whose stay ends by `until_s`, and the sets that nobody uses then; returns their ids."""
@@ -76,7 +76,7 @@ class SharingJobs(FreelyArranged[Allocation]):
     def progress(self, seconds: float) -> None:
         """Let every running job do its iterations of so many seconds."""
         self.relaxed_usd += self.allocation.relaxed_usd_per_hour * seconds / 3600
-        jobs = self.state.jobs
+        jobs = self.state.tables.jobs
         for worker_set in self.allocation.sets:
             for one in worker_set.shares:
                 row, held_s = self.state.row(one.job_id), seconds * one.share

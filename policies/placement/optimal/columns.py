@@ -98,12 +98,12 @@ class ColumnPool:
 
     def work_rate(self) -> Floats:
         """(N,) work of each column: T_solo over period, summed over its members, in work-hours per hour."""
-        solo_s = np.append(self.state.jobs.solo_s, 0.0)  # the padding's -1 finds the 0
+        solo_s = np.append(self.state.tables.jobs.solo_s, 0.0)  # the padding's -1 finds the 0
         return np.asarray(solo_s[self.members].sum(axis=1) / self.period_s)
 
     def positions(self, members: Ints) -> Ints:
         """(N, M) rows of active jobs as positions in `active`; the padding is len(active)."""
-        position = np.full(len(self.state.jobs.solo_s) + 1, len(self.active))
+        position = np.full(len(self.state.tables.jobs.solo_s) + 1, len(self.active))
         position[self.active] = np.arange(len(self.active))
         return np.asarray(position[members])
 
@@ -124,7 +124,7 @@ class ColumnPool:
 
     def choices(self, row: int) -> list[int]:
         """Rows of the shapes that a job may have."""
-        return [*self.state.shape_rows(row)] if self.reshapes else [row]
+        return [*self.state.tables.shape_rows(row)] if self.reshapes else [row]
 
     def realise(self, column: int) -> tuple[list[int], list[tuple[int, ...]]]:
         """A member order and pins that give a column its period on its nodes.
@@ -133,7 +133,7 @@ class ColumnPool:
             Rows of the members' shapes in round-robin order, and for each the numbers of its rollout nodes, ascending from 0.
         """
         rows = [int(row) for row in self.shapes[column] if row >= 0]
-        jobs, rollout = self.state.jobs, self.state.limits.pools[self.pools[column, 0]]
+        jobs, rollout = self.state.tables.jobs, self.state.limits.pools[self.pools[column, 0]]
         room = packing(len(rows), int(jobs.rollout_nodes[rows].sum()))
         load_members(self.state.view.jobs, np.array(rows), len(rows), int(self.nodes[column, 1]), room)
         least_period(room, len(rows), int(self.nodes[column, 0]), rollout, float(jobs.limit_s[rows].min()))
@@ -190,7 +190,7 @@ class ColumnPool:
             return shapes
         owner = np.full(len(self.state.view.jobs) + 1, -1)
         for row in np.unique(shapes[shapes >= 0]).tolist():
-            owner[row] = self.state.row(self.state.job_id(row))
+            owner[row] = self.state.row(self.state.tables.job_id(row))
         return np.asarray(owner[shapes])
 
 

@@ -102,7 +102,7 @@ def _least_ratio(
     if best.bound >= best.value:
         return best, value, value
     # cost - ratio * work >= bound for every grouping, and its work is at least what the SLOs ask for.
-    jobs = pool.state.jobs
+    jobs = pool.state.tables.jobs
     least_work = float((jobs.solo_s[pool.active] / jobs.limit_s[pool.active]).sum())
     return best, value, max(0.0, min(value, ratio + min(0.0, best.bound) / least_work))
 
@@ -127,7 +127,7 @@ def _fallback(pool: ColumnPool, program: Program, cost: Floats, before: list[Bef
 def _least_usd(pool: ColumnPool) -> Floats:
     """(A,) price of the node-seconds of an iteration of each active job, $ s / h, at its cheapest on the best training pool."""
     of_jobs = [pool.choices(row) for row in pool.active]
-    jobs, rows = pool.state.jobs, [row for rows in of_jobs for row in rows]
+    jobs, rows = pool.state.tables.jobs, [row for rows in of_jobs for row in rows]
     rollout = jobs.rollout_nodes[rows] * jobs.rollout_s[rows]
     steps = np.where(jobs.rescale_s[rows] > 0, jobs.rescale_nodes[rows] * jobs.rescale_s[rows], np.inf)
     training = np.minimum(jobs.training_nodes[rows] * jobs.training_s[rows], steps.min(axis=1, initial=np.inf))
@@ -138,9 +138,9 @@ def _least_usd(pool: ColumnPool) -> Floats:
 
 def _least_usd_per_hour(pool: ColumnPool) -> float:
     """A bound without groups: each job alone fills a share of its nodes' time at the longest period that its SLO allows."""
-    return float((_least_usd(pool) / pool.state.jobs.limit_s[pool.active]).sum() * (1 - TOLERANCE))
+    return float((_least_usd(pool) / pool.state.tables.jobs.limit_s[pool.active]).sum() * (1 - TOLERANCE))
 
 
 def _least_usd_per_work_hour(pool: ColumnPool) -> float:
     """A bound without groups: the price of the node-seconds that an iteration fills, over T_solo, of the cheapest job."""
-    return float((_least_usd(pool) / pool.state.jobs.solo_s[pool.active]).min() * (1 - TOLERANCE))
+    return float((_least_usd(pool) / pool.state.tables.jobs.solo_s[pool.active]).min() * (1 - TOLERANCE))

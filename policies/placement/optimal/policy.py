@@ -72,7 +72,7 @@ class GroupedJobs(FreelyArranged[Grouping]):
     def progress(self, seconds: float) -> None:
         """Let every active job do its iterations of so many seconds."""
         self.bound_usd += self.best.bound_usd_per_hour * seconds / 3600
-        jobs = self.state.jobs
+        jobs = self.state.tables.jobs
         for row, column in self.column.items():
             iterations = seconds / float(self.pool.period_s[column])
             training_nodes = int(self.pool.nodes[column, 1])
@@ -99,7 +99,7 @@ class GroupedJobs(FreelyArranged[Grouping]):
         Raises:
             InvariantError: one of these does not hold.
         """
-        pool, jobs, limits = self.pool, self.state.jobs, self.state.limits
+        pool, jobs, limits = self.pool, self.state.tables.jobs, self.state.limits
         members = [row for column in self.best.columns.tolist() for row in pool.rows(column)]
         if sorted(members) != pool.active:
             raise InvariantError("R1: the groups do not hold each active job once")
@@ -107,7 +107,7 @@ class GroupedJobs(FreelyArranged[Grouping]):
             raise InvariantError("R5: more nodes than the pools have")
         for row, column in self.column.items():
             if pool.period_s[column] > jobs.limit_s[row] * (1 + TOLERANCE):
-                raise InvariantError(f"R6: job {self.state.job_id(row)} breaks its SLO")
+                raise InvariantError(f"R6: job {self.state.tables.job_id(row)} breaks its SLO")
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,9 @@ def written_out(pool: ColumnPool, column: int) -> OptimalGroup:
     """A column of the pool as a group."""
     rows, pins = pool.realise(column)
     return OptimalGroup(
-        jobs=tuple(pool.state.job_id(row) for row in rows),
+        jobs=tuple(pool.state.tables.job_id(row) for row in rows),
         rollout_nodes=tuple(pins),
-        shapes=tuple(int(pool.state.jobs.of_shape[row]) for row in rows),
+        shapes=tuple(int(pool.state.tables.jobs.of_shape[row]) for row in rows),
         training_nodes=int(pool.nodes[column, 1]),
         period_s=float(pool.period_s[column]),
         usd_per_hour=float(pool.usd_per_hour()[column]),

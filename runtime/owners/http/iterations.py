@@ -40,7 +40,7 @@ class Iterations:
         may_end, state = turns.may_end(turn), run.scheduler.state
         if turns.is_next(turn):
             self.iterated(lease)
-        if may_end and state.is_running(handle.id) and state.is_over_budget(handle.id, run.log.now()):
+        if may_end and state.is_running(handle.id) and state.charges.is_spent(state.row(handle.id), run.log.now()):
             return
         turns.ask(turn)
         handle.wait_for(turn.phase)
@@ -144,7 +144,7 @@ class Iterations:
         handle, state = lease.handle, self._run.scheduler.state
         if not lease.turns.is_between or lease.ended or not self._run.present(handle) or not state.is_running(handle.id):
             return
-        what = next_of(handle, state.is_over_budget(handle.id, self._run.log.now()), False)
+        what = next_of(handle, state.charges.is_spent(state.row(handle.id), self._run.log.now()), False)
         if what is Next.OVER_BUDGET:
             self._carry_out(lease, what, "its budget is spent")
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from rollmux_client import Turn
 
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Arrived
-from rollmux_env.cluster.state import apply
 from rollmux_env.errors import Conflict, InputError, NotFound, Unprocessable
 from rollmux_env.scheduler.confined import confined_problem
 from rollmux_env.scheduler.view import HoldName

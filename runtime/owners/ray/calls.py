@@ -294,7 +294,7 @@ class JobCalls:
     def _iterated(self, handle: JobHandle, done: Done) -> None:
         run, now_s = self._run, self._run.log.now()
         follows = protocol.iterated(handle, done, now_s, run.scheduler.state.job(handle.id).iterations)
-        spent = handle.ending.over_budget = run.scheduler.state.is_over_budget(handle.id, now_s)
+        spent = handle.ending.over_budget = run.scheduler.state.charges.is_spent(run.scheduler.state.row(handle.id), now_s)
         what = protocol.next_of(handle, spent, False)
         settles = done.keeps or (handle.spec.is_asynchronous if spent else not done.movable)
         if what is Next.DONE or (what is not Next.GO_ON and not settles):

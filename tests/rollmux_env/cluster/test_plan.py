@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Departed, Moved, Placement, Resumed
 from rollmux_env.cluster.plan import Move, Place, Plan, Wait, carry_out, may_move
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
 from tests.oracle.planner import MEMORY
 from tests.rollmux_env.cluster.twin import CLUSTER, Twin, make_job

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from policies.placement.algorithm1 import Algorithm1
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import (
     Admitted,
     Arrived,
@@ -24,7 +25,7 @@ from rollmux_env.cluster.events import (
     Withdrawn,
 )
 from rollmux_env.cluster.recorded import apply_recorded
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import parse_scenario
@@ -38,7 +39,7 @@ def test_what_a_replay_has_done_can_have_happened() -> None:
     for event in run.log:
         apply_recorded(state, event)
         apply(other, event)
-    assert state.departed == other.departed == 30 and np.array_equal(state.jobs.done, other.jobs.done)
+    assert state.departed == other.departed == 30 and np.array_equal(state.tables.jobs.done, other.tables.jobs.done)
 
 
 ALONE = Placement(None, (), 1, 1)

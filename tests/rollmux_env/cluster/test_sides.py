@@ -8,10 +8,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Admitted, Arrived, Placement, Warm, isolated
 from rollmux_env.cluster.sides import against, tightest
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.kernel.candidates import SLO
 from rollmux_env.scenario import Scenario
 from tests.oracle.draw import examples
@@ -76,14 +77,14 @@ def test_warmth_is_of_one_instant_and_of_the_nodes_that_are_there() -> None:
     problem = scenario(of("a", slo=4, iterations=100), of("b", slo=1.3, iterations=7))
     state = waiting(problem, 200, 0)
     apply(state, Admitted(200, "b", Placement(0, (), 1)))  # on a node that is added
-    assert [*state.jobs.admitted_warm[:2]] == [0, 0] and state.groups.coming_cold_s[0] == 12
+    assert [*state.tables.jobs.admitted_warm[:2]] == [0, 0] and state.tables.groups.coming_cold_s[0] == 12
     state = waiting(problem, 200, 0)
     apply(state, Admitted(200, "b", Placement(0, (0,))))
-    assert [*state.jobs.admitted_warm[:2]] == [0, 1] and state.groups.coming_cold_s[0] == 0
+    assert [*state.tables.jobs.admitted_warm[:2]] == [0, 1] and state.tables.groups.coming_cold_s[0] == 0
     state = waiting(problem, 200, 0)
     state.now_s = 200.0
     apply(state, Admitted(201, "b", Placement(0, (0,))))
-    assert state.jobs.admitted_warm[1] == 0
+    assert state.tables.jobs.admitted_warm[1] == 0
 
 
 @given(

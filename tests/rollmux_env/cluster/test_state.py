@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Reprofiled, Resumed, Withdrawn
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
 from tests.oracle import planner
 from tests.oracle.draw import examples
@@ -23,7 +24,7 @@ def test_columns_after_any_history_are_those_computed_from_scratch(fine: bool, d
     twin = data.draw(twins(max_jobs=20, fine=fine))
     state = twin.state
     assert [g.id for g in state.group_list()] == [g["id"] for g in twin.groups]
-    assert state.next_group_id == twin.groups_made
+    assert state.tables.next_group_id == twin.groups_made
     for view, group in zip(state.group_list(), twin.groups, strict=True):
         assert view.jobs == tuple(m["job"]["id"] for m in group["members"])
         assert view.rollout_nodes == tuple(group["rollout_nodes"])
@@ -40,12 +41,12 @@ def test_columns_after_any_history_are_those_computed_from_scratch(fine: bool, d
     for k, pool in enumerate(state.cluster.pools):
         held = sum(nodes[pool] for nodes in twin.held.values())
         assert state.nodes[k].sum() == planner.nodes_in_use(twin.groups, pool) + held
-        assert state.held_nodes()[k].sum() == held
+        assert state.pauses.held_nodes()[k].sum() == held
 
 
 def check_row(state: State, group: dict[str, Any]) -> None:
     """The columns that no view shows."""
-    row, table = state.group_row(group["id"]), state.groups
+    row, table = state.tables.group_rows.get(group["id"]), state.tables.groups
     assert table.next_number[row] == group["next_node"]
     assert table.limit_s[row] == pytest.approx(min(m["job"]["slo"] * planner.solo_s(m["job"]) for m in group["members"]))
     for kind, key in (("gb", "host_memory_gb"), ("device_gb", "device_gb")):
@@ -138,17 +139,17 @@ def test_a_moved_job_pauses_and_the_nodes_that_it_left_are_held() -> None:
     assert state.group_of("a").jobs == ("b", "a")  # it comes last, at once
     assert [g.id for g in state.group_list()] == [1]
     assert (state.rollout_nodes, state.training_nodes) == (2, 2)
-    assert state.held_nodes().tolist() == [[1, 0], [0, 1]]
+    assert state.pauses.held_nodes().tolist() == [[1, 0], [0, 1]]
     assert state.is_paused("a")
     state.now_s = 150.0
     assert state.iterations_done("a") == 5  # 100 s alone at 20 s an iteration; the pause adds none
-    assert state.next_resume_s() == 150
+    assert state.pauses.next_end_s() == 150
     apply(state, Resumed(150.0, "a"))
     assert (state.rollout_nodes, state.training_nodes) == (1, 1)
-    assert not state.held_nodes().any()
+    assert not state.pauses.held_nodes().any()
     assert not state.is_paused("a")
-    assert state.departing(1050.0 - 1e-9) == ["b"]
-    assert set(state.departing(1050.0)) == {"a", "b"}  # 1000 s and the pause
+    assert state.tables.departing(1050.0 - 1e-9) == ["b"]
+    assert set(state.tables.departing(1050.0)) == {"a", "b"}  # 1000 s and the pause
 
 
 def test_order_of_admission_is_kept_after_departures_and_a_mover_comes_last() -> None:
@@ -180,7 +181,7 @@ def test_a_job_is_planned_by_its_newest_times_from_then_on() -> None:
     state.now_s = 40.0  # two iterations of 20 s
     twin.reprofile(make_job("a", 10, 30, slo=3))
     assert state.group_of("a").period_s == 40
-    assert state.jobs.limit_s[state.row("a")] == 120 and state.jobs.placed_training_s[state.row("a")] == 30
+    assert state.tables.jobs.limit_s[state.row("a")] == 120 and state.tables.jobs.placed_training_s[state.row("a")] == 30
     state.now_s = 120.0
     assert state.iterations_done("a") == pytest.approx(2 + 2)
     twin.arrive(make_job("c"))

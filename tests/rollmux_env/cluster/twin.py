@@ -7,8 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Reprofiled, Resumed, Withdrawn
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.scenario import parse_scenario
@@ -84,7 +85,7 @@ class Twin:
         return {pool: planner.nodes_in_use(self.groups, pool) for pool in self.cluster["pools"]}
 
     def resume(self, job_id: str) -> None:
-        apply(self.state, Resumed(self.state.next_resume_s(), job_id))
+        apply(self.state, Resumed(self.state.pauses.next_end_s(), job_id))
         del self.held[job_id]
 
     def depart(self, job_id: str) -> None:

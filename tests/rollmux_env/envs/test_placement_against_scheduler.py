@@ -60,7 +60,7 @@ class Compared(Replayed):
 
     def decide(self, state: State, event: Event) -> Plan:
         clock = state.now_s, state.rollout_nodes, state.training_nodes, len(state.waiting)
-        found, left = snapshot(state.jobs, state.groups, state.order, clock), len(self._left)
+        found, left = snapshot(state.tables.jobs, state.tables.groups, state.tables.order, clock), len(self._left)
         plan = super().decide(state, event)
         if len(self._left) < left:
             expected = self._expected[-left]

@@ -24,7 +24,7 @@ class Restless:
     def decide(self, state: State, event: Event) -> Plan:
         if isinstance(event, Arrived):
             choice = self._any(state, event.job.id)
-            idle = not state.order.size
+            idle = not state.tables.order.size
             if choice is None or (not idle and self._random.random() < 0.2):
                 return (Wait(event.job.id),)
             return (Place(event.job.id, choice),)

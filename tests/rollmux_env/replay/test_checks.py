@@ -50,11 +50,11 @@ def wait_and_run(state: State) -> None:
 
 
 def lose_a_member(state: State) -> None:
-    state.groups.n_members[state.group_row(0)] = 1
+    state.tables.groups.n_members[state.tables.group_rows.get(0)] = 1
 
 
 def run_twice(state: State) -> None:
-    state.groups.members[state.group_row(1), 0] = state.row("a")
+    state.tables.groups.members[state.tables.group_rows.get(1), 0] = state.row("a")
 
 
 def count_a_departure_twice(state: State) -> None:
@@ -81,7 +81,7 @@ def test_r2_the_clock() -> None:
 @pytest.mark.parametrize("period_s", [19.9, 0.0])
 def test_r3_more_phases_than_fit_in_a_period(period_s: float) -> None:
     state = healthy()
-    state.groups.period_s[state.group_row(0)] = period_s  # two trainings of 10 s
+    state.tables.groups.period_s[state.tables.group_rows.get(0)] = period_s  # two trainings of 10 s
     assert broken(state) == "R3"
 
 
@@ -110,12 +110,12 @@ def test_r5_more_than_max_nodes(pool: int) -> None:
 
 def test_r5_a_node_that_nobody_is_pinned_to() -> None:
     state = healthy()
-    state.jobs.n_pins[state.row("b")] = 1  # b leaves node 2 without giving it back
+    state.tables.jobs.n_pins[state.row("b")] = 1  # b leaves node 2 without giving it back
     assert broken(state) == "R5"
 
 
 def test_r6_an_slo_is_broken() -> None:
     state = healthy()
-    state.groups.period_s[state.group_row(1)] = 20.001
+    state.tables.groups.period_s[state.tables.group_rows.get(1)] = 20.001
     assert broken(state) == "R6"
     check_state(state, 4, keeps_slo=False)

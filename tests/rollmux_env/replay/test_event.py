@@ -14,9 +14,10 @@ from policies.dispatch import DISPATCH, make_dispatch
 from policies.dispatch.rules import RoundRobin
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.baselines import Colocated, Solo
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Progressed, isolated
 from rollmux_env.cluster.plan import Move, Place, Plan, Policy
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.replay.event import Watch, replay_events
@@ -64,7 +65,7 @@ class Together:
             return self.moves.get(event.job_id, ())
         assert isinstance(event, Arrived)
         name = event.job.id
-        if not state.order.size:
+        if not state.tables.order.size:
             return (Place(name, isolated(event.job)),)
         group = state.group_list()[0].id
         return (Place(name, Placement(group, self.pins.get(name, (0,)), self.new.get(name, 0))),)
@@ -172,7 +173,7 @@ def test_at_worst_cases_it_agrees_with_the_fluid_replay(drawn: tuple[Scenario, d
     longest_s = sum(entry.rollout.worst_case_s + entry.training.worst_case_s for entry in problem.jobs)
     for entry in problem.jobs:
         row = fluid.state.row(entry.id)
-        done = [run.state.jobs.done[run.state.row(entry.id)] for run in (fluid, event)]
+        done = [run.state.tables.jobs.done[run.state.row(entry.id)] for run in (fluid, event)]
         if entry.duration_s is not None:
             assert abs(done[0] - done[1]) <= 1 + changes
         assert abs(departures(fluid)[entry.id] - departures(event)[entry.id]) <= (1 + changes) * longest_s
@@ -201,7 +202,7 @@ def test_any_scenario_ends_with_every_job_done_and_no_node_used_twice(dispatch: 
     run = played(problem, Algorithm1(), dispatch)
     gone = departures(run)
     for entry in problem.jobs:
-        done = run.state.jobs.done[run.state.row(entry.id)]
+        done = run.state.tables.jobs.done[run.state.row(entry.id)]
         assert done == (entry.iterations or done) >= 1
         rollouts, trainings = (
             [phase for phase in run.phases if (phase.job_id, phase.phase) == (entry.id, name)] for name in ("rollout", "training")
@@ -326,8 +327,8 @@ def test_a_log_replayed_gives_the_same_state() -> None:
     for event in run.log:
         apply(state, event)
     assert any(isinstance(event, Progressed) for event in run.log)
-    assert state.jobs.done.tolist() == run.state.jobs.done.tolist()
-    assert state.jobs.rollout_busy_s.tolist() == run.state.jobs.rollout_busy_s.tolist()
+    assert state.tables.jobs.done.tolist() == run.state.tables.jobs.done.tolist()
+    assert state.tables.jobs.rollout_busy_s.tolist() == run.state.tables.jobs.rollout_busy_s.tolist()
 
 
 def test_a_move_by_hand() -> None:
@@ -344,7 +345,7 @@ def test_a_move_by_hand() -> None:
     assert own[4:7] == [("r", 2, 0, 35, 41), ("r", 2, 1, 48, 60), ("t", 2, 1, 60, 65)]
     assert departures(run)["a"] == 80
     assert metrics(run).migrations == 1
-    assert run.state.jobs.done.tolist()[:3] == [1, 4, 6]
+    assert run.state.tables.jobs.done.tolist()[:3] == [1, 4, 6]
     provisioned = dict(zip(run.time_s, run.nodes["rollout"], strict=True))
     assert [provisioned[at_s] for at_s in (0, 41, 48)] == [3, 3, 2]
     assert [dict(zip(run.time_s, run.nodes["training"], strict=True))[at_s] for at_s in (0, 41, 48)] == [1, 2, 2]

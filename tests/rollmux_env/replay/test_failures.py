@@ -78,7 +78,7 @@ def test_all_work_is_done_once(dispatch: str, data: dict[str, Any], failures: Fa
         assert 0 <= loss.iterations <= most or (noise and most > failures.every)
     done = dict.fromkeys(departed, 0.0)
     for row in range(run.state.arrived):
-        done[run.state.job_id(row)] += float(run.state.jobs.done[row])
+        done[run.state.tables.job_id(row)] += float(run.state.tables.jobs.done[row])
     for entry in problem.jobs:
         whole = {phase.iteration for phase in run.phases if phase.job_id == entry.id}
         assert whole == set(range(max(whole) + 1))

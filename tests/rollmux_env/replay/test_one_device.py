@@ -16,9 +16,10 @@ from policies.placement.gavel import Gavel
 from policies.placement.optimal import Optimal
 from policies.placement.planned import rescaled
 from policies.registry import make_runnable
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Arrived, isolated
 from rollmux_env.cluster.plan import Policy
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.generator import Fixed
 from rollmux_env.errors import InputError
@@ -222,7 +223,7 @@ def test_planning_with_other_durations_scales_both_phases() -> None:
     apply(state, Arrived(0.0, problem.jobs[0]))
     apply(state, Admitted(0.0, "a", isolated(problem.jobs[0], problem.cluster)))
     twin = rescaled(state, {0: (0.5, 0.25)}, slo_too=False)
-    assert (twin.jobs.placed_training_s[0], twin.jobs.rescale_s[0, 0], twin.jobs.solo_s[0]) == (7, 6, 9)
+    assert (twin.tables.jobs.placed_training_s[0], twin.tables.jobs.rescale_s[0, 0], twin.tables.jobs.solo_s[0]) == (7, 6, 9)
     assert twin.group_list()[0].period_s == 9 and state.group_list()[0].period_s == 20
 
 

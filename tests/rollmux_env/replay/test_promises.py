@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from policies.dispatch.rules import RoundRobin
 from policies.registry import make_policy
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.candidates import REASONS, candidates
 from rollmux_env.cluster.events import Admitted, Arrived, Placement, isolated
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.replay.run import Run

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Moved, Placement
 from rollmux_env.cluster.plan import Move
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InvariantError
 from rollmux_env.replay.checks import check_sample
 from rollmux_env.replay.fluid import replay
@@ -53,7 +54,7 @@ def test_a_stay_ends_with_the_first_training_and_sync_that_end_after_it() -> Non
     """What it has sampled, and what it runs, is dropped."""
     run = played(scenario(job("a", 10, 4, staleness=1, sync_s=1, duration_s=26.0)))
     assert departures(run) == {"a": 35}
-    assert run.state.jobs.done[0] == 3 and spans(run, "rollout")[-1] == (30, 35)
+    assert run.state.tables.jobs.done[0] == 3 and spans(run, "rollout")[-1] == (30, 35)
     assert metrics(run).utilization["rollout"] == pytest.approx(1)
 
 
@@ -81,7 +82,7 @@ def test_a_moved_job_drops_what_it_has_sampled() -> None:
     after = [entry.iteration for entry in own if entry.start_s > moved_s and entry.phase == "rollout"]
     assert trained > 0 and before == [*range(len(before))] and len(before) > trained
     assert after == [*range(trained, 6)] and min(entry.start_s for entry in own if entry.start_s > moved_s) == moved_s + 100
-    assert run.state.jobs.done[1] == 6
+    assert run.state.tables.jobs.done[1] == 6
 
 
 def test_a_sample_that_is_too_old_is_an_error() -> None:
@@ -99,7 +100,7 @@ def test_against_the_fluid_replay_it_is_at_most_its_staleness_late(staleness: in
     problem = scenario(*listed, max_group_size=4)
     fluid, event = replay(problem, Together()), played(problem, Together())
     for k in range(4):
-        assert -2 - staleness - 2 <= event.state.jobs.done[k] - fluid.state.jobs.done[k] <= 2
+        assert -2 - staleness - 2 <= event.state.tables.jobs.done[k] - fluid.state.tables.jobs.done[k] <= 2
 
 
 @pytest.mark.parametrize("dispatch", ["fifo", "round-robin,migrate=0.8", "longest-first,migrate=0.5", "learned:default"])
@@ -107,7 +108,7 @@ def test_tails_move_beside_the_trainings_of_their_own_job(dispatch: str) -> None
     noisy: dict[str, Any] = {"worst_case_s": 10, **NOISY}
     listed = [job(f"j{k}", noisy, 8, staleness=k % 3, sync_s=2, arrival=9 * k, iterations=40, slo=9) for k in range(4)]
     run = played(scenario(*listed), Together(), dispatch)
-    assert run.state.jobs.done[:4].tolist() == [40] * 4
+    assert run.state.tables.jobs.done[:4].tolist() == [40] * 4
     at = sorted((p.pool, node, p.start_s, p.end_s, p.share) for p in run.phases for node in p.nodes)
     assert all(a[:2] != b[:2] or a[3] <= b[2] or a[4] + b[4] <= 1 + 1e-9 for a, b in itertools.pairwise(at))
     if dispatch != "fifo":

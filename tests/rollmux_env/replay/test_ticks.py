@@ -12,9 +12,10 @@ from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.baselines import Solo
 from rollmux_env.bench.streams import sampled, workload
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Resumed, Ticked
 from rollmux_env.cluster.plan import Move, Plan, Policy
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.fluid import replay
@@ -129,4 +130,4 @@ def test_a_log_with_ticks_replayed_gives_the_same_state() -> None:
     for event in run.log:
         apply(state, event)
     assert (state.now_s, state.departed) == (run.state.now_s, run.state.departed)
-    assert state.jobs.done.tolist() == run.state.jobs.done.tolist()
+    assert state.tables.jobs.done.tolist() == run.state.tables.jobs.done.tolist()

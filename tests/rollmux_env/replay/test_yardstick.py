@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 
 from policies.placement.baselines import Solo
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Arrived
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InvariantError, PlanError
 from rollmux_env.kernel.tables import Ints
 from rollmux_env.keys.job import Job
@@ -34,7 +35,7 @@ class OwnNodes:
         self.checks = 0
 
     def progress(self, seconds: float) -> None:
-        jobs = self.state.jobs
+        jobs = self.state.tables.jobs
         for job_id in self.leaves_s:
             row, job = self.state.row(job_id), self.state.job(job_id)
             jobs.done[row] += seconds / job.solo_s

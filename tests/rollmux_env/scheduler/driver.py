@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Departed, Progress
 from rollmux_env.cluster.plan import Policy
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training

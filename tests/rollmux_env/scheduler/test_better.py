@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from policies.registry import make_runnable
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Arrived, Placement, Progress, Progressed, Reprofiled
 from rollmux_env.cluster.plan import Move
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
@@ -36,7 +37,7 @@ def test_a_job_stays_where_it_would_be_placed_again() -> None:
 def test_a_job_goes_where_it_keeps_its_slo_once_a_neighbour_takes_longer() -> None:
     state = two_in_a_group()
     apply(state, Reprofiled(400.0, job("a", 45.0, 10.0)))
-    assert state.group_of("b").period_s == 55 > state.jobs.limit_s[state.row("b")]
+    assert state.group_of("b").period_s == 55 > state.tables.jobs.limit_s[state.row("b")]
     before = state.copy()
     assert better_place(state, "b", make_runnable("rollmux", 0)) == (Move("b", Placement(None, (), 1, 1)),)
     assert state.group_list() == before.group_list() and state.waiting == before.waiting  # it was only asked

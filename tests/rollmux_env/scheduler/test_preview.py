@@ -43,7 +43,7 @@ def of(*jobs: dict[str, Any], policy: Policy | None = None, **cluster: Any) -> S
 
 def snapshot(state: State) -> list[Any]:
     """All that could change."""
-    tables = [state.jobs.tobytes(), state.groups.tobytes(), state.order.tolist()]
+    tables = [state.tables.jobs.tobytes(), state.tables.groups.tobytes(), state.tables.order.tolist()]
     shares = [(state.charges.share(row), state.charges.usd(row, 1e6)) for row in range(state.arrived)]
     return [*tables, [*state.waiting], state.now_s, state.rollout_nodes, state.training_nodes, state.arrived, shares]
 

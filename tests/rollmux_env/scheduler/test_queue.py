@@ -15,9 +15,10 @@ from policies.placement.baselines import Solo
 from policies.placement.consolidate import Consolidate
 from policies.placement.gavel import Gavel
 from policies.placement.optimal import Optimal
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, OverBudget
 from rollmux_env.cluster.plan import Policy
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.envs.placement.generator import Fixed
 from rollmux_env.errors import InputError
 from rollmux_env.replay.admission import admit_all
@@ -67,7 +68,9 @@ def test_charges_add_up_and_nobody_is_passed_over_but_for_a_quota(
 ) -> None:
     run = REPLAYS[fidelity](parse_scenario(scenario), policy())
     figures = metrics(run)
-    assert sum(run.state.charged_usd(job.id) for job in run.scenario.jobs) == pytest.approx(figures.cost_usd)
+    state = run.state
+    charged_usd = [state.charges.usd(state.row(job.id), state.now_s) for job in run.scenario.jobs]
+    assert sum(charged_usd) == pytest.approx(figures.cost_usd)
     for usd in filter(None, (figures.usd_by_user, figures.usd_by_priority)):
         assert sum(usd.values()) == pytest.approx(figures.cost_usd)
     decided: tuple[State, str] | None = None  # of the last admission or move: the state before it, and its user
@@ -105,7 +108,7 @@ def test_budgets_end_jobs_at_once_or_after_the_iteration_in_hand(fidelity: str, 
         used = [
             most and spent / most
             for spent, most in (
-                (state.charged_usd(event.job_id), budget.usd),
+                (state.charges.usd(state.row(event.job_id), state.now_s), budget.usd),
                 ((event.at_s - begun[event.job_id]) / 3600, budget.hours),
             )
             if most is not None
@@ -190,13 +193,13 @@ def test_a_budget_in_dollars_counts_what_a_job_shares() -> None:
     (gone,) = [event for event in run.log if isinstance(event, OverBudget)]
     assert gone.job_id == "a" and gone.at_s == pytest.approx(200)
     assert metrics(run).over_budget == ("a",)
-    assert run.state.jobs.done[0] == pytest.approx(10)
+    assert run.state.tables.jobs.done[0] == pytest.approx(10)
 
 
 def test_a_budget_in_hours_ends_the_iteration_in_hand() -> None:
     scenario = scenario_of(make_job("a", budget={"hours": 50 / 3600}, iterations=100))
     fluid, event = replay(scenario, Solo()), replay_events(scenario, Solo(), ROUND_ROBIN, 0)
-    assert [(one.log[-1].at_s, float(one.state.jobs.done[0])) for one in (fluid, event)] == [(50, 2.5), (60, 3)]
+    assert [(one.log[-1].at_s, float(one.state.tables.jobs.done[0])) for one in (fluid, event)] == [(50, 2.5), (60, 3)]
     assert metrics(event).as_dict()["over_budget"] == ("a",)
 
 

@@ -34,7 +34,7 @@ def warm(step: Step) -> list[Warm]:
 
 
 def admitted_warm(one: Scheduler, job_id: str) -> bool:
-    return bool(one.state.jobs.admitted_warm[one.state.row(job_id)])
+    return bool(one.state.tables.jobs.admitted_warm[one.state.row(job_id)])
 
 
 def test_a_group_of_its_own_gets_the_nodes_that_it_is_on() -> None:
@@ -42,7 +42,7 @@ def test_a_group_of_its_own_gets_the_nodes_that_it_is_on() -> None:
     step = one.step(1.0, [facts.Arrived(of("a"), alive=SECOND)])
     assert warm(step) == [Warm(1.0, "a", None, ("rollout-1", "training-1"))]
     assert {entry.node for entry in step.entries if isinstance(entry, Assigned)} == SECOND
-    assert admitted_warm(one, "a") and one.state.groups.coming_cold_s[0] == 0
+    assert admitted_warm(one, "a") and one.state.tables.groups.coming_cold_s[0] == 0
 
 
 def test_two_on_the_same_nodes_both_enter_warm_in_one_instant() -> None:

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.placement.algorithm1 import Algorithm1
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Arrived
 from rollmux_env.cluster.plan import carry_out
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.workloads import WORKLOADS, make_workload
 from rollmux_env.workloads.options import WorkloadOptions

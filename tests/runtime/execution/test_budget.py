@@ -80,10 +80,13 @@ def test_a_run_is_charged_as_its_journal_says_after_any_kill(tmp_path: Path) -> 
     assert carry_out(replace(plan, resume=True)) == "done"
     record = checked(tmp_path)
     state, said = state_of(record), figures(record)
-    assert said["usd_by_user"] == {"ann": pytest.approx(state.charged_usd("a")), "": pytest.approx(state.charged_usd("b"))}
+    assert said["usd_by_user"] == {
+        "ann": pytest.approx(state.charges.usd(state.row("a"), state.now_s)),
+        "": pytest.approx(state.charges.usd(state.row("b"), state.now_s)),
+    }
     assert said["usd_by_priority"] == {"0": pytest.approx(sum(said["usd_by_user"].values()))}
     for job_id in "ab":
-        assert state.charged_usd(job_id) >= known.charged_usd(job_id) > 0
+        assert state.charges.usd(state.row(job_id), state.now_s) >= known.charges.usd(known.row(job_id), known.now_s) > 0
 
 
 def test_a_user_with_a_quota_is_passed_over_and_higher_priorities_come_first(tmp_path: Path) -> None:

@@ -1,0 +1,310 @@
+"""`apply(state, event)`: the only writer of a state, a function for each kind of event."""
+
+from __future__ import annotations
+
+from bisect import insort_left, insort_right
+from collections.abc import Callable, Sequence
+
+from rollmux_env.cluster import link
+from rollmux_env.cluster.charges import NOTHING
+from rollmux_env.cluster.demand import Demand, demand_of, limits_of, write_known
+from rollmux_env.cluster.events import (
+    Admitted,
+    Arrived,
+    Begun,
+    Departed,
+    Event,
+    Moved,
+    OverBudget,
+    Placement,
+    Progressed,
+    Reprofiled,
+    Requeued,
+    Resized,
+    Resumed,
+    Ticked,
+    Warm,
+    Withdrawn,
+)
+from rollmux_env.cluster.group import Nodes, nodes_of
+from rollmux_env.cluster.state import State
+from rollmux_env.cluster.tables import Tables
+from rollmux_env.kernel import membership, transitions
+from rollmux_env.kernel.promises import promise
+from rollmux_env.kernel.tables import COLD, NOWHERE, ROLLOUT, TRAINING
+from rollmux_env.keys.cluster import SIDES
+from rollmux_env.keys.job import Job
+
+
+def apply(state: State, event: Event) -> None:
+    """Change `state` by one event; deterministic, and the only writer of a state.
+
+    Events are facts: whether a decision is allowed is `rollmux_env.cluster.plan.carry_out`'s to say.
+    """
+    if state.tables.warm and event.at_s > state.now_s:
+        _cool_down(state.tables)
+    state.now_s = float(event.at_s)  # compiled code is made anew for a clock of whole numbers
+    _CHANGES[type(event)](state, event)
+    if state.cluster.network is not None and not isinstance(event, Progressed | Ticked):
+        state.link_is_full = link.share(state, _settle, _replan_member)
+    if state.switches:
+        promise(state.view, len(state.tables.models), state.observed, state.cluster.migration_s)
+
+
+def forecast(state: State) -> State:
+    """A state of its own in which jobs progress at one iteration a period from now on, whatever is observed of this one."""
+    twin = state.copy()
+    if state.observed:
+        twin.observed = False
+        tables = twin.tables
+        for group in tables.order.tolist():
+            tables.group_records["since_s"][group] = state.now_s
+            membership.refresh(tables.job_records, tables.group_records, group)
+            tables.departs_s[group] = tables.group_records["departs_s"][group]
+    return twin
+
+
+# Jobs that wait.
+
+
+def _arrived(state: State, event: Arrived) -> None:
+    job, tables = event.job, state.tables
+    demands = _demands(state, job)
+    nodes, steps = max(demand.rollout_nodes for demand in demands), max(len(demand.by_nodes) for demand in demands)
+    before = tables.job_rows.get(job.id)
+    row = tables.add(job, nodes, steps)
+    state.charges.add(row, job, before)
+    state.arrived += 1
+    _describe(state, row, job, demands)
+    insert = insort_left if isinstance(event, Requeued) else insort_right
+    insert(state.waiting, job.id, key=lambda job_id: -state.job(job_id).priority)
+
+
+def _withdrawn(state: State, event: Withdrawn) -> None:
+    state.waiting.remove(event.job_id)
+
+
+def _warm(state: State, event: Warm) -> None:
+    tables, row = state.tables, state.row(event.job_id)
+    _cool_down(tables)
+    tables.warm = [row, int(tables.job_records["first_shape"][row])]  # in the shape that the job is written in
+    tables.job_records["warm_group"][tables.warm] = NOWHERE if event.group is None else event.group
+
+
+def _cool_down(tables: Tables) -> None:
+    """The instant is over at which a job could enter a group without a cold start."""
+    tables.job_records["warm_group"][tables.warm] = COLD
+    tables.warm = []
+
+
+def _demands(state: State, job: Job) -> list[Demand]:
+    """What a job asks for in each of its shapes."""
+    return [demand_of(job, state.cluster, shape) for shape in range(1 + len(job.shapes))]
+
+
+def _describe(state: State, row: int, job: Job, demands: Sequence[Demand]) -> None:
+    """Write what is known of a job into its row, and into those of its shapes."""
+    tables = state.tables
+    tables.widest = max(tables.widest, *(demand.rollout_nodes for demand in demands))
+    for one in {row, *tables.shape_rows(row)}:
+        tables.models[one] = job
+        write_known(tables.job_records, one, job, demands[tables.job_records["of_shape"][one]], state.pools, state.switches)
+
+
+# Places.
+
+
+def _admitted(state: State, event: Admitted) -> None:
+    row, jobs = state.row(event.job_id), state.tables.job_records
+    state.waiting.remove(event.job_id)
+    transitions.begin_stay(jobs, row, state.now_s)
+    state.charges.admit(row, state.now_s)
+    _enter(state, row, event.placement)
+    jobs["admitted_warm"][row] = jobs["entered_warm"][row]
+    _cool_down(state.tables)
+
+
+def _begun(state: State, event: Begun) -> None:
+    row, jobs = state.row(event.job_id), state.tables.job_records
+    jobs["admitted_s"][row] = state.now_s
+    jobs["admitted_warm"][row] = jobs["entered_warm"][row] = 1
+
+
+def _moved(state: State, event: Moved) -> None:
+    row, jobs, pause_s = state.row(event.job_id), state.tables.job_records, state.cluster.migration_s
+    _settle(state, int(jobs["group"][row]))
+    left = _leave(state, row, event.placement)
+    state.pauses.begin(event.job_id, state.now_s + pause_s, left)
+    state.charges.pause(row, state.now_s, left.share(state.prices))
+    transitions.begin_pause(jobs, row, state.now_s, pause_s)
+    _enter(state, row, event.placement)
+
+
+def _resumed(state: State, event: Resumed) -> None:
+    state.charges.pause(state.row(event.job_id), state.now_s, NOTHING)
+    _give_back(state, state.pauses.end(event.job_id))
+
+
+def _departed(state: State, event: Departed) -> None:
+    row, jobs = state.row(event.job_id), state.tables.job_records
+    _settle(state, int(jobs["group"][row]))
+    if not state.observed and not isinstance(event, OverBudget):
+        transitions.end_stay(jobs, row)
+    _give_back(state, _leave(state, row))
+    state.charges.depart(row)
+    state.departed += 1
+
+
+def _enter(state: State, row: int, placement: Placement) -> None:
+    """Make a job the last member of a group, maybe of a new one."""
+    tables, jobs, there, new_nodes = state.tables, state.tables.job_records, placement.rollout_nodes, placement.new_rollout_nodes
+    to = NOWHERE if placement.group is None else placement.group
+    added = placement.group is not None and new_nodes > 0
+    jobs["entered_warm"][row] = jobs["warm_group"][row] == to and not added and placement.shape == 0
+    _reshape(state, row, placement.shape)
+    jobs["entered_done"][row] = jobs["done"][row]
+    if placement.group is not None:
+        group = tables.group_rows[placement.group]
+    else:
+        group, number = tables.open_group()
+        first, training_nodes = jobs[row], placement.training_nodes
+        transitions.start_group(tables.group_records, state.nodes, group, number, first, training_nodes, state.now_s)
+    if placement.colocated:
+        _attach_colocated(state, row, group)
+    else:
+        tables.make_room(group, new_nodes)
+        if placement.group is not None:
+            _settle(state, group)
+        if there:
+            jobs["pins"][row, : len(there)] = there
+        transitions.enter(jobs, tables.group_records, state.nodes, row, group, len(there), new_nodes)
+    _charge(state, group)
+
+
+def _reshape(state: State, row: int, shape: int) -> None:
+    """Give a job the numbers of a shape. What its phases have kept busy so far counts for the pools that they ran on."""
+    jobs = state.tables.job_records
+    if not jobs["more_shapes"][row]:
+        return
+    job = jobs[row]
+    before = {side: int(job[f"{side}_pool"]) for side in SIDES}
+    membership.wear(jobs, row, shape)
+    for side, pool in before.items():
+        if pool != job[f"{side}_pool"]:
+            state.busy_before_s[pool] += job[f"{side}_busy_s"]
+            state.busy_before_s[job[f"{side}_pool"]] -= job[f"{side}_busy_s"]
+
+
+def _attach_colocated(state: State, row: int, group: int) -> None:
+    """Let a job run both phases on the training nodes of a group of its own."""
+    tables, job = state.tables, state.tables.models[row]
+    own = job.colocated
+    times_s = (own.rollout_s, own.training_s) if own else (job.rollout.worst_case_s, job.training.worst_case_s)
+    membership.attach_colocated(tables.job_records, tables.group_records, row, group, *times_s)
+
+
+def _leave(state: State, row: int, to: Placement | None = None) -> Nodes:
+    """Take a job out of its settled group; returns the nodes that no one needs any more.
+
+    Args:
+        to: where it goes; nodes that it will have there too are not left.
+    """
+    tables, jobs, groups = state.tables, state.tables.job_records, state.tables.group_records
+    group = int(jobs["group"][row])
+    stays = to is not None and to.group == int(groups["id"][group])
+    staying = to.rollout_nodes if to is not None and stays else ()
+    jobs["pins"][row, : len(staying)] = staying
+    dropped, training_nodes = transitions.leave(jobs, groups, row, len(staying), stays)
+    state.charges.hold(row, state.now_s, NOTHING)
+    if groups["n_members"][group] > 0:
+        _charge(state, group)
+    elif not stays:
+        tables.close_group(group)
+    rollout_pool, training_pool = (int(groups[f"{side}_pool"][group]) for side in SIDES)
+    return Nodes(rollout_pool, training_pool, dropped, training_nodes)
+
+
+def _give_back(state: State, nodes: Nodes) -> None:
+    state.nodes[nodes.rollout_pool, ROLLOUT] -= nodes.rollout_nodes
+    state.nodes[nodes.training_pool, TRAINING] -= nodes.training_nodes
+
+
+# Groups that change.
+
+
+def _settle(state: State, group: int) -> None:
+    """Bring the members' progress up to now, before their group changes."""
+    if state.observed:
+        state.tables.group_records["since_s"][group] = state.now_s
+    else:
+        membership.settle(state.tables.job_records, state.tables.group_records, group, state.now_s)
+
+
+def _charge(state: State, group: int) -> None:
+    """Let the members of a group, which is another one than before, pay for it from now on."""
+    tables = state.tables
+    tables.departs_s[group] = tables.group_records["departs_s"][group]
+    members = tables.members(group)
+    share = nodes_of(tables, group).share(state.prices, len(members))
+    for row in members:
+        state.charges.hold(row, state.now_s, share)
+
+
+def _replan_member(state: State, row: int, group: int) -> None:
+    """A member of a settled group has other times or memory than it was placed with."""
+    tables = state.tables
+    if tables.group_records["exclusive"][group]:
+        _attach_colocated(state, row, group)
+    else:
+        membership.replan(tables.job_records, tables.group_records, row)
+    tables.departs_s[group] = tables.group_records["departs_s"][group]
+
+
+# What is known.
+
+
+def _reprofiled(state: State, event: Reprofiled) -> None:
+    row, job = state.row(event.job.id), event.job
+    group = int(state.tables.job_records["group"][row])
+    if group != NOWHERE:
+        _settle(state, group)
+    _describe(state, row, job, _demands(state, job))
+    if group != NOWHERE:
+        _replan_member(state, row, group)
+
+
+def _progressed(state: State, event: Progressed) -> None:
+    for job_id, *done in event.jobs:
+        row = state.row(job_id)
+        for column, value in zip(("done", "rollout_busy_s", "training_busy_s"), done, strict=True):
+            state.tables.job_records[column][row] = value
+
+
+def _ticked(state: State, event: Ticked) -> None:
+    """Nothing but the clock."""
+
+
+def _resized(state: State, event: Resized) -> None:
+    sized = {
+        name: pool.model_copy(update={"max_nodes": getattr(event, f"{name}_nodes")}) for name, pool in state.cluster.pools.items()
+    }
+    state.cluster = state.cluster.with_pools(sized)
+    state.limits = limits_of(state.cluster)
+
+
+_CHANGES: dict[type[Event], Callable[..., None]] = {
+    Arrived: _arrived,
+    Requeued: _arrived,
+    Warm: _warm,
+    Admitted: _admitted,
+    Begun: _begun,
+    Moved: _moved,
+    Resumed: _resumed,
+    Departed: _departed,
+    OverBudget: _departed,
+    Withdrawn: _withdrawn,
+    Reprofiled: _reprofiled,
+    Progressed: _progressed,
+    Ticked: _ticked,
+    Resized: _resized,
+}

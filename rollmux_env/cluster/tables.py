@@ -1,0 +1,142 @@
+"""The jobs and groups of a state, a row each, and where to find them."""
+
+from __future__ import annotations
+
+from copy import copy
+
+import numpy as np
+
+from rollmux_env.kernel import membership
+from rollmux_env.kernel.tables import Records, copied, copy_into, group_table, job_table
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.shapes import Phases
+
+
+class Tables:
+    """The tables of `rollmux_env.kernel.tables` that a state has. Everybody reads them, `apply` alone writes them.
+
+    Attributes:
+        jobs, groups: record arrays, as `jobs.done[row]`. job_records, group_records: the same memory, as compiled code takes it.
+        models: the job of each row of `jobs`, those of shapes included; the first row is that of the first job that arrived.
+        job_rows: rows of the jobs that have arrived, by id; of one that has arrived again, the last.
+        order: rows of the present groups in order of creation. group_rows: the same, by id of the group.
+        next_group_id: of the next new group.
+        widest: most rollout nodes that a job has asked for, 1 or more.
+        departs_s: when the first member of each group leaves, in one piece: it is read at every instant, of all groups.
+        node_columns: the columns of `groups` that say which nodes a group has.
+        warm: rows of the job that may enter a place warm at this instant.
+    """
+
+    def __init__(self) -> None:
+        self.keep(job_table(16, 1, 1), group_table(16, 1, 1))
+        self.models: list[Job] = []
+        self.job_rows: dict[str, int] = {}
+        self.order = np.zeros(0, dtype=np.int64)
+        self.group_rows: dict[int, int] = {}
+        self.next_group_id = 0
+        self.widest = 1
+        self.warm: list[int] = []
+        self._free: list[int] = []  # rows of groups
+
+    def keep(self, jobs: Records, groups: Records) -> None:
+        """Have these tables from now on."""
+        self.job_records, self.group_records = jobs, groups
+        self.jobs, self.groups = jobs.view(np.recarray), groups.view(np.recarray)
+        self.node_columns = groups[["rollout_pool", "training_pool", "n_nodes", "training_nodes"]]
+        self.departs_s = groups["departs_s"].copy()
+
+    def copy(self) -> Tables:
+        """Tables of their own."""
+        twin = copy(self)
+        twin.keep(copied(self.job_records), copied(self.group_records))
+        for name in ("models", "job_rows", "group_rows", "warm", "_free"):
+            setattr(twin, name, getattr(self, name).copy())
+        return twin
+
+    def job_id(self, row: int) -> str:
+        """Id of the job in a row of the job table."""
+        return self.models[row].id
+
+    def phases(self, row: int) -> Phases:
+        """The phases of a job in the shape that a row of the job table has."""
+        return self.models[row].phases(int(self.job_records["of_shape"][row]))
+
+    def shape_rows(self, row: int) -> range:
+        """Rows of the shapes of a job: its own where it has only one."""
+        first = int(self.job_records["first_shape"][row])
+        return range(first, first + 1 + int(self.job_records["more_shapes"][row]))
+
+    def members(self, group: int) -> list[int]:
+        """Rows of the jobs of a group, by its row, in order of admission."""
+        rows: list[int] = self.group_records["members"][group, : self.group_records["n_members"][group]].tolist()
+        return rows
+
+    def next_departure_s(self) -> float:
+        """When the next running job leaves if nothing changes before; infinite where none runs."""
+        return float(self.departs_s[self.order].min()) if self.order.size else np.inf
+
+    def departing(self, until_s: float) -> list[str]:
+        """Ids of the running jobs that leave by `until_s`, in order of arrival."""
+        jobs, groups = self.job_records, self.group_records
+        members = [row for group in self.order[self.departs_s[self.order] <= until_s] for row in self.members(group)]
+        return [self.job_id(row) for row in sorted(members) if membership.departure_s(jobs, groups, row) <= until_s]
+
+    # What follows is for `apply` alone.
+
+    def add(self, job: Job, pins: int, steps: int) -> int:
+        """Rows for a job and its shapes, of which nothing is known yet but its stay.
+
+        Args:
+            pins, steps: most rollout nodes and rescaling steps that it has in a shape.
+
+        Returns:
+            The first row.
+        """
+        row, shapes, jobs = len(self.models), 1 + len(job.shapes), self.job_records
+        end = row + 1 + (shapes if job.shapes else 0)
+        size, width, depth = len(jobs), jobs["pins"].shape[1], jobs["rescale_s"].shape[1]
+        if end > size or pins > width or steps > depth:
+            larger = job_table(max(2 * size, end) if end > size else size, max(width, pins), max(depth, steps))
+            copy_into(larger, jobs)
+            self.keep(jobs := larger, self.group_records)
+        self.models += [job] * (end - row)
+        self.job_rows[job.id] = row
+        jobs["more_shapes"][row], jobs["first_shape"][row:end] = len(job.shapes), row + bool(job.shapes)
+        if job.shapes:
+            jobs["more_shapes"][row + 1 : end], jobs["of_shape"][row + 1 : end] = -1, np.arange(shapes)
+        jobs["arrival_s"][row:end] = job.arrival_s
+        jobs["duration_s"][row:end] = np.inf if job.duration_s is None else job.duration_s
+        jobs["iterations"][row:end] = np.inf if job.iterations is None else job.iterations
+        return row
+
+    def open_group(self) -> tuple[int, int]:
+        """A row and an id for a group that is the last one from now on."""
+        if not self._free:
+            used = self.order.size
+            if used == len(self.group_records):
+                self._grow_groups(2 * used, 0, 0)
+            self._free.append(used)
+        group, number = self._free.pop(), self.next_group_id
+        self.group_rows[number] = group
+        self.next_group_id += 1
+        self.order = np.append(self.order, group)
+        return group, number
+
+    def close_group(self, group: int) -> None:
+        """A group is no more; its row is free."""
+        self.order = self.order[self.order != group]
+        del self.group_rows[int(self.group_records["id"][group])]
+        self._free.append(group)
+
+    def make_room(self, group: int, new_nodes: int) -> None:
+        """Let one more member and so many more rollout nodes find room in the record of a group."""
+        groups = self.group_records
+        members, nodes = int(groups["n_members"][group]) + 1, int(groups["n_nodes"][group]) + new_nodes
+        if members > groups["members"].shape[1] or nodes > groups["node_number"].shape[1]:
+            self._grow_groups(len(groups), members, nodes)
+
+    def _grow_groups(self, rows: int, members: int, nodes: int) -> None:
+        now = self.group_records
+        larger = group_table(rows, max(members, now["members"].shape[1]), max(nodes, now["node_number"].shape[1]))
+        copy_into(larger, now)
+        self.keep(self.job_records, larger)
