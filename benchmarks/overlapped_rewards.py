@@ -15,7 +15,7 @@ from rich.table import Table
 
 from policies.rollout import make_rollout
 from rollmux_env.bench.suites.rollout import ROLLOUTS, setting
-from rollmux_env.kernel.rollouts import reward_ends
+from rollmux_env.kernel.rollout_rounds import reward_ends
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.timing.lengths import PUBLISHED
 

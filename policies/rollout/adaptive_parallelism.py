@@ -19,15 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.rollout.published import Plain
-from rollmux_env.kernel.rollout_trials import forecast, quantiles_of, spread
+from rollmux_env.kernel.rollout_trials import QUANTILES, descending, forecast, remember, spread
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.policy import Control, Round, Stay, Wake, deal, wake_at
 from rollmux_env.rollout.setting import Setting
 
-_QUANTILES = 512  # of the lengths that are remembered
 _CHECKPOINTS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)  # shares of the wanted responses after which it looks
-_NEW = 0.3  # weight of the last rollout
 
 
 @dataclass(frozen=True)
@@ -83,9 +81,8 @@ class Reshape(Stay):
 
     def end(self, fleet: Fleet) -> None:
         """Remember how long the responses were that finished."""
-        lengths = quantiles_of(fleet.sampled()[fleet.finished], _QUANTILES)
-        before = self._quantiles.get(self._long, lengths)
-        self._quantiles[self._long] = (1 - _NEW) * before + _NEW * lengths
+        known = self._long in self._quantiles
+        remember(self._quantiles.setdefault(self._long, np.zeros(QUANTILES)), fleet.sampled()[fleet.finished], known)
 
     def _first(self, fleet: Fleet) -> int:
         """The size to begin a rollout with: that of the end of the last one, unless another has a clearly smaller makespan."""
@@ -113,9 +110,10 @@ class Reshape(Stay):
         counting = max(1, self._wanted - fleet.finished.size)
         stay_s = self._makespan(self._parallel, context, ahead, present, present == present, counting)
         best: tuple[int, Ints] | None = None
+        order = descending(ahead)
         best_s = (1 - self._policy.margin) * stay_s
         for parallel in self._timings:
-            where = spread(ahead, self._setting.gpus // parallel)
+            where = spread(order, self._setting.gpus // parallel)
             stays = (where == present) & (parallel == self._parallel)
             makespan_s = self._makespan(parallel, context, ahead, where, stays, counting)
             if makespan_s < best_s:

@@ -17,15 +17,14 @@ from numpy.typing import NDArray
 from policies.placement.policy_file import read_default
 from policies.placement.scorer import score
 from policies.rollout.rounds import Rounds
-from rollmux_env.envs.rollout.actions import dropped, shifted
-from rollmux_env.envs.rollout.dynamics import next_checkpoint, remember
+from rollmux_env.envs.rollout.actions import dropped, remembered, shifted
+from rollmux_env.envs.rollout.dynamics import next_checkpoint
 from rollmux_env.envs.rollout.observation import feature_names, write_observation
 from rollmux_env.envs.rollout.types import (
     ABORT,
     JOB,
     KEEP,
     PUT_OFF,
-    QUANTILES,
     RESIZE,
     ROWS,
     SIZES,
@@ -36,6 +35,7 @@ from rollmux_env.envs.rollout.types import (
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.feature_tables import Observations, observation_table
 from rollmux_env.kernel.rollout_records import Rollout, rollout_table
+from rollmux_env.kernel.rollout_trials import QUANTILES, remember
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.policy import JobPolicy, Round, Wake, deal
 from rollmux_env.rollout.setting import Setting
@@ -171,7 +171,9 @@ class Network(Rounds):
 
     def end(self, fleet: Fleet) -> None:
         """Remember the lengths."""
-        remember(self.job, self.quantiles, fleet.sampled()[fleet.finished])
+        job = self.job
+        remember(self.quantiles[job["long"]], fleet.sampled()[fleet.finished], remembered(job))
+        job["known"] |= 1 << job["long"]
 
     def _best_row(self, rollout: Rollout) -> int:
         write_observation(self.job, rollout, self.quantiles, self._costs, self._kv, self._out, 0)

@@ -18,10 +18,8 @@ prompt, and between 2 and 30 seconds. Programs that loop forever do not delay th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from fractions import Fraction
-from math import ceil
 
-from rollmux_env.rollout.policy import Round
+from rollmux_env.rollout.policy import Round, with_spare
 
 
 class Race:
@@ -85,9 +83,8 @@ class Rounds:
     def __init__(self, prompts: int, responses: int, eta: float, position: int = 0, queue: Collection[int] = ()) -> None:
         if eta < 1:
             raise ValueError(f"eta: must be 1 or more, not {eta}")
-        exact = Fraction(str(eta))  # so that 1.1 times 10 is 11
         self._prompts, self._responses = prompts, responses
-        self._launched = ceil(exact * prompts), ceil(exact * responses)
+        self._launched = with_spare(prompts, responses, eta)
         self.position = position
         self.queue = list(queue)
 

@@ -13,6 +13,8 @@ from rollmux_env.kernel.rollout_records import AWAY, NONE, PREFILL, PREFILL_TOKE
 from rollmux_env.kernel.rollouts import decode_s
 from rollmux_env.kernel.tables import Floats, Ints
 
+QUANTILES = 512  # of earlier lengths that are remembered
+LAST = 0.3  # weight of the last rollout among them
 _GOLDEN = 0.6180339887498949
 
 
@@ -74,6 +76,15 @@ def open_responses(rollout: Rollout) -> Ints:
     return which[:n]
 
 
+@compiled(arrays=False)
+def any_open(rollout: Rollout) -> bool:
+    """Whether a response waits or runs, or is away between two turns."""
+    r = 0
+    while r < rollout.responses.size and rollout.responses[r].state not in (RUNNING, WAITING, AWAY):
+        r += 1
+    return r < rollout.responses.size
+
+
 @compiled
 def context_of(rollout: Rollout, which: Ints) -> Ints:
     """(n,) tokens of some responses so far, their prompts' included; `observe` comes before."""
@@ -81,15 +92,6 @@ def context_of(rollout: Rollout, which: Ints) -> Ints:
     for j in range(which.size):
         context[j] = rollout.responses[which[j]].prompt + rollout.responses[which[j]].sampled
     return context
-
-
-@compiled
-def over_s(rollout: Rollout) -> Floats:
-    """(n,) when each finished response did, rising."""
-    ends = np.empty(rollout.order[-1])
-    for j in range(ends.size):
-        ends[j] = rollout.responses[rollout.order[j]].end_s
-    return ends
 
 
 @compiled
@@ -104,6 +106,14 @@ def quantiles_of(lengths: Ints, count: int) -> Floats:
         step = lengths[order[last - min(low + 1, last)]] - first
         quantiles[j] = first + step * share if share < 0.5 else first + step - step * (1 - share)
     return quantiles
+
+
+@compiled
+def remember(quantiles: Floats, lengths: Ints, known: bool) -> None:
+    """Smooth (n,) quantiles of the lengths of earlier rollouts with those of the last one; `known`: there were earlier ones."""
+    new = quantiles_of(lengths, quantiles.size)
+    for j in range(quantiles.size):
+        quantiles[j] = (1 - LAST) * (quantiles[j] if known else new[j]) + LAST * new[j]
 
 
 @compiled
@@ -129,11 +139,10 @@ def forecast(quantiles: Floats, sampled: Ints) -> Ints:
 
 
 @compiled
-def spread(ahead: Ints, replicas: int) -> Ints:
-    """(n,) a replica for each response: the longest first, to the one with the fewest."""
-    where = np.empty(ahead.size, np.int64)
-    order = descending(ahead)
-    for j in range(ahead.size):
+def spread(order: Ints, replicas: int) -> Ints:
+    """(n,) a replica for each response: in an order, the longest first, to the one with the fewest."""
+    where = np.empty(order.size, np.int64)
+    for j in range(order.size):
         where[order[j]] = j % replicas
     return where
 
@@ -217,12 +226,13 @@ def surplus_responses(rollout: Rollout) -> Ints:
 
 
 @compiled
-def rest_s(cost: Floats, context: Ints, ahead: Ints, where: Ints, moved: Ints, replicas: int, counting: int) -> float:
+def rest_s(cost: Floats, context: Ints, ahead: Ints, order: Ints, where: Ints, moved: Ints, replicas: int, counting: int) -> float:
     """Forecast seconds until so many of some responses have finished, all of which decode at once; no cache is ever full.
 
     Args:
         cost: (7,) of a replica, as in `rollmux_env.kernel.rollout_records`. context, ahead: (n,) tokens so far, and to come.
-        where: (n,) the replica of each, or NONE: it is no more. moved: (n,) 1 where it is prefilled first.
+        order: (n,) the responses, those with most to come first. where: (n,) the replica of each, or NONE: it is no more.
+        moved: (n,) 1 where it is prefilled first.
     """
     ends = np.empty(ahead.size)
     clock_s, steps = np.zeros(replicas), np.zeros(replicas, np.int64)
@@ -235,7 +245,7 @@ def rest_s(cost: Floats, context: Ints, ahead: Ints, where: Ints, moved: Ints, r
         tokens[k] += context[j]
         if moved[j] == 1:
             clock_s[k] += cost[PREFILL] + cost[PREFILL_TOKEN] * context[j] + cost[PREFILL_TOKEN2] * context[j] * context[j]
-    for j in descending(ahead)[::-1]:
+    for j in order[::-1]:
         k = where[j]
         if k == NONE:
             ends[j] = np.inf

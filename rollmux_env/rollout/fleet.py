@@ -6,13 +6,15 @@ Only the kernel knows how long a response is going to be. The public interface s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
 from rollmux_env.kernel import rollout_records as records
+from rollmux_env.kernel import rollout_rounds as rounds
 from rollmux_env.kernel import rollouts as kernel
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.timing.replica import ReplicaTiming
@@ -66,13 +68,10 @@ class Fleet:
         self._longest = int((prompt_tokens * len(lengths[0]) + lengths.sum(axis=1)).max())
         if lengths.min() < 1:
             raise InputError("rollout: a response must have at least one token in each turn")
-        ends = np.cumsum(lengths.astype(np.int64), axis=1)
         self._rollout = records.rollout_table(len(lengths), 0, len(lengths) // each, needed, len(lengths[0]))
-        self._rollout.turns[:] = ends
-        table = self._rollout.responses
-        table["prompt"] = table["reads"] = prompt_tokens
-        table["length"], table["until"] = ends[:, -1], ends[:, 0]
-        table["group"], table["away_s"] = np.arange(len(lengths)) // each, away_s
+        self._rollout.turns[:] = np.cumsum(lengths.astype(np.int64), axis=1)
+        prompts = np.full(len(lengths), prompt_tokens, np.int64)
+        rounds.begin_round(self._rollout, prompts, each, needed, float(away_s))
         self._most = most
         self.gpus = np.zeros(0, np.int64)
         self.add(replicas, gpus)
@@ -135,11 +134,9 @@ class Fleet:
                 raise InputError(f"rollout: the cache of a replica holds {replica.kv_tokens} tokens; {need}")
         n, first = len(replicas), self.size
         self.gpus = np.concatenate([self.gpus, np.full(n, gpus)])
-        rows = [astuple(replica) for replica in replicas]
-        new = records.replica_table(n)
-        new["cost"], new["kv"] = [row[:-1] for row in rows], [row[-1] for row in rows]
-        new["most"], new["clock_s"] = self._most, self.now_s if from_s is None else from_s
-        new["busy_s"] = new["clock_s"]
+        new, from_s = records.replica_table(n), self.now_s if from_s is None else from_s
+        for k, replica in enumerate(replicas):
+            rounds.write_replica(new, k, np.array(replica.costs, float), replica.kv_tokens, self._most, float(from_s))
         now = self._rollout
         self._rollout = now._replace(
             replicas=np.concatenate([now.replicas, new]),
@@ -175,12 +172,21 @@ class Fleet:
         """End waiting or running responses."""
         kernel.take_off(self._rollout, responses, self.now_s, records.ABORTED)
 
-    def run(self, until_s: float = np.inf, responses: int | None = None, complete: int | None = None) -> None:
+    def run(self, until_s: float = np.inf, responses: int | None = None, complete: int | None = None) -> bool:
         """Run until a time, a total number of finished responses or complete prompts, or until nothing runs; what ends at the same
-        instant has ended too."""
+        instant has ended too. Whether the round is over: so many prompts are complete, or nothing is open."""
         every = self._rollout.responses.size + 1
         stops = every if responses is None else responses, every if complete is None else complete
-        self.now_s = float(kernel.go_on(self._rollout, self.now_s, until_s, *stops))
+        self.now_s, over = rounds.go_on(self._rollout, self.now_s, until_s, *stops)
+        return over
+
+    def end(self, wanted: int) -> tuple[Ints, NDArray[np.bool_]]:
+        """Abort what is open of a round that is over with so many prompts.
+
+        Returns:
+            (wanted,) the prompts that are complete, as they became so, and (R,) whether each response counts.
+        """
+        return rounds.end_round(self._rollout, wanted, self.now_s)
 
 
 @dataclass
@@ -240,7 +246,7 @@ class ObservedFleet(Fleet):
     def abort(self, responses: Ints) -> None:
         """Nothing: responses end where they run."""
 
-    def run(self, until_s: float = np.inf, responses: int | None = None, complete: int | None = None) -> None:
+    def run(self, until_s: float = np.inf, responses: int | None = None, complete: int | None = None) -> bool:
         """It runs elsewhere.
 
         Raises:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.rollout_records import FINISHED
-from rollmux_env.kernel.rollouts import complete_groups, reward_ends
+from rollmux_env.kernel.rollout_rounds import rewarded_s
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.portable import dot
 from rollmux_env.rollout.fleet import Fleet
@@ -93,8 +92,8 @@ class JobRollouts:
         if self._each_engine:
             plays = [play_shares(self.setting, round, lengths)]
         else:
-            plays = [[Played(0, *play(*way, round, lengths))] for way in ((self.setting, self.control), *variants)]
-        self.rounds.done([round.prompts[part.first + g] for part in plays[0] for g in part.complete])
+            plays = [[play(*way, round, lengths)] for way in ((self.setting, self.control), *variants)]
+        self.rounds.done([round.prompts[part.first + g] for part in plays[0] for g in part.complete.tolist()])
         settings = (self.setting, *(setting for setting, _ in variants))
         return [_rollout_of(setting, round, parts) for setting, parts in zip(settings, plays, strict=True)]
 
@@ -110,70 +109,65 @@ class JobRollouts:
 
 
 class Played(NamedTuple):
-    """A round that is over, or a part of one: its prompts are those of the round from `first` on. The others are as of `play`."""
+    """A round that is over, or a part of one.
 
-    first: int
+    Attributes:
+        fleet: as it is then. complete: (wanted,) the complete prompts, by place in the part, as they became so.
+        counts: (R,) whether each response does. first: place of the part's first prompt in the round.
+    """
+
     fleet: Fleet
-    complete: list[int]
+    complete: Ints
+    counts: NDArray[np.bool_]
+    first: int = 0
 
 
-def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> tuple[Fleet, list[int]]:
-    """Run one round: its fleet when it is over, and its complete prompts, by place in the round, as they became so."""
+def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> Played:
+    """Run one round of (R, turns) lengths to its end."""
     rollout = setting.prompt_tokens, lengths, round.responses, round.needed
     fleet = Fleet(setting.replicas, *rollout, setting.most, setting.parallel, setting.environment_s)
     wake = control.begin(fleet, round)
     for _ in range(RUNAWAY):
-        fleet.run(wake.at_s, wake.finished, round.wanted)
-        if fleet.complete >= round.wanted or not fleet.open.size:
+        if fleet.run(wake.at_s, wake.finished, round.wanted):
             break
         wake = control.act(fleet)
     assert fleet.complete >= round.wanted, "a control left responses unlaunched, or never let them run"
-    fleet.abort(fleet.open)
+    ended = fleet.end(round.wanted)
     control.end(fleet)
-    return fleet, complete_groups(fleet.tables, round.wanted).tolist()
+    return Played(fleet, *ended)
 
 
 def play_shares(setting: Setting, round: Round, lengths: Ints) -> list[Played]:
     """Run one round with a share for every replica, which ends it for itself."""
-    one = replace(setting, timings=((setting.parallel, setting.replicas[0]),), gpus=setting.parallel)
-    parts, first = [], 0
+    one, parts, first = setting.on(setting.parallel), [], 0
     for share in round.shares(len(setting.replicas)):
         rows = slice(first * round.responses, (first + len(share.prompts)) * round.responses)
         if share.wanted:
-            parts.append(Played(first, *play(one, Stay(), share, lengths[rows])))
+            parts.append(play(one, Stay(), share, lengths[rows])._replace(first=first))
         first += len(share.prompts)
     return parts
 
 
 def _rollout_of(setting: Setting, round: Round, parts: Sequence[Played]) -> Rollout:
     """What happened in a round, of its parts."""
-    each, ends_s, completed_s, counted, counted_tokens, sampled = round.responses, [], [], [], [], 0
-    for _, fleet, complete in parts:
-        tokens, finished = fleet.sampled(), fleet.state == FINISHED
-        counts = np.zeros(tokens.size // each, bool)
-        counts[complete] = True
-        ends = np.where(finished, fleet.end_s, np.inf).reshape(-1, each)
-        completed_s.append(np.sort(ends, axis=1)[counts, round.needed - 1])
-        counted_tokens.append(tokens[finished & np.repeat(counts, each)])
-        ends_s.append(fleet.end_s[fleet.finished])
-        counted.append(counts[fleet.finished // each])
-        sampled += int(tokens.sum())
-    end_s, tokens, seconds = np.concatenate(ends_s), np.concatenate(counted_tokens), max(part.fleet.now_s for part in parts)
-    order = np.argsort(end_s, kind="stable")
-    end_s, counts = end_s[order], np.concatenate(counted)[order]
-    rewarded_s = float(reward_ends(end_s, setting.reward_s, setting.reward_nodes)[counts].max())
     fleets = [part.fleet for part in parts]
+    seconds = max(fleet.now_s for fleet in fleets)
+    end_s = np.concatenate([fleet.end_s[fleet.finished] for fleet in fleets])
+    order = np.argsort(end_s, kind="stable")
+    end_s, counts = end_s[order], np.concatenate([part.counts[part.fleet.finished] for part in parts])[order]
+    tokens, counted = np.concatenate([fleet.sampled() for fleet in fleets]), np.concatenate([part.counts for part in parts])
+    completed_s = [part.fleet.end_s[part.counts].reshape(-1, round.needed).max(axis=1) for part in parts]
     return Rollout(
         seconds=seconds,
         long=round.long,
         end_s=end_s,
         complete_s=np.sort(np.concatenate(completed_s)),
-        counted_tokens=tokens,
-        lost_tokens=sampled - int(tokens.sum()),
+        counted_tokens=tokens[counted],
+        lost_tokens=int(tokens[~counted].sum()),
         preemptions=sum(fleet.preemptions for fleet in fleets),
         migrations=sum(fleet.migrations for fleet in fleets),
         moved_s=min(fleet.moved_s for fleet in fleets),
         busy_gpu_s=sum(dot(np.minimum(fleet.busy_s, fleet.now_s), fleet.gpus) for fleet in fleets),
         counts=counts,
-        rewarded_s=max(seconds, rewarded_s),
+        rewarded_s=float(rewarded_s(seconds, end_s, counts, setting.reward_s, setting.reward_nodes)),
     )

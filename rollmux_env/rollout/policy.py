@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
-from math import inf
+from math import ceil, inf
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -47,6 +48,12 @@ class Round:
             Round(self.long, self.prompts[first:last], self.responses, want, self.needed)
             for (first, last), want in zip(pairwise(ends), wanted, strict=True)
         ]
+
+
+def with_spare(prompts: int, responses: int, eta: float) -> tuple[int, int]:
+    """Prompts, and responses to each, that a round launches which needs so many: `eta` times as many of both, rounded up."""
+    exact = Fraction(str(eta))  # so that 1.1 times 10 is 11
+    return ceil(exact * prompts), ceil(exact * responses)
 
 
 class Rounds(Protocol):

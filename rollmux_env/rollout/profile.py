@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -67,7 +66,7 @@ def rollout_profiles(setting: Setting, policy: RolloutPolicy, seed: int, migrati
     if migration is None or (keep := migration.keeps(replicas)) >= replicas:
         return tuple(_whole(setting, job.next()) for _ in range(KEPT))
     done = min(max(1, round(migration.at * setting.prompts * setting.responses)), setting.prompts * setting.responses - 1)
-    beside = replace(setting, gpus=(replicas - keep) * setting.parallel)
+    beside = setting.on((replicas - keep) * setting.parallel)
     profiles = []
     for _ in range(KEPT):
         whole, moved, narrow = job.next_of([(setting, _Tail(done, keep)), (beside, Stay())])

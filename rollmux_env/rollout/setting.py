@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -67,6 +67,10 @@ class Setting:
 
         scores = np.sqrt(self.alike) * hard + np.sqrt(1 - self.alike) * own
         return whole(self.lengths.quantile(ndtr(scores).ravel())).reshape(own.shape)
+
+    def on(self, gpus: int) -> Setting:
+        """The same on so many GPUs, with replicas of the configured size alone."""
+        return replace(self, timings=((self.parallel, dict(self.timings)[self.parallel]),), gpus=gpus)
 
     @property
     def replicas(self) -> list[ReplicaTiming]:

@@ -70,6 +70,20 @@ class ReplicaTiming(Checked):
         if self.step_s + self.weights_s <= 0:
             raise InputError("replica timing: step_s + weights_s must be above 0")
 
+    @property
+    def costs(self) -> tuple[float, ...]:
+        """(7,) its seconds, as a simulated rollout reads them: in the order of STEP to PREFILL of
+        `rollmux_env.kernel.rollout_records`."""
+        return (
+            self.step_s,
+            self.weights_s,
+            self.kv_s_per_token,
+            self.sequence_s,
+            self.prefill_s_per_token,
+            self.prefill_s_per_token2,
+            self.prefill_s,
+        )
+
     def weights_seconds(self, sequences: float | Floats) -> float | Floats:
         """Seconds to read the weights of a step, by the number of sequences."""
         return self.weights_s
@@ -94,6 +108,15 @@ class MixtureTiming(ReplicaTiming):
 
     experts_s: NonNegative
     expert_share: NonNegative
+
+    @property
+    def costs(self) -> tuple[float, ...]:
+        """None, for what a step reads depends on its sequences.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError("rollout: the responses of a mixture of experts are not simulated one by one")
 
     def weights_seconds(self, sequences: float | Floats) -> float | Floats:
         """Seconds to read the weights of a step, and of its experts those that so many sequences are sent to."""

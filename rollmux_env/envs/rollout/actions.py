@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from rollmux_env.envs.rollout.types import ABORT, KEEP, PUT_OFF, REBALANCE, RESI
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.rollout_records import Rollout
 from rollmux_env.kernel.rollout_trials import (
+    any_open,
     context_of,
     descending,
     forecast,
@@ -21,6 +22,22 @@ from rollmux_env.kernel.rollout_trials import (
     surplus_responses,
 )
 from rollmux_env.kernel.tables import Floats, Ints, Records
+
+
+class Open(NamedTuple):
+    """The n open responses of a rollout, as they are at a decision.
+
+    Attributes:
+        which: (n,) their numbers. replica: (n,) where each is, from 0. sampled, context: (n,) its tokens, and with its prompt.
+        ahead: (n,) forecast tokens still to come. order: (n,) places in `which`, those with most to come first.
+    """
+
+    which: Ints
+    replica: Ints
+    sampled: Ints
+    context: Ints
+    ahead: Ints
+    order: Ints
 
 
 @compiled
@@ -53,41 +70,40 @@ def ahead_of(job: Records, quantiles: Floats, sampled: Ints) -> Ints:
 
 
 @compiled
-def tokens_of(job: Records, rollout: Rollout, which: Ints) -> tuple[Ints, Ints, Ints]:
-    """(n,) of some responses: the replica, from 0; the sampled tokens; those with their prompts. `observe` comes before."""
+def open_of(job: Records, rollout: Rollout, quantiles: Floats) -> Open:
+    """What is open of a rollout; `observe` comes before."""
+    which = open_responses(rollout)
     replica, sampled = np.empty(which.size, np.int64), np.empty(which.size, np.int64)
     for j in range(which.size):
         replica[j], sampled[j] = rollout.responses[which[j]].replica - job.first, rollout.responses[which[j]].sampled
-    return replica, sampled, context_of(rollout, which)
+    ahead = ahead_of(job, quantiles, sampled)
+    return Open(which, replica, sampled, context_of(rollout, which), ahead, descending(ahead))
 
 
 @compiled
-def places(job: Records, rollout: Rollout, which: Ints, quantiles: Floats, row: int) -> Ints:
-    """(n,) the replica, from 0, of each open response after a row that moves some; `observe` comes before."""
-    replica, sampled, context = tokens_of(job, rollout, which)
+def places(job: Records, seen: Open, row: int) -> Ints:
+    """(n,) the replica, from 0, of each open response after a row that moves some."""
     if row == TAIL:
-        return gathered(replica, context, job.live, tail_keeps(job))
+        return gathered(seen.replica, seen.context, job.live, tail_keeps(job))
     if row == REBALANCE:
-        return spread(ahead_of(job, quantiles, sampled), job.live)
+        return spread(seen.order, job.live)
     if row >= RESIZE:
-        return spread(ahead_of(job, quantiles, sampled), job.gpus // (1 << (row - RESIZE)))
-    return replica
+        return spread(seen.order, job.gpus // (1 << (row - RESIZE)))
+    return seen.replica.copy()
 
 
 @compiled
 def shifted(job: Records, rollout: Rollout, quantiles: Floats, row: int) -> tuple[Ints, Ints]:
     """The responses that a row moves, in the order in which they wait where they come to, and (n,) the replica of each, from 0;
     `observe` comes before. Replicas of another size are all new."""
-    which = open_responses(rollout)
-    where = places(job, rollout, which, quantiles, row)
+    seen = open_of(job, rollout, quantiles)
+    which, where = seen.which, places(job, seen, row)
     if row >= RESIZE:
         return which, where
-    moving = np.empty(which.size, np.bool_)
-    for j in range(which.size):
-        moving[j] = rollout.responses[which[j]].replica != job.first + where[j]
+    moving = where != seen.replica
     which, where = which[moving], where[moving]
     if row == TAIL:  # the longest first, as they came to their places
-        order = descending(context_of(rollout, which))
+        order = descending(seen.context[moving])
         which, where = which[order], where[order]
     return which, where
 
@@ -113,9 +129,9 @@ def write_mask(job: Records, rollout: Rollout, kv: Ints, mask: NDArray[np.int8])
     mask[KEEP] = 1
     if job.launching == 1:
         enough = job.bounded == 0 or job.iterations * job.prompts - job.fresh >= job.spare_prompts
-        mask[SPARE] = job.queue < job.prompts and enough
+        mask[SPARE] = job.long == 0 and enough
     else:
-        several = job.moved == 0 and job.live > 1 and open_responses(rollout).size > 0
+        several = job.moved == 0 and job.live > 1 and any_open(rollout)
         mask[REBALANCE] = several
         mask[TAIL] = several
         mask[PUT_OFF] = surplus_prompts(rollout, job.prompts).size > 0

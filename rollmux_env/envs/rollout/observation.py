@@ -7,13 +7,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.envs.rollout.actions import ahead_of, dropped, held_share, places, remembered, tail_keeps, tokens_of, write_mask
-from rollmux_env.envs.rollout.types import KEEP, QUANTILES, RESIZE, ROWS, SPARE, TAIL
+from rollmux_env.envs.rollout.actions import (
+    Open,
+    ahead_of,
+    dropped,
+    held_share,
+    open_of,
+    places,
+    remembered,
+    tail_keeps,
+    write_mask,
+)
+from rollmux_env.envs.rollout.types import KEEP, RESIZE, ROWS, SPARE, TAIL
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.feature_tables import Names, Observations, columns
 from rollmux_env.kernel.rollout_records import KV, NONE, SEQUENCE, STEP, WAITING, WEIGHTS, Rollout
-from rollmux_env.kernel.rollout_trials import open_responses, over_s, rest_s
-from rollmux_env.kernel.rollouts import reward_ends
+from rollmux_env.kernel.rollout_rounds import over_s, reward_ends
+from rollmux_env.kernel.rollout_trials import QUANTILES, descending, rest_s
 from rollmux_env.kernel.tables import Floats, Ints, Records
 
 Array = NDArray[np.float32]
@@ -96,15 +106,19 @@ def feature_names(rewards: bool) -> Names:
 
 
 @compiled
-def write_observation(job: Records, rollout: Rollout, quantiles: Floats, costs: Floats, kv: Ints, out: Observations, e: int) -> int:
-    """Write the observation of a decision into row `e`, the mask included; returns how many rows may be chosen.
+def write_observation(
+    job: Records, rollout: Rollout, quantiles: Floats, costs: Floats, kv: Ints, out: Observations, e: int
+) -> bool:
+    """Write the observation of a decision into row `e`, the mask included; False: a rollout runs and can only be kept on, and
+    nothing but the mask is written.
 
     Args:
         job: a record of `JOB`. rollout: the one in hand, after `observe`, or the last one before one begins.
         quantiles: (2, QUANTILES). costs: (S, 7). kv: (S,).
     """
     mask, rows, of_job, state = out.mask[e], out.candidates[e], out.job[e], out.cluster[e]
-    count = write_mask(job, rollout, kv, mask)
+    if write_mask(job, rollout, kv, mask) == 1 and job.launching == 0:
+        return False
     rows[:] = 0
     of_job[:] = 0
     state[:] = 0
@@ -124,7 +138,7 @@ def write_observation(job: Records, rollout: Rollout, quantiles: Floats, costs: 
         if mask[row] == 1:
             rows[row, min(row, RESIZE)] = 1.0  # the columns of the kinds are in their order
             rows[row, _OF_ROW.size] = _size_after(job, row) / 3
-    return count
+    return True
 
 
 @compiled
@@ -203,16 +217,16 @@ def _write_row(row: Array, rest: float, keep: float, share: float, share_keep: f
 @compiled
 def _write_launch(job: Records, quantiles: Floats, costs: Floats, mask: NDArray[np.int8], rows: Array) -> float:
     """Before a rollout: forecast what it takes, with each size of replicas or with spare responses; returns that of `keep`."""
-    keep_s, known, wanted = 0.0, remembered(job), job.prompts * job.responses
+    keep_s, wanted, spare = 0.0, job.prompts * job.responses, job.spare_prompts * job.spare_responses
+    ahead = ahead_of(job, quantiles, np.zeros(spare, np.int64)) if remembered(job) else np.full(spare, job.cap)
+    context, moved, order = np.full(spare, job.prompt_tokens), np.ones(spare, np.int64), descending(ahead[:wanted])
     for row in range(ROWS):
         if mask[row] == 0:
             continue
-        n = job.spare_prompts * job.spare_responses if row == SPARE else wanted
+        n, own = (spare, descending(ahead)) if row == SPARE else (wanted, order)
         size = _size_after(job, row)
         live = job.gpus // (1 << size)
-        ahead = ahead_of(job, quantiles, np.zeros(n, np.int64)) if known else np.full(n, job.cap)
-        context, moved = np.full(n, job.prompt_tokens), np.ones(n, np.int64)
-        seconds = rest_s(costs[size], context, ahead, np.arange(n) % live, moved, live, wanted)
+        seconds = rest_s(costs[size], context, ahead[:n], own, np.arange(n) % live, moved, live, wanted)
         seconds += job.switch_s if row >= RESIZE or job.resized == 1 else 0.0
         if row == KEEP:
             keep_s = seconds
@@ -225,25 +239,25 @@ def _write_rest(
     job: Records, rollout: Rollout, quantiles: Floats, costs: Floats, mask: NDArray[np.int8], rows: Array, state: Array
 ) -> float:
     """Inside a rollout: forecast the rest after each row; returns that of `keep`."""
-    which = open_responses(rollout)
-    replica, sampled, context = tokens_of(job, rollout, which)
-    ahead, n, keep_s = ahead_of(job, quantiles, sampled), which.size, 0.0
-    counting, total = max(1, job.prompts * job.responses - rollout.order[-1]), max(1, sampled.sum())
+    seen = open_of(job, rollout, quantiles)
+    n, keep_s = seen.which.size, 0.0
+    counting, total = max(1, job.prompts * job.responses - rollout.order[-1]), max(1, seen.sampled.sum())
     for row in range(ROWS):
         if mask[row] == 0:
             continue
-        where, moved = places(job, rollout, which, quantiles, row), np.zeros(n, np.int64)
+        where, moved = places(job, seen, row), np.zeros(n, np.int64)
         gone = dropped(job, rollout, row)
         tokens, at = 0, 0
         for r in gone:
-            while which[at] != r:
+            while seen.which[at] != r:
                 at += 1
             where[at] = NONE
-            tokens += sampled[at]
+            tokens += seen.sampled[at]
         for j in range(n):
-            moved[j] = row >= RESIZE or (where[j] != NONE and where[j] != replica[j])
+            moved[j] = row >= RESIZE or (where[j] != NONE and where[j] != seen.replica[j])
         size = _size_after(job, row)
-        seconds = rest_s(costs[size], context, ahead, where, moved, job.gpus // (1 << size), counting)
+        live = job.gpus // (1 << size)
+        seconds = rest_s(costs[size], seen.context, seen.ahead, seen.order, where, moved, live, counting)
         seconds += job.switch_s if row >= RESIZE else 0.0
         if row == KEEP:
             keep_s = seconds
@@ -251,18 +265,18 @@ def _write_rest(
         rows[row, _OF_ROW.moved] = moved.sum() / max(1, n)
         rows[row, _OF_ROW.dropped], rows[row, _OF_ROW.dropped_tokens] = gone.size / max(1, n), tokens / total
         _write_row(rows[row], seconds, keep_s, after, held_share(job), job.now_s)
-    _write_state(job, rollout, which, replica, sampled, ahead, state)
+    _write_state(job, rollout, seen, state)
     return float(keep_s)
 
 
 @compiled
-def _write_state(job: Records, rollout: Rollout, which: Ints, replica: Ints, sampled: Ints, ahead: Ints, out: Array) -> None:
+def _write_state(job: Records, rollout: Rollout, seen: Open, out: Array) -> None:
     """What has finished, what is open and how it lies on the replicas."""
-    n, wanted, waiting, incomplete, fullest = which.size, job.prompts * job.responses, 0, 0, 0.0
-    for r in which:
+    n, wanted, waiting, incomplete, fullest = seen.which.size, job.prompts * job.responses, 0, 0, 0.0
+    for r in seen.which:
         waiting += rollout.responses[r].state == WAITING
     load = np.zeros(job.live, np.int64)
-    for k in replica:
+    for k in seen.replica:
         load[k] += 1
     for j in range(job.live):
         own = rollout.replicas[job.first + j]
@@ -271,7 +285,7 @@ def _write_state(job: Records, rollout: Rollout, which: Ints, replica: Ints, sam
         incomplete += rollout.groups[g].finished < rollout.groups[g].needed
     longest, longest_ahead = 0, 0
     for j in range(n):
-        longest, longest_ahead = max(longest, sampled[j]), max(longest_ahead, ahead[j])
+        longest, longest_ahead = max(longest, seen.sampled[j]), max(longest_ahead, seen.ahead[j])
     most = load.max()
     out[_OF_STATE.finished] = min(1.0, rollout.order[-1] / wanted)
     out[_OF_STATE.complete] = min(1.0, rollout.counts[0] / job.prompts)
@@ -280,7 +294,7 @@ def _write_state(job: Records, rollout: Rollout, which: Ints, replica: Ints, sam
     out[_OF_STATE.cache] = min(1.0, fullest)
     out[_OF_STATE.uneven] = (most - n / job.live) / max(1, most)
     out[_OF_STATE.longest_so_far] = min(1.0, longest / job.cap)
-    out[_OF_STATE.mean_so_far] = min(1.0, sampled.sum() / max(1, n) / job.cap)
-    out[_OF_STATE.ahead] = min(1.0, ahead.sum() / max(1, n) / job.cap)
+    out[_OF_STATE.mean_so_far] = min(1.0, seen.sampled.sum() / max(1, n) / job.cap)
+    out[_OF_STATE.ahead] = min(1.0, seen.ahead.sum() / max(1, n) / job.cap)
     out[_OF_STATE.longest_ahead] = min(1.0, longest_ahead / job.cap)
     out[_OF_STATE.surplus_prompts] = max(0.0, (incomplete - (job.prompts - rollout.counts[0])) / max(1, incomplete))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
-from math import ceil
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,22 +10,17 @@ from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.rollout_records import rollout_table
+from rollmux_env.kernel.rollout_trials import QUANTILES
 from rollmux_env.kernel.tables import Floats, Ints, Records, fields
+from rollmux_env.rollout.policy import with_spare
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.replica import SIZES as SIZES
 
 KEEP, SPARE, REBALANCE, TAIL, PUT_OFF, ABORT, RESIZE = range(7)  # rows; a row for each of SIZES comes last
 ROWS = RESIZE + len(SIZES)
 ETA = 1.25  # times as many prompts, and responses to each, that a round with spare ones launches
-QUANTILES = 512  # of earlier lengths that are remembered
-LAST = 0.3  # weight of the last rollout among them
 CHECKPOINTS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)  # shares of the wanted responses to decide at
 ATTEMPTS = 3  # drawn lengths of a response: one that is sampled still more often has the last one again
-
-
-def with_spare(setting: Setting) -> tuple[int, int]:
-    """Prompts, and responses to each, of a round with spare ones."""
-    return ceil(ETA * setting.prompts - 1e-9), ceil(ETA * setting.responses - 1e-9)
 
 
 @dataclass(frozen=True)
@@ -67,7 +61,7 @@ class Case:
     @property
     def launched(self) -> tuple[int, int]:
         """Prompts, and responses to each, of a round with spare ones."""
-        return with_spare(self.setting)
+        return with_spare(self.setting.prompts, self.setting.responses, ETA)
 
     def draw(self) -> Ints:
         """(N, ATTEMPTS, K) the lengths."""
@@ -145,7 +139,7 @@ def job_table(envs: int, prompts: int, each: int, replicas: int, total: int) -> 
 def write_setting(job: Records, costs: Floats, kv: Ints, setting: Setting, switch_s: float) -> None:
     """Write what is known of a job before its first rollout: a record of `JOB`, (S, 7) and (S,)."""
     job["prompts"], job["responses"] = setting.prompts, setting.responses
-    job["spare_prompts"], job["spare_responses"] = with_spare(setting)
+    job["spare_prompts"], job["spare_responses"] = with_spare(setting.prompts, setting.responses, ETA)
     job["prompt_tokens"], job["gpus"], job["most"] = setting.prompt_tokens, setting.gpus, setting.most
     job["configured"] = job["size"] = SIZES.index(setting.parallel)
     job["live"] = setting.gpus // setting.parallel
@@ -154,4 +148,4 @@ def write_setting(job: Records, costs: Floats, kv: Ints, setting: Setting, switc
     costs[:], kv[:] = 0, 0
     for size, timing in setting.timings:
         s = SIZES.index(size)
-        *costs[s], kv[s] = astuple(timing)
+        costs[s], kv[s] = timing.costs, timing.kv_tokens

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from policies.rollout import make_rollout
 from rollmux_env.bench.suites.rollout import setting
 from rollmux_env.bench.tables import packed_lengths
-from rollmux_env.kernel.rollout_trials import forecast, spread
+from rollmux_env.kernel.rollout_trials import descending, forecast, spread
 from rollmux_env.rollout.job import JobRollouts, Rollout
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.lengths import Lognormal
@@ -37,7 +37,7 @@ def test_the_forecast_of_many_new_responses_is_distributed_as_what_was_seen() ->
 
 
 def test_a_spread_is_even_and_gives_the_longest_to_different_replicas() -> None:
-    where = spread(np.array([5, 100, 7, 90, 80, 1, 2]), 3)
+    where = spread(descending(np.array([5, 100, 7, 90, 80, 1, 2])), 3)
     assert sorted(where[[1, 3, 4]]) == [0, 1, 2]
     assert np.bincount(where).max() - np.bincount(where).min() <= 1
 

@@ -59,7 +59,7 @@ def test_every_response_is_finished_or_aborted_and_every_prompt_complete_once(na
     for _ in range(8):
         due = rounds.next()
         lengths = np.ceil(where.lengths.quantile(draw.random(len(due.prompts) * due.responses))).astype(np.int64)
-        fleet, complete = play(where, control, due, lengths[:, None])
+        fleet, complete, *_ = play(where, control, due, lengths[:, None])
         assert set(np.unique(fleet.state)) <= {FINISHED, ABORTED}
         assert len(complete) == len(set(complete)) == where.prompts
         trained += [due.prompts[place] for place in complete]
@@ -75,12 +75,12 @@ def test_no_policy_acts_on_a_length_before_it_is_reached(seed: int, name: str, m
     due = policy.begin_job(where).rounds.next()
     draw = np.random.default_rng(seed)
     lengths = np.ceil(where.lengths.quantile(draw.random(len(due.prompts) * due.responses))).astype(np.int64)
-    fleet, _ = play(where, policy.begin_job(where).control, due, lengths[:, None])
+    fleet, *_ = play(where, policy.begin_job(where).control, due, lengths[:, None])
     moment = float(draw.random() * fleet.now_s)
     late = np.flatnonzero(fleet.end_s > moment)
     longer = lengths.copy()
     longer[late] = np.minimum(np.maximum(lengths, fleet.sampled())[late] + draw.integers(0, more, late.size), 8192)
-    other, _ = play(where, policy.begin_job(where).control, due, longer[:, None])
+    other, *_ = play(where, policy.begin_job(where).control, due, longer[:, None])
     early = fleet.end_s <= moment
     assert np.array_equal(fleet.end_s[early], other.end_s[early])
     assert (other.end_s[~early] > moment).all()
@@ -92,7 +92,7 @@ def test_the_simulator_ends_a_round_as_the_bookkeeping_does(seed: int, prompts: 
     due = Rounds(prompts, responses, eta).next()
     lengths = np.random.default_rng(seed).integers(1, 5000, len(due.prompts) * due.responses)
     where = setting(prompts, responses)
-    fleet, complete = play(where, make_rollout("plain").begin_job(where).control, due, lengths[:, None])
+    fleet, complete, *_ = play(where, make_rollout("plain").begin_job(where).control, due, lengths[:, None])
     race = Race(due)
     running = set(range(lengths.size))
     for response in fleet.finished.tolist():
@@ -133,6 +133,12 @@ def test_engines_that_end_their_shares_for_themselves_wait_for_the_slowest() -> 
 def test_no_tail_of_engines_that_end_for_themselves_is_profiled() -> None:
     with pytest.raises(InputError, match="each_engine=true no tail moves"):
         rollout_profiles(setting(), make_rollout("tail-batching,each_engine=true"), 0, Migration())
+
+
+def test_the_tail_of_a_job_with_other_sizes_frees_what_these_may_not_divide() -> None:
+    one = replace(setting(), timings=((1, TIMINGS[1]),))
+    found = [rollout_profiles(where, make_rollout("plain"), 0, Migration(0.8, 0.75)) for where in (setting(), one)]
+    assert found[0] == found[1] and all(profile.rate < 1 for profile in found[0])
 
 
 def test_a_migrated_tail_frees_most_replicas_early_and_takes_no_shorter() -> None:

@@ -11,7 +11,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.kernel.rollout_records import ABORTED, FINISHED, NEW, RUNNING, WAITING
 from rollmux_env.kernel.rollouts import decode_s
 from rollmux_env.rollout.fleet import Fleet
-from rollmux_env.timing.replica import ReplicaTiming
+from rollmux_env.timing.replica import MixtureTiming, ReplicaTiming
 from tests.oracle.rollouts import Sequence, roll_replica
 
 REPLICA = ReplicaTiming(0.002, 0.004, 2e-8, 1e-4, 1e-4, 1e-9, 0.002, 100_000)
@@ -180,6 +180,11 @@ def test_replicas_that_are_added_begin_when_they_are_there() -> None:
 def test_what_cannot_run_is_refused_in_one_line(tokens: tuple[int, int], kv: int) -> None:
     with pytest.raises(InputError, match=r"^rollout: "):
         fleet_of([ReplicaTiming(0.01, 0.01, 0, 0, 0, 0, 0, kv)], [tokens])
+
+
+def test_what_a_mixture_of_experts_reads_is_not_taken_for_a_dense_models() -> None:
+    with pytest.raises(InputError, match=r"^rollout: .*mixture of experts"):
+        fleet_of([MixtureTiming(0.01, 0.01, 0, 0, 0, 0, 0, 100, experts_s=0.1, expert_share=0.1)], [(10, 10)])
 
 
 def test_a_response_is_launched_once_and_moves_only_while_it_runs() -> None:

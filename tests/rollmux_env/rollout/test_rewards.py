@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from policies.rollout import make_rollout
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.rollouts import reward_ends
+from rollmux_env.kernel.rollout_rounds import reward_ends
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.profile import rollout_profiles
 from rollmux_env.rollout.setting import Setting, setting_of

@@ -13,7 +13,7 @@ from rollmux_env.envs.rollout.generator import Fixed, RandomJobs
 from rollmux_env.envs.rollout.observation import JOB_FEATURES, STATE_FEATURES, feature_names
 from rollmux_env.envs.rollout.types import Case
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.rollouts import reward_ends
+from rollmux_env.kernel.rollout_rounds import reward_ends
 
 SEEDS = [1000, 1001, 1004, 1005]
 

@@ -21,7 +21,7 @@ from rollmux_env.envs.rollout.reward import Cost
 from rollmux_env.envs.rollout.types import ABORT, KEEP, PUT_OFF, REBALANCE, RESIZE, SPARE, TAIL, Case
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.rollout_records import ABORTED, FINISHED, RUNNING, WAITING
-from rollmux_env.kernel.rollouts import reward_ends
+from rollmux_env.kernel.rollout_rounds import reward_ends
 from rollmux_env.rollout.job import play
 from tests.rollmux_env.envs.playing import at_random_of, bytes_of, check_scalar
 
@@ -65,11 +65,10 @@ def simulated(spec: str, case: Case) -> list[float]:
             break
         rows = [lengths[prompt, min(attempts[prompt], 2), k] for prompt in due.prompts for k in range(due.responses)]
         attempts[list(due.prompts)] += 1
-        fleet, complete = play(case.setting, control, due, np.array(rows)[:, None])
+        fleet, complete, counts, _ = play(case.setting, control, due, np.array(rows)[:, None])
         rounds.done([due.prompts[place] for place in complete])
-        counts = np.isin(fleet.finished // due.responses, complete)
         ends = reward_ends(fleet.end_s[fleet.finished], case.setting.reward_s, case.setting.reward_nodes)
-        seconds.append(max(fleet.now_s, ends[counts].max()) if case.setting.reward_s else fleet.now_s)
+        seconds.append(max(fleet.now_s, ends[counts[fleet.finished]].max()))
     return seconds
 
 
