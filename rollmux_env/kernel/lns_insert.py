@@ -212,6 +212,7 @@ class Search(NamedTuple):
             several shapes has the rows of its shapes for the one and its own for the other.
         rows: (R,) records of `rollmux_env.kernel.candidates.candidate_type`.
         trial: the rows that change.
+        used: (P, 2) nodes of each pool that are in use, zeros where they are unlimited. order: (1,) the group that is looked at.
     """
 
     usd: Floats
@@ -220,6 +221,8 @@ class Search(NamedTuple):
     places: Records
     rows: Records
     trial: Trial
+    used: Ints
+    order: Ints
 
 
 def _place_type(nodes: int) -> np.dtype[Any]:
@@ -242,6 +245,8 @@ def make_search(view: View) -> Search:
         np.zeros((jobs, groups), dtype=_place_type(nodes)),
         np.zeros(CANDIDATES, dtype=candidate_type(nodes)),
         make_trial(view.jobs, view.groups, 2 * view.groups.dtype["members"].shape[0] + 2),
+        np.zeros((len(view.limits.pools), 2), np.int64),
+        np.zeros(1, np.int64),
     )
 
 
@@ -350,7 +355,7 @@ def _look(view: View, facts: Regrouping, job: int, group: int, search: Search) -
                 place.nodes[v] = row.nodes[v]
 
 
-@compiled
+@compiled(arrays=False)
 def _best_place(
     view: View, facts: Regrouping, row: int, best: float, overlooked: float, rng: np.random.Generator, search: Search
 ) -> tuple[float, int, int]:
@@ -399,17 +404,7 @@ def _alone_usd(view: View, facts: Regrouping, row: int, group: int) -> float:
     return float(hours * own_usd(job, limits) - worth)
 
 
-@compiled
-def _with_nodes(view: View, facts: Regrouping) -> View:
-    """The view with the nodes that are in use in its clock, where they are limited, and room for one group in its order."""
-    used = np.zeros((len(view.limits.pools), 2), np.int64)
-    if not is_unlimited(view.limits):
-        nodes_in_use(view.jobs, view.groups, facts, used)
-    clock = Clock(view.clock.now_s, used, view.clock.waiting)
-    return View(view.jobs, view.groups, np.empty(1, np.int64), view.limits, clock)
-
-
-@compiled
+@compiled(arrays=False)
 def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.random.Generator, search: Search) -> int:
     """Give a job that is in no group the place, and the shape, where the dollars rise least.
 
@@ -422,7 +417,9 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
     """
     jobs, groups, limits, version = view.jobs, view.groups, view.limits, search.version
     home = facts.homes[job].group
-    there = _with_nodes(view, facts)
+    if not is_unlimited(limits):
+        nodes_in_use(jobs, groups, facts, search.used)
+    there = View(jobs, groups, search.order, limits, Clock(view.clock.now_s, search.used, view.clock.waiting))
     looked = 0
     best = np.inf
     best_group, best_row = NOWHERE, NOWHERE  # who goes home needs no row

@@ -80,9 +80,10 @@ def open_responses(rollout: Rollout) -> Ints:
 def any_open(rollout: Rollout) -> bool:
     """Whether a response waits or runs, or is away between two turns."""
     r = 0
-    while r < rollout.responses.size and rollout.responses[r].state not in (RUNNING, WAITING, AWAY):
+    count = int(rollout.responses.size)
+    while r < count and rollout.responses[r].state not in (RUNNING, WAITING, AWAY):
         r += 1
-    return r < rollout.responses.size
+    return r < count
 
 
 @compiled
