@@ -78,11 +78,25 @@ def allocate(
             show_default=False,
         ),
     ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Scenario file with the job as planned.", show_default=False)
+    ] = None,
+    shape_budgets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shape",
+            metavar="GPU=COUNT,...",
+            help="Another budget, whose plan is a shape of the job in --out; can be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     format: Annotated[TableOrJson, typer.Option("--format", help="Output format.")] = TableOrJson.table,
 ) -> None:
     """Divide GPUs of several types between the training and the rollouts of one asynchronous job (docs/reference/allocation.md).
 
-    Example: `rollmux allocate 7B --budget H800=24,H20=24 --staleness 4`
+    Examples: `rollmux allocate 7B --budget H800=24,H20=24 --staleness 4`
+
+    `rollmux allocate 7B --set responses=1024 --budget H800=8,H20=16 --shape H800=16,H20=32 --out job.yaml`
     """
     import time
 
@@ -98,6 +112,14 @@ def allocate(
     begin = time.perf_counter()
     allocation = divide(work, gpus)
     planner_s = time.perf_counter() - begin
+    if shape_budgets and out is None:
+        raise typer.BadParameter("goes with --out", param_hint="--shape")
+    if out is not None:
+        from rollmux_env.timing.allocated_job import allocated_scenario
+        from rollmux_env.workloads.text import write_scenario
+
+        others = [divide(work, parse_budget(text, machine)) for text in shape_budgets or []]
+        write_scenario(out, allocated_scenario(Path(model).stem, [allocation, *others]))
     if format is TableOrJson.json:
         typer.echo(to_json(allocation_report(model, allocator, allocation)), nl=False)
     else:

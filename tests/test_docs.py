@@ -19,6 +19,7 @@ from policies.named import LEARNED
 from policies.registry import PLACEMENT
 from policies.rollout import ROLLOUT
 from rollmux_env.bench.suites import SUITES
+from rollmux_env.timing.work import SETTINGS
 from rollmux_env.workloads import WORKLOADS, WorkloadOptions
 
 ROOT = Path(__file__).parents[1]
@@ -69,7 +70,7 @@ def check(text: str, known: dict[str, Any]) -> None:
         given = {word.partition("=")[0] for word in own if re.match("--?[a-z]", word)}
         assert given <= options | {"--help", "-h"}, f"rollmux {' '.join(words)}"
         settings = [words[k + 1].partition("=")[0] for k, word in enumerate(words) if word == "--set" and words[0] != "train"]
-        assert {*settings} <= {*WORKLOAD_KEYS, "key"}, words
+        assert {*settings} <= ({*SETTINGS} if words[0] == "allocate" else {*WORKLOAD_KEYS, "key"}), words
         policies = [words[k + 1].split(",")[0] for k, word in enumerate(words) if word in ("-p", "--policy")]
         assert all(name in PLACEMENT or ":" in name or name == "NAME" for name in policies), words
     for words in commands(text, "python"):

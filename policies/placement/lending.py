@@ -7,8 +7,8 @@ divided without loss and nobody waits for a tail, so this is the best that lendi
 
 from __future__ import annotations
 
-from policies.api import Job
 from policies.placement.baselines import Solo
+from rollmux_env.keys.job import Job
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import Outcome, outcome
 from rollmux_env.scenario import Scenario

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise, product
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from policies.allocation.hex import bisections
 from policies.allocation.plan_table import PlanTable
 from policies.allocation.plans import Kind, rollout_plan
 from rollmux_env.errors import InputError
+from rollmux_env.timing.allocated_job import allocated_scenario
 from rollmux_env.timing.allocation import Budget
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.stages import Replica
@@ -135,3 +137,30 @@ def test_the_command_prints_the_plan(command: Command) -> None:
 def test_a_budget_that_holds_no_plan_is_refused() -> None:
     with pytest.raises(InputError, match="beside it"):
         PlanTable(Work(SHAPES["1.5B"], 64), Budget({H800: 1}))
+
+
+@pytest.mark.parametrize("staleness", [0, 4])
+def test_a_plan_becomes_a_job_whose_iteration_it_is_and_other_budgets_its_shapes(staleness: int) -> None:
+    work = Work(SHAPES["7B"], 1024, staleness=staleness)
+    plans = [make_allocator("hex")(work, Budget(gpus)) for gpus in ({"H800": 8, "H20": 16}, {"H800": 16, "H20": 32})]
+    scenario = allocated_scenario("7B", plans)
+    (job,) = scenario.jobs
+    assert [pool.gpu for pool in scenario.cluster.pools.values()] == ["H20", "H800"]
+    assert (job.rollout.nodes, job.training.nodes, job.staleness) == (2, 1, staleness)
+    for shape, plan in enumerate(plans):
+        rollout, training = job.phases(shape)
+        assert job.iteration_s(rollout.worst_case_s, training.worst_case_s, 0.0) == pytest.approx(plan.iteration_s, rel=1e-5)
+    assert job.phases(1).rollout.nodes == 4 and job.phases(1).training.nodes == 2
+
+
+def test_allocate_writes_a_job_that_plan_takes_or_says_why_not(command: Command, tmp_path: Path) -> None:
+    words = ("allocate", "7B", "--set", "responses=1024")
+    status, _, err = command(*words, "--budget", "H800=8,H20=16", "--shape", "H800=16,H20=32", "--out", str(tmp_path / "job.yaml"))
+    assert (status, err) == (0, "")
+    status, out, _ = command("plan", str(tmp_path / "job.yaml"))
+    assert status == 0 and "7B (1.00x)" in out
+    status, _, err = command(*words, "--budget", "H800=8,H20=8", "--out", str(tmp_path / "mixed.yaml"))
+    assert status == 2 and err.endswith("a job's phase has nodes of one kind: try another budget\n")
+    assert not (tmp_path / "mixed.yaml").exists()
+    status, _, err = command(*words, "--budget", "H800=8,H20=16", "--shape", "H800=16,H20=32")
+    assert status == 2 and "goes with --out" in err
