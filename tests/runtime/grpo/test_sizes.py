@@ -55,7 +55,7 @@ ADAPTIVE = {"policy": "adaptive-parallelism", "sizes": [2]}
             {},
             "jobs[0].rollout.sizes: learned:default has learned with engines of 1, 2, 4, 8, and has no others, tensor_parallel",
         ),
-        (ADAPTIVE, {"staleness": 1}, "jobs[0].rollout.sizes: do not go with a staleness: the engines of another size would go on"),
+        (ADAPTIVE, {"staleness": 1}, "jobs[0].rollout.sizes: with a staleness need `interruptible`: engines of another size go on"),
     ],
 )
 def test_a_bad_size_is_one_line(rollout: dict[str, Any], more: dict[str, Any], problem: str) -> None:
