@@ -2,12 +2,19 @@
 
 from abc import ABC, abstractmethod
 
+from policies.rollout.rounds import Rounds
 from rollmux_env.cluster.candidates import CandidateTable, candidates, cheapest
 from rollmux_env.cluster.events import Arrived, Departed, Event, Placement, Ticked, isolated
 from rollmux_env.cluster.group import Group
 from rollmux_env.cluster.plan import Move, Place, Plan, Policy, Wait, may_move
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.job import Job
+from rollmux_env.network.play import Forecast
+from rollmux_env.rollout.fleet import Fleet
+from rollmux_env.rollout.policy import JobPolicy, Round, Stay, Wake, deal, gather
+from rollmux_env.rollout.setting import Setting
+from rollmux_env.scheduler.view import GroupView, MemberView, WaitingPhase
+from rollmux_env.timing.tail import Migration
 
 __all__ = [
     "ArrivalPolicy",
@@ -15,17 +22,32 @@ __all__ = [
     "CandidateTable",
     "Departed",
     "Event",
+    "Fleet",
+    "Forecast",
     "Group",
+    "GroupView",
+    "Job",
+    "JobPolicy",
+    "MemberView",
+    "Migration",
     "Move",
     "Place",
     "Placement",
     "Plan",
     "Policy",
+    "Round",
+    "Rounds",
+    "Setting",
     "State",
+    "Stay",
     "Ticked",
     "Wait",
+    "WaitingPhase",
+    "Wake",
     "candidates",
     "cheapest",
+    "deal",
+    "gather",
     "isolated",
     "may_move",
 ]

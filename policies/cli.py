@@ -23,6 +23,12 @@ def trace(
         str,
         typer.Option("--dispatch", metavar="NAME", help="Dispatch policy (docs/reference/dispatch.md)."),
     ] = "round-robin",
+    rollout_policy: Annotated[
+        str,
+        typer.Option(
+            "--rollout-policy", metavar="NAME", help="Rollout policy for jobs with a model (docs/reference/rollout_policies.md)."
+        ),
+    ] = "plain",
     group: Annotated[
         int | None, typer.Option("--group", metavar="N", help="Group to show. (default: the one with the most members)")
     ] = None,
@@ -43,20 +49,24 @@ def trace(
     """
     from policies.dispatch import make_dispatch
     from policies.registry import make_runnable
-    from policies.rollout import make_rollout
+    from policies.rollout import migrating
+    from policies.rollout.places import check_sizes, make_at
     from rollmux_env.progress import Progress
     from rollmux_env.replay.event import Watch, replay_events
     from rollmux_env.report.pictures import write_pictures
 
-    placement, order = make_runnable(policy, seed), make_dispatch(dispatch)
+    placement, inside = make_runnable(policy, seed), make_at(rollout_policy, "replay")
+    dispatch = migrating(dispatch, inside)
+    order = make_dispatch(dispatch)
     scenario = find_scenario(target, seed, settings or [])
+    check_sizes(rollout_policy, [scenario])
     with Progress(f"replaying {target}") as progress:
 
         def tell(phases: int, departed: int) -> None:
             progress.tell(f"{phases:,} phases, {departed:,} of {len(scenario.jobs):,} jobs done")
 
         watch = Watch(most_phases=most_phases, tell=tell, keep_phases=True)
-        run = replay_events(scenario, placement, order, seed, watch, rollout=make_rollout("plain"))
+        run = replay_events(scenario, placement, order, seed, watch, rollout=inside)
     for line in write_pictures(out, run, f"{target}, {policy}, {dispatch}", group, from_h, hours):
         typer.echo(line)
 

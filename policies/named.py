@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from rollmux_env.command_options import parse_pairs, parse_value
-from rollmux_env.errors import InputError
+from rollmux_env.errors import InputError, lacks
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import not_one_of
 
@@ -17,29 +20,75 @@ SWITCHES = "switches="  # an option of all placement policies: plan warm starts 
 
 
 LEARNED = "learned:"  # and the path of a policy file, or `default`
+OWN = ", or module:Class of your own"
 
 
 def make_named(
-    kind: str, table: Mapping[str, Callable[..., Made]], spec: str, learned: Callable[[], Callable[..., Made]] | None = None
+    kind: str,
+    table: Mapping[str, Callable[..., Made]],
+    spec: str,
+    learned: Callable[[], Callable[..., Made]] | None = None,
+    methods: Sequence[str] = (),
 ) -> Made:
     """Create the policy that a spec names.
 
     Args:
         kind: the kind of policy for error messages, such as `dispatch policy`.
         table: factories by name, which take keyword options.
-        spec: a name of `table`, or `learned:` and the path of a policy file, or `learned:default`; then options as key=value.
+        spec: a name of `table`, or `learned:` and the path of a policy file, or `learned:default`, or `module:Class` of the user's
+            own; then options as key=value.
         learned: imports what makes the policy of a file, given its path; None where there is none of the kind.
+        methods: those that a policy of this kind has.
 
     Raises:
-        InputError: unknown name or options, or an invalid policy file; one line.
+        InputError: unknown name or options, an invalid policy file, or a class that is none of this kind; one line.
     """
     name, *pairs = spec.split(",")
+    label = f"{kind} '{spec}'"
     if learned is not None and name.startswith(LEARNED):
-        return make_with(f"{kind} '{spec}'", LEARNED, partial(learned(), name.removeprefix(LEARNED)), pairs)
+        return make_with(label, LEARNED, partial(learned(), name.removeprefix(LEARNED)), pairs)
+    if is_own(name):
+        made = make_with(label, name, own_factory(label, name), pairs)
+        if lacking := [method for method in methods if not callable(getattr(made, method, None))]:
+            raise InputError(f"{label}: {name} has no method `{lacking[0]}`")
+        return made  # type: ignore[no-any-return]
     if name not in table:
         others = () if learned is None else (f"{LEARNED}default", f"{LEARNED}PATH")
-        raise InputError(f"{kind}: {not_one_of(name, (*table, *others))}")
-    return make_with(f"{kind} '{spec}'", name, table[name], pairs)
+        raise InputError(f"{kind}: {not_one_of(name, (*table, *others), OWN)}")
+    return make_with(label, name, table[name], pairs)
+
+
+def is_own(spec: str) -> bool:
+    """Whether a spec names a `module:Class` of the user's own."""
+    name = spec.partition(",")[0]
+    return ":" in name and not name.startswith(LEARNED)
+
+
+def own_factory(label: str, target: str) -> Callable[..., Any]:
+    """The class of the user's own that `module:Class` names.
+
+    Args:
+        label: start of error messages. target: its module is looked for where Python looks, and last in the working directory.
+
+    Raises:
+        InputError: no such module or class, or the module cannot be imported; one line.
+    """
+    module_name, _, attribute = target.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # last: a user's folder never hides a module of ours
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and module_name.startswith(error.name):
+            raise InputError(f"{label}: there is no module '{module_name}' on the path or in this folder") from None
+        raise InputError(f"{label}: {module_name} {lacks(error.name or module_name)}") from None
+    except (Exception, SystemExit) as error:
+        kind = "" if isinstance(error, ImportError | SyntaxError | ValueError | TypeError) else f"{type(error).__name__}: "
+        raise InputError(f"{label}: cannot import {module_name}: {kind}{error}") from error
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        raise InputError(f"{label}: {module.__file__ or module_name} has no class '{attribute}'")
+    return factory  # type: ignore[no-any-return]
 
 
 def make_with(

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from policies.named import make_named
+from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.network.play import Forecast, Hour, NetworkPolicy, Yardstick
 from rollmux_env.network.steps import WEIGHTS
@@ -137,9 +138,12 @@ NETWORK: dict[str, Callable[..., NetworkPolicy | Yardstick]] = {"static": Static
 
 
 def make_network(spec: str) -> NetworkPolicy | Yardstick:
-    """Create a network policy by name, with options as in `rfabric,margin=1.5`.
+    """Create a network policy by name, or one of the user's own as `module:Class`, with options as in `rfabric,margin=1.5`.
 
     Raises:
-        InputError: unknown name or options; one line.
+        InputError: unknown name or options, or a class of the user's own that is no network policy; one line.
     """
-    return make_named("network policy", NETWORK, spec)
+    policy = make_named("network policy", NETWORK, spec)
+    if not isinstance(policy, NetworkPolicy) and not hasattr(policy, "choose_all"):
+        raise InputError(f"network policy '{spec}': has neither the methods `first` and `topology_for` nor `choose_all`")
+    return policy

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
-import sys
-from collections.abc import Callable
 from typing import Any
 
-from policies.named import LEARNED, SWITCHES, make_with, plans_switches
+from policies.named import LEARNED, OWN, SWITCHES, make_with, own_factory, plans_switches
 from rollmux_env.bench.harness import Contender, OwnReplay
 from rollmux_env.cluster import plan
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
-from rollmux_env.errors import InputError, lacks
+from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.validation_errors import not_one_of
 
@@ -51,7 +47,9 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
     if name.startswith(LEARNED):
         known = f"policies.placement.learned:Learned,path={json.dumps(name.removeprefix(LEARNED))}"
     target, *presets = known.split(",")
-    factory = _factory(name, target)
+    if ":" not in target:
+        raise InputError(f"--policy: {not_one_of(name, sorted(PLACEMENT), f', {LEARNED}FILE{OWN}')}")
+    factory = own_factory(f"--policy {name}", target)
     others = () if isinstance(factory, OwnReplay) else (SWITCHES.rstrip("="),)
     policy = make_with(f"--policy {spec}", name, factory, [*presets, *pairs], seed, others)
     if not hasattr(policy, "decide") and not hasattr(policy, "replay"):
@@ -89,24 +87,3 @@ def make_runnable(spec: str, seed: int = 0) -> Policy:
     if isinstance(policy, OwnReplay):
         raise InputError(f"--policy {spec}: no one could run it, it is a yardstick for `bench`")
     return policy
-
-
-def _factory(name: str, target: str) -> Callable[..., Any]:
-    module_name, colon, attribute = target.partition(":")
-    if not colon:
-        raise InputError(f"--policy: {not_one_of(name, sorted(PLACEMENT), f', {LEARNED}FILE, or module:Class of your own')}")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # last: a user's folder never hides a module of ours
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and module_name.startswith(error.name):
-            raise InputError(f"--policy {name}: there is no module '{module_name}' on the path or in this folder") from None
-        raise InputError(f"--policy {name}: {module_name} {lacks(error.name or module_name)}") from None
-    except (Exception, SystemExit) as error:
-        kind = "" if isinstance(error, ImportError | SyntaxError | ValueError | TypeError) else f"{type(error).__name__}: "
-        raise InputError(f"--policy {name}: cannot import {module_name}: {kind}{error}") from error
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        raise InputError(f"--policy {name}: {module.__file__ or module_name} has no class '{attribute}'")
-    return factory  # type: ignore[no-any-return]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -237,7 +238,6 @@ def makers() -> Makers:
 
 def _run_suite(name: str, options: BenchOptions) -> None:
     """Run a suite: of placement policies, to which the user may add, or of something else."""
-    from policies.registry import make_policy
     from rollmux_env.bench.suites import find_suite
     from rollmux_env.errors import InputError
     from rollmux_env.report.folder import make_folder
@@ -245,15 +245,16 @@ def _run_suite(name: str, options: BenchOptions) -> None:
 
     _refuse_own(options)
     suite, added = find_suite(name), options.policy or []
-    if suite.measure is not None and added:
+    if suite.measure is not None and added and suite.adds is None:
         raise InputError(f"--policy {added[0]}: the suite {name} compares {suite.compares}")
     for policy in added:
-        make_policy(policy)
+        getattr(makers(), suite.adds or "placement")(policy)
     if options.out:
         make_folder(options.out)
     quick = options.quick and suite.seeds > 0
     numbers = range(options.seed, options.seed + (options.seeds or (1 if quick else suite.seeds))) if suite.seeds else range(0)
-    rows = suite.measure(numbers, quick, makers()) if suite.measure else _placed(suite, added, numbers, options)
+    measure = partial(suite.measure, added=added) if suite.measure and added else suite.measure
+    rows = measure(numbers, quick, makers()) if measure else _placed(suite, added, numbers, options)
     report, table = suite_report(suite, rows, numbers, quick), suite_table(suite, rows, numbers, quick)
     if options.out:
         points = suite.sweep(options.seed, makers()) if suite.sweep else ()

@@ -7,7 +7,9 @@ from functools import partial
 
 from policies.dispatch.rules import RoundRobin, WorkConserving, least_recent, longest, shortest
 from policies.named import make_named
+from rollmux_env.errors import InputError
 from rollmux_env.scheduler.view import DispatchPolicy
+from rollmux_env.timing.tail import Migration, migration_of
 
 DISPATCH: dict[str, Callable[..., DispatchPolicy]] = {
     "round-robin": RoundRobin,
@@ -22,12 +24,17 @@ def make_dispatch(spec: str) -> DispatchPolicy:
     """Create a dispatch policy by name.
 
     Args:
-        spec: a name of `DISPATCH`, `learned:default` or `learned:PATH`; then options, as in `round-robin,migrate=0.8`.
+        spec: a name of `DISPATCH`, `learned:default`, `learned:PATH` or `module:Class`; then options, as in
+            `round-robin,migrate=0.8`.
 
     Raises:
-        InputError: unknown name or options, or an invalid policy file; one line.
+        InputError: unknown name or options, an invalid policy file, or a class of the user's own that is no dispatch policy; one
+            line.
     """
-    return make_named("dispatch policy", DISPATCH, spec, _learned)
+    policy = make_named("dispatch policy", DISPATCH, spec, _learned, ("choose",))
+    if not isinstance(migration_of(policy), Migration | None):
+        raise InputError(f"dispatch policy '{spec}': its `migration` must be None or a rollmux_env.timing.tail.Migration")
+    return policy
 
 
 def _learned() -> Callable[..., DispatchPolicy]:

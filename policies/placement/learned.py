@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from policies.placement.chains import Chain, Rows, after, best_chain, best_rows, joint_search, promising
 from policies.placement.policy_file import PolicyConfig, read_policy
 from policies.placement.scorer import random_weights, score
-from rollmux_env.cluster.candidates import candidates, part_of
+from rollmux_env.cluster.candidates import CandidateTable, candidates, part_of
 from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.features import features
 from rollmux_env.cluster.plan import Place, Plan, Wait
@@ -28,6 +28,7 @@ from rollmux_env.kernel.features import (
 )
 from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST
 from rollmux_env.kernel.pools import own_usd
+from rollmux_env.kernel.tables import Ints
 from rollmux_env.kernel.valuation import present_rates
 from rollmux_env.validation_errors import describe
 
@@ -141,11 +142,7 @@ class Learned:
         rows = rows[table.feasible[rows]]
         if rows.size == 0:
             return [Chain(0.0, (Wait(job_id) if part.host is None else Place(job_id, part.host),), state)]
-        inputs = features(state, table, _first_s(state), self.config.known_stays, rows)
-        wide = np.zeros((rows.size, len(_ROWS)), dtype=np.float32)
-        wide[:, : len(CANDIDATE_FEATURES)] = inputs.candidates
-        wide[:, -len(SHAPE_FEATURES) :] = inputs.shapes
-        scores = self._scores(inputs.job, wide, inputs.cluster)
+        wide, scores = self._scored(state, table, rows)
         best = int(np.argmax(scores))
         if most == 1:
             return [Chain(0.0, (Place(job_id, table.placement(int(rows[best]))),), state)]
@@ -156,6 +153,23 @@ class Learned:
         return [
             Chain(float(worths[k]), (Place(job_id, table.placement(int(rows[k]))),), state) for k in best_rows(worths, most, None)
         ]
+
+    def scores(self, state: State, table: CandidateTable) -> NDArray[np.float32]:
+        """(R,) the network's score of each row of a candidate table, the highest is chosen; NaN of one that breaks a rule."""
+        scores = np.full(len(table), np.nan, dtype=np.float32)
+        rows = table.own_first()
+        rows = rows[table.feasible[rows]]
+        if rows.size:
+            scores[rows] = self._scored(state, table, rows)[1]
+        return scores
+
+    def _scored(self, state: State, table: CandidateTable, rows: Ints) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """What is observed of some rows of a table, and their scores."""
+        inputs = features(state, table, _first_s(state), self.config.known_stays, rows)
+        wide = np.zeros((rows.size, len(_ROWS)), dtype=np.float32)
+        wide[:, : len(CANDIDATE_FEATURES)] = inputs.candidates
+        wide[:, -len(SHAPE_FEATURES) :] = inputs.shapes
+        return wide, self._scores(inputs.job, wide, inputs.cluster)
 
     def _one_row(self, state: State, begun: Plan) -> Plan:
         """The best-scored row of those that can be carried out beside what the plan has begun with, without a copy of the state."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from policies.named import LEARNED, make_named
+from policies.named import LEARNED, is_own, make_named
 from policies.rollout.adaptive_parallelism import AdaptiveParallelism
 from policies.rollout.published import ParallelismPlanner, Plain, StreamTrainer, TailBatching, TailMigration
 from rollmux_env.errors import InputError
@@ -49,14 +49,15 @@ def make_rollout(spec: str) -> RolloutPolicy:
     """Create a rollout policy by name.
 
     Args:
-        spec: a name of `ROLLOUT`, `learned:default`, `learned:PATH`, or one of `BATCHING` and one of `CONTROL` joined by `+`;
-            each with options, as in `tail-batching,eta=1.3+tail-migration,share=0.5`.
+        spec: a name of `ROLLOUT`, `learned:default`, `learned:PATH`, `module:Class`, or one of `BATCHING` and one of `CONTROL`
+            joined by `+`; each with options, as in `tail-batching,eta=1.3+tail-migration,share=0.5`.
 
     Raises:
-        InputError: unknown name or options, an invalid policy file, or two policies that cannot be combined; one line.
+        InputError: unknown name or options, an invalid policy file, a class of the user's own that is no rollout policy, or two
+            policies that cannot be combined; one line.
     """
     parts = spec.split("+")
-    made = [make_named("rollout policy", ROLLOUT, part, _learned) for part in parts]
+    made = [_make_part(part) for part in parts]
     if len(parts) == 1:
         return made[0]
     kinds = [part.partition(",")[0] for part in parts]
@@ -69,6 +70,17 @@ def make_rollout(spec: str) -> RolloutPolicy:
     raise InputError(f"rollout policy '{spec}': together go one of {', '.join(BATCHING)} and one of {', '.join(CONTROL)}, as a+b")
 
 
+def _make_part(spec: str) -> RolloutPolicy:
+    policy = make_named("rollout policy", ROLLOUT, spec, _learned, ("begin_job",))
+    if not isinstance(migration_of(policy), Migration | None):
+        raise InputError(f"rollout policy '{spec}': its `migration` must be None or a rollmux_env.timing.tail.Migration")
+    try:
+        hash(policy)
+    except TypeError as error:
+        raise InputError(f"rollout policy '{spec}': must be hashable, as a frozen dataclass is: {error}") from None
+    return policy
+
+
 def _learned() -> Callable[..., RolloutPolicy]:
     from policies.rollout.learned import Learned
 
@@ -76,9 +88,12 @@ def _learned() -> Callable[..., RolloutPolicy]:
 
 
 def migrating(dispatch: str, policy: RolloutPolicy) -> str:
-    """The dispatch policy that moves tails when this rollout policy would: with `migrate=`, unless it is given or none is moved."""
+    """The dispatch policy that moves tails when this rollout policy would: with `migrate=`, unless it is given or none is moved.
+
+    A learned one and one of the user's own say themselves whether they move tails.
+    """
     migration = migration_of(policy)
-    if migration is None or "migrate=" in dispatch or dispatch.startswith(LEARNED):
+    if migration is None or "migrate=" in dispatch or dispatch.startswith(LEARNED) or is_own(dispatch):
         return dispatch
     share = "" if migration.share == SHARE else f",share={migration.share}"
     return f"{dispatch},migrate={migration.at}{share}" + (",careful=true" if getattr(policy, "careful", False) else "")

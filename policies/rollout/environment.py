@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ from policies.rollout.places import make_at
 from rollmux_env.envs.rollout.actions import shifted
 from rollmux_env.envs.rollout.dynamics import rollout_of
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
-from rollmux_env.envs.rollout.types import KEEP, REBALANCE, RESIZE, SIZES, SPARE, TAIL, Jobs
+from rollmux_env.envs.rollout.types import ETA, KEEP, REBALANCE, RESIZE, SIZES, SPARE, TAIL, Jobs
+from rollmux_env.errors import InputError
 from rollmux_env.kernel.feature_tables import Observations
 from rollmux_env.kernel.rollout_records import rollout_table
 from rollmux_env.kernel.tables import Ints
+from rollmux_env.rollout.checks import asking, begin_job, check_wake
 from rollmux_env.rollout.fleet import ObservedFleet, Orders
 from rollmux_env.rollout.policy import JobPolicy, RolloutPolicy, Round, Wake
 from rollmux_env.rollout.setting import Setting
@@ -56,8 +59,14 @@ class _Player:
     """One job."""
 
     def __init__(self, policy: RolloutPolicy, setting: Setting) -> None:
-        self._own: JobPolicy = policy.begin_job(setting)
-        self._spare = len(self._own.rounds.next().prompts) > setting.prompts
+        self._own: JobPolicy = begin_job(policy, setting)
+        self._setting = setting
+        with asking():
+            due = self._own.rounds.next()
+        self._spare = len(due.prompts) > setting.prompts
+        times = ETA if self._spare else 1.0
+        if (len(due.prompts), due.responses) != (ceil(times * setting.prompts), ceil(times * setting.responses)):
+            raise _no_action(f"launches {len(due.prompts)} prompts with {due.responses} responses each")
         self._wake = Wake()
         self._began = False  # a rollout
 
@@ -69,11 +78,12 @@ class _Player:
         if job["resized"]:
             return launch
         if self._began:
-            self._own.control.end(_observed(jobs, e))
+            with asking():
+                self._own.control.end(_observed(jobs, e))
         self._began = True
         orders = self._begin(job, launch == SPARE)
         if orders.size is not None and orders.size != SIZES[job["size"]]:
-            return RESIZE + SIZES.index(orders.size)
+            return _resize(orders.size)
         return launch
 
     def _begin(self, job: Any, spare: bool) -> Orders:
@@ -83,16 +93,23 @@ class _Player:
         rollout = rollout_table(prompts * responses, int(job["gpus"]) // size)
         rollout.responses["prompt"], rollout.responses["group"] = job["prompt_tokens"], np.arange(prompts * responses) // responses
         fleet = ObservedFleet(rollout, size, 0.0, True)
-        self._wake = self._own.control.begin(fleet, due)
+        with asking():
+            self._wake = check_wake(self._own.control.begin(fleet, due), fleet, self._setting)
+        replicas = int(job["gpus"]) // (fleet.orders.size or size)
+        if fleet.orders.replica != {k: k % replicas for k in range(prompts * responses)}:
+            raise _no_action("launches responses otherwise than in turns")
         return fleet.orders
 
     def _act(self, jobs: Jobs, e: int) -> int:
         finished = int(jobs.order[e, -1])
         while self._wake.finished is not None and finished >= self._wake.finished:
             fleet = _observed(jobs, e)
-            self._wake = self._own.control.act(fleet)
+            with asking():
+                self._wake = check_wake(self._own.control.act(fleet), fleet, self._setting)
+            if fleet.orders.aborted:
+                raise _no_action("drops responses of its own choice")
             if fleet.orders.size is not None:
-                return RESIZE + SIZES.index(fleet.orders.size)
+                return _resize(fleet.orders.size)
             if fleet.orders.replica:
                 return _row_of(jobs, e, fleet.orders.replica)
         return KEEP
@@ -104,7 +121,18 @@ def _row_of(jobs: Jobs, e: int, replica: dict[int, int]) -> int:
         which, where = shifted(jobs.jobs[e], rollout_of(jobs, e), jobs.quantiles[e], row)
         if replica == dict(zip(which.tolist(), where.tolist(), strict=True)):
             return row
-    raise AssertionError("no action of the environment moves responses so")
+    raise _no_action("moves responses otherwise than to half of the replicas, or evenly")
+
+
+def _resize(size: int) -> int:
+    """The row that has replicas of a size."""
+    if size not in SIZES:
+        raise _no_action(f"has replicas of {size} GPUs")
+    return RESIZE + SIZES.index(size)
+
+
+def _no_action(what: str) -> InputError:
+    return InputError(f"rollout policy: {what}, and no action of RollMux/Rollout-v0 does")
 
 
 def _observed(jobs: Jobs, e: int) -> ObservedFleet:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Literal
 
-from policies.named import LEARNED
+from policies.named import LEARNED, is_own
 from policies.rollout import make_rollout
 from policies.rollout.learned import Learned
 from policies.rollout.published import TailBatching, TailMigration
@@ -79,7 +79,7 @@ def why_not_sizes(spec: str, sizes: Collection[int]) -> str | None:
         spec: a policy that works in a run. sizes: all of them.
     """
     name = spec.partition(",")[0]
-    if len(sizes) > 1 and not (name in SIZED or name.startswith(LEARNED)):
+    if len(sizes) > 1 and not (name in SIZED or name.startswith(LEARNED) or is_own(spec)):
         return f"are of no use to the policy {name}, which keeps the size of the engines; {_KINDS}"
     if name.startswith(LEARNED) and len(sizes) > 1 and not {*sizes} <= {*LEARNED_SIZES}:
         return (

@@ -116,7 +116,8 @@ class Suite:
         varied: name of the option along which the frontier's curves run.
         seeds: how many, as a rule; `--quick` takes one, and shorter streams. 0: nothing is drawn by chance.
         measure: of a suite without cases of placement policies, its rows, from seeds, whether to be quick, and policies.
-        compares: what such a suite compares, in words.
+        compares: what such a suite compares, in words. adds: the kind of policies that `--policy` adds to it, a field of `Makers`;
+            they are the argument `added` of `measure`. None: it has its own.
         sweep: figures that are plotted beside the table, from a seed and policies.
     """
 
@@ -132,8 +133,9 @@ class Suite:
     least: str = ""
     varied: str = ""
     seeds: int = 5
-    measure: Callable[[Sequence[int], bool, Makers], list[SuiteRow]] | None = None
+    measure: Callable[..., list[SuiteRow]] | None = None
     compares: str = ""
+    adds: str | None = None
     sweep: Callable[[int, Makers], Sequence[Any]] | None = None
 
 

@@ -2,6 +2,11 @@
 
 While circuits are set anew nothing crosses the fabric. That begins when the last traffic has ended, so it costs nothing where the
 slack is long enough, and is on the critical path where it is not.
+
+What a policy answers is checked:
+
+N1  a topology is the number of one that there is
+N2  `choose_all` returns one for every step of every iteration
 """
 
 from __future__ import annotations
@@ -14,9 +19,12 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from rollmux_env import portable
+from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.network.fabric import Circuits, Fabric, circuits_for, demand_between, no_circuits, traffic_s
 from rollmux_env.network.steps import PATTERNS, WEIGHTS, Iteration, Step
+from rollmux_env.scheduler.asking import raised
+from rollmux_env.validation_errors import one_line
 
 
 @dataclass(frozen=True)
@@ -127,21 +135,37 @@ def draw_hour(forecast: Forecast, generation_s: float, iterations: int, cv: floa
 
 
 def play(hour: Hour, policy: NetworkPolicy | Yardstick) -> Played:
-    """Play what happens under a policy."""
+    """Play what happens under a policy.
+
+    Raises:
+        PlanError: the policy broke N1 or N2, or raised an exception; one line.
+    """
+    try:
+        return _played(hour, policy)
+    except (InputError, PlanError):
+        raise
+    except Exception as error:
+        raise raised(error, "the network policy") from error
+
+
+def _played(hour: Hour, policy: NetworkPolicy | Yardstick) -> Played:
     forecast = hour.forecast
+    count = len(forecast.seconds[0])
     if isinstance(policy, NetworkPolicy):
         used = np.empty_like(hour.before_s, np.int64)
-        present = policy.first(forecast)
+        present = _checked(policy.first(forecast), count)
     else:
-        used = policy.choose_all(hour)
-        present = int(used[0, 0])
+        used = np.asarray(policy.choose_all(hour))
+        if used.shape != hour.before_s.shape:
+            raise PlanError(f"N2: the network policy chose topologies of shape {used.shape}, not {hour.before_s.shape}")
+        present = _checked(used[0, 0], count)
     now_s = late_s = 0.0
     switches = 0
     for i in range(len(hour.before_s)):
         generated_s = now_s + float(hour.generation_s[i])
         for s, step in enumerate(forecast.steps):
-            topology = policy.topology_for(forecast, s, present) if isinstance(policy, NetworkPolicy) else int(used[i, s])
-            used[i, s] = topology
+            chosen = policy.topology_for(forecast, s, present) if isinstance(policy, NetworkPolicy) else used[i, s]
+            used[i, s] = topology = _checked(chosen, count)
             ready_s = now_s + float(hour.before_s[i, s])
             if step.pattern == WEIGHTS:
                 ready_s = max(ready_s, generated_s)
@@ -152,3 +176,10 @@ def play(hour: Hour, policy: NetworkPolicy | Yardstick) -> Played:
                 ready_s, present = max(ready_s, set_s), topology
             now_s = ready_s + max(float(hour.beside_s[i, s]), float(forecast.seconds[step.pattern, topology]))
     return Played(now_s, late_s, switches, used)
+
+
+def _checked(topology: object, count: int) -> int:
+    """N1."""
+    if not isinstance(topology, int | np.integer) or not 0 <= topology < count:
+        raise PlanError(f"N1: the network policy chose topology {one_line(repr(topology), 100)}, not one of 0 to {count - 1}")
+    return int(topology)

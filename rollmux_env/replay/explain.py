@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from rollmux_env.cluster.candidates import REASONS, CandidateTable, candidates
 from rollmux_env.cluster.events import Arrived, Event, Placement
-from rollmux_env.cluster.plan import Place, Plan, Policy
+from rollmux_env.cluster.plan import Move, Place, Plan, Policy, carry_out
 from rollmux_env.cluster.sides import against
 from rollmux_env.cluster.state import State
-from rollmux_env.errors import InputError
+from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.candidates import SLO
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario
+from rollmux_env.scheduler.asking import ask, raised
 
 
 @dataclass
 class _RecordingPolicy:
-    """Delegates to a policy, and records the last candidate table of one job, and what SLOs have against its rows."""
+    """Delegates to a policy, and records of the last decision about one job its candidate table, what SLOs have against the rows,
+    the policy's scores of them, and the moves of running jobs that it made."""
 
     policy: Policy
     job_id: str
@@ -28,6 +31,9 @@ class _RecordingPolicy:
     why: dict[int, str] = field(default_factory=dict)
     placement: Placement | None = None
     asked: int = 0
+    scores: Sequence[float] | None = None
+    moves: list[dict[str, Any]] = field(default_factory=list)
+    usd_per_hour: tuple[float, float] = (0.0, 0.0)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.policy, name)
@@ -37,12 +43,27 @@ class _RecordingPolicy:
         table = candidates(state, self.job_id) if mine else None
         if table is not None:
             self.why = {row: against(state, table, row).words for row in range(len(table)) if table.reason[row] == SLO}
-        plan = self.policy.decide(state, event)
+            self.scores = self._scores(state, table)
+        plan = ask(self.policy, state, event)
         if table is not None:
             self.at_s, self.table, self.asked = state.now_s, table, self.asked + 1
             places = [action.placement for action in plan if isinstance(action, Place) and action.job_id == self.job_id]
             self.placement = places[0] if places else None
+            self.moves = [_move(state, action) for action in plan if isinstance(action, Move)]
+            self.usd_per_hour = state.usd_per_hour, _usd_after(state, plan, self.policy.keeps_slo)
         return plan
+
+    def _scores(self, state: State, table: CandidateTable) -> Sequence[float] | None:
+        scored = getattr(self.policy, "scores", None)
+        if not callable(scored):
+            return None
+        try:
+            scores = [float(value) for value in scored(state, table)]
+        except Exception as error:
+            raise raised(error) from error
+        if len(scores) != len(table):
+            raise PlanError(f"the policy's scores has {len(scores)} scores of a candidate table of {len(table)} rows")
+        return scores
 
 
 def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
@@ -52,10 +73,14 @@ def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
         `job`, `at_s`, `asked` (how often: more than once where it waited), `outcome`, and `alternatives` in Algorithm 1's order:
         each with `verdict`, `group` (None for a new one), `shape` (of a job that has any), `rollout_nodes`, `new_rollout_nodes`,
         `delta_usd_per_hour`, `period_s`, `slack`, `saturated` and `why` (the numbers of the SLO that drops it, in words, else
-        None); figures are None where a group is out as a whole.
+        None); figures are None where a group is out as a whole. With a policy that has a method `scores(state, table)`, each has
+        its `score`, None where a rule drops it. `moves` are the running jobs that the same decision moved, with `job`,
+        `from_group`, `group`, `shape`, `rollout_nodes` and `new_rollout_nodes`; `usd_per_hour` is of all groups, `before` the
+        decision and `after` it, with the pauses of its moves over.
 
     Raises:
         InputError: no such job.
+        PlanError: the policy's scores cannot be used; one line.
     """
     if job_id not in {job.id for job in scenario.jobs}:
         raise InputError(f"--job {job_id}: no such job in the scenario")
@@ -72,8 +97,39 @@ def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
     if not next(job for job in scenario.jobs if job.id == job_id).shapes:
         for alternative in rows:
             del alternative["shape"]
-    outcome = "placed" if recorder.placement else "waits: nothing fits"
-    return {"job": job_id, "at_s": recorder.at_s, "asked": recorder.asked, "outcome": outcome, "alternatives": rows}
+    if recorder.scores is not None:
+        for row, alternative in enumerate(rows):
+            alternative["score"] = _number(recorder.scores[row]) if row < len(recorder.scores) else None
+    before, after = recorder.usd_per_hour
+    return {
+        "job": job_id,
+        "at_s": recorder.at_s,
+        "asked": recorder.asked,
+        "outcome": "placed" if recorder.placement else "waits: nothing fits",
+        "usd_per_hour": {"before": before, "after": after},
+        "moves": recorder.moves,
+        "alternatives": rows,
+    }
+
+
+def _move(state: State, move: Move) -> dict[str, Any]:
+    to = move.placement
+    return {
+        "job": move.job_id,
+        "from_group": state.group_number(move.job_id),
+        "group": to.group,
+        "shape": to.shape,
+        "rollout_nodes": list(to.rollout_nodes),
+        "new_rollout_nodes": to.new_rollout_nodes,
+    }
+
+
+def _usd_after(state: State, plan: Plan, keeps_slo: bool) -> float:
+    """$/h of all groups once a plan is carried out and the pauses of its moves are over."""
+    twin = state.copy()
+    passed = next((state.waiting.index(action.job_id) for action in plan if isinstance(action, Place)), 0)  # for their quotas
+    carry_out(twin, plan, keeps_slo, passed)
+    return float(((twin.nodes - twin.held_nodes()).sum(axis=1) * twin.limits.pools["usd"]).sum())
 
 
 def _row_of(table: CandidateTable, placement: Placement | None) -> int | None:

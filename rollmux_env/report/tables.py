@@ -200,7 +200,10 @@ def alternatives_table(report: dict[str, Any], most: int) -> RenderableType:
         "+$/h": lambda row: figure(row["delta_usd_per_hour"], form=",.2f"),
         "period s": lambda row: figure(row["period_s"], form=",.1f"),
         "slack": lambda row: "" if row["slack"] is None else f"{100 * row['slack']:+.1f}%",
+        "score": lambda row: figure(row["score"], form="+.3f"),
     }
+    if "score" not in report["alternatives"][0]:
+        del columns["score"]
     if "shape" not in report["alternatives"][0]:
         del columns["shape"]
     chosen = [row for row in report["alternatives"] if row["verdict"] == "chosen"]
@@ -213,9 +216,23 @@ def alternatives_table(report: dict[str, Any], most: int) -> RenderableType:
     if not chosen:
         parts.append(Text(report["outcome"], style="bold"))
     parts += [Text(why) for why in [*whys][:_WHYS]]
+    parts += _moved(report)
     if hidden > 0:
         parts.append(Text(f"{hidden} more alternatives: --format json lists them all", style="dim"))
     return Group(*parts)
+
+
+def _moved(report: dict[str, Any]) -> list[RenderableType]:
+    """What the same decision did to running jobs, and what it does to the price of all groups."""
+    before, after = report["usd_per_hour"]["before"], report["usd_per_hour"]["after"]
+    total = Text(f"all groups: {before:,.2f} $/h before, {after:,.2f} $/h after")
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "moved": lambda move: str(move["job"]),
+        "from group": lambda move: str(move["from_group"]),
+        "to": lambda move: "new" if move["group"] is None else str(move["group"]),
+        "nodes": _nodes,
+    }
+    return [table_of(report["moves"], columns), total] if report["moves"] else [total]
 
 
 def _nodes(row: dict[str, Any]) -> str:

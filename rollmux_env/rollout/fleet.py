@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.errors import InputError
+from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel import rollout_records as records
 from rollmux_env.kernel import rollout_rounds as rounds
 from rollmux_env.kernel import rollouts as kernel
@@ -146,8 +146,9 @@ class Fleet:
 
     def launch(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:
         """Queue new responses at replicas, one replica per response; `refill_s` as in `migrate`."""
+        self._check_there(responses, replicas)
         if (self._rollout.responses["state"][responses] != records.NEW).any() or np.unique(responses).size != responses.size:
-            raise ValueError("a response is launched once")
+            raise PlanError("R5: a response is launched once")
         if refill_s is not None:
             self._rollout.responses["refill_s"][responses] = refill_s
         kernel.launch(self._rollout, responses, replicas, self.now_s)
@@ -159,14 +160,28 @@ class Fleet:
             replicas: the new one of each.
             refill_s: (n,) seconds that bring its cache there; None: it is prefilled again, as prompt and sampled tokens.
         """
+        self._check_there(responses, replicas)
         if not np.isin(responses, self.open).all() or np.unique(responses).size != responses.size:
-            raise ValueError("only a response that waits or runs can migrate")
+            raise PlanError("R5: only a response that waits or runs can migrate")
         if refill_s is not None:
             self._rollout.responses["refill_s"][responses] = refill_s
         kernel.move(self._rollout, responses, replicas, self.now_s)
         self.migrations += responses.size
         if responses.size:
             self.moved_s = min(self.moved_s, self.now_s)
+
+    def _check_there(self, responses: Ints, replicas: Ints) -> None:
+        """R5: the kernel takes the numbers as they are."""
+        for name, numbers, count in (("response", responses, self.state.size), ("replica", replicas, self._usable)):
+            if numbers.size and not (numbers.min() >= 0 and numbers.max() < count):
+                raise PlanError(f"R5: there is no {name} {numbers[(numbers < 0) | (numbers >= count)][0]}, only 0 to {count - 1}")
+        if responses.shape != replicas.shape:
+            raise PlanError(f"R5: {responses.size} responses are to go to {replicas.size} replicas, one each")
+
+    @property
+    def _usable(self) -> int:
+        """Replicas that responses can go to."""
+        return self.size
 
     def abort(self, responses: Ints) -> None:
         """End waiting or running responses."""
@@ -196,10 +211,12 @@ class Orders:
     Attributes:
         size: GPUs of each of new replicas that take the place of the old ones; None: no such.
         replica: {response: the replica that it goes to}, of those launched or moved.
+        aborted: whether responses were to be dropped.
     """
 
     size: int | None
     replica: dict[int, int]
+    aborted: bool = False
 
 
 class ObservedFleet(Fleet):
@@ -216,6 +233,7 @@ class ObservedFleet(Fleet):
     def __init__(self, rollout: records.Rollout, gpus: int, now_s: float, sizes: bool) -> None:
         self._rollout = rollout
         self._sizes = sizes
+        self._live = self.size
         self.now_s = now_s
         self.gpus = np.full(self.size, gpus)
         self.orders = Orders(None, {})
@@ -233,10 +251,16 @@ class ObservedFleet(Fleet):
         if not self._sizes:
             raise InputError("rollout policy: orders replicas of another size, and these engines have one")
         self.orders.size = gpus
-        return np.arange(len(replicas))
+        self._live = len(replicas)
+        return np.arange(self._live)
+
+    @property
+    def _usable(self) -> int:
+        return self._live
 
     def launch(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:
         """Order new responses at replicas."""
+        self._check_there(responses, replicas)
         self.orders.replica |= dict(zip(responses.tolist(), replicas.tolist(), strict=True))
 
     def migrate(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:
@@ -244,7 +268,8 @@ class ObservedFleet(Fleet):
         self.launch(responses, replicas)
 
     def abort(self, responses: Ints) -> None:
-        """Nothing: responses end where they run."""
+        """Note that it was asked for: responses end where they run."""
+        self.orders.aborted = self.orders.aborted or responses.size > 0
 
     def run(self, until_s: float = np.inf, responses: int | None = None, complete: int | None = None) -> bool:
         """It runs elsewhere.

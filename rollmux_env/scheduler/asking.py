@@ -29,12 +29,16 @@ def ask(policy: Policy, state: State, event: Event) -> Plan:
     return plan if isinstance(plan, tuple) else tuple(plan)
 
 
-def raised(error: Exception) -> PlanError:
-    """That a policy raised an exception, and where."""
+def raised(error: Exception, who: str = "the policy") -> PlanError:
+    """That a policy raised an exception, and where.
+
+    Args:
+        who: which policy.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     where = f" in {frames[-1].name} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     try:
         text = " ".join(str(error).split())
     except Exception:  # of the user's `__str__`
         text = ""
-    return PlanError(one_line(f"the policy raised {type(error).__name__}{': ' if text else ''}{text}", 500) + where)
+    return PlanError(one_line(f"{who} raised {type(error).__name__}{': ' if text else ''}{text}", 500) + where)

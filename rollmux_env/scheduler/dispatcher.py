@@ -13,6 +13,14 @@ policy is asked about it. The `init` of a job, in which it loads its models and 
 Long-tail migration: a driver whose policy has a `migration` reports when its share of a rollout's responses is done. From then on
 the policy may have the rest moved to a share of the same nodes, which the tail has for itself until the rollout is finished. The
 nodes are then free for the next rollout, on what the tail leaves of them.
+
+What a policy answers is checked, so that one of a user's own breaks no rule of the group:
+
+D1  it is None, a phase or a member of this group
+D2  a phase waits for its permit, and for no sync
+D3  all nodes of the phase are free
+D4  a member whose tail is to move runs a rollout on all its nodes, is past the threshold, and no other tail holds one of them
+D5  it is not None where every member waits for a permit and nothing runs: nothing would ever happen
 """
 
 from __future__ import annotations
@@ -23,9 +31,14 @@ from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.dispatch import rules
 from rollmux_env.kernel.dispatch.rows import ABSENT, ROLLOUT, SYNC, TRAINING_POOL, MemberRow
 from rollmux_env.scheduler.asking import raised
+<<<<<<< HEAD
 from rollmux_env.scheduler.view import ALL_NODES, CODES, DispatchPolicy, GroupView, HoldName, MemberView, Permit, WaitingPhase
 
 _NO_CHOICE = "the dispatch policy chose what is neither None nor one of the waiting phases or movable members"
+=======
+from rollmux_env.scheduler.view import CODES, DispatchPolicy, GroupView, HoldName, MemberView, Permit, WaitingPhase
+from rollmux_env.validation_errors import one_line
+>>>>>>> experiments
 
 
 class Dispatcher:
@@ -214,10 +227,11 @@ class Dispatcher:
                 except (InputError, PlanError):
                     raise
                 except Exception as error:
-                    raise raised(error) from error
+                    raise raised(error, "the dispatch policy") from error
             if choice is None:
                 number = rules.next_sync(group, rows) if group.syncs else -1
                 if number < 0:
+                    self._check_goes_on()
                     break
                 rules.grant(group, rows, rows[number], SYNC)
                 job_id = self.view.views[number].job_id
@@ -227,20 +241,34 @@ class Dispatcher:
                 self._migrate(choice)
                 continue
             member = choice.member
-            if not choice.waits or member.group is not self.view:
-                raise PlanError(_NO_CHOICE)
+            if member.group is not self.view:
+                raise _broken("D1", f"a phase of job {member.job_id} of another group")
+            if not choice.waits or (group.occupied and choice.behind_sync):
+                raise _broken(
+                    "D2", f"the {choice.phase} of job {member.job_id}, which does not wait for a permit, or behind a sync"
+                )
             if choice.nodes & group.busy:
-                raise PlanError(f"the dispatch policy gave job {member.job_id} a node that runs another phase")
+                raise _broken("D3", f"the {choice.phase} of job {member.job_id}, on a node that runs another phase")
             rules.grant(group, rows, member.row, CODES[choice.phase])
             asked.remove(choice)
             permits.append((member.job_id, choice.phase))
         return permits
 
+    def _check_goes_on(self) -> None:
+        """D5, once the policy has chosen nothing."""
+        group = self.group
+        if not (group.busy or group.tails) and all(row.waits_rollout or row.waits_training for row in self._rows):
+            raise _broken("D5", f"nothing, though nothing runs and all {group.n} jobs of group {self.number} wait for permits")
+
     def _migrate(self, member: object) -> None:
         if not isinstance(member, MemberView) or member.group is not self.view:
-            raise PlanError(_NO_CHOICE)
+            raise _broken("D1", f"{one_line(repr(member), 100)}, which is no phase and no member of the group")
         row = member.row
         if not row.passed or row.rolls != ROLLOUT or row.nodes & self.group.tails:
-            raise PlanError(f"the dispatch policy migrated the rollout of job {member.job_id}, which is not movable")
+            raise _broken("D4", f"the tail of job {member.job_id}, which is not movable")
         rules.migrate(self.group, row)
         self.migrations.append(member.job_id)
+
+
+def _broken(number: str, what: str) -> PlanError:
+    return PlanError(f"{number}: the dispatch policy chose {what}")

@@ -7,8 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from policies.named import is_own
 from policies.rollout.places import make_at
+from rollmux_env.errors import InputError
 from rollmux_env.kernel import rollout_records as records
+from rollmux_env.rollout.checks import begin_job
 from rollmux_env.rollout.fleet import ObservedFleet, Orders
 from rollmux_env.rollout.policy import JobPolicy, Round
 from rollmux_env.rollout.setting import Setting
@@ -16,6 +19,7 @@ from rollmux_env.timing.lengths import Lognormal
 from rollmux_env.timing.replica import ReplicaTiming
 from runtime.grpo.messages import Status
 from runtime.grpo.shares import Course, Share
+from runtime.jobs.named import load_named
 from runtime.jobs.spec import JobSpec
 
 ENGINE = ReplicaTiming(0.0, 1e-9, 0.0, 1.0, 0.0, 0.0, 0.0, 2**40)
@@ -55,8 +59,15 @@ def control_of(spec: JobSpec, engines: int, timings: Mapping[int, ReplicaTiming]
     """What decides inside the rollouts of a job whose policy does; None where there is a single engine. Arguments as above."""
     if engines < 2 and not timings:
         return None
-    setting = setting_of_run(spec, engines, timings)
-    return RunControl(make_at(spec.rollout.policy, "run").begin_job(setting), setting)
+    setting, name = setting_of_run(spec, engines, timings), spec.rollout.policy
+    if is_own(name):
+        load_named(name.partition(",")[0], spec.folder)  # from the job's folder too
+    own = begin_job(make_at(name, "run"), setting)
+    if is_own(name):
+        first = own.rounds.next()
+        if (len(first.prompts), first.responses) != (setting.prompts, setting.responses):
+            raise InputError(f"rollout policy '{name}': launches more than is needed, which in a run tail-batching alone does")
+    return RunControl(own, setting)
 
 
 class ControlledRollout(Course):

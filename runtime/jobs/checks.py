@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from policies.named import is_own
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.grpo_spec import TINY, TaskSpec
@@ -31,6 +32,9 @@ def check_names(job: JobSpec, where: str) -> None:
             find_module(job.job_class, job.folder)
     if job.task is None:
         return
+    with _at(f"{where}.rollout.policy"):
+        if is_own(job.rollout.policy):
+            find_module(job.rollout.policy, job.folder)
     with _at(f"{where}.model"):
         longest = _context(job)
     with _at(f"{where}.algorithm"):

@@ -57,7 +57,13 @@ STATED = ("worst_case_s", "host_memory_gb", "device_gb")
 
 def _of_a_run(policy: str) -> str:
     if policy not in ("plain", "tail-batching"):
+        from policies.named import is_own
         from policies.rollout.places import make_at
+
+        if is_own(policy):  # the user's code: imported in the job's own processes alone
+            if "+" in policy:
+                raise ValueError("a policy of your own is combined with no other")
+            return policy
 
         if policy.startswith("tail-batching,"):
             raise ValueError("takes tail-batching without options; rollout.eta says how much is launched")
@@ -80,7 +86,7 @@ class RolloutSpec(PhaseSpec):
     engine_options: EngineOptions = EngineOptions()
     """Of vLLM."""
     policy: Annotated[str, AfterValidator(_of_a_run)] = "plain"
-    """Built-in kind: a rollout policy that works in runs, such as plain, tail-batching or learned:default."""
+    """Built-in kind: a rollout policy that works in runs: plain, tail-batching, learned:default, ..., or module:Class of yours."""
     interruptible: Annotated[bool, Field(exclude_if=is_unset)] = False
     """Built-in kind, with a staleness: new weights are taken in the middle of responses, which then go on with them."""
     eta: Annotated[float, Field(gt=1, le=2)] = 1.25

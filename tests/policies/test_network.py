@@ -99,7 +99,7 @@ def test_the_same_seed_draws_the_same_hour() -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("optical", "network policy: must be one of static, rfabric, oracle, not 'optical'"),
+        ("optical", "network policy: must be one of static, rfabric, oracle, or module:Class of your own, not 'optical'"),
         ("rfabric,margin=0", "network policy 'rfabric,margin=0': margin must be above 0, not 0"),
         ("static,margin=1", "network policy 'static,margin=1': static has no option 'margin'"),
     ],

@@ -64,8 +64,12 @@ class FabricCase:
     gpu_usd_per_hour: float
 
 
-def fabric_rows(cases: Sequence[FabricCase], seeds: Sequence[int], quick: bool, makers: Makers) -> list[SuiteRow]:
-    """Measure every case: one row per case and arm, in order."""
+def fabric_rows(
+    cases: Sequence[FabricCase], seeds: Sequence[int], quick: bool, makers: Makers, added: Sequence[str] = ()
+) -> list[SuiteRow]:
+    """Measure every case: one row per case and arm, in order; policies that are added set the circuits of `ADDED`."""
+    more = tuple(replace(ADDED, name=f"{name} {ADDED.name}", policy=name) for name in added)
+    cases = [replace(case, arms=(*case.arms, *more)) for case in cases]
     return [row for case in cases for row in _rows(case, seeds, QUICK_S if quick else HOUR_S, makers)]
 
 
@@ -108,6 +112,7 @@ BATCH = Batch(4096, 16, 64, 1024, packed_lengths(8192))
 RECONFIGURE_MS = (0.1, 1.0, 10.0, 100.0)
 TREES, RAILS = (32, 16, 8, 4), (32, 4)  # uplinks of a leaf with 32 GPUs
 WIDE, NARROW = 30, 16  # optical ports of a leaf, beside two electrical uplinks: of all its links, and of half of them
+ADDED = Arm(f"{WIDE}, 10 ms", partial(Fabric, uplinks=2, optical=WIDE), reconfigure_s=1e-2)  # of policies beside these
 
 
 def _arms() -> tuple[Arm, ...]:
@@ -139,5 +144,6 @@ SUITE = published_suite(
     "fabric",
     columns=COLUMNS,
     measure=partial(fabric_rows, CASES),
-    compares="network policies, and has its own",
+    compares="network policies",
+    adds="network",
 )

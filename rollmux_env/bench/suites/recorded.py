@@ -117,7 +117,7 @@ class _Together:
     def decide(self, state: State, event: Event) -> Plan:
         if not isinstance(event, Arrived):
             return ()
-        group = next(iter(state.group_numbers()), None)
+        group = next(iter(state.tables.group_rows), None)
         if group is None:
             return (Place(event.job.id, Placement(None, (), 1, 1)),)
         return (Place(event.job.id, Placement(group, (0,)) if self._shared else Placement(group, (), 1)),)

@@ -53,6 +53,7 @@ class RolloutCase:
         label: what tells it from the others. policies: the first is what gains are relative to.
         measure: the figure of (policy, seed, quick, makers). heading: SECONDS or DOLLARS.
         static: those of the policies that are the same with replicas of another size; the best of them is a baseline too.
+        derived: its lines are stages of a system, not policies by name.
     """
 
     label: str
@@ -60,16 +61,20 @@ class RolloutCase:
     measure: Measure
     heading: str = SECONDS
     static: tuple[str, ...] = ()
+    derived: bool = False
 
 
 COLUMNS = (Column(SECONDS, digits=1, style=""), Column(DOLLARS, digits=2, style=""), Column(GAIN), Column(OVER_BEST))
 
 
-def rollout_rows(cases: Sequence[RolloutCase], seeds: Sequence[int], quick: bool, makers: Makers) -> list[SuiteRow]:
-    """Measure every case: one row per case and policy, in order."""
+def rollout_rows(
+    cases: Sequence[RolloutCase], seeds: Sequence[int], quick: bool, makers: Makers, added: Sequence[str] = ()
+) -> list[SuiteRow]:
+    """Measure every case: one row per case and policy, in order; those that are added are in cases that name policies alone."""
     rows = []
     for case in cases:
-        measured = {policy: [case.measure(policy, seed, quick, makers) for seed in seeds] for policy in case.policies}
+        policies = dict.fromkeys((*case.policies, *(added if "tail-batching" in case.policies and not case.derived else ())))
+        measured = {policy: [case.measure(policy, seed, quick, makers) for seed in seeds] for policy in policies}
         best = min(case.static, key=lambda policy: sum(measured[policy]), default=None)
         for policy, own in measured.items():
             values = {case.heading: own, GAIN: ratios(measured[case.policies[0]], own)}
@@ -256,6 +261,15 @@ def _packed(name: str, job: PackedJob, alike: float) -> Measured:
     }
 
 
+<<<<<<< HEAD
+=======
+def _step(name: str, job: PackedJob) -> Measured:
+    measure = partial(step_s, job, rewards_and_training_s(name), STAGES)
+    case = RolloutCase(f"{name} on {job.gpus} H800: step, derived", tuple(STAGES), measure, derived=True)
+    return case, {(stage, GAIN): gain for stage, gain in zip(tuple(STAGES)[1:], STEPS[name], strict=True)}
+
+
+>>>>>>> experiments
 def _at(policy: str, *sizes: int) -> tuple[str, ...]:
     return tuple(f"{policy}{AT}{parallel}" for parallel in sizes)
 
@@ -293,6 +307,7 @@ SUITE = published_suite(
     columns=COLUMNS,
     paper={(case.label, policy, heading): figure for case, papers in _MEASURED for (policy, heading), figure in papers.items()},
     measure=partial(rollout_rows, CASES),
-    compares="rollout policies, and has its own",
+    compares="rollout policies",
+    adds="rollout",
     sweep=partial(sweep, SWEPT),
 )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollmux_env.errors import InputError
+from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.rollout_records import ABORTED, FINISHED, NEW, RUNNING, WAITING
 from rollmux_env.kernel.rollouts import decode_s
 from rollmux_env.rollout.fleet import Fleet
@@ -189,8 +189,8 @@ def test_what_a_mixture_of_experts_reads_is_not_taken_for_a_dense_models() -> No
 
 def test_a_response_is_launched_once_and_moves_only_while_it_runs() -> None:
     fleet = fleet_of([REPLICA], [(10, 5), (10, 50)])
-    with pytest.raises(ValueError, match="once"):
+    with pytest.raises(PlanError, match="R5: a response is launched once"):
         fleet.launch(np.array([0]), np.array([0]))
     fleet.run(responses=1)
-    with pytest.raises(ValueError, match="waits or runs"):
+    with pytest.raises(PlanError, match="R5: only a response that waits or runs"):
         fleet.migrate(np.array([0]), np.array([0]))

@@ -93,9 +93,9 @@ def test_so_it_is_for_a_dispatch_policy() -> None:
     from policies.registry import make_runnable
 
     scenario = load_scenario(QUICKSTART)
-    with pytest.raises(PlanError, match=r"the policy raised KeyError: 'x' in choose \(test_asking\.py, line \d+\)"):
+    with pytest.raises(PlanError, match=r"the dispatch policy raised KeyError: 'x' in choose \(test_asking\.py, line \d+\)"):
         replay_events(scenario, make_runnable("rollmux"), Choosing(KeyError("x")), 0)
-    with pytest.raises(PlanError, match="the dispatch policy chose what is neither None nor"):
+    with pytest.raises(PlanError, match="D1: the dispatch policy chose 'the first', which is no phase and no member of the group"):
         replay_events(scenario, make_runnable("rollmux"), Choosing("the first"), 0)
 
 

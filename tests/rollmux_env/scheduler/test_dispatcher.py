@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -282,3 +283,62 @@ def test_nobody_waits_for_the_turn_of_an_absent_member_and_it_comes_back_behind_
     dispatcher.finished("a", "rollout", 1.0)
     dispatcher.ready("a", "training")
     assert dispatcher.permits() == [("b", "training")]
+
+
+class Chooses:
+    """A dispatch policy that answers what a test says."""
+
+    def __init__(self, choose: Callable[[GroupView], Any]) -> None:
+        self.choose = choose
+
+
+def _pair(choose: Callable[[GroupView], Any]) -> Dispatcher:
+    dispatcher = Dispatcher(Chooses(choose), number=3)
+    for job in "ab":
+        dispatcher.joined(job, (0,), 1, 1)
+    dispatcher.ready("a", "rollout")
+    return dispatcher
+
+
+def test_every_answer_of_a_policy_is_checked_by_a_numbered_invariant() -> None:
+    other = _pair(lambda group: None).view
+    cases: dict[str, Callable[[GroupView], Any]] = {
+        "D1: the dispatch policy chose 7, which is no phase and no member of the group": lambda group: 7,
+        "D1: the dispatch policy chose a phase of job a of another group": lambda group: other.waiting[0],
+        "D2: the dispatch policy chose the training of job a, which does not wait": lambda group: group.members[0].training,
+        "D4: the dispatch policy chose the tail of job b, which is not movable": lambda group: group.members[1],
+    }
+    for problem, choose in cases.items():
+        with pytest.raises(PlanError, match=problem):
+            _pair(choose).permits()
+
+
+def test_a_policy_may_leave_a_phase_waiting_only_while_something_else_can_happen() -> None:
+    dispatcher = _pair(lambda group: None)
+    assert dispatcher.permits() == [], "the other member may be ready later"
+    dispatcher.ready("b", "rollout")
+    with pytest.raises(
+        PlanError, match="D5: the dispatch policy chose nothing, though nothing runs and all 2 jobs of group 3 wait"
+    ):
+        dispatcher.permits()
+
+
+def test_a_phase_behind_a_sync_cannot_be_chosen() -> None:
+    dispatcher = Dispatcher(make_dispatch("fifo"))
+    for job, node in (("a", 0), ("b", 1), ("c", 0)):
+        dispatcher.joined(job, (node,), 1, 1)
+    for job, phases in (("a", ("rollout", "training")), ("b", ("rollout",))):
+        for phase in phases:
+            dispatcher.ready(job, phase)  # type: ignore[arg-type]
+            assert dispatcher.permits() == [(job, phase)]
+            dispatcher.finished(job, phase, 1)  # type: ignore[arg-type]
+    dispatcher.ready("b", "training")
+    dispatcher.permits()
+    dispatcher.ready("a", "sync")
+    dispatcher.ready("c", "rollout")
+    assert dispatcher.permits() == [], "the sync waits for the training nodes, and the rollout behind it"
+    dispatcher.policy = Chooses(lambda group: group.members[2].rollout)
+    dispatcher.joined("d", (2,), 1, 1)
+    dispatcher.ready("d", "rollout")
+    with pytest.raises(PlanError, match="D2: the dispatch policy chose the rollout of job c, which does not wait for a permit, or"):
+        dispatcher.permits()

@@ -273,3 +273,13 @@ def test_a_real_run_has_two_pools(tmp_path: Path) -> None:
     two = {"version": 1, "cluster": {"pools": {"rollout": pool, "training": pool}}}
     file.write_text(json.dumps(two))
     assert [*load_cluster(file).pools] == ["rollout", "training"]
+
+
+def test_a_rollout_policy_of_ones_own_is_found_and_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "own_tails.py").write_text("raise SystemExit('user code ran')\n")
+    text = "jobs: [{id: a, iterations: 1, slo: 2, task: count, model: {name: tiny}, rollout: {policy: 'own_tails:Tails'}}]\n"
+    (tmp_path / "jobs.yaml").write_text("version: 1\n" + text)
+    assert load_jobs(tmp_path / "jobs.yaml").jobs[0].rollout.policy == "own_tails:Tails"
+    (tmp_path / "jobs.yaml").write_text("version: 1\n" + text.replace("own_tails", "no_tails"))
+    with pytest.raises(InputError, match=r"jobs\[0\]\.rollout\.policy: there is no module 'no_tails' in .*, or installed"):
+        load_jobs(tmp_path / "jobs.yaml")

@@ -1,0 +1,105 @@
+"""What a rollout policy answers is checked, so that one of a user's own does the same work as the others on the same GPUs.
+
+R1  `begin_job` returns a `JobPolicy`, with `rounds` and `control`
+R2  a round trains on as many prompts, with as many responses each, as the job's iteration; it launches these at least, none twice
+R3  rounds go through the data: no complete prompt comes again, and none is more than `AHEAD` iterations ahead of those
+R4  `begin` and `act` return a `Wake`
+R5  responses are launched once, and move while they wait or run, to replicas that there are
+R6  the replicas on which responses are have no more GPUs than the job
+R7  the rollout ends: enough prompts complete within `RUNAWAY` calls of the control
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from rollmux_env.errors import InputError, PlanError
+from rollmux_env.rollout.fleet import Fleet
+from rollmux_env.rollout.policy import JobPolicy, RolloutPolicy, Round, Wake
+from rollmux_env.rollout.setting import Setting
+from rollmux_env.scheduler.asking import raised
+from rollmux_env.validation_errors import one_line
+
+RUNAWAY = 100_000  # calls of a control in one rollout
+AHEAD = 8  # iterations
+
+
+@contextmanager
+def asking() -> Iterator[None]:
+    """Runs a policy's code, which may be a user's: what it raises is one line that says where."""
+    try:
+        yield
+    except (InputError, PlanError):
+        raise
+    except Exception as error:
+        raise raised(error, "the rollout policy") from error
+
+
+def begin_job(policy: RolloutPolicy, setting: Setting) -> JobPolicy:
+    """A policy as one job has it.
+
+    Raises:
+        PlanError: R1, or it raised an exception; one line.
+    """
+    with asking():
+        own = policy.begin_job(setting)
+    if not isinstance(own, JobPolicy):
+        raise PlanError(f"R1: the rollout policy's begin_job returned {_brief(own)}, which is no JobPolicy")
+    return own
+
+
+class RoundChecks:
+    """The rounds of one job so far."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._complete: set[int] = set()
+
+    def check(self, round: Round) -> None:
+        """See that a round is one that may be run.
+
+        Raises:
+            PlanError: R2 or R3; one line.
+        """
+        setting = self._setting
+        if not isinstance(round, Round):
+            raise PlanError(f"R2: the rollout policy's next round is {_brief(round)}, which is no Round")
+        if (round.wanted, round.needed) != (setting.prompts, setting.responses):
+            does = f"{round.wanted} prompts with {round.needed} responses each"
+            raise PlanError(f"R2: a round of {does}, where an iteration trains on {setting.prompts} with {setting.responses}")
+        prompts = set(round.prompts)
+        if len(prompts) < max(len(round.prompts), round.wanted) or round.responses < round.needed:
+            launched = f"{len(prompts)} different prompts of {len(round.prompts)} with {round.responses} responses each"
+            raise PlanError(f"R2: a round launches {launched}, and wants {round.wanted} with {round.needed}")
+        if again := prompts & self._complete:
+            raise PlanError(f"R3: a round launches prompt {min(again)}, which was complete before")
+        last = len(self._complete) + AHEAD * setting.prompts
+        if beyond := [prompt for prompt in prompts if not 0 <= prompt < last]:
+            done = f"{len(self._complete)} prompts were complete"
+            raise PlanError(f"R3: a round launches prompt {beyond[0]}, though {done}: one of 0 to {last - 1} is next")
+
+    def done(self, complete: Iterable[int]) -> None:
+        """Record the complete prompts of the round."""
+        self._complete |= {*complete}
+
+
+def check_wake(wake: Wake, fleet: Fleet, setting: Setting) -> Wake:
+    """What a control has answered.
+
+    Raises:
+        PlanError: R4 or R6; one line.
+    """
+    if not isinstance(wake, Wake):
+        raise PlanError(f"R4: the rollout policy's control returned {_brief(wake)}, which is no Wake")
+    if fleet.gpus.size * fleet.gpus[0] > setting.gpus:  # replicas were added
+        gpus = int(fleet.gpus[np.unique(fleet.replica[fleet.open])].sum())
+        if gpus > setting.gpus:
+            raise PlanError(f"R6: responses are on replicas of {gpus} GPUs in all, and the job has {setting.gpus}")
+    return wake
+
+
+def _brief(value: object) -> str:
+    return one_line(repr(value), 100)
