@@ -9,14 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-<<<<<<< HEAD
-from rollmux_env.errors import InputError
-from rollmux_env.kernel.rollout_rounds import rewarded_s
-=======
 from rollmux_env.errors import InputError, PlanError
-from rollmux_env.kernel.rollout_records import FINISHED
-from rollmux_env.kernel.rollouts import complete_groups, reward_ends
->>>>>>> experiments
+from rollmux_env.kernel.rollout_rounds import rewarded_s
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.portable import dot
 from rollmux_env.rollout.checks import RUNAWAY, RoundChecks, asking, begin_job, check_wake
@@ -102,16 +96,11 @@ class JobRollouts:
         if self._each_engine:
             plays = [play_shares(self.setting, round, lengths)]
         else:
-<<<<<<< HEAD
             plays = [[play(*way, round, lengths)] for way in ((self.setting, self.control), *variants)]
-        self.rounds.done([round.prompts[part.first + g] for part in plays[0] for g in part.complete.tolist()])
-=======
-            plays = [[Played(0, *play(*way, round, lengths))] for way in ((self.setting, self.control), *variants)]
-        complete = [round.prompts[part.first + g] for part in plays[0] for g in part.complete]
+        complete = [round.prompts[part.first + g] for part in plays[0] for g in part.complete.tolist()]
         self._checks.done(complete)
         with asking():
             self.rounds.done(complete)
->>>>>>> experiments
         settings = (self.setting, *(setting for setting, _ in variants))
         return [_rollout_of(setting, round, parts) for setting, parts in zip(settings, plays, strict=True)]
 
@@ -144,30 +133,17 @@ def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> Pla
     """Run one round of (R, turns) lengths to its end."""
     rollout = setting.prompt_tokens, lengths, round.responses, round.needed
     fleet = Fleet(setting.replicas, *rollout, setting.most, setting.parallel, setting.environment_s)
-<<<<<<< HEAD
-    wake = control.begin(fleet, round)
-    for _ in range(RUNAWAY):
-        if fleet.run(wake.at_s, wake.finished, round.wanted):
-            break
-        wake = control.act(fleet)
-    assert fleet.complete >= round.wanted, "a control left responses unlaunched, or never let them run"
-    ended = fleet.end(round.wanted)
-    control.end(fleet)
-    return Played(fleet, *ended)
-=======
     with asking():
         wake = check_wake(control.begin(fleet, round), fleet, setting)
         for _ in range(RUNAWAY):
-            fleet.run(wake.at_s, wake.finished, round.wanted)
-            if fleet.complete >= round.wanted or not fleet.open.size:
+            if fleet.run(wake.at_s, wake.finished, round.wanted):
                 break
             wake = check_wake(control.act(fleet), fleet, setting)
         if fleet.complete < round.wanted:
             raise PlanError(f"R7: the rollout policy left {round.wanted - fleet.complete} of {round.wanted} prompts incomplete")
-        fleet.abort(fleet.open)
+        ended = fleet.end(round.wanted)
         control.end(fleet)
-    return fleet, complete_groups(fleet.tables, round.wanted).tolist()
->>>>>>> experiments
+    return Played(fleet, *ended)
 
 
 def play_shares(setting: Setting, round: Round, lengths: Ints) -> list[Played]:

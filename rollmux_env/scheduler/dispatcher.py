@@ -31,14 +31,8 @@ from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.dispatch import rules
 from rollmux_env.kernel.dispatch.rows import ABSENT, ROLLOUT, SYNC, TRAINING_POOL, MemberRow
 from rollmux_env.scheduler.asking import raised
-<<<<<<< HEAD
 from rollmux_env.scheduler.view import ALL_NODES, CODES, DispatchPolicy, GroupView, HoldName, MemberView, Permit, WaitingPhase
-
-_NO_CHOICE = "the dispatch policy chose what is neither None nor one of the waiting phases or movable members"
-=======
-from rollmux_env.scheduler.view import CODES, DispatchPolicy, GroupView, HoldName, MemberView, Permit, WaitingPhase
 from rollmux_env.validation_errors import one_line
->>>>>>> experiments
 
 
 class Dispatcher:

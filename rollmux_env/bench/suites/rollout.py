@@ -261,15 +261,6 @@ def _packed(name: str, job: PackedJob, alike: float) -> Measured:
     }
 
 
-<<<<<<< HEAD
-=======
-def _step(name: str, job: PackedJob) -> Measured:
-    measure = partial(step_s, job, rewards_and_training_s(name), STAGES)
-    case = RolloutCase(f"{name} on {job.gpus} H800: step, derived", tuple(STAGES), measure, derived=True)
-    return case, {(stage, GAIN): gain for stage, gain in zip(tuple(STAGES)[1:], STEPS[name], strict=True)}
-
-
->>>>>>> experiments
 def _at(policy: str, *sizes: int) -> tuple[str, ...]:
     return tuple(f"{policy}{AT}{parallel}" for parallel in sizes)
 
