@@ -116,7 +116,7 @@ def _move(state: State, move: Move) -> dict[str, Any]:
     to = move.placement
     return {
         "job": move.job_id,
-        "from_group": state.group_number(move.job_id),
+        "from_group": state.group_of(move.job_id).id,
         "group": to.group,
         "shape": to.shape,
         "rollout_nodes": list(to.rollout_nodes),
@@ -129,7 +129,7 @@ def _usd_after(state: State, plan: Plan, keeps_slo: bool) -> float:
     twin = state.copy()
     passed = next((state.waiting.index(action.job_id) for action in plan if isinstance(action, Place)), 0)  # for their quotas
     carry_out(twin, plan, keeps_slo, passed)
-    return float(((twin.nodes - twin.held_nodes()).sum(axis=1) * twin.limits.pools["usd"]).sum())
+    return float(((twin.nodes - twin.pauses.held_nodes()).sum(axis=1) * twin.limits.pools["usd"]).sum())
 
 
 def _row_of(table: CandidateTable, placement: Placement | None) -> int | None:
