@@ -20,7 +20,7 @@ Place = Literal["suite", "replay", "environment", "run"]
 """`rollmux bench --suite rollout`; an event replay of a scenario's jobs; `RollMux/Rollout-v0`; a real run."""
 
 _TWO_POOLS = "stream-trainer is for jobs that sample and train on the same GPUs, and these have two pools"
-_APART = "in a run every engine ends its own share of a round, so nothing moves between engines"
+_APART = "in a run the responses of a round stay with their engines, and no other policy moves them"
 REFUSED: dict[tuple[str, Place], str] = {
     ("stream-trainer", "replay"): _TWO_POOLS,
     ("stream-trainer", "run"): _TWO_POOLS,

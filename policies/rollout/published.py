@@ -53,8 +53,8 @@ class TailBatching:
 
     Args:
         eta: how many times as many prompts, and responses to each, a short round launches; the paper's 1.25.
-        each_engine: every engine has a share of the prompts and ends it for itself, as the engines of real jobs do; False: the
-            round is over for all of them with the last prompt that it wants, as in the paper.
+        each_engine: every engine has a share of the prompts and ends it for itself, as if none knew of the others; False: the
+            round is over for all of them with the last prompt that it wants, as in the paper and in real jobs.
     """
 
     eta: float = 1.25

@@ -18,6 +18,9 @@ prompt, and between 2 and 30 seconds. Programs that loop forever do not delay th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import NamedTuple
 
 from rollmux_env.rollout.policy import Round, with_spare
 
@@ -66,9 +69,52 @@ class Race:
             if other not in responses
         ]
 
+    def end(self, complete: Collection[int]) -> None:
+        """It is over with these of its complete prompts, since others have been quicker elsewhere."""
+        self.complete = [prompt for prompt in self.complete if prompt in complete]
+        self.round = replace(self.round, wanted=len(self.complete))
+
     def counted(self, prompt: int) -> list[int]:
         """Which responses to a complete prompt are trained on: those that finished first, in the order of their launch."""
         return sorted(self._finished[prompt])
+
+
+class Standing(NamedTuple):
+    """How far the responses to a prompt are, in tokens: the clock of a race between engines of different speed.
+
+    Attributes:
+        finished: tokens of those that have finished. running: tokens so far of the others, of which some may still count.
+    """
+
+    finished: tuple[int, ...]
+    running: tuple[int, ...]
+
+
+def winners(round: Round, standings: Mapping[int, Standing]) -> tuple[int, ...] | None:
+    """The prompts with which a round that runs on several engines is over, or None: it is not over yet.
+
+    They are those whose responses need fewest tokens, whichever engine was quicker: all others have got as far, or are to.
+
+    Args:
+        standings: of all of its prompts, by number.
+    """
+    complete = sorted((max(one.finished), prompt) for prompt, one in standings.items() if len(one.finished) >= round.needed)
+    if len(complete) < round.wanted:
+        return None
+    ends = complete[: round.wanted]
+    for prompt, one in standings.items():
+        lacks = round.needed - len(one.finished)
+        if lacks > 0:
+            earliest = max((*one.finished, sorted(one.running)[lacks - 1] + 1))
+            if (earliest, prompt) < ends[-1]:
+                return None
+    return tuple(prompt for _, prompt in ends)
+
+
+def least_more(round: Round, standings: Mapping[int, Standing]) -> int:
+    """So many more responses have to finish, at least, before a round can be over."""
+    lacks = sorted(max(0, round.needed - len(one.finished)) for one in standings.values())
+    return sum(lacks[: round.wanted])
 
 
 class Rounds:

@@ -21,7 +21,7 @@ from rollmux_env.rollout.policy import Round
 from runtime.grpo.messages import Kept, Results, Rolled, Status
 from runtime.grpo.rewards import merged
 from runtime.grpo.seats import footprint_of, parts_of, seats_of
-from runtime.grpo.shares import Course, figures, is_controlled, rounds_of
+from runtime.grpo.shares import Course, RacedRollout, figures, is_controlled, rounds_of
 from runtime.grpo.state import Data, read_data, write_data
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import is_cheap
@@ -128,7 +128,7 @@ class Grpo:
             self._hand_over(range(len(self._engines)), runtime_hook.parts)
         self._evaluate(number, worst_case)
         parts, began_s = self._in_use(), time.monotonic()
-        runtime_hook.wake(course.wake if whole else None)
+        runtime_hook.wake(course.wake if whole or course.races else None)
         while any(runtime_hook.wait([*beginnings, *(self._engines[part].call("sample") for part in parts)])[len(beginnings) :]):
             beginnings, before = [], parts
             runtime_hook.regroup(self._leave)
@@ -137,12 +137,16 @@ class Grpo:
                 whole = False
                 self._stages([self._engines[part].call("restore") for part in parts if part not in before])
                 self._hand_over(before, parts)
-            elif whole and course.wake is not None:
+            elif whole and course.decides and course.wake is not None:
                 moved = course.act(self._statuses(), time.monotonic() - began_s)
                 self._resize(course.size)
                 parts = self._in_use()
                 self._shift(moved)
-            runtime_hook.wake(course.wake if whole else None)
+            if isinstance(course, RacedRollout):
+                self._judge(course)
+            runtime_hook.wake(course.wake if whole or course.races else None)
+        if isinstance(course, RacedRollout) and course.wake is not None:  # all prompts were complete before it was asked
+            self._judge(course)
         if course.decides:
             self._end(course, time.monotonic() - began_s)
         self._long = this_round.long
@@ -152,12 +156,22 @@ class Grpo:
     def _course(self, this_round: Round) -> Course:
         """How the rollout in hand goes, as the rollout policy has begun it."""
         if self._control is None or runtime_hook.worst_case:
-            return Course(this_round, self._spec.rollout.tensor_parallel)
+            launches_more = len(this_round.prompts) > this_round.wanted and not runtime_hook.worst_case
+            races = launches_more and len(self._engines) > 1
+            return (RacedRollout if races else Course)(this_round, self._spec.rollout.tensor_parallel)
         from runtime.grpo.control import ControlledRollout
 
         course = ControlledRollout(self._control, this_round)
         course.begin()
         return course
+
+    def _judge(self, course: RacedRollout) -> None:
+        """End a rollout on all engines, if enough of its prompts are complete."""
+        parts = runtime_hook.wait([worker.call("standings") for worker in self._engines])
+        standings = {prompt: one for _, own in parts for prompt, one in own.items()}
+        first = course.ends(sum(done for done, _ in parts), standings)
+        if first is not None:
+            runtime_hook.wait([worker.call("end", first) for worker in self._engines])
 
     def _begin(self, course: Course, number: int, worst_case: bool) -> list[Any]:
         """Give the engines in use their shares; calls of all engines."""

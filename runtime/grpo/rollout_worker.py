@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rollmux_segment import Footprint
 
+from policies.rollout.rounds import Standing
 from runtime.engines.interface import Engine, Response, Sampling
 from runtime.grpo.messages import Results, Sampled, Status, Timed, stage, timed
 from runtime.grpo.rewards import Rewards
@@ -219,6 +220,16 @@ class RolloutWorker:
     def status(self) -> tuple[Status, ...]:
         """Of the shares that are here, of one response each."""
         return tuple(Status(share.place, share.tokens_so_far(), share.end_s) for share in self._shares)
+
+    def standings(self) -> tuple[int, dict[int, Standing]]:
+        """Responses that have finished or were dropped here, and how far the prompts of the shares that are here are."""
+        return self._done, {prompt: one for share in self._shares for prompt, one in share.standings().items()}
+
+    def end(self, complete: Collection[int]) -> None:
+        """The shares that are here are over with these of their prompts."""
+        for share in self._shares:
+            self._done += len(share.running)
+            share.end(complete)
 
     def preemptions(self) -> int:
         """How often a full cache has put a response back since this round began."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from time import time
 from typing import Any, NamedTuple
 
-from policies.rollout.rounds import Race, Rounds
+from policies.rollout.rounds import Race, Rounds, Standing, least_more, winners
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.policy import Round
 from runtime.engines.interface import Response
@@ -20,6 +20,7 @@ from runtime.jobs.models import prompt_tokens
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import BUILT_IN, Example, Task
 
+_LOOKS = 64  # that a rollout which races is looked at, at most
 Key = tuple[int, int]  # number of a prompt, and which of the responses to it
 
 
@@ -140,11 +141,12 @@ class Course:
 
     Attributes:
         size: of the engines in use. wake: the number of finished responses at which it is asked what is to change; None: never.
-        resizes: how often it has changed. decides: a rollout policy does.
+        resizes: how often it has changed. decides: a rollout policy does. races: it is over when the job says so.
     """
 
     wake: int | None = None
     decides = False
+    races = False
     resizes = 0
 
     def __init__(self, round: Round, size: int) -> None:
@@ -160,6 +162,37 @@ class Course:
 
     def end(self, statuses: Iterable[Status], now_s: float, preemptions: int = 0) -> None:
         """The rollout is over."""
+
+
+class RacedRollout(Course):
+    """How a rollout goes that launches more than it needs, on several engines: it ends over all of them (`winners`).
+
+    Engines stop when as many responses have finished as could end it, and go on where they are.
+    """
+
+    races = True
+
+    def __init__(self, round: Round, size: int) -> None:
+        super().__init__(round, size)
+        self.wake = round.wanted * round.needed
+
+    def dealt(self, engines: int) -> list[tuple[Share, ...]]:
+        """As of any course; but no share ends before all of its prompts are complete."""
+        return [
+            tuple(replace(one, round=replace(one.round, wanted=len(one.round.prompts))) for one in own)
+            for own in super().dealt(engines)
+        ]
+
+    def ends(self, done: int, standings: Mapping[int, Standing]) -> tuple[int, ...] | None:
+        """The prompts with which it is over; None: it is not, and `wake` says when to ask again.
+
+        Args:
+            done: responses that have finished or were dropped. standings: of its prompts.
+        """
+        first = winners(self._round, standings)
+        step = max(1, len(self._round.prompts) * self._round.responses // _LOOKS)
+        self.wake = None if first is not None else done + max(step, least_more(self._round, standings))
+        return first
 
 
 class RunningShare:
@@ -202,6 +235,22 @@ class RunningShare:
         """Of all its responses, those that have ended included."""
         ended = sum(len(one.response.token_ids) for one in self._finished.values())
         return ended + sum(len(response.token_ids) for key, response in self.begun.items() if key in self._running)
+
+    def standings(self) -> dict[int, Standing]:
+        """Of its prompts, by number."""
+        finished: dict[int, list[int]] = {prompt: [] for prompt in self._race.round.prompts}
+        running: dict[int, list[int]] = {prompt: [] for prompt in finished}
+        for (prompt, _), one in self._finished.items():
+            finished[prompt].append(len(one.response.token_ids))
+        for key in self._running:
+            running[key[0]].append(len(self.begun[key].token_ids) if key in self.begun else 0)
+        return {prompt: Standing(tuple(finished[prompt]), tuple(running[prompt])) for prompt in finished}
+
+    def end(self, complete: Collection[int]) -> None:
+        """It is over with these prompts; nothing else of it counts."""
+        self._race.end(complete)
+        self._running.clear()
+        self.begun.clear()
 
     @property
     def end_s(self) -> float | None:

@@ -47,8 +47,8 @@ def test_the_page_has_the_same_table() -> None:
             assert cell.strip().startswith("no") == ((name, place) in REFUSED), (name, place)
 
 
-def test_nothing_moves_between_engines_that_end_for_themselves() -> None:
-    with pytest.raises(InputError, match="every engine ends its own share"):
+def test_nothing_moves_between_engines_in_a_round_of_tail_batching() -> None:
+    with pytest.raises(InputError, match="the responses of a round stay with their engines"):
         make_at("tail-batching+adaptive-parallelism", "run")
 
 

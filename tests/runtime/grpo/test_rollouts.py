@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from threading import Event
+from threading import Event, get_ident
 from typing import Any
 
 import pytest
@@ -18,10 +18,11 @@ from runtime.grpo.messages import Sampled
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.shares import Share, rounds_of
 from runtime.grpo.state import Data, read_data, write_data
-from runtime.jobs.spec import parse_jobs
+from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.jobs.tasks import Example, LongTail
+from runtime.machine import Node, Pool
 from runtime.phases import set_session
-from tests.runtime.grpo.here import Here, two_engines
+from tests.runtime.grpo.here import NODES, Here, two_engines
 
 ALGORITHM = {"prompts_per_iteration": 6, "group_size": 3, "max_tokens": 60}
 
@@ -205,3 +206,57 @@ def test_nothing_waits_for_a_slow_reward_but_training(workers: list[RolloutWorke
     assert called
     slow.set()
     assert [part.rewards for part in sampled(workers)] == [(0.5,) * 9] * 2
+
+
+class Quick(Here):
+    """A run of two engines, whose first one stops as often as somebody says, after so many steps."""
+
+    parts = (0, 1)
+
+    def __init__(self, nodes: tuple[Node, ...], every: int) -> None:
+        super().__init__()
+        self._nodes, self._every, self._steps = nodes, every, 0
+        self.at, self.done = [10**9], dict[int, int]()
+
+    def nodes(self, pool: Pool) -> tuple[Node, ...]:
+        return self._nodes if pool == "rollout" else super().nodes(pool)
+
+    def wake(self, responses: int | None) -> None:
+        self.at[0] = 10**9 if responses is None else responses
+
+    def progress(self, done: int, total: int, tokens: int) -> None:
+        self.done[get_ident()] = done
+
+    def stops(self) -> bool:
+        self._steps += 1
+        return sum(self.done.values()) >= self.at[0] or (self._every > 0 and self._steps % self._every == 0)
+
+
+def rounds_run(spec: JobSpec, every: int) -> list[tuple[list[int], list[int]]]:
+    """Of each round of a job the prompts that are trained on, and how many responses of each engine."""
+    run = Quick((NODES["rollout"], replace(NODES["rollout"], name="rollout-1")), every)
+    set_session(run)  # type: ignore[arg-type]
+    made, found = Grpo(spec), list[tuple[list[int], list[int]]]()
+    for run.iteration in range(3):
+        run.done.clear()
+        due = made._rounds.next()  # noqa: SLF001
+        made.rollout()
+        rolled = made._due()  # noqa: SLF001
+        parts = [share for one in rolled.samples for share in run.wait(one)]
+        assert len(rolled.complete) == due.wanted
+        found.append((rolled.complete, [len(part.responses) for part in parts]))
+        made._count(rolled)  # noqa: SLF001
+    made.close()
+    return found
+
+
+def test_a_round_of_two_engines_ends_over_both_however_often_they_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path))
+    model = {"name": "tiny", "hidden_size": 64, "layers": 1}
+    rollout = {"engine": "torch", "nodes": 2, "policy": "tail-batching", "eta": 1.5}
+    given: dict[str, Any] = {"id": "a", "slo": 2, "iterations": 3, "task": "long-tail", "model": model, "seed": 3}
+    spec = parse_jobs({"version": 1, "jobs": [given | {"algorithm": ALGORITHM, "rollout": rollout}]}, "test", Path()).jobs[0]
+    rounds = rounds_run(spec, 0)
+    assert rounds_run(spec, 7) == rounds  # what is trained on does not depend on how fast the engines are
+    assert all(sum(counts) == 18 for _, counts in rounds) and len({prompt for own, _ in rounds for prompt in own}) == 18
+    assert any(counts != [9, 9] for _, counts in rounds)  # as many of each engine as were quick
