@@ -54,7 +54,7 @@ def stream(case: str, seed: int, jobs: int, share: float, policy: str) -> Scenar
     scenario = make_workload("production", WorkloadOptions(seed=seed, jobs=jobs))
     free = replay(scenario, make_runnable(policy))
     most = {
-        name: max(int(share * max(getattr(free, f"{name}_nodes"))), max(getattr(job, name).nodes for job in scenario.jobs))
+        name: max(int(share * max(free.nodes[name])), max(getattr(job, name).nodes for job in scenario.jobs))
         for name in scenario.cluster.pools
     }
     pools = {name: pool.model_copy(update={"max_nodes": most[name]}) for name, pool in scenario.cluster.pools.items()}

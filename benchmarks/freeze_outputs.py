@@ -25,17 +25,16 @@ def command_of(file: Path) -> str:
     return file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("$ ")
 
 
-def freeze(name: str, command: str) -> None:
-    """Run a command and write what it prints on standard output, without blanks at the ends of lines.
+def text_of(command: str) -> str:
+    """The text of a command's file: itself, and what it prints on standard output, without blanks at the ends of lines.
 
     Raises:
-        subprocess.CalledProcessError: it fails; nothing is written.
+        subprocess.CalledProcessError: it fails.
     """
     program, *words = shlex.split(command)
     runs = [sys.executable] if program == "python" else [str(Path(sys.executable).with_name(program))]
     printed = subprocess.run([*runs, *words], stdout=subprocess.PIPE, text=True, check=True, cwd=FOLDER.parents[2]).stdout
-    lines = [f"$ {command}", *(line.rstrip() for line in printed.strip("\n").splitlines())]
-    write_whole(FOLDER / f"{name}.txt", "\n".join(lines) + "\n")
+    return "\n".join([f"$ {command}", *(line.rstrip() for line in printed.strip("\n").splitlines())]).rstrip("\n") + "\n"
 
 
 def main() -> None:
@@ -45,7 +44,8 @@ def main() -> None:
     parser.add_argument("--command", help="of a file that there is not yet")
     options = parser.parse_args()
     for name in options.names:
-        freeze(name, options.command or command_of(FOLDER / f"{name}.txt"))
+        file = FOLDER / f"{name}.txt"
+        write_whole(file, text_of(options.command or command_of(file)))
 
 
 if __name__ == "__main__":

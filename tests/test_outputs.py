@@ -7,6 +7,7 @@ whole percentages and so many "times" are mostly computed from what is printed.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from functools import cache
 from pathlib import Path
@@ -96,3 +97,14 @@ def test_every_command_is_kept_but_for_those_that_a_page_lists() -> None:
     (listed,) = re.findall(r"^```text\n(.*?)^```$", LIST.read_text(encoding="utf-8"), re.S | re.M)
     assert sorted(named - set(kept())) == listed.splitlines()
     assert len(kept()) == len(OUTPUTS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["temporal", "rollout-heavy", "spatial", "contention", "fidelity", "allocation_work"])
+def test_what_draws_nothing_by_chance_and_measures_no_time_is_printed_again(name: str) -> None:
+    path = ROOT / "benchmarks" / "freeze_outputs.py"
+    spec = importlib.util.spec_from_file_location("freeze_outputs", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.text_of(command_of(name)) == (LIST.parent / f"{name}.txt").read_text(encoding="utf-8")
