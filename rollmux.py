@@ -16,14 +16,37 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import typer
 
+    from policies.experiments import bench, replay, sweep
+    from rollmux_env.bench.results import BenchResult, RunResult, SweepResult
     from rollmux_env.errors import InputError, PlanError
     from rollmux_env.keys.job import Job
     from rollmux_env.scenario import Scenario, load_scenario
     from runtime.phases import phase, runtime_hook
 
-__all__ = ["InputError", "Job", "PlanError", "Scenario", "load_scenario", "main", "phase", "runtime_hook"]
+__all__ = [
+    "BenchResult",
+    "InputError",
+    "Job",
+    "PlanError",
+    "RunResult",
+    "Scenario",
+    "SweepResult",
+    "bench",
+    "load_scenario",
+    "main",
+    "phase",
+    "replay",
+    "runtime_hook",
+    "sweep",
+]
 
 _HOME = {
+    "BenchResult": "rollmux_env.bench.results",
+    "RunResult": "rollmux_env.bench.results",
+    "SweepResult": "rollmux_env.bench.results",
+    "bench": "policies.experiments",
+    "replay": "policies.experiments",
+    "sweep": "policies.experiments",
     "InputError": "rollmux_env.errors",
     "PlanError": "rollmux_env.errors",
     "Job": "rollmux_env.keys.job",

@@ -80,9 +80,9 @@ def test_a_written_workload_can_be_benched(command: Command, tmp_path: Path) -> 
     status, out, _ = command("bench", str(file), "-p", "solo", "-p", "rollmux", "--check", "--format", "json")
     report = json.loads(out)
     assert status == 0
-    assert [result["policy"] for result in report["results"]] == ["solo", "rollmux"]
-    assert list(report) == ["scenario", "fidelity", "seed", "results", "timings"]
-    assert set(report["timings"]["solo"]) == {"decision_ms", "total_s"}
+    assert [run["policy"] for run in report["runs"]] == ["solo", "rollmux"]
+    assert (report["schema"], report["scenario"], report["seeds"], len(report["timings"])) == (2, str(file), [0], 2)
+    assert report["timings"][0]["policy"] == "solo" and report["timings"][0]["decision_ms_p50"] > 0
 
 
 def test_bench_prints_the_same_bytes_but_for_the_timings(command: Command) -> None:
@@ -123,7 +123,9 @@ def test_seeds_have_intervals_paired_to_the_baseline(command: Command) -> None:
     assert report["seeds"] == [0, 1, 2]
     solo = next(row for row in report["summary"] if row["policy"] == "solo")
     assert solo["saving"] == {"mean": 1.0, "half_width": 0.0}
-    runs = [{result["policy"]: result["cost_usd"] for result in run["results"]} for run in report["runs"]]
+    runs: list[dict[str, float]] = [{}, {}, {}]
+    for run in report["runs"]:
+        runs[run["seed"]][run["policy"]] = run["figures"]["cost_usd"]
     rollmux_row = next(row for row in report["summary"] if row["policy"] == "rollmux")
     assert rollmux_row["saving"]["mean"] == pytest.approx(sum(run["solo"] / run["rollmux"] for run in runs) / 3)
 
@@ -134,9 +136,10 @@ def test_bench_tables_and_files(command: Command, tmp_path: Path) -> None:
     assert status == 0
     assert "rollmux" in out and "saving" in out
     results = json.loads((out_folder / "results.json").read_text())
-    assert len(results["scenario_sha256"]["seed 0"]) == 64
+    assert {len(run["scenario_sha256"]) for run in results["runs"]} == {64}
     assert results["versions"]["rollmux"]
-    assert (out_folder / "results.csv").read_text().startswith("seed,policy,cost_usd")
+    assert (out_folder / "runs.csv").read_text().startswith("policy,seed,scenario_sha256,cost_usd")
+    assert (out_folder / "jobs.csv").read_text().startswith("policy,seed,job,arrived_s")
     for plot in ("cost_over_time", "gpus_over_time", "slowdown_cdf", "saving"):
         assert (out_folder / f"{plot}.png").read_bytes().startswith(b"\x89PNG")
 
@@ -144,18 +147,18 @@ def test_bench_tables_and_files(command: Command, tmp_path: Path) -> None:
 def test_bench_says_what_failures_cost(command: Command) -> None:
     arguments = ("bench", QUICKSTART, "-p", "solo", "--failures", "job_h=5,every=4,write_s=30")
     status, out, _ = command(*arguments, "--format", "json")
-    found = json.loads(out)["results"][0]
+    found = json.loads(out)["runs"][0]["extra"]
     assert status == 0 and found["restarts"] == found["job_failures"] > 0 == found["node_failures"]
     assert found["lost_work_h"] > 0 and found["checkpoint_every"] == 4
     _, out, _ = command(*arguments)
     assert "lost" in out and f"{found['lost_work_h']:.1f}" in out
     _, out, _ = command("bench", QUICKSTART, "-p", "solo", "--fidelity", "event", "--format", "json")
-    assert not {"restarts", "lost_work_h"} & json.loads(out)["results"][0].keys()
+    assert not {"restarts", "lost_work_h"} & json.loads(out)["runs"][0]["extra"].keys()
 
 
 def test_the_figures_of_the_bench_table_stand_under_their_headings(command: Command) -> None:
     _, out, _ = command("bench", QUICKSTART, "-p", "solo", "-p", "rollmux")
-    cost_usd = json.loads(command("bench", QUICKSTART, "-p", "solo", "--format", "json")[1])["results"][0]["cost_usd"]
+    cost_usd = json.loads(command("bench", QUICKSTART, "-p", "solo", "--format", "json")[1])["runs"][0]["figures"]["cost_usd"]
     header = next(line for line in out.splitlines() if "cost $" in line)
     solo = next(line for line in out.splitlines() if line.strip().startswith("solo"))
     assert header.split()[0] == "policy"
@@ -394,9 +397,9 @@ def test_a_policy_of_ones_own_joins_a_suite(command: Command, monkeypatch: pytes
 def test_a_dispatch_policy_asks_for_an_event_replay(command: Command) -> None:
     report = json.loads(command("bench", QUICKSTART, "-p", "rollmux", "--dispatch", "fifo", "--format", "json")[1])
     assert report["fidelity"] == "event"
-    assert "slo_attainment_observed" in report["results"][0]
+    assert report["runs"][0]["figures"]["slo_attainment_observed"] is not None
     fluid = json.loads(command("bench", QUICKSTART, "-p", "rollmux", "--format", "json")[1])
-    assert "slo_attainment_observed" not in fluid["results"][0]
+    assert fluid["runs"][0]["figures"]["slo_attainment_observed"] is None
 
 
 def test_tail_batching_makes_jobs_with_models_cheaper(command: Command) -> None:
@@ -406,7 +409,7 @@ def test_tail_batching_makes_jobs_with_models_cheaper(command: Command) -> None:
         status, out, _ = command("bench", file, "-p", "solo", "--rollout-policy", policy, "--format", "json")
         report = json.loads(out)
         assert (status, report["fidelity"]) == (0, "event")
-        usd[policy] = report["results"][0]["usd_per_work_hour"]
+        usd[policy] = report["runs"][0]["figures"]["usd_per_work_hour"]
     assert usd["tail-batching"] < 0.9 * usd["plain"]
 
 

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from policies.commands.options import Fidelity, Format, MostPhases, find_scenario
+from policies.commands.options import BenchFormat, Fidelity, MostPhases, Plots
 from rollmux_env.cli import Seed, WorkloadSettings
 from rollmux_env.command_options import takes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from rollmux_env.bench.harness import Result
+    from rollmux_env.bench.results import BenchResult, SweepResult
     from rollmux_env.bench.suite import Makers, Suite, SuiteRow
-    from rollmux_env.scenario import Scenario
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,16 @@ class BenchOptions:
     baseline: Annotated[
         str | None, typer.Option("--baseline", metavar="NAME", help="Policy that savings are relative to. (default: the first one)")
     ] = None
-    format: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            "--sweep",
+            metavar="KEY=VALUE,...",
+            help="Compare at each value of a key of --set or of the cluster, as in slo=1.2,1.5,2.",
+            show_default=False,
+        ),
+    ] = None
+    format: Annotated[BenchFormat, typer.Option("--format", help="Output format.")] = BenchFormat.table
     seed: Seed = 0
     seeds: Annotated[
         int | None,
@@ -55,6 +63,8 @@ class BenchOptions:
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write results and plots to this folder.", show_default=False)
     ] = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="With --out: replace results that are there.")] = False
+    plots: Annotated[Plots, typer.Option("--plots", help="With --out: the kind of plots.")] = Plots.png
     check: Annotated[bool, typer.Option("--check", help="Check the invariants after every instant.")] = False
     fidelity: Annotated[
         Fidelity | None,
@@ -102,6 +112,8 @@ def bench(options: BenchOptions) -> None:
 
     `rollmux bench examples/models.yaml --rollout-policy tail-batching -p solo -p rollmux`
 
+    `rollmux bench production --seeds 3 --sweep slo=1.2,1.5,2 -p solo -p rollmux -p consolidate`
+
     `rollmux bench --suite production --quick`
     """
     if options.target is not None and options.suite is None:
@@ -115,113 +127,72 @@ def bench(options: BenchOptions) -> None:
 
 
 def _compare(target: str, options: BenchOptions) -> None:
-    """Replay a stream under every policy."""
-    from policies.dispatch import make_dispatch
-    from policies.named import make_with
-    from policies.registry import make_policy
-    from policies.rollout import migrating
-    from policies.rollout.places import check_sizes, make_at
-    from rollmux_env.bench.harness import Task, run_tasks
-    from rollmux_env.replay.failures import Failures
-    from rollmux_env.report.folder import make_folder
-    from rollmux_env.report.progress import tracked
-
-    names, base = _policies(options)
-    fidelity, rollout_policy = _fidelity(options), options.rollout_policy or "plain"
-    inside = make_at(rollout_policy, "replay")
-    order = migrating(options.dispatch or "round-robin", inside)
-    rule = make_dispatch(order) if fidelity is Fidelity.event else None
-    dying = make_with("--failures", "it", Failures, options.failures.split(",")) if options.failures is not None else None
-    for name in names:
-        make_policy(name)
-    if options.out:
-        make_folder(options.out)
-    numbers = range(options.seed, options.seed + (options.seeds or 1))
-    scenarios = {number: find_scenario(target, number, options.settings or []) for number in numbers}
-    check_sizes(rollout_policy, scenarios.values())
-    tasks = [
-        Task(name, number, scenario, rule, options.check, inside, options.most_phases, dying)
-        for number, scenario in scenarios.items()
-        for name in names
-    ]
-    results = tracked(
-        lambda tell: run_tasks(make_policy, tasks, options.workers, tell), [f"{task.spec}, seed {task.seed}" for task in tasks]
-    )
-    _show_comparison(_title(target, options, scenarios, order if rule else None), options, fidelity, results, scenarios, base)
-
-
-def _policies(options: BenchOptions) -> tuple[list[str], str]:
-    """The policies to compare, each once, and the one that savings are relative to."""
-    names = list(dict.fromkeys(options.policy or ["solo", "rollmux"]))
-    base = options.baseline or names[0]
-    if base not in names:
-        raise typer.BadParameter(f"{base} is not among the policies {', '.join(names)}", param_hint="--baseline")
-    return names, base
-
-
-def _fidelity(options: BenchOptions) -> Fidelity:
-    """The replay that is asked for: by events where an option is about these."""
-    of_events = {"--dispatch": options.dispatch, "--rollout-policy": options.rollout_policy, "--failures": options.failures}
-    fidelity = options.fidelity or (Fidelity.event if any(of_events.values()) else Fidelity.fluid)
-    for option, value in {**of_events, "--max-phases": options.most_phases}.items():
-        if value is not None and fidelity is Fidelity.fluid:
-            raise typer.BadParameter("a fluid replay runs no single phases", param_hint=option)
-    return fidelity
-
-
-def _title(target: str, options: BenchOptions, scenarios: Mapping[int, Scenario], order: str | None) -> str:
-    """What was replayed, and how.
-
-    Args:
-        order: the dispatch policy of an event replay; None of a fluid one.
-    """
-    asked = "".join(f", {pair.replace('=', ' ', 1)}" for pair in options.settings or [])
-    over = f"{len(scenarios)} seeds" if len(scenarios) > 1 else f"seed {options.seed}"
-    how = f"{over}, fluid replay"
-    if order is not None:
-        within = f", rollouts {options.rollout_policy}" if options.rollout_policy else ""
-        dies = f", failures {options.failures}" if options.failures else ""
-        how = f"{over}, {order} event replay{within}{dies}"
-    return f"{target}{asked}: {len(scenarios[options.seed].jobs)} jobs, {how}"
-
-
-def _show_comparison(
-    title: str,
-    options: BenchOptions,
-    fidelity: Fidelity,
-    results: Sequence[Result],
-    scenarios: Mapping[int, Scenario],
-    base: str,
-) -> None:
-    """Print what came of a comparison, and write it."""
+    """Replay a stream under every policy, or under every value of what is swept."""
     from rich.console import Group
 
-    from rollmux_env.bench.comparison import compare
-    from rollmux_env.report.folder import write_bench
-    from rollmux_env.report.results import bench_csv, bench_report
-    from rollmux_env.report.tables import accounts_table, comparison_table
+    from policies import experiments
+    from rollmux_env.command_options import parse_pairs
+    from rollmux_env.report.folder import check_spare, make_folder, write_bench
+    from rollmux_env.report.progress import tracked
+    from rollmux_env.report.results import rows_csv
+    from rollmux_env.report.tables import bench_tables, sweep_tables
 
-    rows, first = compare(results, base), scenarios[options.seed]
-    report = bench_report(options.target or "", fidelity.value, results, base)
-    tables: list[RenderableType] = [comparison_table(title, rows, base, len(scenarios))]
-    if first.queue_key is not None:
-        tables.append(accounts_table(results, first))
     if options.out:
-        from rollmux_env.report.plots import bench_plots
+        make_folder(options.out)
+        check_spare(options.out / "results.json", options.overwrite)
+    swept = experiments.swept(options.sweep) if options.sweep is not None else None
+    asked: dict[str, Any] = {
+        "policies": options.policy or ("solo", "rollmux"),
+        "seeds": range(options.seed, options.seed + (options.seeds or 1)),
+        "baseline": options.baseline,
+        "settings": dict(parse_pairs("--set", options.settings or [])),
+        "workers": options.workers,
+        "run": tracked,
+        **{name: getattr(options, name) for name in ("dispatch", "rollout_policy", "failures", "check", "most_phases")},
+        "fidelity": options.fidelity and options.fidelity.value,
+    }
+    if swept is None:
+        benched = experiments.bench(target, **asked)
+        tables = bench_tables(benched, _title(benched))
+    else:
+        benched = experiments.sweep(target, *swept, **asked)
+        tables = sweep_tables(benched, f"{_title(benched.points[0].bench, benched.key)}, by {benched.key}")
+    if options.out:
+        write_bench(options.out, benched, _plots(benched, options.plots), Group(*tables))
+    _print(options.format, benched.as_dict(), rows_csv(benched.rows()), *tables)
 
-        write_bench(options.out, report, scenarios, results, bench_plots(first, results, rows, base), Group(*tables))
-    _print(options.format, report, bench_csv(results), *tables)
+
+def _plots(benched: BenchResult | SweepResult, kind: Plots) -> Mapping[str, bytes]:
+    from rollmux_env.bench.results import SweepResult
+    from rollmux_env.report.plots import bench_plots, key_plots
+
+    return key_plots(benched, kind.value) if isinstance(benched, SweepResult) else bench_plots(benched, kind.value)
 
 
-def _print(format: Format, report: Mapping[str, Any], csv: str, *tables: RenderableType) -> None:
+def _title(benched: BenchResult, without: str = "") -> str:
+    """What was replayed, and how, without a setting that is varied."""
+    asked = "".join(f", {key} {value}" for key, value in benched.settings.items() if key != without)
+    over = f"{len(benched.seeds)} seeds" if len(benched.seeds) > 1 else f"seed {benched.seeds[0]}"
+    how = f"{over}, fluid replay"
+    if benched.fidelity == "event":
+        within = f", rollouts {benched.rollout_policy}" if benched.rollout_policy != "plain" else ""
+        dies = f", failures {benched.failures}" if benched.failures else ""
+        how = f"{over}, {benched.dispatch} event replay{within}{dies}"
+    return f"{benched.scenario}{asked}: {len(benched.stream.jobs)} jobs, {how}"
+
+
+def _print(format: BenchFormat, report: Mapping[str, Any], csv: str, *tables: RenderableType) -> None:
     """Print results in the format that is asked for."""
+    from rollmux_env.report.latex import to_latex
     from rollmux_env.report.results import to_json
     from rollmux_env.report.tables import show
 
-    if format is Format.table:
+    if format is BenchFormat.table:
         show(*tables)
+    elif format is BenchFormat.latex:
+        typer.echo("".join(map(to_latex, tables)), nl=False)
     else:
-        typer.echo(to_json(report) if format is Format.json else csv, nl=False)
+        typer.echo(to_json(report) if format is BenchFormat.json else csv, nl=False)
 
 
 def makers() -> Makers:
@@ -240,7 +211,7 @@ def _run_suite(name: str, options: BenchOptions) -> None:
     """Run a suite: of placement policies, to which the user may add, or of something else."""
     from rollmux_env.bench.suites import find_suite
     from rollmux_env.errors import InputError
-    from rollmux_env.report.folder import make_folder
+    from rollmux_env.report.folder import check_spare, make_folder
     from rollmux_env.report.suites import suite_csv, suite_report, suite_table, write_suite
 
     _refuse_own(options)
@@ -251,6 +222,7 @@ def _run_suite(name: str, options: BenchOptions) -> None:
         getattr(makers(), suite.adds or "placement")(policy)
     if options.out:
         make_folder(options.out)
+        check_spare(options.out / f"{suite.name}.json", options.overwrite)
     quick = options.quick and suite.seeds > 0
     numbers = range(options.seed, options.seed + (options.seeds or (1 if quick else suite.seeds))) if suite.seeds else range(0)
     measure = partial(suite.measure, added=added) if suite.measure and added else suite.measure
@@ -258,13 +230,13 @@ def _run_suite(name: str, options: BenchOptions) -> None:
     report, table = suite_report(suite, rows, numbers, quick), suite_table(suite, rows, numbers, quick)
     if options.out:
         points = suite.sweep(options.seed, makers()) if suite.sweep else ()
-        write_suite(options.out, suite, rows, report, table, points)
+        write_suite(options.out, suite, rows, report, table, points, options.plots.value)
     _print(options.format, report, suite_csv(suite, rows), table)
 
 
 def _refuse_own(options: BenchOptions) -> None:
     """Refuse what a suite has of its own."""
-    for option in ("baseline", "dispatch", "failures", "fidelity", "rollout_policy", "settings", "most_phases"):
+    for option in ("baseline", "dispatch", "failures", "fidelity", "rollout_policy", "settings", "sweep", "most_phases"):
         if getattr(options, option):
             hint = {"settings": "--set", "most_phases": "--max-phases"}.get(option, f"--{option.replace('_', '-')}")
             raise typer.BadParameter("a suite has its own", param_hint=hint)

@@ -41,6 +41,23 @@ class Format(StrEnum):
     csv = "csv"
 
 
+class BenchFormat(StrEnum):
+    """Output formats of a bench."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+    latex = "latex"
+
+
+class Plots(StrEnum):
+    """Kinds of plots."""
+
+    png = "png"
+    svg = "svg"
+    pdf = "pdf"
+
+
 class TableOrJson(StrEnum):
     """Output formats of explanations."""
 
@@ -65,6 +82,8 @@ def find_scenario(target: str, seed: int, settings: Sequence[str]) -> Scenario:
 
     if target in WORKLOADS:
         return make_scenario(target, seed, settings)
+    if Path(target).suffix == ".csv":
+        raise InputError(f"{target}: a CSV file is a trace: `rollmux bench philly --set csv={target}` has its jobs")
     if not Path(target).suffix and not Path(target).exists() and target not in (names := example_names()):
         near = did_you_mean(target, [*WORKLOADS, *names])
         raise InputError(f"{target}: is no file, example or workload; workloads are {', '.join(WORKLOADS)}{near}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import Mean, mean_interval, ratios
@@ -18,13 +19,14 @@ class Row:
     """One policy over all seeds.
 
     Attributes:
-        cost_usd, usd_per_work_hour, slo_attainment, slowdown: means; `slowdown` of the mean over the jobs.
-        slo_attainment_observed: the same against solo runs with the same durations; None of fluid replays.
+        cost_usd, usd_per_work_hour, slo_attainment, slowdown: means; `slowdown` of the mean over the jobs, against worst cases.
+        slo_attainment_observed, slowdown_observed: the same against solo runs with the same durations; None of fluid replays.
+        queueing_s, completion_s: means of the mean over the jobs, from arrival to admission and to departure.
         saving: the baseline's cost over this one's; saving_per_work: the same of the dollars per work-hour.
         gpus: of each pool, by name: mean of the seeds' peaks.
         packed: share of the jobs that joined a group (direct packing and rollout scaling).
-        decision_ms: median over all decisions, milliseconds; None without any.
         lost_work_h: mean hours of work that jobs did again after failures; None of replays in which nothing dies.
+        decision_ms: median over all decisions, milliseconds; None without any. Not in JSON, since it differs between runs.
     """
 
     policy: str
@@ -35,18 +37,13 @@ class Row:
     slo_attainment: Mean
     slo_attainment_observed: Mean | None
     slowdown: Mean
+    slowdown_observed: Mean | None
+    queueing_s: Mean
+    completion_s: Mean
     gpus: dict[str, float]
     packed: float
-    decision_ms: float | None
     lost_work_h: Mean | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values without the timing, which differs between runs."""
-        values = asdict(self)
-        del values["decision_ms"]
-        if self.lost_work_h is None:
-            del values["lost_work_h"]
-        return values
+    decision_ms: Annotated[float | None, Field(exclude=True)] = None
 
 
 def compare(results: Sequence[Result], baseline: str) -> list[Row]:
@@ -72,7 +69,11 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
     def to_base(name: str) -> Mean:
         return mean_interval(ratios([getattr(metrics, name) for metrics in base], [getattr(metrics, name) for metrics in every]))
 
+    def over_jobs(name: str) -> Mean:
+        return mean_interval([float(np.mean([getattr(job, name) for job in result.outcome.jobs])) for result in results])
+
     extra = [result.outcome.extra for result in results]
+    observed = every[0].slo_attainment_observed is not None
     decisions = [seconds for result in results for seconds in result.outcome.decision_s]
     return Row(
         policy=policy,
@@ -83,10 +84,13 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
         slo_attainment=over_seeds("slo_attainment"),
         slo_attainment_observed=_known([metrics.slo_attainment_observed for metrics in every]),
         slowdown=mean_interval([float(np.mean(list(metrics.slowdown.values()))) for metrics in every]),
+        slowdown_observed=over_jobs("slowdown_observed") if observed else None,
+        queueing_s=over_jobs("queueing_s"),
+        completion_s=over_jobs("completion_s"),
         gpus={name: float(np.mean([metrics.peak_gpus[name] for metrics in every])) for name in every[0].peak_gpus},
         packed=_packed(every),
-        decision_ms=float(np.median(decisions)) * 1e3 if decisions else None,
         lost_work_h=_known([figures.get("lost_work_h") for figures in extra]),
+        decision_ms=float(np.median(decisions)) * 1e3 if decisions else None,
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
+from rollmux_env.cluster.demand import solo_usd_per_hour
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, OverBudget
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
@@ -21,9 +22,9 @@ from rollmux_env.scheduler.planner import INSTANT_S
 STRATEGIES = ("direct_packing", "rollout_scaling", "isolated")
 
 
-@dataclass(frozen=True)
-class Metrics:
-    """What a replay cost and how its jobs fared.
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What a replay cost and how its jobs fared as a whole.
 
     Attributes:
         cost_usd: integral of the price of all provisioned nodes from the first arrival to the last departure, $.
@@ -33,8 +34,6 @@ class Metrics:
         usd_per_work_hour: cost_usd / work_h.
         slo_attainment: share of jobs with slowdown <= slo.
         slo_attainment_observed: the same against a solo run with the same sampled durations; None but in event replays.
-        slowdown: of each job, (time from admission to departure) / iterations done / T_solo.
-        wait_s: of each job that waited in the queue, seconds.
         peak_gpus: most GPUs provisioned at once, of each pool.
         admissions: how many jobs by strategy.
         migrations: moves of running jobs.
@@ -50,9 +49,7 @@ class Metrics:
     work_h: float
     usd_per_work_hour: float
     slo_attainment: float
-    slo_attainment_observed: float | None = field(default=None, kw_only=True)
-    slowdown: dict[str, float]
-    wait_s: dict[str, float]
+    slo_attainment_observed: float | None = None
     peak_gpus: dict[str, int]
     admissions: dict[str, int]
     migrations: int
@@ -64,6 +61,70 @@ class Metrics:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, in the order above, without those that are None as a whole."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics(Figures):
+    """The same with two figures by job id.
+
+    Attributes:
+        slowdown: of each job, (time from admission to departure) / iterations done / T_solo.
+        wait_s: of each job that waited in the queue, seconds.
+    """
+
+    slowdown: dict[str, float]
+    wait_s: dict[str, float]
+
+    @property
+    def figures(self) -> Figures:
+        """Those that are not of single jobs."""
+        return Figures(**{one.name: getattr(self, one.name) for one in fields(Figures)})
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """How one job fared.
+
+    Attributes:
+        job: its id.
+        arrived_s, admitted_s, departed_s: when, seconds of the scenario.
+        queueing_s: from arrival to admission. completion_s: from arrival to departure.
+        iterations: that it has done.
+        slo: the longest slowdown that it takes.
+        slowdown: (time from admission to departure) / iterations / T_solo, which is at worst case. slo_kept: whether it is within
+            `slo`.
+        slowdown_observed: that time over the seconds of the same iterations alone, with the same sampled durations.
+            slo_kept_observed: as above. None but in event replays.
+        usd: what it was charged, evenly with the other members of its groups, $; None of a yardstick without groups.
+        usd_alone: what its own nodes would have cost for its iterations at T_solo; with observed durations, for those seconds, $.
+        saving: usd_alone / usd.
+    """
+
+    job: str
+    arrived_s: float
+    admitted_s: float
+    departed_s: float
+    queueing_s: float
+    completion_s: float
+    iterations: float
+    slo: float
+    slowdown: float
+    slo_kept: bool
+    slowdown_observed: float | None
+    slo_kept_observed: bool | None
+    usd: float | None
+    usd_alone: float
+    saving: float | None
+
+    @property
+    def shown_slowdown(self) -> float:
+        """As observed, where it was."""
+        return self.slowdown if self.slowdown_observed is None else self.slowdown_observed
+
+    @property
+    def keeps_slo(self) -> bool:
+        """As observed, where it was."""
+        return self.slo_kept if self.slo_kept_observed is None else self.slo_kept_observed
 
 
 @dataclass
@@ -95,6 +156,7 @@ class Outcome:
         decision_s: seconds of computing of each decision.
         extra: figures that only some policies have, by name (a bound and a gap, say).
         usd_per_hour: of each job, what it was charged over the hours in which it had a place, $/h.
+        jobs: how each fared, in the scenario's order.
     """
 
     metrics: Metrics
@@ -103,6 +165,7 @@ class Outcome:
     decision_s: list[float]
     extra: dict[str, float] = field(default_factory=dict)
     usd_per_hour: dict[str, float] = field(default_factory=dict)
+    jobs: tuple[JobResult, ...] = ()
 
 
 def outcome(run: Run, failures: Failures | None = None) -> Outcome:
@@ -115,7 +178,8 @@ def outcome(run: Run, failures: Failures | None = None) -> Outcome:
     if run.penalised_usd_per_hour:
         extra["penalised_usd"] = dot(np.diff(run.time_s), run.penalised_usd_per_hour[:-1]) / 3600
     rates = charged_usd_per_hour(run.log, run.state)
-    return Outcome(metrics(run), run.time_s, run.nodes, run.decision_s, extra, rates)
+    jobs = job_results(run.scenario, run.state, stays_of(run.log), run.solo_s)
+    return Outcome(metrics(run), run.time_s, run.nodes, run.decision_s, extra, rates, jobs)
 
 
 def charged_usd_per_hour(log: Iterable[Event], state: State) -> dict[str, float]:
@@ -143,8 +207,13 @@ def metrics(run: Run) -> Metrics:
     Raises:
         InputError: a stay is too short to be told from nothing beside the time of its admission.
     """
+    return measure(run.scenario, run.state, stays_of(run.log), run.time_s, run.nodes, run.solo_s)
+
+
+def stays_of(log: Iterable[Event]) -> Stays:
+    """When the jobs of an event log came and went."""
     stays = Stays()
-    for event in run.log:
+    for event in log:
         match event:
             case Arrived():
                 late = event.at_s > event.job.arrival_s + INSTANT_S  # the scheduler was away
@@ -158,7 +227,50 @@ def metrics(run: Run) -> Metrics:
                     stays.over_budget.append(event.job_id)
             case Moved():
                 stays.migrations += 1
-    return measure(run.scenario, run.state, stays, run.time_s, run.nodes, run.solo_s)
+    return stays
+
+
+def job_results(
+    scenario: Scenario, state: State, stays: Stays, solo_s: Mapping[str, float] | None = None, charged: bool = True
+) -> tuple[JobResult, ...]:
+    """How each job fared.
+
+    Args:
+        state, stays, solo_s: as `measure`. charged: whether the state knows what jobs were charged.
+    """
+    stay_s, done = _stays_s(scenario, stays), _iterations_done(state)
+    rows = []
+    for job in scenario.jobs:
+        arrived_s, admitted_s, departed_s = (at[job.id] for at in (stays.arrived_s, stays.admitted_s, stays.departed_s))
+        alone_s = done[job.id] * job.solo_s
+        observed_s = None if solo_s is None else solo_s[job.id]
+        usd = state.charged_usd(job.id) if charged else None
+        usd_alone = solo_usd_per_hour(job, scenario.cluster) * (alone_s if observed_s is None else observed_s) / 3600
+        rows.append(
+            JobResult(
+                job=job.id,
+                arrived_s=arrived_s,
+                admitted_s=admitted_s,
+                departed_s=departed_s,
+                queueing_s=max(0.0, admitted_s - arrived_s),
+                completion_s=departed_s - arrived_s,
+                iterations=done[job.id],
+                slo=job.slo,
+                slowdown=stay_s[job.id] / done[job.id] / job.solo_s,
+                slo_kept=_within(stay_s[job.id] / done[job.id] / job.solo_s, job.slo),
+                slowdown_observed=None if observed_s is None else stay_s[job.id] / observed_s,
+                slo_kept_observed=None if observed_s is None else _within(stay_s[job.id], job.slo * observed_s),
+                usd=usd,
+                usd_alone=usd_alone,
+                saving=usd_alone / usd if usd else None,
+            )
+        )
+    return tuple(rows)
+
+
+def _within(value: float, limit: float) -> bool:
+    """Whether an SLO is kept, but for rounding."""
+    return value <= limit * (1 + 1e-6)
 
 
 def measure(
@@ -195,7 +307,7 @@ def measure(
         usd_per_hour=cost_usd / hours,
         work_h=work_h,
         usd_per_work_hour=cost_usd / work_h,
-        slo_attainment=_share(scenario, lambda job: slowdown[job.id] <= job.slo * (1 + 1e-6)),
+        slo_attainment=_share(scenario, lambda job: _within(slowdown[job.id], job.slo)),
         slowdown=slowdown,
         wait_s={job_id: admitted_s[job_id] - at for job_id, at in arrived_s.items() if admitted_s[job_id] > at},
         peak_gpus=nothing | {name: max(nodes[name]) * pool.gpus_per_node for name, pool in pools.items()},
@@ -204,7 +316,7 @@ def measure(
         utilization=dict.fromkeys(nothing) | {name: busy_s[name] / node_s[name] if node_s[name] else None for name in pools},
     )
     if solo_s is not None:
-        within = _share(scenario, lambda job: stay_s[job.id] <= job.slo * solo_s[job.id] * (1 + 1e-6))
+        within = _share(scenario, lambda job: _within(stay_s[job.id], job.slo * solo_s[job.id]))
         measured = replace(measured, slo_attainment_observed=within)
     if scenario.queue_key is None:
         return measured

@@ -12,7 +12,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
 from rollmux_env.kernel.tables import Ints
 from rollmux_env.keys.job import Job
-from rollmux_env.replay.metrics import Outcome, Stays, measure
+from rollmux_env.replay.metrics import Outcome, Stays, job_results, measure
 from rollmux_env.replay.run import Arrivals
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.planner import INSTANT_S
@@ -106,4 +106,5 @@ def replay_yardstick(scenario: Scenario, active: ActiveJobs, check: bool = False
             counts.append(count)
         if check:
             active.check()
-    return Outcome(measure(scenario, active.state, stays, time_s, nodes), time_s, nodes, decision_s)
+    measured = measure(scenario, active.state, stays, time_s, nodes)
+    return Outcome(measured, time_s, nodes, decision_s, jobs=job_results(scenario, active.state, stays, charged=False))

@@ -1,4 +1,4 @@
-"""Fits tables to a width without losing anything: taller headings first, then a second table below."""
+"""Fits tables to a width without losing anything: taller headings first, then rows of several lines, then a second table below."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ class _Width:
 def fitted(part: RenderableType, width: int) -> RenderableType:
     """The same, with every table in it at most `width` characters wide.
 
-    A table that is too wide is split: its first columns, those that name a row, stand in each of its parts. A part leaves out
-    the sections of the table that have nothing to show in it.
+    The rows of a table that is too wide take two lines or three, and its headings as many. Where that is not enough, and of
+    tables of several sections, the table is split: its first columns, those that name a row, stand in each of its parts. A part
+    leaves out the sections of the table that have nothing to show in it.
     """
     if isinstance(part, Group):
         return Group(*(fitted(inner, width) for inner in part.renderables))
@@ -40,6 +41,8 @@ def _split(table: Table, width: int) -> list[Table]:
     if _EDGE + sum(each.best + _GAP for each in widths) <= width:
         return [table]
     names = [k for k, column in enumerate(columns) if column.no_wrap] or [0]
+    if _EDGE + sum(each.least + _GAP for each in widths) > width and (narrow := _folded(table, names, widths, width)):
+        return [narrow]
     for k in names:  # a name that fills the table by itself takes several lines
         most = max(LONG, width // (2 * len(names)))
         widths[k] = _Width(min(widths[k].best, most), widths[k].best)
@@ -52,6 +55,33 @@ def _split(table: Table, width: int) -> list[Table]:
                 parts.append([])
             parts[-1].append(k)
     return [_part(table, sorted((*names, *own)), _rows_with(table, own), widths, width) for own in parts]
+
+
+def _folded(table: Table, names: Sequence[int], widths: Sequence[_Width], width: int) -> Table | None:
+    """The table with rows of as few lines as make it narrow enough, at most three; None where that is none of its sections, or a
+    row with long cells."""
+    others = [k for k in range(len(table.columns)) if k not in names]
+    if any(row.end_section for row in table.rows) or any(widths[k].best > LONG for k in others):
+        return None
+    for lines in (2, 3):
+        slots = -(-len(others) // lines)
+        parts = [others[first : first + slots] for first in range(0, len(others), slots)]
+        stacked = [[part[k] for part in parts if k < len(part)] for k in range(slots)]
+        own = [max(widths[k].best for k in slot) for slot in stacked]
+        if _EDGE + sum(widths[k].best + _GAP for k in names) + sum(each + _GAP for each in own) > width:
+            continue
+        narrow = Table(box=table.box, pad_edge=table.pad_edge, title=table.title)
+        for k in names:
+            narrow.add_column(table.columns[k].header, justify=table.columns[k].justify, no_wrap=True)
+        for slot in stacked:
+            heading = "\n".join(_plain(table.columns[k].header) for k in slot)
+            narrow.add_column(heading, justify=table.columns[slot[0]].justify, no_wrap=True)
+        cells = [[*column.cells] for column in table.columns]
+        for number, row in enumerate(table.rows):
+            values = ("\n".join(_plain(cells[k][number]) for k in slot) for slot in stacked)
+            narrow.add_row(*(cells[k][number] for k in names), *values, style=row.style)
+        return narrow
+    return None
 
 
 def _rows_with(table: Table, own: Sequence[int]) -> list[int]:

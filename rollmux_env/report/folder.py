@@ -5,26 +5,23 @@ from __future__ import annotations
 
 import os
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from platform import python_version
-from typing import Any
 
 from rich.console import RenderableType
 
-from rollmux_env.bench.harness import Result
-from rollmux_env.cluster.demand import solo_usd_per_hour
+from rollmux_env.bench.results import BenchResult, RunResult, SweepResult
 from rollmux_env.errors import InputError
 from rollmux_env.files import private_folder, write_whole
 from rollmux_env.report.html import one_file, to_html
-from rollmux_env.report.results import bench_csv, to_json
-from rollmux_env.report.tables import make_table, sharing_table
-from rollmux_env.scenario import Scenario
+from rollmux_env.report.results import rows_csv, to_json
+from rollmux_env.report.tables import broken_words, differences_table, jobs_table, make_table
 
-_MOST_JOBS = 2000  # of a policy; results.json has all
+_MOST_JOBS = 2000  # of a policy; jobs.csv has all
 _VERSIONS = ("rollmux", "numpy", "numba", "scipy", "pydantic")
 
 
@@ -47,52 +44,57 @@ def make_folder(path: Path, private: bool = False) -> None:
         raise InputError(f"--out {path}: cannot be written")
 
 
-def write_bench(
-    folder: Path,
-    report: Mapping[str, Any],
-    scenarios: Mapping[int, Scenario],
-    results: Sequence[Result],
-    plots: Mapping[str, bytes],
-    table: RenderableType,
-) -> None:
-    """Write `results.json` (the report with versions and the scenarios' hashes), `results.csv`, the plots, and `results.html`: all.
+def write_bench(folder: Path, benched: BenchResult | SweepResult, plots: Mapping[str, bytes], table: RenderableType) -> None:
+    """Write `results.json` (with versions), `runs.csv`, `jobs.csv`, the plots, and `results.html`: all of it.
 
     Args:
-        plots: PNG by file name. table: what a terminal shows.
+        plots: by file name. table: what a terminal shows.
 
     Raises:
         InputError: a file cannot be written; one line.
     """
     made_by = {name: version(name) for name in _VERSIONS} | {"python": python_version()}
-    hashes = {f"seed {seed}": scenario.sha256 for seed, scenario in scenarios.items()}
-    write_whole(folder / "results.json", to_json({"versions": made_by, "scenario_sha256": hashes, **report}))
-    write_whole(folder / "results.csv", bench_csv(results))
+    write_whole(folder / "results.json", to_json({"versions": made_by, **benched.as_dict()}))
+    for name in ("runs", "jobs"):
+        write_whole(folder / f"{name}.csv", rows_csv(benched.rows(name)))
     for name, data in plots.items():
         write_whole(folder / name, data)
-    first = results[0].seed
-    own = [result for result in results if result.seed == first]
-    page = _bench_page(f"RollMux bench: {report['scenario']}", table, scenarios[first], own, plots, made_by | hashes)
-    write_whole(folder / "results.html", page)
+    write_whole(folder / "results.html", _bench_page(benched, plots, table, made_by))
+
+
+def check_spare(file: Path, overwrite: bool) -> None:
+    """See that nothing is lost that an earlier bench has written.
+
+    Raises:
+        InputError: the file of results is there, and may not be overwritten; one line.
+    """
+    if file.exists() and not overwrite:
+        raise InputError(f"--out {file.parent}: holds results already ({file.name}); choose another folder, or --overwrite")
 
 
 def _bench_page(
-    title: str,
-    table: RenderableType,
-    scenario: Scenario,
-    results: Sequence[Result],
-    plots: Mapping[str, bytes],
-    made_by: Mapping[str, str],
+    benched: BenchResult | SweepResult, plots: Mapping[str, bytes], table: RenderableType, made_by: Mapping[str, str]
 ) -> str:
     """The page of a comparison of policies.
 
     Args:
-        table: what a terminal shows. scenario, results: of the first seed, for the jobs one by one.
-        plots: PNG by file name. made_by: versions, and hashes of the scenarios.
+        table: what a terminal shows. plots: by file name. made_by: versions.
     """
-    jobs = "".join(_jobs(scenario, result) for result in results)
-    note = "alone: T_solo, on nodes of its own; $/h: what it was charged over its stay, evenly with the other members of its groups"
-    alone = f'<h2>Every job, shared against alone</h2><p class="dim">{note}; seed {results[0].seed}</p>'
-    return results_page(title, table, plots, f'<section class="card">{alone}{jobs}</section>', made_by)
+    if isinstance(benched, SweepResult):
+        first = benched.points[0].bench
+        return results_page(f"RollMux bench: {first.scenario}, {benched.key} varied", table, plots, "", made_by)
+    first_seed = benched.seeds[0]
+    jobs = "".join(_jobs(run) for run in benched.runs if run.seed == first_seed)
+    note = (
+        "slowdown: an iteration over one alone on nodes of its own; observed: both with the same sampled durations; "
+        "alone $: its own nodes for its iterations; saving: that over what it was charged, evenly with the members of its groups"
+    )
+    more = f'<h2>Every job, shared against alone</h2><p class="dim">{note}; seed {first_seed}</p>{jobs}'
+    if len(benched.seeds) > 1:
+        more += to_html(differences_table(benched.differences))
+    hashes = {f"seed {run.seed}": run.scenario_sha256 for run in benched.runs}
+    page = f'<section class="card">{more}</section>'
+    return results_page(f"RollMux bench: {benched.scenario}", table, plots, page, {**made_by, **hashes})
 
 
 def results_page(
@@ -118,29 +120,23 @@ def results_page(
 
 
 def _figure(name: str, data: bytes) -> str:
-    words = name.removesuffix(".png").replace("_", " ")
-    source = f"data:image/png;base64,{b64encode(data).decode()}"
+    stem, _, kind = name.rpartition(".")
+    words = stem.replace("_", " ")
+    source = f"data:image/{'svg+xml' if kind == 'svg' else kind};base64,{b64encode(data).decode()}"
+    if kind == "pdf":  # which a browser shows in no picture
+        return f'<figure><figcaption>{escape(words)}: <a href="{escape(name)}">{escape(name)}</a></figcaption></figure>'
     return f'<figure><figcaption>{escape(words)}</figcaption><img src="{source}" alt="{escape(words)}"></figure>'
 
 
-def _jobs(scenario: Scenario, result: Result) -> str:
-    """A policy's jobs, folded away."""
-    outcome = result.outcome
-    rows = [
-        {
-            "id": job.id,
-            "iteration_s": outcome.metrics.slowdown[job.id] * job.solo_s,
-            "alone_s": job.solo_s,
-            "slowdown": outcome.metrics.slowdown[job.id],
-            "slo": job.slo,
-            "usd_per_hour": outcome.usd_per_hour.get(job.id),
-            "usd_per_hour_solo": solo_usd_per_hour(job, scenario.cluster),
-        }
-        for job in scenario.jobs[:_MOST_JOBS]
-    ]
-    hidden = len(scenario.jobs) - len(rows)
-    note = f'<p class="dim">and {hidden} more jobs: results.json has them all</p>' if hidden else ""
-    metrics = outcome.metrics
-    slos = f"{100 * metrics.slo_attainment:.1f}% of SLOs kept"
-    whole = f"{metrics.cost_usd:,.0f} $, {metrics.usd_per_work_hour:.2f} $ per work-hour, {slos}"
-    return f"<details><summary>{escape(result.spec)}: {whole}</summary>{to_html(sharing_table(rows))}{note}</details>"
+def _jobs(run: RunResult) -> str:
+    """A policy's jobs, folded away; those whose SLO is broken come first."""
+    broken = [job for job in run.jobs if not job.keeps_slo]
+    shown = [*broken, *(job for job in run.jobs if job.keeps_slo)][:_MOST_JOBS]
+    hidden = len(run.jobs) - len(shown)
+    note = f'<p class="dim">and {hidden} more jobs: jobs.csv has them all</p>' if hidden else ""
+    figures = run.figures
+    observed = "" if figures.slo_attainment_observed is None else ", as observed"
+    share = f"{100 * (1 - len(broken) / len(run.jobs)):.1f}% of SLOs kept{observed}"
+    slos = f"{share}; broken: {broken_words(run.jobs)}" if broken else share
+    whole = f"{figures.cost_usd:,.0f} $, {figures.usd_per_work_hour:.2f} $ per work-hour, {slos}"
+    return f"<details><summary>{escape(run.policy)}: {escape(whole)}</summary>{to_html(jobs_table(shown))}{note}</details>"

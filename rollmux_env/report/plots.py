@@ -18,10 +18,11 @@ from rollmux_env.bench.comparison import Row
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import Mean
 from rollmux_env.bench.suite import Column, Suite, SuiteRow
-from rollmux_env.report.styles import Floats, draw, png, style_of
+from rollmux_env.report.styles import Floats, Kind, draw, picture, style_of
 from rollmux_env.scenario import Scenario
 
 if TYPE_CHECKING:
+    from rollmux_env.bench.results import BenchResult, SweepResult
     from rollmux_env.bench.suites.rollout import SweepPoint
 
 _STYLE: Any = {
@@ -37,30 +38,47 @@ _LONGEST_SHOWN = 4.0  # slowdown; a long tail would hide the rest
 _POINTS = 1200  # of a line over time
 
 
-def bench_plots(scenario: Scenario, results: Sequence[Result], rows: Sequence[Row], baseline: str) -> dict[str, bytes]:
-    """The plots of a bench, by file name.
-
-    Args:
-        scenario: of any seed; all have one cluster.
-        results: every contender on every seed.
-        rows: the comparison over all seeds.
-        baseline: what savings are to.
-    """
+def bench_plots(benched: BenchResult, kind: Kind = "png") -> dict[str, bytes]:
+    """The plots of a bench, by file name."""
+    scenario = benched.stream
     runs: dict[str, list[Result]] = {}
-    for result in results:
+    for result in benched.results:
         runs.setdefault(result.spec, []).append(result)
-    seeds = len({result.seed for result in results})
+    seeds = len(benched.seeds)
     over = f" (mean of {seeds} seeds, ± 1 standard deviation)" if seeds > 1 else ""
     with plt.rc_context(_STYLE):
         return {
-            "cost_over_time.png": _closed(_cost_over_time(scenario, runs, over)),
-            "gpus_over_time.png": _closed(_gpus_over_time(scenario, runs, over)),
-            "slowdown_cdf.png": _closed(_slowdown_cdf(runs, over)),
-            "saving.png": _closed(saving_figure(rows, baseline)),
+            f"cost_over_time.{kind}": _closed(_cost_over_time(scenario, runs, over), kind),
+            f"gpus_over_time.{kind}": _closed(_gpus_over_time(scenario, runs, over), kind),
+            f"slowdown_cdf.{kind}": _closed(_slowdown_cdf(runs, over), kind),
+            f"saving.{kind}": _closed(saving_figure(benched.summary, benched.baseline), kind),
         }
 
 
-def suite_bars(suite: Suite, column: Column, rows: Sequence[tuple[SuiteRow, Mean]]) -> bytes:
+def key_plots(benched: SweepResult, kind: Kind = "png") -> dict[str, bytes]:
+    """Savings of policies by the value of what is swept, by file name."""
+    with plt.rc_context(_STYLE):
+        figure, axes = _axes(2)
+        places = range(len(benched.points))
+        titles = {"saving": "dollars", "saving_per_work": "dollars per work-hour"}
+        first = benched.points[0].bench
+        for axis, (field, title) in zip(axes, titles.items(), strict=True):
+            for k, row in enumerate(first.summary):
+                means = [getattr(point.bench.summary[k], field) for point in benched.points]
+                style = style_of(row.policy)
+                spread = [mean.half_width or 0.0 for mean in means]
+                line = f"{style.line}o"
+                axis.errorbar(
+                    places, [mean.mean for mean in means], spread, fmt=line, color=style.colour, capsize=2, label=row.policy
+                )
+            axis.axhline(1, color="black", linewidth=0.8)
+            axis.set_xticks([*places], [point.value for point in benched.points])
+            axis.set(xlabel=benched.key, ylabel=f"{first.baseline} over policy", title=title)
+        _legend(axes[-1])
+        return {f"{benched.key}_sweep.{kind}": _closed(figure, kind)}
+
+
+def suite_bars(suite: Suite, column: Column, rows: Sequence[tuple[SuiteRow, Mean]], kind: Kind = "png") -> bytes:
     """Draw bars of one figure of a suite: one colour per policy, reference policies hatched, the paper's figures as marks."""
     own: dict[str, list[str]] = {}  # policies, by case
     for row, _ in rows:
@@ -88,10 +106,10 @@ def suite_bars(suite: Suite, column: Column, rows: Sequence[tuple[SuiteRow, Mean
         if max(means) > 200 * max(1e-9, min(means)):
             axis.set_yscale("log")
         _legend(axis)
-        return _closed(figure)
+        return _closed(figure, kind)
 
 
-def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow]) -> bytes:
+def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow], kind: Kind = "png") -> bytes:
     """Two figures of a suite against each other, a point a policy; policies that differ in the varied option alone are joined."""
     curves: dict[str, list[tuple[Mean, Mean, str]]] = {}
     for row in rows:
@@ -118,7 +136,7 @@ def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow]) -> byt
         axis.set(xlabel=x, ylabel=y)
         axis.set_title(suite.title, wrap=True)
         axis.legend(frameon=False)
-        return _closed(figure)
+        return _closed(figure, kind)
 
 
 def _curve(policy: str, varied: str) -> tuple[str, str]:
@@ -127,7 +145,7 @@ def _curve(policy: str, varied: str) -> tuple[str, str]:
     return (name, option.partition("=")[2]) if varied and option.startswith(varied) else (policy, "")
 
 
-def sweep_plot(points: Sequence[SweepPoint]) -> bytes:
+def sweep_plot(points: Sequence[SweepPoint], kind: Kind = "png") -> bytes:
     """Gains of rollout policies, a panel for what is varied; all on one scale, dotted where they are in GPU-seconds."""
     gains = [point.gain for point in points]
     with plt.rc_context(_STYLE):
@@ -147,11 +165,11 @@ def sweep_plot(points: Sequence[SweepPoint]) -> bytes:
                 axis.set_xscale("log", base=2)
                 axis.set_xticks(values, [f"{value:g}" for value in values])
         _legend(axes[-1])
-        return _closed(figure)
+        return _closed(figure, kind)
 
 
-def _closed(figure: Figure) -> bytes:
-    data = png(figure)
+def _closed(figure: Figure, kind: Kind = "png") -> bytes:
+    data = picture(figure, kind)
     plt.close(figure)
     return data
 
@@ -222,7 +240,7 @@ def _gpus_over_time(scenario: Scenario, runs: Mapping[str, Sequence[Result]], ov
 
 def _slowdown_cdf(runs: Mapping[str, Sequence[Result]], over: str) -> Figure:
     figure, (axis,) = _axes()
-    slowdowns = {policy: [np.sort([*run.outcome.metrics.slowdown.values()]) for run in own] for policy, own in runs.items()}
+    slowdowns = {policy: [np.sort([job.shown_slowdown for job in run.outcome.jobs]) for run in own] for policy, own in runs.items()}
     every = [float(each[k]) for own in slowdowns.values() for each in own for k in (0, -1)]
     first, last = min(every), min(_LONGEST_SHOWN, max(every))
     margin = 0.03 * max(last - first, 0.1)
@@ -230,21 +248,26 @@ def _slowdown_cdf(runs: Mapping[str, Sequence[Result]], over: str) -> Figure:
     for policy, own in slowdowns.items():
         values = np.array([np.searchsorted(each, grid, side="right") / each.size for each in own])
         draw(axis, grid, values, policy, drawstyle="steps-post")
-    axis.set(xlabel="slowdown against solo", ylabel="share of jobs", title=f"Slowdown of the jobs{over}")
+    axis.set(xlabel="slowdown against the same job alone", ylabel="share of jobs", title=f"Slowdown of the jobs{over}")
     axis.set(xlim=(grid[0], grid[-1]), ylim=(0, 1.02))
     axis.legend(frameon=False, loc="lower right")
     return figure
 
 
 def saving_figure(rows: Sequence[Row], baseline: str) -> Figure:
-    """Bars from 1x, what is neither saved nor lost, so that the axis is as long as the differences; figures stand on the right."""
+    """Dots with intervals, and a line at 1x, what is neither saved nor lost; figures stand on the right."""
     figure, axes = plt.subplots(1, 2, figsize=(12, 1.2 + 0.36 * len(rows)), squeeze=False, sharey=True)
     names = [row.policy for row in rows]
     for axis, field, title in zip(axes[0], ("saving", "saving_per_work"), ("dollars", "dollars per work-hour"), strict=True):
         for position, row in enumerate(rows):
             mean = getattr(row, field)
-            axis.barh(position, mean.mean - 1, 0.7, left=1.0, xerr=mean.half_width or 0.0, **_bar(row.policy))
-            slo_note = "" if row.slo_attainment.mean == 1 else f" ({100 * row.slo_attainment.mean:.0f}% of SLOs)"
+            style = style_of(row.policy)
+            face = "white" if style.line == "--" else style.colour
+            axis.errorbar(
+                mean.mean, position, xerr=mean.half_width or 0.0, fmt="o", color=style.colour, markerfacecolor=face, capsize=3
+            )
+            share = (row.slo_attainment_observed or row.slo_attainment).mean
+            slo_note = "" if share == 1 else f" ({100 * share:.0f}% of SLOs)"
             where = axis.get_yaxis_transform()
             axis.annotate(f"{mean.mean:.2f}x{slo_note}", (1.01, position), xycoords=where, va="center", fontsize=9)
         axis.axvline(1, color="black", linewidth=0.8)

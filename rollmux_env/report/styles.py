@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import io
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Kind = Literal["png", "svg", "pdf"]
+_MADE: dict[Kind, tuple[str, ...]] = {
+    "png": ("Software",),
+    "svg": ("Date", "Creator"),
+    "pdf": ("CreationDate", "Creator", "Producer"),
+}
+"""What a picture would say of when and by what it was made, which differs between runs and versions."""
 
 YARDSTICKS = {"solo", "colocated", "optimal", "optimal-work", "naive", "plain"}
 """What nobody would run, or what the others are held against."""
@@ -68,9 +76,15 @@ def style_of(policy: str) -> Style:
 
 
 def png(figure: Figure) -> bytes:
+    """The picture as PNG."""
+    return picture(figure, "png")
+
+
+def picture(figure: Figure, kind: Kind) -> bytes:
     """The picture: the same bytes for the same figure."""
     data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=120, bbox_inches="tight", metadata={"Software": None})
+    with rc_context({"svg.hashsalt": "rollmux"}):
+        figure.savefig(data, format=kind, dpi=120, bbox_inches="tight", metadata=dict.fromkeys(_MADE[kind]))
     return data.getvalue()
 
 

@@ -15,6 +15,7 @@ from rollmux_env.bench.suite import Column, Suite, SuiteRow, best_cases
 from rollmux_env.files import write_whole
 from rollmux_env.report.folder import results_page
 from rollmux_env.report.results import to_csv, to_json
+from rollmux_env.report.styles import Kind
 from rollmux_env.report.tables import heading, make_table
 
 
@@ -94,12 +95,18 @@ def suite_csv(suite: Suite, rows: Sequence[SuiteRow]) -> str:
 
 
 def write_suite(
-    folder: Path, suite: Suite, rows: Sequence[SuiteRow], report: Mapping[str, Any], table: RenderableType, points: Sequence[Any]
+    folder: Path,
+    suite: Suite,
+    rows: Sequence[SuiteRow],
+    report: Mapping[str, Any],
+    table: RenderableType,
+    points: Sequence[Any],
+    kind: Kind = "png",
 ) -> None:
     """Write a suite's report, figures and table, with its plots where something is drawn by chance.
 
     Args:
-        points: of its sweep; may be none.
+        points: of its sweep; may be none. kind: of plots.
 
     Raises:
         InputError: a file cannot be written; one line.
@@ -108,15 +115,15 @@ def write_suite(
 
     write_whole(folder / f"{suite.name}.json", to_json(report))
     write_whole(folder / f"{suite.name}.csv", suite_csv(suite, rows))
-    pictures = suite_plots(suite, rows) if suite.seeds else {}
+    pictures = suite_plots(suite, rows, kind) if suite.seeds else {}
     for file, data in pictures.items():
         write_whole(folder / file, data)
     if points:
-        write_whole(folder / f"{suite.name}_sweep.png", sweep_plot(points))
+        write_whole(folder / f"{suite.name}_sweep.{kind}", sweep_plot(points, kind))
     write_whole(folder / f"{suite.name}.html", results_page(suite.title, table, pictures))
 
 
-def suite_plots(suite: Suite, rows: Sequence[SuiteRow]) -> dict[str, bytes]:
+def suite_plots(suite: Suite, rows: Sequence[SuiteRow], kind: Kind = "png") -> dict[str, bytes]:
     """By file name: bars of every ratio and share with the paper's figures as marks; of a frontier, its curve."""
     from rollmux_env.report.plots import frontier_plot, suite_bars
 
@@ -125,7 +132,7 @@ def suite_plots(suite: Suite, rows: Sequence[SuiteRow]) -> dict[str, bytes]:
         shown = [(row, mean) for row in rows if (mean := row.figures[column.heading]) is not None]
         if shown:
             name = "".join(letter if letter.isalnum() else "_" for letter in column.heading).strip("_")
-            plots[f"{suite.name}_{name}.png"] = suite_bars(suite, column, shown)
+            plots[f"{suite.name}_{name}.{kind}"] = suite_bars(suite, column, shown, kind)
     if suite.frontier:
-        plots[f"{suite.name}_frontier.png"] = frontier_plot(suite, *suite.frontier, rows)
+        plots[f"{suite.name}_frontier.{kind}"] = frontier_plot(suite, *suite.frontier, rows, kind)
     return plots

@@ -14,7 +14,9 @@ from rich.text import Text
 from rollmux_env.bench.comparison import Row
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import interval_note, mean_interval
+from rollmux_env.bench.results import BenchResult, Difference, SweepResult, draws_nothing
 from rollmux_env.replay.admission import Admission, Decision
+from rollmux_env.replay.metrics import JobResult
 from rollmux_env.report.fitting import fitted
 from rollmux_env.scenario import Scenario
 
@@ -26,6 +28,7 @@ WIDTH = 120
 """Columns where standard output is no terminal."""
 
 _WHYS = 3  # SLOs that `explain` tells in full
+_NOTES, _NAMED = 8, 4  # lines below a comparison about jobs whose SLO is broken, and jobs that each of them names
 
 
 def show(*parts: RenderableType) -> None:
@@ -73,7 +76,7 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int 
         "$/work-h": lambda row: row.usd_per_work_hour.text(2),
         "saving $/work-h": lambda row: row.saving_per_work.text(2, "x"),
         "SLO kept (observed)" if observed else "SLO kept": _slos,
-        "slowdown": lambda row: f"{row.slowdown.mean:.2f}x",
+        "slowdown": lambda row: f"{(row.slowdown_observed or row.slowdown).mean:.2f}x",
         "lost work-h": lambda row: "" if row.lost_work_h is None else row.lost_work_h.text(1),
         "peak GPUs": lambda row: " + ".join(f"{gpus:.0f}" for gpus in row.gpus.values()),
         "packed": lambda row: _percent(row.packed),
@@ -83,17 +86,101 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int 
         del columns["lost work-h"]
     notes = [
         f"saving: {baseline}'s dollars over the policy's",
-        "slowdown: mean over jobs",
+        f"slowdown: mean over jobs, against the same job alone{' with the same durations' if observed else ''}",
         f"peak GPUs: {' + '.join(rows[0].gpus)}",
         "packed: share of jobs that joined a group",
         f"decision: median{interval_note(seeds)}",
-        "observed: against solo runs with the same durations"
+        "SLO kept: as planned (as observed)"
         if observed
         else "SLO kept: of steady periods, --fidelity event observes waits and switches",
         *(["lost work: what jobs did again after failures"] if lost else []),
     ]
     table = table_of(rows, columns, style=lambda row: "dim" if row.policy == baseline else "")
     return Group(heading(title), table, Text("; ".join(notes), style="dim"))
+
+
+def bench_tables(benched: BenchResult, title: str) -> list[RenderableType]:
+    """`bench`: the comparison, jobs whose SLO is broken, what was left out, and users and priorities where there are any."""
+    parts: list[RenderableType] = [comparison_table(title, benched.summary, benched.baseline, len(benched.seeds))]
+    notes = [f"{policy} is left out: {why}" for policy, why in benched.left_out.items()]
+    if draws_nothing(benched.results):
+        notes.append("seeds: all give the same here, since nothing is drawn: --fidelity event draws durations that have `actual`")
+    for run in benched.runs:
+        if not all(job.keeps_slo for job in run.jobs):
+            over = f", seed {run.seed}" if len(benched.seeds) > 1 else ""
+            notes.append(f"{run.policy}{over}: broken SLOs: {broken_words(run.jobs)}")
+    most = max(_NOTES, len(benched.left_out))
+    parts += [Text(note, style="dim") for note in notes[:most]]
+    if len(notes) > most:
+        parts.append(Text(f"{len(notes) - most} more such lines: jobs.csv of --out has every job", style="dim"))
+    if benched.stream.queue_key is not None:
+        parts.append(accounts_table(benched.results, benched.stream))
+    return parts
+
+
+def broken_words(jobs: Sequence[JobResult]) -> str:
+    """The jobs whose SLO is broken, the worst first, with what each has and may have: `a 1.31x of 1.20x`."""
+    broken = sorted((job for job in jobs if not job.keeps_slo), key=lambda job: -job.shown_slowdown / job.slo)
+    words = [f"{job.job} {job.shown_slowdown:.3f}x of {job.slo:g}x" for job in broken[:_NAMED]]
+    return ", ".join(words) + (f" and {len(broken) - _NAMED} more" if len(broken) > _NAMED else "")
+
+
+def jobs_table(jobs: Sequence[JobResult]) -> Table:
+    """How each job fared: a line for each, red where its SLO is broken, as observed where it was."""
+    columns: dict[str, Callable[[JobResult], str]] = {
+        "job": lambda job: job.job,
+        "iterations": lambda job: f"{job.iterations:,.1f}",
+        "queueing h": lambda job: f"{job.queueing_s / 3600:.2f}",
+        "completion h": lambda job: f"{job.completion_s / 3600:.2f}",
+        "slowdown": lambda job: f"{job.slowdown:.3f}x",
+        "observed": lambda job: figure(job.slowdown_observed, "x", ".3f"),
+        "SLO": lambda job: f"{job.slo:g}x",
+        "kept": lambda job: "kept" if job.keeps_slo else "broken",
+        "$": lambda job: figure(job.usd, form=",.2f"),
+        "alone $": lambda job: f"{job.usd_alone:,.2f}",
+        "saving": lambda job: figure(job.saving, "x"),
+    }
+    if all(job.slowdown_observed is None for job in jobs):
+        del columns["observed"]
+    return table_of(jobs, columns, style=lambda job: "" if job.keeps_slo else "red")
+
+
+def differences_table(differences: Sequence[Difference]) -> RenderableType:
+    """Every two policies, paired by seed."""
+    columns: dict[str, Callable[[Difference], str]] = {
+        "policy": lambda one: one.policy,
+        "less the other": lambda one: one.other,
+        "cost $": lambda one: one.cost_usd.text(0),
+        "$/work-h": lambda one: one.usd_per_work_hour.text(2),
+        "slowdown": lambda one: one.slowdown.text(3),
+        "other's cost over its own": lambda one: one.cost_ratio.text(3, "x"),
+    }
+    return Group(heading("Differences, paired by seed"), table_of(differences, columns, left=2))
+
+
+def sweep_tables(benched: SweepResult, title: str) -> list[RenderableType]:
+    """`bench --sweep`: one line per value and policy, then the differences of every two policies at each value."""
+    first = benched.points[0].bench
+    observed = first.fidelity == "event"
+    table = make_table(benched.key, "policy", "cost $", "saving $", "$/work-h", "saving $/work-h", "SLO kept", "slowdown", left=2)
+    pairs = make_table(benched.key, "policy", "less the other", "cost $", "$/work-h", "slowdown", "other's cost / own", left=3)
+    for point in benched.points:
+        table.add_section()
+        pairs.add_section()
+        for k, row in enumerate(point.bench.summary):
+            share = row.slo_attainment_observed or row.slo_attainment
+            slowdown = row.slowdown_observed or row.slowdown
+            figures = row.cost_usd.text(0), row.saving.text(2, "x"), row.usd_per_work_hour.text(2), row.saving_per_work.text(2, "x")
+            table.add_row("" if k else point.value, row.policy, *figures, _percent(share.mean), f"{slowdown.mean:.2f}x")
+        for k, one in enumerate(point.bench.differences):
+            figures = one.cost_usd.text(0), one.usd_per_work_hour.text(2), one.slowdown.text(3), one.cost_ratio.text(3, "x")
+            pairs.add_row("" if k else point.value, one.policy, one.other, *figures)
+    how = "SLOs and slowdowns are as observed" if observed else "SLOs and slowdowns are of steady periods"
+    note = f"saving: {first.baseline}'s dollars over the policy's; {how}{interval_note(len(first.seeds))}"
+    parts: list[RenderableType] = [heading(title), table, Text(note, style="dim")]
+    if pairs.row_count:
+        parts += [heading("Differences of every two policies, paired by seed"), pairs]
+    return parts
 
 
 def _slos(row: Row) -> str:

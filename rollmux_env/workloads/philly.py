@@ -35,6 +35,7 @@ OPTIONS = frozenset(
 )
 CLUSTER_COLUMNS = ("cluster", "vc")
 _LOOKS = 4096  # rows between looks at the clock
+_NAMED = 10  # virtual clusters in an error
 MOST_S = 1e12  # a longer time is no time: it would be lost in rounding
 
 
@@ -48,7 +49,13 @@ def philly(options: WorkloadOptions) -> Scenario:
         raise InputError("csv: the workload philly needs a trace file")
     path = Path(options.csv)
     name = one_line(str(path), 4096)
-    rows = sorted(_rows(path, name, options.virtual_cluster), key=lambda row: row[0])
+    others: Counter[str] = Counter()
+    rows = sorted(_rows(path, name, options.virtual_cluster, others), key=lambda row: row[0])
+    if not rows and others:
+        there = [f"{cluster} ({count:,} rows)" for cluster, count in others.most_common(_NAMED)]
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        asked = describe(options.virtual_cluster)
+        raise InputError(f"virtual_cluster: {name} has none called {asked}; it has {', '.join(map(one_line, there))}{more}")
     if rows:
         start_s = rows[0][0] + 3600 * options.window_start_h
         end_s = start_s + 3600 * (math.inf if options.window_h is None else options.window_h)
@@ -64,13 +71,13 @@ def philly(options: WorkloadOptions) -> Scenario:
     return Scenario(version=1, cluster=paper_cluster(options.max_group_size), jobs=jobs)
 
 
-def _rows(path: Path, name: str, virtual_cluster: str | None) -> Iterator[tuple[float, float]]:
-    """(submission, duration) in seconds of the rows of a virtual cluster, or of all."""
+def _rows(path: Path, name: str, virtual_cluster: str | None, others: Counter[str]) -> Iterator[tuple[float, float]]:
+    """(submission, duration) in seconds of the rows of a virtual cluster, or of all; rows of `others` are counted."""
     file = io.TextIOWrapper(io.BytesIO(read_file(path, DATA_BYTES)), encoding="utf-8-sig", newline="")
     reader = csv.reader(file, strict=True)
     try:
         with Progress(f"reading {name}") as progress:
-            for number, row in enumerate(_parsed(name, reader, virtual_cluster), 1):
+            for number, row in enumerate(_parsed(name, reader, virtual_cluster, others), 1):
                 if not number % _LOOKS:
                     progress.tell(f"line {reader.line_num:,}")
                 yield row
@@ -80,7 +87,9 @@ def _rows(path: Path, name: str, virtual_cluster: str | None) -> Iterator[tuple[
         raise InputError(f"{name}: is not a text file (UTF-8)") from None
 
 
-def _parsed(name: str, reader: Iterator[list[str]], virtual_cluster: str | None) -> Iterator[tuple[float, float]]:
+def _parsed(
+    name: str, reader: Iterator[list[str]], virtual_cluster: str | None, others: Counter[str]
+) -> Iterator[tuple[float, float]]:
     header = [name.strip() for name in next(reader, [])]
     for column, times in Counter(header).items():
         if column and times > 1:
@@ -97,6 +106,7 @@ def _parsed(name: str, reader: Iterator[list[str]], virtual_cluster: str | None)
             if index is not None and index >= len(row):
                 raise InputError(f"{where}: {header[index]}: is missing")
         if cluster is not None and row[cluster].strip() != virtual_cluster:
+            others[row[cluster].strip()] += 1
             continue
         yield _timestamp(f"{where}: timestamp", row[submitted]), _duration(f"{where}: duration", row[lasted])
 

@@ -57,9 +57,12 @@ def rows_of(policies: Iterable[str]) -> list[Row]:
             Mean(0.987, 0.01),
             Mean(0.876, 0.01),
             ratio,
+            ratio,
+            many,
+            many,
             dict.fromkeys(("rollout", "training"), 2048.0),
             0.987,
-            12.34,
+            decision_ms=12.34,
         )
         for policy in policies
     ]
@@ -100,6 +103,20 @@ def test_headings_take_more_lines_before_a_table_is_split() -> None:
     table.add_row("solo", *"12345")
     lines = lines_of(table, 60)
     assert sum("solo" in line for line in lines) == 1
+
+
+def test_rows_take_more_lines_before_a_table_of_one_section_is_split() -> None:
+    table = make_table("policy", *(f"figure {k}" for k in range(9)))
+    for policy in ("solo", "rollmux"):
+        table.add_row(policy, *(f"{policy[0]}{k}-{'9' * 8}" for k in range(9)))
+    lines = lines_of(table, 80)
+    assert sum("solo" in line for line in lines) == sum("rollmux" in line for line in lines) == 1
+    first = next(k for k, line in enumerate(lines) if "solo" in line)
+    assert [word[:2] for line in lines[first : first + 3] for word in line.split() if word != "solo"] == [f"s{k}" for k in range(9)]
+    heads = next(k for k, line in enumerate(lines) if "figure 0" in line)
+    assert lines[heads].index("figure 1") + len("figure 1") == lines[heads + 1].index("figure 4") + len("figure 4"), (
+        "one above the other"
+    )
 
 
 def test_a_part_leaves_out_sections_that_it_has_nothing_of() -> None:

@@ -24,9 +24,9 @@ def test_bench_writes_all_that_it_found_into_one_file(command: Command, tmp_path
     status, _, errors = command("bench", "examples/quickstart.yaml", "-p", "solo", "-p", "rollmux", "--out", str(tmp_path))
     assert status == 0, errors
     html = (tmp_path / "results.html").read_text()
-    assert {"results.json", "results.csv", "results.html", "saving.png"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"results.json", "runs.csv", "jobs.csv", "results.html", "saving.png"} <= {path.name for path in tmp_path.iterdir()}
     assert html.count("data:image/png;base64,") == len([*tmp_path.glob("*.png")]), "every plot is in it"
-    assert "<summary>rollmux: " in html and "iteration" in html and "alone $/h" in html
+    assert "<summary>rollmux: " in html and "iterations" in html and "alone $" in html
     assert not re.search(r'(?:src|href)="(?!data:)', html) and "url(" not in html and "@import" not in html, "nothing is outside"
 
 

@@ -72,9 +72,11 @@ def test_the_plot_of_savings_is_full(savings: tuple[float, ...]) -> None:
             some,
             None,
             some,
+            None,
+            some,
+            some,
             dict.fromkeys(("rollout", "training"), 8.0),
             0.5,
-            None,
         )
         for saving in savings
     ]

@@ -203,6 +203,6 @@ def test_bench_replays_a_trace(command: Command, tmp_path: Path) -> None:
     assert load_scenario(file).jobs[0].lengths.observed[0] == (50, 51, 52, 53)  # type: ignore[union-attr, index]
     status, out, _ = command("bench", str(file), "-p", "solo", "--fidelity", "event", "--format", "json")
     assert status == 0
-    hours = json.loads(out)["results"][0]["hours"]
+    hours = json.loads(out)["runs"][0]["figures"]["hours"]
     worst = scenario(tmp_path).jobs[0]
     assert 0 < hours * 3600 < 4 * worst.solo_s and np.isfinite(hours)

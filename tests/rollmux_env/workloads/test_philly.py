@@ -125,7 +125,7 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, text: str | byte
 
 
 def test_a_virtual_cluster_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no row is left by the options"):
+    with pytest.raises(InputError, match=r"has none called 'nobody'; it has 6c71a0 \(4 rows\), e13805 \(1 rows\)"):
         load(write(tmp_path, TRACE), virtual_cluster="nobody")
     with pytest.raises(InputError, match="line 1: the column cluster or vc is missing"):
         load(write(tmp_path, "timestamp,duration\n1,1\n"), virtual_cluster="a")

@@ -1,0 +1,265 @@
+"""Experiments: policies on streams. `rollmux.bench`, `rollmux.replay` and `rollmux.sweep`, and the commands, call these."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from policies.commands.options import find_scenario
+from policies.dispatch import make_dispatch
+from policies.named import make_with
+from policies.registry import make_policy
+from policies.rollout import migrating
+from policies.rollout.places import check_sizes, make_at
+from rollmux_env.bench.harness import Contender, OwnReplay, Result, Task, Tell, run_tasks
+from rollmux_env.bench.results import BenchResult, RunResult, SweepPoint, SweepResult, bench_result
+from rollmux_env.command_options import parse_value
+from rollmux_env.errors import InputError
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.replay.failures import Failures
+from rollmux_env.scenario import Scenario
+from rollmux_env.suggestions import did_you_mean
+from rollmux_env.validation_errors import format_error, not_one_of, problems
+from rollmux_env.workloads import WORKLOADS
+from rollmux_env.workloads.options import WorkloadOptions
+
+OwnPolicy = Callable[..., Contender]
+"""A class of the user's own, or another callable: called for each replay, with `seed` if it takes one."""
+Target = str | Scenario | Callable[[int], Scenario]
+Run = Callable[[Callable[[Tell], Iterable[tuple[int, Result]]], Sequence[str]], list[Result]]
+
+
+@dataclass(frozen=True)
+class Replaying:
+    """How a stream is replayed.
+
+    Attributes:
+        fidelity: `fluid` simulates steady periods, `event` every phase. None: event where an option below is about phases.
+        dispatch: the dispatch policy of an event replay, by name; None is `round-robin`.
+        rollout_policy: the rollout policy of jobs with a model, by name; None is `plain`.
+        failures: what dies in an event replay, as in `job_h=24,every=10`; None: nothing.
+        check: assert the invariants after every instant.
+        most_phases: that an event replay may have; None: 20 million.
+
+    Raises:
+        InputError: an option about phases with a fluid replay.
+    """
+
+    fidelity: Literal["fluid", "event"] | None = None
+    dispatch: str | None = None
+    rollout_policy: str | None = None
+    failures: str | None = None
+    check: bool = False
+    most_phases: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.fidelity not in (None, "fluid", "event"):
+            raise InputError(f"fidelity: {not_one_of(self.fidelity, ('fluid', 'event'))}")
+        options = {"dispatch": self.dispatch, "rollout-policy": self.rollout_policy, "failures": self.failures}
+        for option, value in {**options, "max-phases": self.most_phases}.items():
+            if value is not None and not self.is_event:
+                raise InputError(f"--{option}: a fluid replay runs no single phases")
+
+    @property
+    def is_event(self) -> bool:
+        """Whether every phase is replayed."""
+        of_events = self.dispatch, self.rollout_policy, self.failures
+        return self.fidelity == "event" or (self.fidelity is None and any(of_events))
+
+
+def bench(
+    target: Target,
+    policies: Sequence[str | OwnPolicy] = ("solo", "rollmux"),
+    seeds: int | Iterable[int] = 1,
+    *,
+    baseline: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    workers: int = 1,
+    run: Run | None = None,
+    **how: Any,
+) -> BenchResult:
+    """Compare placement policies on a stream.
+
+    Args:
+        target: the path of a file, or the name of an example or of a workload; or a scenario, or a function of the seed that
+            returns one.
+        policies: by name, or classes of your own.
+        seeds: how many, from 0; or which.
+        baseline: the policy that savings are relative to; None is the first.
+        settings: options of the workload, such as `{"jobs": 50, "stays": "fixed"}`.
+        workers: processes.
+        run: gathers the results of tasks; None does so silently.
+        how: fields of `Replaying`, such as `dispatch="fifo"`.
+
+    Raises:
+        InputError, PlanError: as the command `rollmux bench` says; one line.
+    """
+    replaying, numbers = _replaying(how), [*range(seeds)] if isinstance(seeds, int) else [*seeds]
+    for name, chosen in (("seeds", numbers), ("policies", policies)):
+        if not chosen:
+            raise InputError(f"{name}: must be at least one")
+    own = {policy.__name__: policy for policy in policies if not isinstance(policy, str)}
+    make = partial(_make, own)
+    names, left_out = _contenders(list(dict.fromkeys(map(_name, policies))), make, replaying)
+    base = baseline or names[0]
+    if base not in names:
+        raise InputError(f"--baseline: {base} is not among the policies {', '.join(names)}")
+    inside = make_at(replaying.rollout_policy or "plain", "replay")
+    order = migrating(replaying.dispatch or "round-robin", inside)
+    rule = make_dispatch(order) if replaying.is_event else None
+    dying = None
+    if replaying.failures is not None:
+        dying = make_with("--failures", "it", Failures, replaying.failures.split(","))
+    texts = _texts(settings)
+    scenarios = {number: _scenario(target, number, texts) for number in numbers}
+    check_sizes(replaying.rollout_policy or "plain", scenarios.values())
+    tasks = [
+        Task(name, number, scenario, rule, replaying.check, inside, replaying.most_phases, dying)
+        for number, scenario in scenarios.items()
+        for name in names
+    ]
+    gather = run or (lambda tell, names: [result for _, result in sorted(tell(lambda *progress: None), key=lambda one: one[0])])
+    results = gather(lambda tell: run_tasks(make, tasks, workers, tell), [f"{task.spec}, seed {task.seed}" for task in tasks])
+    said = {
+        "scenario": _name(target),
+        "settings": texts,
+        "fidelity": "event" if rule else "fluid",
+        "dispatch": order if rule else None,
+        "rollout_policy": (replaying.rollout_policy or "plain") if rule else None,
+        "failures": replaying.failures,
+        "left_out": left_out,
+    }
+    return bench_result(results, base, said, scenarios)
+
+
+def replay(
+    target: Target,
+    policy: str | OwnPolicy = "rollmux",
+    seed: int = 0,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    **how: Any,
+) -> RunResult:
+    """Replay one stream under one placement policy. Arguments and errors as of `bench`."""
+    return bench(target, [policy], [seed], settings=settings, **how).runs[0]
+
+
+def sweep(
+    target: Target, key: str, values: Sequence[Any], *arguments: Any, settings: Mapping[str, Any] | None = None, **more: Any
+) -> SweepResult:
+    """Compare placement policies on a stream with several values of one of its options, or of a key of its cluster.
+
+    Args:
+        key: an option of the workload, as `slo`, or else a key of the cluster, as `max_group_size` or `rollout.max_nodes`.
+        values: of the key; a number for `slo` is what all jobs have.
+        arguments, settings, more: as of `bench`.
+
+    Raises:
+        InputError: neither has such a key; or as `bench`; one line.
+    """
+    if len({_text(value) for value in values}) < len(values) or not values:
+        raise InputError(f"--sweep {key}: give one value or more, each once")
+    points = []
+    for value in values:
+        if isinstance(target, str) and target in WORKLOADS and key in _OPTIONS:
+            chosen = [value, value] if key == "slo" and isinstance(value, int | float) else value
+            benched = bench(target, *arguments, settings={**(settings or {}), key: chosen}, **more)
+        else:
+            chosen = partial(_changed, target, _texts(settings), key, value)
+            benched = replace(bench(chosen, *arguments, **more), scenario=_name(target), settings=_texts(settings))
+        points.append(SweepPoint(_text(value), benched))
+    return SweepResult(points[0].bench.schema, key, tuple(points))
+
+
+_OPTIONS = [option.name for option in fields(WorkloadOptions) if option.name != "seed"]
+
+
+def _changed(target: Target, settings: Mapping[str, str], key: str, value: Any, seed: int) -> Scenario:
+    return with_cluster(_scenario(target, seed, settings), key, value)
+
+
+def with_cluster(scenario: Scenario, key: str, value: Any) -> Scenario:
+    """A scenario whose cluster has another value of a key, such as `migration_s` or `rollout.max_nodes`.
+
+    Raises:
+        InputError: there is no such key, or the scenario cannot be with this value; one line.
+    """
+    cluster = scenario.cluster.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    *path, last = key.split(".")
+    inner = cluster
+    for part in path:
+        inner = inner.get(part) if isinstance(inner, dict) else None  # type: ignore[assignment]
+    if not isinstance(inner, dict) or (not path and last not in Cluster.model_fields):
+        known = [*_OPTIONS, *(name for name in Cluster.model_fields if name != "by_name")]
+        raise InputError(f"--sweep {key}: neither an option of the workload nor a key of its cluster{did_you_mean(key, known)}")
+    inner[last] = value
+    try:
+        return Scenario.model_validate({"version": scenario.version, "cluster": cluster, "jobs": scenario.jobs})
+    except ValidationError as error:
+        raise InputError(f"--sweep {key}={_text(value)}: {format_error(problems(error)[0], Scenario)}") from None
+
+
+def _replaying(how: Mapping[str, Any]) -> Replaying:
+    known = [one.name for one in fields(Replaying)]
+    for name in how:
+        if name not in known:
+            raise InputError(f"bench: there is no option {name}; it has {', '.join(known)}{did_you_mean(name, known)}")
+    return Replaying(**how)
+
+
+def _contenders(names: list[str], make: Callable[[str, int], Contender], how: Replaying) -> tuple[list[str], dict[str, str]]:
+    """The policies that this replay can have, and why others are left out."""
+    yardsticks = [name for name in names if isinstance(make(name, 0), OwnReplay) and how.is_event]
+    if len(yardsticks) == len(names):
+        raise InputError(f"event replay: {names[0]} is a yardstick with a fluid replay only")
+    return [name for name in names if name not in yardsticks], dict.fromkeys(yardsticks, "a yardstick with a fluid replay only")
+
+
+def _make(own: Mapping[str, OwnPolicy], name: str, seed: int) -> Contender:
+    if name not in own:
+        return make_policy(name, seed)
+    policy: Contender = make_with(f"policy {name}", name, own[name], (), seed)
+    for needed in ("decide", "keeps_slo"):
+        if not isinstance(policy, OwnReplay) and not hasattr(policy, needed):
+            raise InputError(f"policy {name}: has no `{needed}`")
+    return policy
+
+
+def _name(named: object) -> str:
+    return named if isinstance(named, str) else getattr(named, "__name__", type(named).__name__)
+
+
+def _texts(settings: Mapping[str, Any] | None) -> dict[str, str]:
+    return {key: _text(value) for key, value in (settings or {}).items()}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _scenario(target: Target, seed: int, settings: Mapping[str, str]) -> Scenario:
+    if settings and not isinstance(target, str):
+        raise InputError("settings: only a workload by name has options")
+    if isinstance(target, Scenario):
+        return target
+    if callable(target):
+        return target(seed)
+    return find_scenario(target, seed, [f"{key}={text}" for key, text in settings.items()])
+
+
+def swept(text: str) -> tuple[str, list[Any]]:
+    """The key and the values of `slo=1.2,1.5,2`, or of `slo=[1,2],[1.5,2]`.
+
+    Raises:
+        InputError: it is no such text; one line.
+    """
+    key, equals, listed = text.partition("=")
+    if not equals or not key or not listed:
+        raise InputError(f"--sweep {text}: is not of the form key=value,value,...")
+    values = parse_value(f"[{listed}]")
+    return key, values if isinstance(values, list) else listed.split(",")

@@ -1,0 +1,234 @@
+"""Results as data: one shape from Python, JSON and CSV; what was observed of each job; sweeps; what is not overwritten."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rollmux
+from policies.api import ArrivalPolicy, Job, Placement, State, isolated
+from rollmux_env.bench.results import results_schema
+from rollmux_env.errors import InputError
+from rollmux_env.scenario import parse_scenario
+from tests.conftest import Command
+
+
+def stream(actual: dict[str, float] | None = None) -> rollmux.Scenario:
+    """Two jobs that share nodes under `rollmux`: `tight` is slowed down by `loose` and its sampled durations."""
+    pool = {"gpus_per_node": 8, "usd_per_gpu_hour": 1}
+    phase = {"nodes": 1, "worst_case_s": 50, **({"actual": actual} if actual else {})}
+    jobs = [{"id": name, "arrival_s": 0, "iterations": 20, "slo": slo, "rollout": phase, "training": phase} for name, slo in SLOS]
+    return parse_scenario({"version": 1, "cluster": {"rollout": pool, "training": pool}, "jobs": jobs})
+
+
+SLOS = (("tight", 1.001), ("loose", 3.0))
+LUCK = {"mean_fraction": 0.6, "cv": 0.5}
+
+
+class Alone(ArrivalPolicy):
+    """Every job on nodes of its own."""
+
+    keeps_slo = True
+
+    def place(self, state: State, job: Job) -> Placement | None:
+        return isolated(job, state.cluster)
+
+
+def test_the_command_prints_what_python_returns(command: Command) -> None:
+    found = rollmux.bench("quickstart", ["solo", "rollmux"], 2, dispatch="fifo")
+    words = ("bench", "quickstart", "-p", "solo", "-p", "rollmux", "--seeds", "2", "--dispatch", "fifo", "--format")
+    printed, ours = json.loads(command(*words, "json")[1]), found.as_dict()
+    for report in (printed, ours):
+        report.pop("timings")
+    assert printed == json.loads(json.dumps(ours))
+    rows = list(csv.DictReader(io.StringIO(command(*words, "csv")[1])))
+    assert [(row["policy"], row["seed"], float(row["cost_usd"])) for row in rows] == [
+        (run.policy, str(run.seed), run.figures.cost_usd) for run in found.runs
+    ]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"seeds": 3}, {"dispatch": "fifo"}, {"failures": "job_h=5,every=4"}, {"policies": ["solo", "optimal", "gavel", Alone]}],
+)
+def test_every_result_has_the_shape_of_the_schema(how: dict[str, Any]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    found = rollmux.bench(stream(LUCK), **how)
+    schema = json.loads(files("rollmux_env.report").joinpath("results.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    report = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    jsonschema.validate(report, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**report, "schema": 1}, schema)
+    report["runs"][0]["jobs"][0].pop("slowdown")
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(report, schema)
+
+
+def test_the_schema_file_is_that_of_the_results() -> None:
+    assert json.loads(files("rollmux_env.report").joinpath("results.schema.json").read_text()) == results_schema()
+
+
+def test_solo_has_a_slowdown_of_one_under_its_own_sampling() -> None:
+    run = rollmux.replay(stream(LUCK), "solo", fidelity="event")
+    for job in run.jobs:
+        assert job.slowdown_observed == pytest.approx(1.0) and job.slo_kept_observed
+        assert job.slowdown < 0.9, "against worst cases it is faster"
+        assert job.saving == pytest.approx(1.0)
+        assert job.completion_s == job.departed_s - job.arrived_s and job.queueing_s == 0.0
+    assert rollmux.replay(stream(LUCK), "solo").jobs[0].slowdown_observed is None
+
+
+def test_a_job_whose_slo_is_broken_is_named_everywhere(command: Command, tmp_path: Path) -> None:
+    run = rollmux.replay(stream(LUCK), "random", fidelity="event")
+    broken = [job for job in run.jobs if not job.keeps_slo]
+    assert [job.job for job in broken] == ["tight"] and run.figures.slo_attainment_observed == 0.5
+    (tmp_path / "stream.json").write_text(stream(LUCK).canonical_json())
+    out = tmp_path / "out"
+    words = ("bench", str(tmp_path / "stream.json"), "-p", "random", "--fidelity", "event", "--out", str(out))
+    status, table, _ = command(*words)
+    said = f"tight {broken[0].slowdown_observed:.3f}x of 1.001x"
+    assert status == 0 and f"random: broken SLOs: {said}" in table
+    page = (out / "results.html").read_text()
+    assert f"50.0% of SLOs kept, as observed; broken: {said}" in page and ">broken<" in page and 'class="bad"' in page
+    rows = {row["job"]: row for row in csv.DictReader(io.StringIO((out / "jobs.csv").read_text()))}
+    assert (rows["tight"]["slo_kept_observed"], rows["loose"]["slo_kept_observed"]) == ("False", "True")
+    written = json.loads((out / "results.json").read_text())
+    assert written["runs"][0]["jobs"][0]["slo_kept_observed"] is False and written["versions"]["rollmux"]
+    before = (out / "results.json").read_bytes()
+    status, _, err = command(*words)
+    assert status == 2 and "holds results already (results.json); choose another folder, or --overwrite" in err
+    assert (out / "results.json").read_bytes() == before
+    assert command(*words, "--overwrite", "--plots", "svg")[0] == 0 and (out / "saving.svg").read_bytes().startswith(b"<?xml")
+    assert (out / "results.html").read_text().count("data:image/svg+xml;base64,") == 4
+
+
+@pytest.mark.parametrize("table", ["runs", "jobs", "summary", "differences"])
+def test_tables_are_tidy_and_pandas_has_them(table: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    found = rollmux.bench(stream(LUCK), ["solo", "rollmux", Alone], 2, fidelity="event")
+    frame = found.to_pandas(table)
+    assert isinstance(frame, pandas.DataFrame)
+    assert len(frame) == {"runs": 6, "jobs": 12, "summary": 3, "differences": 3}[table]
+    assert not any(isinstance(value, dict) for value in frame.to_numpy().ravel())
+    with pytest.raises(InputError, match="table: must be one of runs, jobs, summary, differences, not 'job'"):
+        found.to_pandas("job")  # type: ignore[arg-type]
+
+
+def test_differences_are_paired_by_seed() -> None:
+    found = rollmux.bench("mixed", ["solo", "rollmux"], [3, 4, 5], settings={"jobs": 10})
+    costs = {name: [run.figures.cost_usd for run in found.runs if run.policy == name] for name in ("solo", "rollmux")}
+    (one,) = found.differences
+    assert (one.policy, one.other) == ("solo", "rollmux")
+    assert one.cost_usd.mean == pytest.approx(sum(costs["solo"]) / 3 - sum(costs["rollmux"]) / 3)
+    assert one.cost_ratio.mean == pytest.approx(sum(b / a for a, b in zip(*costs.values(), strict=True)) / 3)
+
+
+def test_seeds_that_do_nothing_are_said_to_do_nothing(command: Command) -> None:
+    note = "seeds: all give the same here, since nothing is drawn"
+    assert note in command("bench", "quickstart", "-p", "solo", "--seeds", "2")[1]
+    assert note not in command("bench", "quickstart", "-p", "solo", "-p", "random", "--seeds", "2")[1]
+    assert note not in command("bench", "quickstart", "-p", "solo")[1]
+
+
+def test_a_yardstick_is_left_out_of_an_event_bench_in_a_word(command: Command) -> None:
+    status, out, _ = command("bench", "quickstart", "-p", "solo", "-p", "optimal", "--fidelity", "event")
+    assert status == 0 and "optimal is left out: a yardstick with a fluid replay only" in out
+    found = rollmux.bench("quickstart", ["optimal", "solo"], fidelity="event")
+    assert (found.baseline, [run.policy for run in found.runs]) == ("solo", ["solo"])
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "more"),
+    [
+        ("slo", [1.1, 2], {"settings": {"jobs": 8}}),
+        ("max_group_size", [1, 3], {"settings": {"jobs": 8}}),
+        ("migration_s", [0, 600], {"settings": {"jobs": 8}}),
+        ("rollout.usd_per_gpu_hour", [1.0, 4.0], {"settings": {"jobs": 8}}),
+    ],
+)
+def test_a_sweep_is_a_bench_at_each_value(key: str, values: list[float], more: dict[str, Any]) -> None:
+    found = rollmux.sweep("mixed", key, values, ["solo", "rollmux"], 2, **more)
+    assert [point.value for point in found.points] == [json.dumps(value) for value in values]
+    first, last = (point.bench for point in found.points)
+    if key == "slo":
+        assert first.as_dict()["runs"] == rollmux.bench("mixed", seeds=2, settings={"jobs": 8, "slo": [1.1, 1.1]}).as_dict()["runs"]
+    if key != "migration_s":
+        assert first.summary[1].cost_usd != last.summary[1].cost_usd
+    else:
+        assert first.summary[1].cost_usd == last.summary[1].cost_usd, "rollmux never moves a job"
+    assert len(found.rows("jobs")) == 2 * 2 * 2 * 8 and {row["value"] for row in found.rows()} == {json.dumps(v) for v in values}
+
+
+def test_a_sweep_of_a_file_has_a_table_and_a_plot(command: Command, tmp_path: Path) -> None:
+    words = ("bench", "quickstart", "-p", "solo", "-p", "rollmux", "--sweep", "max_group_size=1,3")
+    status, out, _ = command(*words, "--out", str(tmp_path))
+    assert status == 0 and "Differences of every two policies" in out
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "results.json", "runs.csv", "jobs.csv", "results.html", "max_group_size_sweep.png"
+    }  # fmt: skip
+    status, latex, _ = command(*words, "--format", "latex")
+    assert status == 0 and latex.count(r"\begin{tabular}") == latex.count(r"\bottomrule") == 2 and r"cost \$" in latex
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("mixed", "--sweep", "slo"), "--sweep slo: is not of the form key=value,value,..."),
+        (
+            ("mixed", "--sweep", "slos=1,2"),
+            "--sweep slos: neither an option of the workload nor a key of its cluster; did you mean slo?",
+        ),
+        (("mixed", "--sweep", "slo=1.5,1.5"), "--sweep slo: give one value or more, each once"),
+        (("quickstart", "--sweep", "max_group_size=0"), "--sweep max_group_size=0: cluster.max_group_size: must be at least 1"),
+        (("quickstart", "--sweep", "rollout.colour=1"), "--sweep rollout.colour=1: cluster.rollout.colour: is not a key"),
+        (("--suite", "mixed", "--sweep", "slo=1,2"), "a suite has its own"),
+        (("trace.csv",), "trace.csv: a CSV file is a trace: `rollmux bench philly --set csv=trace.csv` has its jobs"),
+    ],
+)
+def test_what_cannot_be_swept_is_one_line(command: Command, words: tuple[str, ...], problem: str) -> None:
+    status, out, err = command("bench", *words)
+    assert (status, out, err.count("\n")) == (2, "", 1) and problem in err
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [
+        ({"policies": []}, "policies: must be at least one"),
+        ({"seeds": []}, "seeds: must be at least one"),
+        ({"dispath": "fifo"}, "bench: there is no option dispath; .*; did you mean dispatch?"),
+        ({"fidelity": "exact"}, "fidelity: must be one of fluid, event, not 'exact'"),
+        ({"fidelity": "fluid", "dispatch": "fifo"}, "--dispatch: a fluid replay runs no single phases"),
+        ({"settings": {"jobs": 3}}, "settings: only a workload by name has options"),
+        ({"policies": [dict]}, "policy dict: has no `decide`"),
+    ],
+)
+def test_what_python_asks_for_and_cannot_have_is_one_line(how: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InputError, match=problem) as refused:
+        rollmux.bench(stream(), **how)
+    assert "\n" not in str(refused.value)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "results.md"
+SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=["bench", "pandas"])
+def test_the_snippets_of_the_page_run(snippet: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if "to_pandas" in snippet:
+        pytest.importorskip("pandas")
+    exec(compile(snippet, str(PAGE), "exec"), {})
+    assert len(capsys.readouterr().out.splitlines()) >= 3
+
+
+def test_the_page_names_every_key() -> None:
+    found = rollmux.bench(stream(), ["solo"]).as_dict()
+    text = PAGE.read_text()
+    assert all(f"`{key}`" in text for key in (*found, *found["runs"][0], *found["runs"][0]["jobs"][0]))
