@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Literal
 
 from policies.registry import observed_state
-from rollmux_env.cluster.events import Arrived, Departed, Event
+from rollmux_env.cluster.events import Arrived, Departed, Event, Withdrawn
 from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.errors import InputError, InvariantError
 from rollmux_env.files import check_regular, copy_data
@@ -215,7 +215,7 @@ def _states(record: RunRecord) -> Iterator[str]:
     state = observed_state(record.started.policy, record.started.cluster)
     arrived = 0
     for event in record.log:
-        arrived += isinstance(event, Arrived)
+        arrived += isinstance(event, Arrived) - isinstance(event, Withdrawn)
         try:
             apply_recorded(state, event)
             check_state(state, arrived, keeps_slo=False)
