@@ -112,10 +112,11 @@ def _outcomes(record: RunRecord) -> tuple[dict[str, Outcome], list[str]]:
     """A1: what became of every job, and what is wrong with that."""
     specs = [fact.spec for fact in record.submitted]
     done = Counter(iteration.job_id for iteration in record.iterations)
-    whole = {spec.id for spec in specs if done[spec.id] >= spec.iterations}
+    cancelled = Counter(fact.job_id for fact in record.cancelled)  # maybe before an owner that has done all has said that it is done
+    whole = {spec.id for spec in specs if done[spec.id] >= spec.iterations and not (spec.is_attached and cancelled[spec.id])}
     ends: dict[Outcome, Counter[str]] = {
         "failed": Counter(fact.job_id for fact in record.failed),
-        "cancelled": Counter(fact.job_id for fact in record.cancelled),
+        "cancelled": cancelled,
         "over_budget": Counter(record.over_budget),
         "done": Counter(whole | {fact.job_id for fact in record.leases_ended if fact.done}),
     }

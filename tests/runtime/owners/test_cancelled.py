@@ -53,3 +53,16 @@ def test_a_job_that_is_cancelled_in_the_queue_has_gone(tmp_path: Path) -> None:
     large = {"worst_case_s": 10.0, "host_memory_gb": 5.0}
     jobs = (job("first", rollout=large), job("waits", rollout=large))
     served(work, attached_plan(tmp_path, *jobs, nodes=PAIR))
+
+
+def test_a_job_may_be_cancelled_between_its_last_iteration_and_the_end_of_its_owner(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        await run.iterate(lease, 0)
+        await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
+        await run.settle()
+        await run.leases.end(lease, done=True)
+        await run.settle()
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a", iterations=1)))
