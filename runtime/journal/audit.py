@@ -112,7 +112,9 @@ def _outcomes(record: RunRecord) -> tuple[dict[str, Outcome], list[str]]:
     """A1: what became of every job, and what is wrong with that."""
     specs = [fact.spec for fact in record.submitted]
     done = Counter(iteration.job_id for iteration in record.iterations)
-    cancelled = Counter(fact.job_id for fact in record.cancelled)  # maybe before an owner that has done all has said that it is done
+    cancelled = Counter(
+        fact.job_id for fact in record.cancelled
+    )  # maybe before an owner that has done all has said that it is done
     whole = {spec.id for spec in specs if done[spec.id] >= spec.iterations and not (spec.is_attached and cancelled[spec.id])}
     ends: dict[Outcome, Counter[str]] = {
         "failed": Counter(fact.job_id for fact in record.failed),
