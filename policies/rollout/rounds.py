@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from typing import NamedTuple
 
 from rollmux_env.rollout.policy import Round, with_spare

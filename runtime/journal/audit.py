@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Literal
 
 from policies.registry import observed_state
-from rollmux_env.cluster.events import Arrived, Departed, Event
+from rollmux_env.cluster.events import Arrived, Departed, Event, Withdrawn
 from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.errors import InputError, InvariantError
 from rollmux_env.files import check_regular, copy_data
@@ -112,10 +112,13 @@ def _outcomes(record: RunRecord) -> tuple[dict[str, Outcome], list[str]]:
     """A1: what became of every job, and what is wrong with that."""
     specs = [fact.spec for fact in record.submitted]
     done = Counter(iteration.job_id for iteration in record.iterations)
-    whole = {spec.id for spec in specs if done[spec.id] >= spec.iterations}
+    cancelled = Counter(
+        fact.job_id for fact in record.cancelled
+    )  # maybe before an owner that has done all has said that it is done
+    whole = {spec.id for spec in specs if done[spec.id] >= spec.iterations and not (spec.is_attached and cancelled[spec.id])}
     ends: dict[Outcome, Counter[str]] = {
         "failed": Counter(fact.job_id for fact in record.failed),
-        "cancelled": Counter(fact.job_id for fact in record.cancelled),
+        "cancelled": cancelled,
         "over_budget": Counter(record.over_budget),
         "done": Counter(whole | {fact.job_id for fact in record.leases_ended if fact.done}),
     }
@@ -215,7 +218,7 @@ def _states(record: RunRecord) -> Iterator[str]:
     state = observed_state(record.started.policy, record.started.cluster)
     arrived = 0
     for event in record.log:
-        arrived += isinstance(event, Arrived)
+        arrived += isinstance(event, Arrived) - isinstance(event, Withdrawn)
         try:
             apply_recorded(state, event)
             check_state(state, arrived, keeps_slo=False)

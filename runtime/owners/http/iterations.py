@@ -7,6 +7,7 @@ from rollmux_client import Turn
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
 from runtime.execution.ends import interrupted_slices, left
+from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_log import iteration_line
 from runtime.execution.messages import Done, End, Report
 from runtime.execution.nodes import POOLS
@@ -97,8 +98,10 @@ class Iterations:
             self.iterated(lease)
 
     def iterated(self, lease: Lease) -> None:
-        """The iteration in hand is over: it counts."""
+        """The iteration in hand is over: it counts, unless the job has come to its end meanwhile."""
         run, handle = self._run, lease.handle
+        if _is_over(handle):
+            return
         done = Done(lease.metrics.pop(handle.iteration, {}), movable=handle.spec.movable)
         asked_for = None if handle.job is None else run.scheduler.state.job(handle.id).iterations
         follows = iterated(handle, done, run.log.now(), asked_for)
@@ -129,6 +132,10 @@ class Iterations:
     def done(self, lease: Lease) -> None:
         """The job is over, as its owner says; the iteration in hand counts if only its sync is missing."""
         handle = lease.handle
+        if _is_over(handle):
+            self.ledger.end(lease, "its owner has ended", None)
+            lease.stay.free.set()
+            return
         if lease.turns.trainings > handle.iteration:
             self.iterated(lease)
         whole = handle.iteration == handle.spec.iterations
@@ -155,3 +162,8 @@ class Iterations:
         if moves:
             lease.stay.since_s = self._run.log.now()
         carry_out(self._run, lease.handle, what, Follows())
+
+
+def _is_over(handle: JobHandle) -> bool:
+    """Whether a job was cancelled or has failed, and only its owner has not ended yet."""
+    return handle.ending.why is not None and not handle.ending.again

@@ -129,9 +129,10 @@ class Leases:
     async def _ask(self, lease: Lease, turn: Turn, wait_s: float) -> dict[str, Any] | None:
         """Ask for a phase when it may begin; the answer where it is not to begin now."""
         self._check_lives(lease)
-        if lease.moves and not (lease.handle.place.moving or self._run.scheduler.is_to_go(lease.handle.id)):
+        elsewhere = lease.is_elsewhere
+        if lease.moves and not (elsewhere or lease.handle.place.moving or self._run.scheduler.is_to_go(lease.handle.id)):
             lease.go("stay")
-        if lease.moves and lease.turns.may_leave(turn):
+        if lease.moves and (elsewhere or lease.turns.may_leave(turn)):
             return {"granted": False, "move": True}
         if self._run.stopping or not await self._may_begin(lease, turn, wait_s):
             return {"granted": False}

@@ -103,6 +103,11 @@ class Lease:
         """Whether its owner is to give up this place, for another one."""
         return self.state == "to move"
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the place that its job has now is another one: no permit of that is for its owner."""
+        return {*self.owner.nodes} != self.handle.names
+
     def go(self, event: str, why: str = "") -> None:
         """Something has happened to it.
 
@@ -414,7 +419,7 @@ def _continue(ledger: Ledger, stay: Stay, lease: Lease, is_over: bool) -> None:
         is_over: so is the job.
     """
     run, handle, turns = ledger.run, lease.handle, lease.turns
-    elsewhere = {*lease.owner.nodes} != handle.names
+    elsewhere = lease.is_elsewhere
     if elsewhere and (turns.open or lease.ended):
         stay.lease = None
         _displaced(ledger, lease)

@@ -1,0 +1,33 @@
+"""A coordinator that goes on may have another place for a job whose owner lives: the owner gets no permit there before it has moved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.pretend import PAIRS, Served, attached_plan, job, served
+
+
+@pytest.mark.parametrize("over", [0, 1, 2])
+def test_an_owner_gets_no_permit_of_nodes_where_it_is_not(over: int, tmp_path: Path) -> None:
+    phases = ("rollout", "training", "sync")
+
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        before = run.leases.ledger.lease(lease).owner.nodes
+        for phase in phases[:over]:
+            await run.phase(lease, phase, 0)
+        run.driver.lifecycle.node_changes.drain("rollout-0")
+        await run.settle()
+        run = await run.replaced()
+        await run.settle()
+        assert run.driver.run.handles["a"].names.isdisjoint(before)
+        assert await run.leases.acquire(lease, phases[over], 0, 5.0) == {"granted": False, "move": True}
+        await run.leases.end(lease)
+        lease = await run.place("a")
+        for phase in phases:
+            await run.phase(lease, phase, 0)
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a", sync_s=1.0, movable=True), nodes=PAIRS))
