@@ -118,11 +118,11 @@ class Owners:
             leaves = self.draw.random() < 0.3
             while number < 4:
                 for phase in ("rollout", "training"):
-                    while not (await leases.acquire(lease, phase, number, 5.0))["granted"]:  # type: ignore[arg-type]
+                    while not (await leases.acquire(lease, phase, number, 5.0))["granted"]:
                         pass
                     self.answered.append((Granted, name, lease, phase, number))
                     for _ in range(self.draw.choice([1, 1, 2])):
-                        await leases.release(lease, phase, number, {}, None)  # type: ignore[arg-type]
+                        await leases.release(lease, phase, number, {}, None)
                         self.answered.append((PhaseSlice, name, phase, number))
                 if name == "b":
                     await leases.synced(lease, number, 0.0)
@@ -160,7 +160,8 @@ def killed(folder: Path, seed: int, dies_at: int, before: bool) -> tuple[list[tu
         dying, owners = Dying(run.driver, dies_at, before), Owners(run, Random(seed))
         living = [asyncio.ensure_future(owners.live(name)) for name in JOBS]
         everyone = asyncio.gather(*living, return_exceptions=True)
-        await asyncio.wait([everyone, run.outcome], return_when=asyncio.FIRST_COMPLETED)
+        waiting: list[asyncio.Future[Any]] = [everyone, run.outcome]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         answered = [*owners.answered]
         for task in (*living, *run.driver.run.tasks, run.outcome):
             task.cancel()
