@@ -76,7 +76,7 @@ def train(args: Any) -> None:
 
 
 def _load(args: Any) -> tuple[Any, Any, Any]:
-    """Load and start everything, and leave the GPUs as far as that goes: the engines' manager, the trainer, rollouts of an epoch."""
+    """Load everything, and leave the GPUs as far as that goes: the engines' manager, the trainer, and rollouts of an epoch."""
     groups = create_placement_groups(args)
     init_tracking(args)
     manager, per_epoch = create_rollout_manager(args, groups["rollout"])
