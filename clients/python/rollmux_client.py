@@ -410,13 +410,18 @@ class Turns:
         if turn.extra:
             return "no evaluation"
         if turn.phase == "init" or (turn.phase == "sync" and turn.iteration == self.begins - 1):
-            has_begun = self.rollouts > self.begins or not {*self.open, *self.last} <= {*_ALL_NODES}
-            return "begun" if has_begun else "seeded" if self.seeded else "made" if self.made else "new"
+            return self._start()
         if turn.iteration >= self.trainings:
             return "due" if turn.iteration >= self.rollouts else "sampled"
         if turn.iteration < max(self.trainings - 1, self.begins):
             return "over"
         return "synced" if turn.iteration < self.syncs else "trained"
+
+    def _start(self) -> str:
+        """Of what may come before the first iteration."""
+        if self.rollouts > self.begins or not {*self.open, *self.last} <= {*_ALL_NODES}:
+            return "begun"
+        return "seeded" if self.seeded else "made" if self.made else "new"
 
 
 def _name(turn: Turn) -> str:

@@ -47,13 +47,7 @@ def train(args: Any) -> None:
     with rollmux_client.attach() as job:
         configure_logger()
         with _turn(job, "init"):
-            groups = create_placement_groups(args)
-            init_tracking(args)
-            manager, per_epoch = create_rollout_manager(args, groups["rollout"])
-            actor, _ = create_training_models(args, groups, manager)
-            ray.get(manager.offload.remote())  # what it has started is there, and has left the GPUs that are shared
-            if not args.offload_train:
-                actor.clear_memory()
+            manager, actor, per_epoch = _load(args)
         engines = _Engines(manager, actor, args.colocate)
         if not args.colocate:
             with _turn(job, "sync", iteration=job.iteration - 1):
@@ -79,6 +73,18 @@ def train(args: Any) -> None:
                 _evaluate(job, engines, k)
         ray.get(manager.dispose.remote())
         finish_tracking(args)
+
+
+def _load(args: Any) -> tuple[Any, Any, Any]:
+    """Load everything, and leave the GPUs as far as that goes: the engines' manager, the trainer, and rollouts of an epoch."""
+    groups = create_placement_groups(args)
+    init_tracking(args)
+    manager, per_epoch = create_rollout_manager(args, groups["rollout"])
+    actor, _ = create_training_models(args, groups, manager)
+    ray.get(manager.offload.remote())  # what it has started is there then, too
+    if not args.offload_train:
+        actor.clear_memory()
+    return manager, actor, per_epoch
 
 
 def _evaluate(job: rollmux_client.Job, engines: _Engines, k: int) -> None:

@@ -8,6 +8,11 @@ from rollmux_env.errors import InputError
 
 USUAL = 0.8
 """Of a GPU that is empty; the rest is for what sleeping processes keep."""
+SEQUENCES = 256
+"""Most responses that vLLM samples at a time, where nobody says how many."""
+BLOCK = 16
+"""Tokens of a block of vLLM's cache on a GPU."""
+_WORK = 0.2  # of an engine's share: for what is neither weights nor cache; nobody has measured it
 _SPARE = 0.01  # of a GPU: what free memory loses while an engine starts
 _LEAST = 0.05
 
@@ -66,6 +71,20 @@ def sampling_memory(size: ModelSize, length: int, tensor_parallel: int, on_gpu: 
     number = 2 if on_gpu else 4
     whole = number * size.parameters
     return SamplingMemory(whole // tensor_parallel, number * size.cached * length // tensor_parallel, whole, whole)
+
+
+def cache_wanted(parameters: int, cached: int, tokens: int, tensor_parallel: int, share_bytes: float) -> int | None:
+    """The bytes of KV cache on each GPU with which no response of a job has to wait for room.
+
+    Args:
+        parameters: of the model. cached: numbers that the cache holds a token. tokens: of all that are sampled at a time, at their
+            longest, prompts included. tensor_parallel: GPUs of the engine. share_bytes: of each GPU, that the engine may take.
+
+    Returns:
+        None: so much may not fit the share; vLLM is to measure what does.
+    """
+    weights, wanted = (-(-2 * numbers // tensor_parallel) for numbers in (parameters, cached * tokens))
+    return wanted if weights + wanted <= share_bytes * (1 - _WORK) else None
 
 
 def device_share(free_bytes: int, total_bytes: int, wanted: float | None) -> float:

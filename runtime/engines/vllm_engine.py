@@ -29,7 +29,7 @@ from torch import Tensor
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.engines.interface import Batch, Engine, Response, Sampling
-from runtime.engines.memory import device_share
+from runtime.engines.memory import BLOCK, SEQUENCES, cache_wanted, device_share
 from runtime.engines.model_files import OUTPUT
 from runtime.engines.probe import avoid_faults, missing_features
 from runtime.memory import resident_gb
@@ -39,8 +39,6 @@ from runtime.residency.staging import WeightStage, pieces
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
-# Sequences at a time; vLLM's own choice on GPUs, and more than a batch of a small job on CPUs.
-_SEQUENCES = 256
 # On a CPU the KV cache has room for this many sequences of full length; vLLM queues the others.
 _CPU_FULL_SEQUENCES = 64
 
@@ -106,7 +104,7 @@ class VllmEngine(Engine):
         options = options or {}
         super().__init__(model_dir, max_length)
         self._gpu = torch.cuda.is_available()
-        length, sequences = options.get("max_model_len", max_length), options.get("max_num_seqs", _SEQUENCES)
+        length, sequences = options.get("max_model_len", max_length), options.get("max_num_seqs", SEQUENCES)
         kv_bytes = 0 if self._gpu else _CPU_FULL_SEQUENCES * -(-length // 128) * 128 * self._files.cached * 4  # blocks of 128
         self._several = tensor_parallel > 1
         self._requests = count()
@@ -120,7 +118,7 @@ class VllmEngine(Engine):
         # On a CPU a prompt is read in one step: vLLM 0.32 fails there where one that has a seed is split over two.
         device: dict[str, Any] = (
             {
-                "gpu_memory_utilization": device_share(*torch.cuda.mem_get_info(), options.get("gpu_memory")),
+                **self._share(options.get("gpu_memory"), sequences * -(-length // BLOCK) * BLOCK),
                 "enforce_eager": options.get("enforce_eager", False),
                 "enable_sleep_mode": True,
             }
@@ -164,6 +162,13 @@ class VllmEngine(Engine):
         if not self._gpu:
             self._device_bytes = self._weight_bytes + kv_bytes
         self._resident_gb = resident_gb()  # of this process, before it has slept
+
+    def _share(self, wanted: float | None, tokens: int) -> dict[str, Any]:
+        """What of each GPU vLLM may take, and how much of that is for the cache, where the job needs less than all of it."""
+        free_bytes, total_bytes = torch.cuda.mem_get_info()
+        share = device_share(free_bytes, total_bytes, wanted)
+        cache = cache_wanted(self._files.parameters, self._files.cached, tokens, self._devices, share * total_bytes)
+        return {"gpu_memory_utilization": share} | ({"kv_cache_memory_bytes": cache} if cache is not None else {})
 
     generate = dies_with_its_processes(Engine.generate)
     update_weights = dies_with_its_processes(Engine.update_weights)

@@ -130,21 +130,11 @@ class Grpo:
         parts, began_s = self._in_use(), time.monotonic()
         runtime_hook.wake(course.wake if whole or course.races else None)
         while any(runtime_hook.wait([*beginnings, *(self._engines[part].call("sample") for part in parts)])[len(beginnings) :]):
-            beginnings, before = [], parts
+            beginnings = []
             runtime_hook.regroup(self._leave)
+            whole = whole and self._in_use() == parts  # what the dispatch policy has done to it, the rollout policy leaves as it is
+            self._change(course, parts, whole, time.monotonic() - began_s)
             parts = self._in_use()
-            if parts != before:  # what the dispatch policy has done to it, the rollout policy leaves as it is
-                whole = False
-                self._stages([self._engines[part].call("restore") for part in parts if part not in before])
-                self._hand_over(before, parts)
-            elif whole and course.decides and course.wake is not None:
-                moved = course.act(self._statuses(), time.monotonic() - began_s)
-                self._resize(course.size)
-                parts = self._in_use()
-                self._shift(moved)
-            if isinstance(course, RacedRollout):
-                self._judge(course)
-            runtime_hook.wake(course.wake if whole or course.races else None)
         if isinstance(course, RacedRollout) and course.wake is not None:  # all prompts were complete before it was asked
             self._judge(course)
         if course.decides:
@@ -152,6 +142,24 @@ class Grpo:
         self._long = this_round.long
         if not self._reward_workers:
             self._take_results()
+
+    def _change(self, course: Course, before: Sequence[int], whole: bool, now_s: float) -> None:
+        """See where a rollout goes on that has stopped, and whether it does.
+
+        Args:
+            before: numbers of the engines that it was on. whole: no tail of it was moved. now_s: since it began.
+        """
+        parts = self._in_use()
+        if parts != before:
+            self._stages([self._engines[part].call("restore") for part in parts if part not in before])
+            self._hand_over(before, parts)
+        elif whole and course.decides and course.wake is not None:
+            moved = course.act(self._statuses(), now_s)
+            self._resize(course.size)
+            self._shift(moved)
+        if isinstance(course, RacedRollout):
+            self._judge(course)
+        runtime_hook.wake(course.wake if whole or course.races else None)
 
     def _course(self, this_round: Round) -> Course:
         """How the rollout in hand goes, as the rollout policy has begun it."""

@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rollmux_segment import Footprint
 
 from policies.rollout.rounds import Standing
 from runtime.engines.interface import Engine, Response, Sampling
+from runtime.engines.memory import SEQUENCES
 from runtime.grpo.messages import Results, Sampled, Status, Timed, stage, timed
 from runtime.grpo.rewards import Rewards
 from runtime.grpo.shares import Prompts, RunningShare, Share, rounds_of
@@ -51,6 +52,8 @@ class RolloutWorker:
         together: int | None = None,
     ) -> None:
         self._spec, self._place, self._together, self._node = spec, place, together or of, node
+        shares = rounds_of(spec).next().shares(self._together)
+        self._batch = max(1, max(len(share.prompts) * share.responses for share in shares))  # responses of a round
         count = len(reward_workers)  # each engine begins with another one
         self._reward_workers = [reward_workers[(place * count // of + k) % count] for k in range(count)]
         self._evaluated: list[Future[float]] = []
@@ -93,12 +96,10 @@ class RolloutWorker:
                 seed=spec.seed,
                 threads=threads_of(self._node.cores),
                 tensor_parallel=max(1, len(self._node.gpus)) if spec.rollout.sizes else spec.rollout.tensor_parallel,
-                options=spec.rollout.engine_options.values_set(),
+                options=self._engine_options(),
             )
             self._staged = WeightStage(pinned=bool(self._node.gpus))
         with stage(stages, "warm-up"):  # a batch of an iteration's size: the first of its shape takes longer than those after it
-            shares = rounds_of(spec).next().shares(self._together)
-            self._batch = max(1, max(len(share.prompts) * share.responses for share in shares))
             self._engine.generate([(0,)] * self._batch, Sampling(max_tokens=2, ignore_end=True))
             self._rewards.wait_until_ready()
         if spec.rollout.sizes:
@@ -111,6 +112,11 @@ class RolloutWorker:
                 version = stage_weights(Path(checkpoint), self._staged, torch.bfloat16 if self._node.gpus else torch.float32)
                 self._engine.update_weights(self._staged.weights(), version)
         return Footprint(), stages
+
+    def _engine_options(self) -> dict[str, Any]:
+        """Those of the job file. On GPUs an engine has room for the responses that a round gives it, and for no others."""
+        most = {"max_num_seqs": min(self._batch, SEQUENCES)} if self._node.gpus else {}
+        return most | self._spec.rollout.engine_options.values_set()
 
     def timing(self) -> ReplicaTiming:
         """What the engine costs, of a job with engines of several sizes."""

@@ -133,7 +133,7 @@ def read_state(folder: Path, kinds: tuple[str, ...] = _KINDS) -> tuple[dict[str,
     for rank in range(info["ranks"]):
         if not (folder / _name(rank)).is_file():
             raise InputError(f"{folder}: {_name(rank)} is missing")
-        file = safe_open(folder / _name(rank), "pt")  # it is mapped, as long as a slice of it is there
+        file: Any = safe_open(folder / _name(rank), "pt")  # it is mapped, as long as a slice of it is there
         for name in file.keys():  # noqa: SIM118 (it is no mapping)
             if name.partition(".")[0] in kinds:
                 parts.setdefault(name, []).append(file.get_slice(name))

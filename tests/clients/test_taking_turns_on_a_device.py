@@ -267,7 +267,8 @@ def verl(devices: Devices, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     class PPOTrainerSync:
         def __init__(self, config: Any) -> None:
-            self.config, self.global_steps, self.timing_raw = config, 0, {}
+            self.config, self.global_steps = config, 0
+            self.timing_raw: dict[str, float] = {}
 
         def init(self) -> None:
             self.actor_rollout_wg = Workers(own.name)
@@ -399,7 +400,7 @@ def test_two_trainers_in_plain_torch_take_turns_with_their_bytes(devices: Device
     found: dict[str, list[float]] = {}
     for name in ("one", "other"):
         alone[name] = train(name, attached=False)
-    threads = [threading.Thread(target=lambda name=name: found.__setitem__(name, train(name, True))) for name in alone]  # type: ignore[misc]
+    threads = [threading.Thread(target=lambda name=name: found.__setitem__(name, train(name, True))) for name in alone]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -432,5 +433,6 @@ def test_the_job_of_each_command_line_fits_the_cluster_file() -> None:
     assert {spec.id for spec in specs} == used
     cluster = load_cluster(EXAMPLES / "one_machine.yaml")
     assert cluster.one_device
-    together = sum(spec.rollout.device_gb + spec.training.device_gb for spec in specs[:3])  # type: ignore[operator]
-    assert together <= cluster.training.device_memory_gb
+    kept = [spec.rollout.device_gb or 0.0 for spec in specs] + [spec.training.device_gb or 0.0 for spec in specs]
+    most_gb = cluster.pools["training"].device_memory_gb
+    assert most_gb is not None and sum(sorted(kept)[-6:]) <= most_gb  # three of them fit a GPU

@@ -139,13 +139,14 @@ def test_two_jobs_that_attach_at_once_never_have_their_states_on_the_device_toge
 ) -> None:
     import rollmux_trl
     import torch
+    from trl.trainer import grpo_trainer
 
     from tests.clients import little_service
 
     monkeypatch.setattr(little_service, "POOLS", dict.fromkeys(little_service.POOLS, ("device",)))
     trainers: dict[str, Any] = {}
     resident: list[dict[str, int]] = []  # bytes of all jobs when one has had a turn
-    make_trl, end = rollmux_trl.grpo_trainer.GRPOTrainer.__init__, rollmux_trl.GRPOTrainer._end  # noqa: SLF001
+    make_trl, end = grpo_trainer.GRPOTrainer.__init__, rollmux_trl.GRPOTrainer._end  # noqa: SLF001
 
     def load(trainer: Any, *arguments: Any, **options: Any) -> None:
         assert service.held["device"][:2] == (trainer._job.name, "init")  # noqa: SLF001
@@ -157,7 +158,7 @@ def test_two_jobs_that_attach_at_once_never_have_their_states_on_the_device_toge
         resident.append({name: sum(one.untyped_storage().nbytes() for one in its.values()) for name, its in loaded.items()})
         end(trainer, turn)
 
-    monkeypatch.setattr(rollmux_trl.grpo_trainer.GRPOTrainer, "__init__", load)
+    monkeypatch.setattr(grpo_trainer.GRPOTrainer, "__init__", load)
     monkeypatch.setattr(rollmux_trl.GRPOTrainer, "_end", count)
     torch.set_num_threads(1)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from runtime.engines import make_engine, vllm_problem
 from runtime.engines.interface import Engine, Kind, Response, Sampling
 from runtime.residency.layout import Layout
 from runtime.residency.staging import WeightStage, pieces
+from tests.gpu.elsewhere import EngineElsewhere
 from tests.gpu.reference import FACTOR, distance, plain_model, plain_scores
 from tests.runtime.engines.models import saved, tiny
 
@@ -32,8 +34,9 @@ def kind(request: pytest.FixtureRequest, device: str) -> Kind:
 
 @contextmanager
 def engine_of(kind: Kind, folder: Path) -> Iterator[Engine]:
-    """An engine of its own: one at a time in a process."""
-    engine = make_engine(kind, folder, max_length=64, seed=0, threads=1, tensor_parallel=1)
+    """An engine of its own; of vLLM in a process of its own."""
+    options = {"max_length": 64, "seed": 0, "threads": 1, "tensor_parallel": 1}
+    engine: Any = EngineElsewhere(kind, folder, **options) if kind == "vllm" else make_engine(kind, folder, **options)
     try:
         yield engine
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollmux_env.errors import InputError
-from runtime.engines.memory import USUAL, device_share
+from runtime.engines.memory import USUAL, cache_wanted, device_share
 
 GB = 10**9
 
@@ -21,3 +21,13 @@ def test_what_is_not_free_is_refused_in_one_line(free_gb: int, wanted: float | N
     with pytest.raises(InputError, match=words) as refused:
         device_share(free_gb * GB, 80 * GB, wanted)
     assert f"of 80.0 GB {free_gb}.0 GB are free" in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_the_cache_is_as_large_as_a_job_needs_and_never_more_than_it_may_take() -> None:
+    """128 responses of 812 tokens of a model of 1.5 billion parameters, 28 layers of two heads of 128."""
+    parameters, cached, tokens = 1_543_714_304, 2 * 28 * 2 * 128, 128 * 816
+    wanted = cache_wanted(parameters, cached, tokens, 1, 0.8 * 80 * GB)
+    assert wanted == 2 * cached * tokens and 2.9 * GB < wanted < 3.1 * GB
+    assert cache_wanted(parameters, cached, tokens, 2, 0.8 * 80 * GB) == wanted // 2
+    assert cache_wanted(parameters, cached, tokens, 1, 7 * GB) is None  # vLLM measures what fits
+    assert cache_wanted(parameters, cached, 100 * tokens, 1, 0.8 * 80 * GB) is None

@@ -27,7 +27,7 @@ class Reads:
         self.largest = 0
 
     def open(self, path: Path, framework: str) -> Any:
-        file = _open(path, framework)
+        file: Any = _open(path, framework)
         return SimpleNamespace(keys=file.keys, get_slice=lambda name: Slice(self, path.name, file.get_slice(name)))
 
 

@@ -6,6 +6,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 import torch
 
 from runtime.grpo.rollout_worker import RolloutWorker
@@ -54,3 +55,18 @@ def test_a_stage_is_counted_before_it_is_filled(tmp_path: Path) -> None:
         assert worker._engine.version == 1  # noqa: SLF001 (nobody else has it)
     finally:
         worker.close()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options", "most"), [((0,), {}, 96), ((0,), {"max_num_seqs": 32}, 32), ((), {}, None), ((), {"max_num_seqs": 32}, 32)]
+)
+def test_an_engine_on_a_gpu_has_room_for_its_responses_of_a_round(
+    gpus: tuple[int, ...], options: dict[str, int], most: int | None
+) -> None:
+    algorithm = {"prompts_per_iteration": 24, "group_size": 8}
+    rollout = {"engine": "vllm", "engine_options": options}
+    job = {"id": "a", "slo": 2, "iterations": 1, "task": "echo", "algorithm": algorithm, "rollout": rollout}
+    spec = parse_jobs({"version": 1, "jobs": [job]}, "test", Path()).jobs[0]
+    node = Node("rollout-0", "rollout", "m", (0,), gpus, 4.0, "")
+    worker = RolloutWorker(spec, 0, 2, node, ())
+    assert worker._engine_options().get("max_num_seqs") == most  # noqa: SLF001

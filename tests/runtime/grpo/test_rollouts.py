@@ -244,7 +244,7 @@ def rounds_run(spec: JobSpec, every: int) -> list[tuple[list[int], list[int]]]:
         rolled = made._due()  # noqa: SLF001
         parts = [share for one in rolled.samples for share in run.wait(one)]
         assert len(rolled.complete) == due.wanted
-        found.append((rolled.complete, [len(part.responses) for part in parts]))
+        found.append(([*rolled.complete], [len(part.responses) for part in parts]))
         made._count(rolled)  # noqa: SLF001
     made.close()
     return found
