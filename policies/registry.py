@@ -23,6 +23,7 @@ PLACEMENT = {
     "consolidate": "policies.placement.consolidate:Consolidate",
     "gavel": "policies.placement.gavel:Gavel",
     "regroup": "policies.placement.regroup:Regroup",
+    "resubmit": "policies.placement.resubmit:Resubmit",
     "optimal": "policies.placement.optimal:Optimal",
     "optimal-work": "policies.placement.optimal:Optimal,objective=work",
     "naive": "policies.placement.baselines:Naive",

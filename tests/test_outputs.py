@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[1]
 OUTPUTS = sorted((ROOT / "docs" / "results" / "output").glob("*.txt"))
 PAGES = [ROOT / "README.md", ROOT / "docs" / "reference" / "suites.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
 BLOCK = re.compile(r"^```.*?^```$", re.S | re.M)
-NUMBER = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?![\w.]*\w\.)")
-ABOUT = re.compile(r"rollmux (bench \S+ |(run|profile) examples|train \S+ --)|python (benchmarks/|-m )")
+NUMBER = re.compile(r"(?<![\w.])\d[\d,]*\.\d+x?(?![\w.]*\w\.)")
+ABOUT = re.compile(r"rollmux (bench \S+ |(run|profile) examples|train \S+)|python (benchmarks/|-m )")
 NO_FIGURE = re.compile(r"`[^`]*`|\]\([^)]*\)|arXiv\s+\[?[\d.]+|Python [\d.]+|[Ss]ection \d\.\d|[\d.]+( (to|and) [\d.]+)?\s+times")
 EXAMPLE = re.compile(r"--quick|my_module|freeze_|import_")  # how to call a command, not what it printed
 LIST = ROOT / "docs" / "results" / "output" / "README.md"
@@ -33,9 +33,10 @@ def kept() -> dict[str, str]:
 
 
 @cache
-def numbers(text: str) -> frozenset[float]:
-    """All numbers of a text."""
-    return frozenset(float(found.replace(",", "")) for found in re.findall(r"\d[\d,]*(?:\.\d+)?", text) if found.strip(","))
+def numbers(text: str, ratios: bool = False) -> frozenset[float]:
+    """All numbers of a text, or those that are ratios, as 1.5x."""
+    found = re.findall(r"\d[\d,]*(?:\.\d+)?" + (r"(?=x|\])" if ratios else ""), text)
+    return frozenset(float(number.replace(",", "")) for number in found if number.strip(","))
 
 
 def commands(text: str) -> set[str]:
@@ -59,10 +60,12 @@ def sections(page: Path) -> list[tuple[str, str]]:
     return [("", first), *((part.partition("\n")[0], part) for part in rest)]
 
 
-def is_shown(figure: str, shown: frozenset[float]) -> bool:
-    """Whether a figure is printed, to as many places as it has."""
-    value, places = float(figure.replace(",", "")), len(figure.partition(".")[2])
-    return any(abs(value - number) <= 0.5001 * 10.0**-places for number in shown)
+def is_shown(figure: str, shown: frozenset[float], ratios: frozenset[float]) -> bool:
+    """Whether a figure is printed, to as many places as it has; a ratio as one, where there are some."""
+    number = figure.removesuffix("x")
+    value, places = float(number.replace(",", "")), len(number.partition(".")[2])
+    among = ratios if ratios and figure != number else shown
+    return any(abs(value - other) <= 0.5001 * 10.0**-places for other in among)
 
 
 def astray(page: Path) -> list[str]:
@@ -72,9 +75,9 @@ def astray(page: Path) -> list[str]:
     for heading, text in sections(page):
         sources = commands(text) | head or whole
         if sources and sources <= set(kept()):
-            shown = frozenset[float]().union(*(numbers(kept()[command]) for command in sources))
+            shown, ratios = (frozenset[float]().union(*(numbers(kept()[one], of) for one in sources)) for of in (False, True))
             prose = NO_FIGURE.sub(" ", BLOCK.sub("", text))
-            lost += [f"{heading}: {figure}" for figure in NUMBER.findall(prose) if not is_shown(figure, shown)]
+            lost += [f"{heading}: {figure}" for figure in NUMBER.findall(prose) if not is_shown(figure, shown, ratios)]
     return lost
 
 

@@ -87,7 +87,7 @@ class Regroup(ArrivalPolicy):
             return ()
         view = self._view(state, rows)
         pool = self._columns(view, rows)
-        fixed = [row for row in rows if not _may_move(state, state.tables.job_id(row))]
+        fixed = [row for row in rows if not can_move(state, state.tables.job_id(row))]
         hosts = Hosts(view, pool, fixed)
         limits = view.limits
         until_next_h = self.wakes_every_s / 3600
@@ -177,7 +177,8 @@ class Regroup(ArrivalPolicy):
         return pool
 
 
-def _may_move(state: State, job_id: str) -> bool:
+def can_move(state: State, job_id: str) -> bool:
+    """Whether a running job has the slack for a move, and is in the pause of none."""
     return not state.is_paused(job_id) and may_move(state, job_id)
 
 

@@ -1,0 +1,43 @@
+"""The policy `resubmit`: where durations have drifted, the newest member of a group is placed anew (RollMux, section 6.6)."""
+
+from __future__ import annotations
+
+from policies.api import Move, Plan, State, cheapest
+from policies.placement.planned import running_rows
+from policies.placement.regroup import Regroup, can_move
+from rollmux_env.kernel.tables import TOLERANCE
+
+
+class Resubmit(Regroup):
+    """Admit by Algorithm 1; place a member anew where a group's observed load has reached its cycle.
+
+    A group is left by its newest member that may move if by observed durations it is saturated (T_load >= T_cycle) and by
+    those that it was planned with it is not, or if they break an SLO. The job goes where Algorithm 1 has it, by observed
+    durations, and pays for its move. Durations are observed as `Regroup` does; of fluid replays nothing is, so nobody moves
+    there.
+
+    Args:
+        every_s: time between looks, seconds; at each one job may move.
+        prune: of Algorithm 1.
+    """
+
+    def __init__(self, every_s: float = 900.0, prune: bool = True) -> None:
+        super().__init__(every_s, prune)
+
+    def _regroup(self, state: State) -> Plan:
+        rows = running_rows(state)
+        view = self._view(state, rows) if rows else state
+        if view is state:
+            return ()
+        planned, observed = state.groups, view.groups
+        full = [groups.load_s >= groups.cycle_s * (1 - TOLERANCE) for groups in (planned, observed)]
+        late = (full[1] & ~full[0]) | (observed.period_s > observed.limit_s * (1 + TOLERANCE))
+        for group in view.order.tolist():
+            members = observed.members[group, : observed.n_members[group]].tolist()
+            if not late[group] or len(members) < 2 or observed.exclusive[group]:
+                continue
+            for job_id in (view.job_id(row) for row in reversed(members)):
+                placement = cheapest(view, job_id, self.prune) if can_move(state, job_id) else None
+                if placement is not None and state.has_room({job_id: placement}):
+                    return (Move(job_id, placement),)
+        return ()
