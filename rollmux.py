@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rollmux_env.keys.job import Job
     from rollmux_env.scenario import Scenario, load_scenario
     from runtime.phases import phase, runtime_hook
+    from trainers.export import export_policy
 
 __all__ = [
     "BenchResult",
@@ -32,6 +33,7 @@ __all__ = [
     "Scenario",
     "SweepResult",
     "bench",
+    "export_policy",
     "load_scenario",
     "main",
     "phase",
@@ -45,6 +47,7 @@ _HOME = {
     "RunResult": "rollmux_env.bench.results",
     "SweepResult": "rollmux_env.bench.results",
     "bench": "policies.experiments",
+    "export_policy": "trainers.export",
     "replay": "policies.experiments",
     "sweep": "policies.experiments",
     "InputError": "rollmux_env.errors",

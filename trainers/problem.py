@@ -19,23 +19,20 @@ from policies.rollout.environment import PolicyAgent
 from rollmux_env.bench.harness import Task, run_task
 from rollmux_env.envs.dispatch.env import DispatchVectorEnv
 from rollmux_env.envs.dispatch.generator import RandomGroups
-from rollmux_env.envs.dispatch.observation import ON_POLICY, STALE
 from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.envs.dispatch.reward import Reference as DispatchReference
 from rollmux_env.envs.dispatch.reward import Work
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.generator import Toy, Workload
-from rollmux_env.envs.placement.observation import candidate_names
 from rollmux_env.envs.placement.reward import Dollars, Reference
 from rollmux_env.envs.placement.stream import Generator
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
 from rollmux_env.envs.rollout.generator import RandomJobs
-from rollmux_env.envs.rollout.observation import feature_names
 from rollmux_env.envs.rollout.reward import Cost
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.features import CLUSTER_FEATURES, JOB_FEATURES
 from rollmux_env.validation_errors import format_error, not_one_of, problems
 from trainers.config import Settings
+from trainers.export import dispatch_config, placement_config, rollout_config
 from trainers.vec_env import play
 
 Figures = Mapping[str, NDArray[Any]]
@@ -155,8 +152,7 @@ class PlacementProblem(Problem):
 
     def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
         """Of a network that reads what this environment shows."""
-        features = JOB_FEATURES, candidate_names(self.moves, self.generator.shapes > 0), CLUSTER_FEATURES
-        return PolicyConfig.of(features, widths, provenance, moves=self.moves, known_stays=self.known_stays)
+        return placement_config(self.moves, self.generator.shapes > 0, self.known_stays, widths, provenance)
 
 
 class DispatchProblem(Problem):
@@ -215,7 +211,7 @@ class DispatchProblem(Problem):
 
     def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
         """Of a network that reads what this environment shows."""
-        return PolicyConfig.of(STALE if self.generator.stale else ON_POLICY, widths, provenance, decides="dispatch")
+        return dispatch_config(self.generator.stale > 0, widths, provenance)
 
 
 class RolloutProblem(Problem):
@@ -260,7 +256,7 @@ class RolloutProblem(Problem):
 
     def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
         """Of a network that reads what this environment shows."""
-        return PolicyConfig.of(feature_names(self.rewards), widths, provenance, decides="rollout")
+        return rollout_config(self.rewards, widths, provenance)
 
 
 PROBLEMS: dict[str, type[Problem]] = {"placement": PlacementProblem, "dispatch": DispatchProblem, "rollout": RolloutProblem}

@@ -140,7 +140,6 @@ def _compare(target: str, options: BenchOptions) -> None:
     if options.out:
         make_folder(options.out)
         check_spare(options.out / "results.json", options.overwrite)
-    swept = experiments.swept(options.sweep) if options.sweep is not None else None
     asked: dict[str, Any] = {
         "policies": options.policy or ("solo", "rollmux"),
         "seeds": range(options.seed, options.seed + (options.seeds or 1)),
@@ -151,12 +150,13 @@ def _compare(target: str, options: BenchOptions) -> None:
         **{name: getattr(options, name) for name in ("dispatch", "rollout_policy", "failures", "check", "most_phases")},
         "fidelity": options.fidelity and options.fidelity.value,
     }
-    if swept is None:
-        benched = experiments.bench(target, **asked)
-        tables = bench_tables(benched, _title(benched))
+    benched: BenchResult | SweepResult
+    if options.sweep is None:
+        benched = one = experiments.bench(target, **asked)
+        tables = bench_tables(one, _title(one))
     else:
-        benched = experiments.sweep(target, *swept, **asked)
-        tables = sweep_tables(benched, f"{_title(benched.points[0].bench, benched.key)}, by {benched.key}")
+        benched = many = experiments.sweep(target, *experiments.swept(options.sweep), **asked)
+        tables = sweep_tables(many, f"{_title(many.points[0].bench, many.key)}, by {many.key}")
     if options.out:
         write_bench(options.out, benched, _plots(benched, options.plots), Group(*tables))
     _print(options.format, benched.as_dict(), rows_csv(benched.rows()), *tables)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, TypeAdapter
@@ -19,9 +20,6 @@ from rollmux_env.errors import InputError
 from rollmux_env.replay.metrics import Figures, JobResult
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import not_one_of
-
-if TYPE_CHECKING:
-    import pandas
 
 SCHEMA: Literal[2] = 2
 """Version of the JSON shape: a later one has another number. 1 had one shape for a seed and another for several."""
@@ -134,8 +132,8 @@ class BenchResult:
             for run, mean in zip(plain["runs"], means, strict=True)
         ]
 
-    def to_pandas(self, table: Table = "runs") -> pandas.DataFrame:
-        """The same as a pandas DataFrame.
+    def to_pandas(self, table: Table = "runs") -> Any:
+        """The same as a `pandas.DataFrame`.
 
         Raises:
             InputError: no such table, or pandas is not installed.
@@ -143,12 +141,10 @@ class BenchResult:
         return _frame(self.rows(table))
 
 
-def _frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:
+def _frame(rows: list[dict[str, Any]]) -> Any:
     if importlib.util.find_spec("pandas") is None:
         raise InputError("to_pandas: needs pandas, which is not installed: pip install pandas")
-    from pandas import DataFrame
-
-    return DataFrame(rows)
+    return importlib.import_module("pandas").DataFrame(rows)
 
 
 def bench_result(
@@ -276,6 +272,6 @@ class SweepResult:
         """As `BenchResult.rows`, with the key and its value in front."""
         return [{"key": self.key, "value": point.value, **row} for point in self.points for row in point.bench.rows(table)]
 
-    def to_pandas(self, table: Table = "runs") -> pandas.DataFrame:
+    def to_pandas(self, table: Table = "runs") -> Any:
         """As `BenchResult.to_pandas`."""
         return _frame(self.rows(table))

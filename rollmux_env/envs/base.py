@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -21,6 +21,7 @@ from rollmux_env.validation_errors import describe, not_one_of
 
 Observation = dict[str, NDArray[Any]]
 Info = dict[str, Any]
+METADATA = {"render_modes": ["human", "rgb_array", "ansi"], "render_fps": 4}
 StepResult = tuple[Observation, NDArray[Any], NDArray[Any], NDArray[Any], Info]
 
 
@@ -41,7 +42,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         InputError: fewer than one stream, or a render mode that there is not.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 4, "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    metadata: dict[str, Any] = {**METADATA, "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init__(self, num_envs: int, rows: int, names: Names, reward: Any, render_mode: str | None, autoreset: bool) -> None:
         modes = self.metadata["render_modes"]
@@ -64,6 +65,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         self._all = np.ones(num_envs, dtype=np.bool_)
         self._seeds = np.zeros(num_envs, dtype=np.int64)
         self._draws: list[np.random.Generator] = []
+        self._window: Window | None = None
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -94,10 +96,19 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         return self._finish_step(rewards, self._over(), self._decided(interval))
 
     def render(self) -> Any:
-        """One frame a stream: an (H, W, 3) array (`rgb_array`) or a text (`ansi`)."""
+        """One frame a stream: an (H, W, 3) array (`rgb_array`) or a text (`ansi`); `human` shows the first stream in a window."""
         if self.render_mode is None:
             raise InputError("render: the environment was made without a render_mode")
+        if self.render_mode == "human":
+            self._window = self._window or Window()
+            return self._window.show(self._picture(0))
         return tuple(self._text(s) if self.render_mode == "ansi" else self._picture(s) for s in range(self.num_envs))
+
+    def close_extras(self, **options: Any) -> None:
+        """Close the window."""
+        if self._window is not None:
+            self._window.close()
+            self._window = None
 
     def action_masks(self) -> NDArray[np.bool_]:
         """(E, A) True where a choice may be made, of all streams at once; sb3-contrib's name for it."""
@@ -141,8 +152,8 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         return {"invalid_action": interval.invalid == 1}
 
     def _info(self) -> Info:
-        """(E,) what `info` says of every reset and step."""
-        return {"stream_seed": self._seeds.copy()}
+        """(E, ...) what `info` says of every reset and step. `action_mask` is the observation's `mask`, as in Gymnasium's Taxi."""
+        return {"stream_seed": self._seeds.copy(), "action_mask": self._observations.mask.copy()}
 
     def _finish_step(self, rewards: NDArray[Any], over: NDArray[np.bool_], info: Info) -> StepResult:
         """What a step returns, after ended streams have been started anew; `info` is of the decision that was taken."""
@@ -218,7 +229,7 @@ class BaseEnv(gym.Env[Observation, np.int64]):
         arguments, options: of `vector_class`, but for `num_envs` and `autoreset`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 4}  # noqa: RUF012
+    metadata: dict[str, Any] = METADATA
     vector_class: ClassVar[Any]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -248,7 +259,7 @@ class BaseEnv(gym.Env[Observation, np.int64]):
         return mask
 
     def render(self) -> Any:
-        """A frame: an (H, W, 3) array (`rgb_array`) or a text (`ansi`); `human`, where there is one, shows it at every step."""
+        """A frame: an (H, W, 3) array (`rgb_array`) or a text (`ansi`); `human` shows it at every step."""
         if self.render_mode == "human":
             return None
         frames: Any = self.vector.render()
@@ -268,8 +279,8 @@ def _first(observation: Observation) -> Observation:
 
 
 def _plain(info: Info) -> Info:
-    """The one stream's values, as Python's own types."""
-    return {name: values[0].item() for name, values in info.items() if name[0] != "_"}
+    """The one stream's values, as Python's own types; masks stay arrays."""
+    return {name: values[0] if values.ndim > 1 else values[0].item() for name, values in info.items() if name[0] != "_"}
 
 
 def _box(low: int, one: NDArray[Any]) -> spaces.Box:
@@ -289,7 +300,41 @@ def pixels(draw: Callable[[Any], None], size: tuple[int, int]) -> NDArray[np.uin
     return np.asarray(canvas.buffer_rgba())[:, :, :3].copy()
 
 
+def tell_colours(axis: Any, colours: Mapping[str, Any], size: int = 7) -> None:
+    """A legend below the axis: what each colour is of, or of each letter."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(facecolor=colour, edgecolor="#999999", label=name) for name, colour in colours.items()]
+    axis.legend(handles=handles, fontsize=size, frameon=False, ncols=10, loc="upper center", bbox_to_anchor=(0.5, -0.1))
+
+
 def label_lanes(axis: Any, names: Sequence[str], room: int = 0, size: int = 8) -> None:
     """Name the lanes of a picture, the first at the top, with room for so many at least; `size` of the letters."""
     axis.set_yticks(range(len(names)), names, fontsize=size)
     axis.set_ylim(max(len(names), room) - 0.5, -0.5)
+
+
+class Window:
+    """A picture on the screen, replaced by the next one."""
+
+    def __init__(self) -> None:
+        from matplotlib import pyplot
+
+        self._pyplot: Any = pyplot
+        self._figure, axis = pyplot.subplots(figsize=(9.6, 6.0))
+        axis.set_axis_off()
+        self._axis: Any = axis
+        self._image: Any = None
+
+    def show(self, pixels: NDArray[np.uint8]) -> None:
+        """Put a picture on the screen."""
+        if self._image is None:
+            self._image = self._axis.imshow(pixels)
+            self._figure.show() if self._pyplot.isinteractive() else self._pyplot.show(block=False)
+        self._image.set_data(pixels)
+        self._figure.canvas.draw_idle()
+        self._figure.canvas.flush_events()
+
+    def close(self) -> None:
+        """Take the window away."""
+        self._pyplot.close(self._figure)

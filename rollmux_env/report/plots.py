@@ -32,6 +32,7 @@ _STYLE: Any = {
     "axes.axisbelow": True,
     "grid.alpha": 0.25,
     "font.size": 10,
+    "text.parse_math": False,  # dollars are dollars
 }
 
 _LONGEST_SHOWN = 4.0  # slowdown; a long tail would hide the rest

@@ -75,9 +75,9 @@ class DispatchVectorEnv(BaseVectorEnv):
 
     def _start(self, s: int, seed: int) -> None:
         load_group(self._groups, s, self.generator.group(seed), self._model)
-        if self.reward.reference is not None:
+        if (reference := getattr(self.reward, "reference", None)) is not None:
             begin(self._groups, s)
-            follow_round_robin(self._groups, s, "migrate" in self.reward.reference, self._tails)
+            follow_round_robin(self._groups, s, "migrate" in reference, self._tails)
             clock = self._groups.clocks[s]
             self._reference_rate[s] = clock["all_work_s"] / clock["horizon_s"]
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.envs.base import label_lanes, pixels
+from rollmux_env.envs.base import label_lanes, pixels, tell_colours
 from rollmux_env.envs.dispatch.types import Groups
 from rollmux_env.kernel.dispatch.rows import ROLLOUT, TAIL, TRAINING, TRAINING_POOL
 
@@ -89,7 +89,8 @@ def text(groups: Groups, e: int, share: float) -> str:
                 for at in range(first, min(last, WIDTH)):
                     cells[at] = _name(bar.member).lower() if bar.what == TAIL else _name(bar.member)
         lines.append(f"{name:>10} {''.join(cells)}")
-    return "\n".join(lines) + "\n"
+    jobs = ", ".join(f"{_name(k)}: job {k}" for k in range(int(groups.groups["n"][e])))
+    return "\n".join([*lines, f"{jobs}; a small letter: a migrated tail; .: idle"]) + "\n"
 
 
 def picture(groups: Groups, e: int, share: float, size: tuple[int, int] = (960, 400)) -> NDArray[np.uint8]:
@@ -111,6 +112,8 @@ def picture(groups: Groups, e: int, share: float, size: tuple[int, int] = (960, 
         label_lanes(axis, [name for name, _ in lanes])
         axis.set_xlim(since_s, until_s)
         axis.set_xlabel("seconds", fontsize=8)
+        jobs = {f"{_name(k)}: job {k}": colours(k % 10) for k in range(int(groups.groups["n"][e]))}
+        tell_colours(axis, {**jobs, "idle": _BUBBLE, "a low bar at the edge: a migrated tail": "white"})
 
     return pixels(draw, size)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,13 @@ from rollmux_env.envs.placement.generator import Workload
 from rollmux_env.envs.placement.observation import feature_names
 from rollmux_env.envs.placement.reward import Dollars, Interval, Reward
 from rollmux_env.envs.placement.step import SKIP, step_all
-from rollmux_env.envs.placement.stream import Generator, load, solo_usd, streams_for
+from rollmux_env.envs.placement.stream import Generator, Scenarios, load, solo_usd, streams_for, whole
 from rollmux_env.envs.placement.types import ADMIT, OVER, Rules, Streams, begin
-from rollmux_env.envs.placement.viewer import Window, frame_of, picture, text
+from rollmux_env.envs.placement.viewer import frame_of, picture, text
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.feature_tables import make_workspace
 from rollmux_env.kernel.neighbourhood.table import make_scratch
-from rollmux_env.kernel.tables import Records
+from rollmux_env.kernel.tables import Floats, Records
 from rollmux_env.replay.run import in_order_of_arrival
 
 
@@ -36,13 +37,11 @@ class PlacementVectorEnv(BaseVectorEnv):
         others: see `PlacementEnv`.
     """
 
-    metadata: dict[str, Any] = {**BaseVectorEnv.metadata, "render_modes": ["human", "rgb_array", "ansi"]}  # noqa: RUF012
-
     def __init__(
         self,
         num_envs: int = 1,
-        generator: Generator | str = "production",
-        reward: Reward | None = None,
+        generator: Generator | Scenarios | str = "production",
+        reward: Reward | Callable[[Interval], Floats] | None = None,
         moves: bool = False,
         known_stays: bool = True,
         shield: bool = True,
@@ -52,17 +51,19 @@ class PlacementVectorEnv(BaseVectorEnv):
     ) -> None:
         if candidates < 2:
             raise InputError(f"candidates: must be at least 2, not {candidates}")
-        made: Generator = Workload(generator) if isinstance(generator, str) else generator
+        made = Workload(generator) if isinstance(generator, str) else whole(generator)
         names = feature_names(moves, made.shapes > 0)
         super().__init__(num_envs, candidates, names, Dollars() if reward is None else reward, render_mode, autoreset)
-        self.generator = made
+        self.generator: Generator = made
+        self.moves, self.known_stays = moves, known_stays
+        self._gamma, self._against = getattr(self.reward, "gamma_per_hour", 1.0), getattr(self.reward, "reference", None)
         cluster = made.cluster
         self._limits = limits_of(cluster)
-        decay = -math.log(self.reward.gamma_per_hour)
-        prune = self.reward.reference != "rollmux,prune=false"
+        decay = -math.log(self._gamma)
+        prune = self._against != "rollmux,prune=false"
         self._rules = Rules(self._limits, moves, cluster.migration_s, shield, known_stays, decay, prune)
         self._streams = streams_for(made, num_envs)
-        self._reference = streams_for(made, num_envs if self.reward.reference else 0)
+        self._reference = streams_for(made, num_envs if self._against else 0)
         self._choices = choice_table(self._streams, candidates)
         jobs, groups = self._streams.jobs[0], self._streams.groups[0]
         self._workspace = make_workspace(jobs, groups)
@@ -72,7 +73,7 @@ class PlacementVectorEnv(BaseVectorEnv):
         self._passed = Interval(
             usd=clock["spent_usd"],
             solo_usd=self._solo_usd,
-            reference_usd=self._reference.clock["spent_usd"] if self.reward.reference else np.zeros(num_envs),
+            reference_usd=self._reference.clock["spent_usd"] if self._against else np.zeros(num_envs),
             hours=clock["hours"],
             work_h=clock["left_work_h"],
             left=clock["left"],
@@ -80,7 +81,6 @@ class PlacementVectorEnv(BaseVectorEnv):
             invalid=clock["invalid"],
             n_jobs=clock["n_jobs"],
         )
-        self._window: Window | None = None
 
     @property
     def streams(self) -> Streams:
@@ -106,7 +106,7 @@ class PlacementVectorEnv(BaseVectorEnv):
         return over
 
     def _decided(self, interval: Interval) -> Info:
-        gamma = self.reward.gamma_per_hour
+        gamma = self._gamma
         return {**super()._decided(interval), "discount": np.ones(self.num_envs) if gamma == 1 else gamma**interval.hours}
 
     def plan_of(self, s: int, action: int) -> Plan:
@@ -123,30 +123,16 @@ class PlacementVectorEnv(BaseVectorEnv):
             kind(names[job], placement) for job, placement in placements(choice, self._streams.jobs[s], self._streams.groups[s])
         )
 
-    def render(self) -> Any:
-        """One frame a stream: an (H, W, 3) array (`rgb_array`), a text (`ansi`); `human` shows the first stream in a window."""
-        if self.render_mode != "human":
-            return super().render()
-        if self._window is None:
-            self._window = Window()
-        return self._window.show(self._picture(0))
-
     def _text(self, s: int) -> str:
         return text(frame_of(self._streams, s, self._limits))
 
     def _picture(self, s: int) -> NDArray[np.uint8]:
         return picture(frame_of(self._streams, s, self._limits))
 
-    def close_extras(self) -> None:
-        """Close the window."""
-        if self._window is not None:
-            self._window.close()
-            self._window = None
-
     def _start(self, s: int, seed: int) -> None:
         stream = self.generator.stream(seed)
         self._solo_usd[s] = solo_usd(stream, self._limits) or 1.0
-        for streams in (self._streams, *([self._reference] if self.reward.reference else [])):
+        for streams in (self._streams, *([self._reference] if self._against else [])):
             begin(streams, s, load(streams, s, stream))
 
     def _ask(self, which: NDArray[np.int64]) -> None:
@@ -160,7 +146,8 @@ class PlacementVectorEnv(BaseVectorEnv):
         )
 
     def _info(self) -> Info:
-        return {"truncated": self._streams.clock["overflow"] == 1, **super()._info()}
+        left_out = self._streams.clock["overflow"] == 1
+        return {"choices_left_out": left_out, "truncated": left_out, **super()._info()}  # the second is its old name
 
     def _figures(self) -> Info:
         clock = self._streams.clock
@@ -203,10 +190,10 @@ class PlacementEnv(BaseEnv):
     the cheapest place reads the rows' prices. `action_masks()`, also `observation["mask"]`, tells
     which choices may be made: it is the planner's own test of SLOs, host memory, `max_nodes` and group size, and for moves the rule
     that a moved job must still be able to meet its SLO. Where there are more choices than rows the cheapest places
-    and the moves of the greatest gain are kept, action 0 always, and `info["truncated"]` is True. Rows that may not be chosen are
-    shown where there is room when a job is admitted. A masked action does no harm: action 0 is done instead (or, where that is
-    masked too, the cheapest feasible one),
-    `info["invalid_action"]` is True, and the reward takes a penalty off. With `shield=False` choices that break an SLO are unmasked
+    and the moves of the greatest gain are kept, action 0 always, and `info["choices_left_out"]` is True. Rows that may not be
+    chosen are shown where there is room when a job is admitted. A masked action does no harm: action 0 is done instead (or,
+    where that is masked too, the cheapest feasible one), `info["invalid_action"]` is True, and the reward takes a penalty off.
+    With `shield=False` choices that break an SLO are unmasked
     too; jobs that leave with their SLO broken are then penalised.
 
     ## Observation Space
@@ -246,8 +233,8 @@ class PlacementEnv(BaseEnv):
 
     | Argument | Default | What |
     |---|---|---|
-    | `generator` | `"production"` | where streams come from: a name for `Workload`, or a `Generator` (`.stream`) |
-    | `reward` | `Dollars()` | a `rollmux_env.envs.placement.reward.Reward` |
+    | `generator` | `"production"` | a name for `Workload`, or an object with `cluster`, `jobs` and `scenario(seed)` |
+    | `reward` | `Dollars()` | a `rollmux_env.envs.placement.reward.Reward`, or a function of an `Interval` |
     | `moves` | `False` | whether running jobs may be moved |
     | `known_stays` | `True` | whether it is observed how long jobs stay |
     | `shield` | `True` | whether choices that break an SLO are masked |

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
 from rollmux_env.cluster.demand import demand_of, write_known
 from rollmux_env.envs.placement.types import Streams, stream_table
+from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import UNUSED, Limits, Records, begin_with, job_table
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.network import refuse_network
@@ -39,6 +40,80 @@ class Generator(Protocol):
     def scenario(self, seed: int) -> Scenario:
         """The same stream, for `bench` and for tests."""
         ...
+
+
+class Scenarios(Protocol):
+    """As much as a generator of a user's own must have; `whole` makes the rest.
+
+    Attributes:
+        cluster: of all its scenarios. jobs: most jobs of one. It may have `nodes`, `steps` and `shapes` of `Generator` too, where
+            jobs have more than four rollout nodes, more than two rescaling steps, or shapes.
+    """
+
+    cluster: Cluster
+    jobs: int
+
+    def scenario(self, seed: int) -> Scenario:
+        """The scenario of a seed, the same every time."""
+        ...
+
+
+class Whole:
+    """A generator whose streams are those of the scenarios of a user's own.
+
+    Raises:
+        InputError: it lacks one of the attributes of `Scenarios`; one line.
+    """
+
+    def __init__(self, own: Scenarios) -> None:
+        for name in ("cluster", "jobs", "scenario"):
+            if not hasattr(own, name):
+                raise InputError(f"generator: {type(own).__name__} has no `{name}`; it must have cluster, jobs and scenario(seed)")
+        self._own = own
+        self.cluster, self.jobs = own.cluster, own.jobs
+        self.nodes, self.steps, self.shapes = (getattr(own, name, most) for name, most in _MOST.items())
+
+    def scenario(self, seed: int) -> Scenario:
+        """The user's own, which must be no larger than was said.
+
+        Raises:
+            InputError: it is; one line.
+        """
+        scenario = self._own.scenario(seed)
+        where = f"generator: the scenario of seed {seed}"
+        if not isinstance(scenario, Scenario) or scenario.cluster != self.cluster:
+            raise InputError(f"{where}: must be a Scenario with the generator's cluster")
+        if len(scenario.jobs) > self.jobs:
+            raise InputError(f"{where}: has {len(scenario.jobs)} jobs, and the generator says jobs = {self.jobs} at most")
+        return scenario
+
+    def stream(self, seed: int) -> Records:
+        """The same as records.
+
+        Raises:
+            InputError: as `scenario`, or its jobs have more nodes, steps or shapes than the generator says; one line.
+        """
+        scenario = self.scenario(seed)
+        stream = stream_of(scenario)
+        has = {
+            "nodes": int(stream["rollout_nodes"].max()),
+            "steps": int((stream["rescale_nodes"] < UNUSED).sum(axis=1).max()),
+            "shapes": len(stream) - len(scenario.jobs),
+        }
+        for name, count in has.items():
+            if count > getattr(self, name):
+                problem = f"needs {name} = {count}, and the generator has {name} = {getattr(self, name)}"
+                raise InputError(f"generator: the scenario of seed {seed}: {problem}")
+        return stream
+
+
+_MOST = {"nodes": 4, "steps": 2, "shapes": 0}  # of jobs, where a generator of a user's own does not say; tables have room for these
+
+
+def whole(generator: Generator | Scenarios) -> Generator:
+    """A generator with all of its attributes, made of as much as a user's own has."""
+    names = ("cluster", "jobs", "nodes", "steps", "shapes", "stream", "scenario")
+    return cast("Generator", generator) if all(hasattr(generator, name) for name in names) else Whole(generator)
 
 
 def stream_of(scenario: Scenario) -> Records:

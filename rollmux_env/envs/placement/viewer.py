@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.envs.base import label_lanes, pixels
+from rollmux_env.envs.base import label_lanes, pixels, tell_colours
 from rollmux_env.envs.placement.types import ADMIT, CONSOLIDATE, Streams
 from rollmux_env.kernel.pools import provisioned_usd
 from rollmux_env.kernel.tables import Limits
@@ -66,7 +66,7 @@ def text(frame: Frame) -> str:
         bar = "".join(chr(ord("A") + job % 26) * round(WIDTH * seconds / lane.period_s) for job, seconds in lane.phases)
         jobs = " ".join(str(job) for job, _ in lane.phases)
         lines.append(f"{lane.pool:>8} {lane.label:<7} {bar[:WIDTH]:.<{WIDTH}} {lane.period_s:7.1f} s  jobs {jobs}")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "A, B, ...: job 0, 1, ... (A again after Z); .: idle"]) + "\n"
 
 
 def picture(frame: Frame, size: tuple[int, int] = (960, 600)) -> NDArray[np.uint8]:
@@ -75,7 +75,7 @@ def picture(frame: Frame, size: tuple[int, int] = (960, 600)) -> NDArray[np.uint
     def draw(figure: Any) -> None:
         from matplotlib import colormaps
 
-        figure.suptitle(frame.title, fontsize=10)
+        figure.suptitle(frame.title.replace("$", r"\$"), fontsize=10)  # dollars, not mathematics
         colours = colormaps["tab20"]
         for axis, pool in zip(figure.subplots(1, 2), ("rollout", "training"), strict=True):
             lanes = [lane for lane in frame.lanes if lane.pool == pool]
@@ -85,35 +85,14 @@ def picture(frame: Frame, size: tuple[int, int] = (960, 600)) -> NDArray[np.uint
                 left = 0.0
                 for job, seconds in lane.phases:
                     axis.barh(y, seconds / lane.period_s, 0.8, left, color=colours(job % 20), edgecolor="white")
+                    if seconds > 0.05 * lane.period_s:
+                        axis.text(left + seconds / lane.period_s / 2, y, str(job), fontsize=7, ha="center", va="center")
                     left += seconds / lane.period_s
             label_lanes(axis, [lane.label for lane in lanes], room=10, size=7)
             axis.set_xlim(0, 1)
             axis.set_xticks([])
+            axis.set_xlabel("one period of the group, from left to right", fontsize=8)
+            axis.set_ylabel("group / node" if pool == "rollout" else "group x training nodes", fontsize=8)
+        tell_colours(axis, {"a colour: a job, by its number": colours(0), "idle": _BUBBLE})
 
     return pixels(draw, size)
-
-
-class Window:
-    """A picture on the screen, replaced by the next one."""
-
-    def __init__(self) -> None:
-        from matplotlib import pyplot
-
-        self._pyplot: Any = pyplot
-        self._figure, axis = pyplot.subplots(figsize=(9.6, 6.0))
-        axis.set_axis_off()
-        self._axis: Any = axis
-        self._image: Any = None
-
-    def show(self, pixels: NDArray[np.uint8]) -> None:
-        """Put a picture on the screen."""
-        if self._image is None:
-            self._image = self._axis.imshow(pixels)
-            self._figure.show() if self._pyplot.isinteractive() else self._pyplot.show(block=False)
-        self._image.set_data(pixels)
-        self._figure.canvas.draw_idle()
-        self._figure.canvas.flush_events()
-
-    def close(self) -> None:
-        """Take the window away."""
-        self._pyplot.close(self._figure)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.envs.base import label_lanes, pixels
+from rollmux_env.envs.base import label_lanes, pixels, tell_colours
 from rollmux_env.envs.rollout.types import SIZES, Jobs
 from rollmux_env.kernel.rollout_records import RUNNING, WAITING
 
@@ -46,7 +46,7 @@ def text(jobs: Jobs, e: int) -> str:
     for k, lane in enumerate(lanes_of(jobs, e)):
         cells = "".join(str(min(9, int(10 * tokens / cap))) for tokens in lane[:WIDTH])
         lines.append(f"replica {k:>2} {cells}{'...' if len(lane) > WIDTH else ''}")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "a digit: a response that runs or waits, with so many tenths of the cap"]) + "\n"
 
 
 def picture(jobs: Jobs, e: int, size: tuple[int, int] = (960, 400)) -> NDArray[np.uint8]:
@@ -62,6 +62,7 @@ def picture(jobs: Jobs, e: int, size: tuple[int, int] = (960, 400)) -> NDArray[n
             axis.barh(where, lane, height, color="#4477aa", edgecolor="white", linewidth=0.3)
         label_lanes(axis, [f"replica {k}" for k in range(len(lanes))])
         axis.set_xlim(0, max(1, int(jobs.jobs["cap"][e])))
-        axis.set_xlabel("tokens so far", fontsize=8)
+        axis.set_xlabel("tokens so far, up to the cap", fontsize=8)
+        tell_colours(axis, {"a bar: a response that runs or waits": "#4477aa"})
 
     return pixels(draw, size)

@@ -48,9 +48,9 @@ def test_fewer_uplinks_are_never_faster(rows: dict[str, SuiteRow]) -> None:
     assert seconds == sorted(seconds)
 
 
-def test_the_command_prints_it_and_takes_no_policies(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_it_and_takes_network_policies(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SUITES, "fabric", replace(fabric.SUITE, measure=partial(fabric_rows, fabric.CASES[:1])))
     status, printed, _ = command("bench", "--suite", "fabric", "--quick", "--format", "json")
     assert status == 0 and [row["policy"] for row in json.loads(printed)["rows"]] == [arm.name for arm in fabric.CASES[0].arms]
     status, _, said = command("bench", "--suite", "fabric", "-p", "solo")
-    assert status == 2 and "compares network policies" in said and said.count("\n") == 1
+    assert status == 2 and "network policy: must be one of static, rfabric, oracle" in said and said.count("\n") == 1

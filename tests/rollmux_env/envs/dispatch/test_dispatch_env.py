@@ -299,7 +299,7 @@ def test_a_picture_begins_where_the_history_does() -> None:
     "make",
     [
         lambda: DispatchVectorEnv(0),
-        lambda: DispatchVectorEnv(1, render_mode="human"),
+        lambda: DispatchVectorEnv(1, render_mode="html"),
         lambda: DispatchVectorEnv(1).render(),
         lambda: RandomGroups("round"),
         lambda: RandomGroups(skew=-1),

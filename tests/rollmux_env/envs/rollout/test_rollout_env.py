@@ -193,7 +193,7 @@ def test_pictures() -> None:
     "make",
     [
         lambda: RolloutVectorEnv(0),
-        lambda: RolloutVectorEnv(1, render_mode="human"),
+        lambda: RolloutVectorEnv(1, render_mode="html"),
         lambda: RolloutVectorEnv(1).render(),
         lambda: RandomJobs(sigma=-1),
         lambda: RandomJobs(iterations=0),

@@ -1,0 +1,79 @@
+"""Policy files of networks: what one that was trained in an environment reads, and `rollmux.export_policy`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gymnasium.vector import VectorEnv
+
+from policies.placement.policy_file import PolicyConfig, Provenance, write_policy
+from rollmux_env.envs.dispatch.env import DispatchVectorEnv
+from rollmux_env.envs.dispatch.observation import ON_POLICY, STALE
+from rollmux_env.envs.placement.env import PlacementVectorEnv
+from rollmux_env.envs.placement.observation import candidate_names
+from rollmux_env.envs.rollout.env import RolloutVectorEnv
+from rollmux_env.envs.rollout.observation import feature_names
+from rollmux_env.errors import InputError
+from rollmux_env.kernel.features import CLUSTER_FEATURES, JOB_FEATURES
+
+
+def placement_config(moves: bool, shapes: bool, known_stays: bool, widths: Sequence[int], provenance: Provenance) -> PolicyConfig:
+    """The configuration of a network that was trained on `RollMux/Placement-v0` with these arguments."""
+    features = JOB_FEATURES, candidate_names(moves, shapes), CLUSTER_FEATURES
+    return PolicyConfig.of(features, widths, provenance, moves=moves, known_stays=known_stays)
+
+
+def dispatch_config(stale: bool, widths: Sequence[int], provenance: Provenance) -> PolicyConfig:
+    """The configuration of a network that was trained on `RollMux/Dispatch-v0`, with stale members or without."""
+    return PolicyConfig.of(STALE if stale else ON_POLICY, widths, provenance, decides="dispatch")
+
+
+def rollout_config(rewards: bool, widths: Sequence[int], provenance: Provenance) -> PolicyConfig:
+    """The configuration of a network that was trained on `RollMux/Rollout-v0`, with rewards or without."""
+    return PolicyConfig.of(feature_names(rewards), widths, provenance, decides="rollout")
+
+
+def export_policy(model: Any, path: str | Path, **provenance: str | float) -> PolicyConfig:
+    """Write the policy file of a Stable-Baselines3 model, for `learned:PATH` in `bench`, `plan`, `explain` and `run`.
+
+    Args:
+        model: of sb3 or sb3-contrib, with `trainers.pointer.PointerPolicy` as its policy and an environment of RollMux.
+        path: of the file, which is written whole or not at all.
+        provenance: what else the file is to say of how the network was made.
+
+    Returns:
+        What the file says of the network.
+
+    Raises:
+        InputError: another policy or environment, or a path that cannot be written; one line.
+    """
+    from trainers.network import Scorer
+
+    scorer = getattr(getattr(model, "policy", None), "scorer", None)
+    if not isinstance(scorer, Scorer):
+        kind = type(getattr(model, "policy", model)).__name__
+        raise InputError(f"export_policy: the policy is a {kind}; a policy file holds a network of trainers.pointer.PointerPolicy")
+    widths = model.policy.widths
+    made: Provenance = {"algorithm": type(model).__name__, "steps": int(model.num_timesteps), **provenance}
+    env = _environment(model.get_env())
+    if isinstance(env, PlacementVectorEnv):
+        config = placement_config(env.moves, env.generator.shapes > 0, env.known_stays, widths, made)
+    elif isinstance(env, DispatchVectorEnv):
+        config = dispatch_config(env.generator.stale, widths, made)
+    elif isinstance(env, RolloutVectorEnv):
+        config = rollout_config(env.generator.rewards, widths, made)
+    else:
+        raise InputError(f"export_policy: the model's environment is {type(env).__name__}, none of RollMux's")
+    write_policy(path, config, scorer.weights())
+    return config
+
+
+def _environment(env: Any) -> VectorEnv[Any, Any, Any] | Any:
+    """The native environment inside what SB3 has of it."""
+    while hasattr(env, "venv"):
+        env = env.venv
+    if hasattr(env, "envs"):  # a `DummyVecEnv` of single environments
+        return getattr(env.envs[0].unwrapped, "vector", env)
+    return getattr(env, "env", env)
