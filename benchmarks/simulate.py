@@ -2,8 +2,9 @@
 
     python benchmarks/simulate.py --from 0 --seeds 10000
 
-What it has seen is added to `benchmarks/results/simulated.json`, so that several runs make one sum, of seeds that were not run before;
-`--only SEED` runs one with a log of what happens in it, and makes it smaller where it fails. docs/reference/simulation.md describes it.
+What it has seen is added to `benchmarks/results/simulated.json`, so that several runs make one sum, of seeds that were not run
+before. `--only SEED` runs one with a log of what happens in it, and makes it smaller where it fails. docs/reference/simulation.md
+describes it.
 The status is 1 where anything was not as it must be.
 """
 

@@ -48,11 +48,11 @@ class Durable:
         if kind == "Submitted":
             key: tuple[Any, ...] = (kind, body["spec"]["id"])
         elif kind == "Granted":
-            key = (kind, body["lease"], body["phase"], body["iteration"])
+            key = (kind, body["lease"], body["phase"], body["iteration"], body["extra"])
         elif kind == "PhaseSlice":
-            key = ("over", body["job_id"], body["phase"], body["iteration"])
+            key = ("over", body["job_id"], body["phase"], body["iteration"], body["extra"])
         elif kind == "SyncSlice":
-            key = ("over", body["job_id"], "sync", body["iteration"])
+            key = ("over", body["job_id"], "sync", body["iteration"], False)
         else:
             key = (kind, body["lease"])
             self.jobs[body["lease"]] = body["job_id"]
@@ -80,7 +80,7 @@ class Durable:
         ended = ("LeaseEnded", lease) in self.last
         if one.method == "DELETE":
             return None if ended else "the end of the lease"
-        about = (one.asked.get("phase"), one.asked.get("iteration"))
+        about = (one.asked.get("phase"), one.asked.get("iteration"), one.asked.get("extra", False))
         if parts[3] == "acquire" and one.answer.get("granted"):
             if ended:
                 return "the lease has ended"
