@@ -48,9 +48,9 @@ def main() -> None:
     until_s = None if asked.minutes is None else began_s + 60 * asked.minutes
     counts, wrong, done = Counter(summary["counts"]), [], 0
     with multiprocessing.get_context("spawn").Pool(asked.processes, initializer=os.nice, initargs=(5,)) as pool:
-        for seen, problems in pool.imap(run_chunk, chunks(first, asked.seeds, until_s)):
-            counts += Counter(seen)
-            done += seen["schedules"]
+        for counted, problems in pool.imap(run_chunk, chunks(first, asked.seeds, until_s)):
+            counts += Counter(counted)
+            done += counted["schedules"]
             wrong += problems
             for seed, problem in problems:
                 print(f"{seed}: {problem}", flush=True)
