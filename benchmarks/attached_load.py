@@ -44,7 +44,7 @@ HEARTBEAT_S = 10.0
 HOLD_S = 0.005
 CONNECTIONS = 64  # of a client process
 ROWS = ((0, 400, 100.0), (3, 400, 100.0), (3, 2000, 100.0), (0, 400, 800.0))  # busy loops, jobs, permits a second
-_ATTACH_S = 15.0  # that all jobs have to attach
+ATTACH_S = 15.0  # that all jobs have to attach
 
 _Make = Callable[[Connections, str, str], Any]
 
@@ -167,26 +167,26 @@ async def _clients(client: Client) -> Figures:
     return figures
 
 
-def _client(client: Client, results: Any) -> None:
-    results.put(asyncio.run(_clients(client)))
+def _client(number: int, client: Client, results: Any) -> None:
+    results.put((number, asyncio.run(_clients(client))))
 
 
 def drive(clients: list[Client], meanwhile: Callable[[], None]) -> list[Figures]:
-    """Let clients live, each in a process of its own; what they have seen.
+    """Let clients live, each in a process of its own; what each has seen.
 
     Args:
         meanwhile: is done while they do; it ends when they do.
     """
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
-    processes = [context.Process(target=_client, args=(client, results)) for client in clients]
+    processes = [context.Process(target=_client, args=(number, client, results)) for number, client in enumerate(clients)]
     for process in processes:
         process.start()
     meanwhile()
-    figures: list[Figures] = [results.get(timeout=120) for _ in processes]
+    figures: dict[int, Figures] = dict(results.get(timeout=120) for _ in processes)
     for process in processes:
         process.join()
-    return figures
+    return [figures[number] for number in range(len(clients))]
 
 
 @contextlib.contextmanager
@@ -240,10 +240,10 @@ async def _submit(url: str, jobs: list[tuple[str, str]], iterations: int) -> Non
     await asyncio.gather(*(one(*each) for each in jobs))
 
 
-def submit(folder: Path, url: str, count: int, users: int) -> list[tuple[str, str]]:
+def submit(folder: Path, url: str, count: int, users: int, name: str = "user") -> list[tuple[str, str]]:
     """Submit jobs of some users to a service in a folder: their ids and tokens."""
-    tokens = [Tokens(folder / "service").make(f"user-{number}", Right.ATTACH) for number in range(users)]
-    jobs = [(f"job-{number}", tokens[number % users]) for number in range(count)]
+    tokens = [Tokens(folder / "service").make(f"{name}-{number}", Right.ATTACH) for number in range(users)]
+    jobs = [(f"{name}-job-{number}", tokens[number % users]) for number in range(count)]
     asyncio.run(_submit(url, jobs, 1_000_000))
     return jobs
 
@@ -268,7 +268,7 @@ def load(folder: Path, arguments: argparse.Namespace) -> None:
 
 
 def _clients_of(make: _Make, url: str, jobs: list[tuple[str, str]], permits: float, arguments: argparse.Namespace) -> list[Client]:
-    every_s, begin_s = len(jobs) / permits, time.monotonic() + _ATTACH_S
+    every_s, begin_s = len(jobs) / permits, time.monotonic() + ATTACH_S
     until_s, count = begin_s + 60 * arguments.minutes, arguments.processes
     return [Client(make, url, jobs[k::count], every_s, begin_s, until_s) for k in range(count)]
 
@@ -309,7 +309,7 @@ def _measure(clients: list[Client], loops: int, pid: int) -> list[str]:
     if refused := [status for each in figures for status in each.refused]:
         raise SystemExit(f"refused: {refused}")
     took_s = sorted(took_s for each in figures for _, took_s in each.permits)
-    quantiles = [f"{1e3 * _quantile(took_s, q):.1f}" for q in (0.5, 0.99, 0.999)]
+    quantiles = [f"{1e3 * quantile(took_s, q):.1f}" for q in (0.5, 0.99, 0.999)]
     return [*quantiles, f"{len(took_s) / seconds:.0f}", f"{(used[1] - used[0]) / seconds:.2f}"]
 
 
@@ -324,7 +324,7 @@ def _report(figures: list[Figures], samples: list[tuple[float, float, float]]) -
     table = make_table("minute", "permits", "99th percentile ms", "slowest ms")
     for minute, group in groupby(permits, lambda permit: int(permit[0] // 60)):
         took_s = sorted(took_s for _, took_s in group)
-        table.add_row(str(minute), str(len(took_s)), f"{1e3 * _quantile(took_s, 0.99):.1f}", f"{1e3 * took_s[-1]:.0f}")
+        table.add_row(str(minute), str(len(took_s)), f"{1e3 * quantile(took_s, 0.99):.1f}", f"{1e3 * took_s[-1]:.0f}")
     show(table)
     print(f"clients asked late by {_quantiles(late_s)}")
     print(f"the service: {(last[2] - first[2]) / seconds:.2f} cores; resident {first[1]:.0f} MB at first, {last[1]:.0f} MB at last")
@@ -372,12 +372,12 @@ async def _through(url: str, jobs: list[tuple[str, str]]) -> int:
     return done
 
 
-def _quantile(sorted_s: list[float], q: float) -> float:
+def quantile(sorted_s: list[float], q: float) -> float:
     return sorted_s[min(len(sorted_s) - 1, int(q * len(sorted_s)))]
 
 
 def _quantiles(sorted_s: list[float]) -> str:
-    p50, p99, p999 = (1e3 * _quantile(sorted_s, q) for q in (0.5, 0.99, 0.999))
+    p50, p99, p999 = (1e3 * quantile(sorted_s, q) for q in (0.5, 0.99, 0.999))
     return f"{p50:.1f} ms at the median, {p99:.1f} ms at the 99th percentile, {p999:.1f} ms at the 99.9th"
 
 

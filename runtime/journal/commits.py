@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from threading import Thread
 
 from runtime.journal.write import Journal, Row
+from runtime.short_slices import ask_for_short_slices
 
 _Aside = Callable[[], None]
 
@@ -99,6 +100,7 @@ class Commits:
 
     def _carry_out_all(self) -> None:
         """What the thread does."""
+        ask_for_short_slices()
         while (work := self._work.get()) is not None:
             rows, asides = work
             error = self._carry_out(rows)

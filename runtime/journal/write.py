@@ -15,6 +15,7 @@ import sqlite3
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,6 +48,7 @@ _AT_ONCE = (  # what must not be forgotten of what the scheduler was told, and f
 )
 Row = tuple[str, str]  # kind and JSON of a fact
 _BATCH = 64  # facts; more of the batched kinds are never lost
+_TOGETHER = 400  # facts of a statement: SQLite takes at least 999 values
 _RECENT = 5000  # facts that are kept as they were written
 _AS_JSON_HAS_IT = (str, int, float, bool, type(None))  # the first that a value is looked for among, since most are
 IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)  # of an event
@@ -145,13 +147,19 @@ class Journal:
         return rows
 
     def store(self, rows: list[Row]) -> None:
-        """Write facts in one transaction; in whatever thread, one call at a time. Raises as `commit`."""
-        if not rows:
-            return
+        """Write facts in one transaction; in whatever thread, one call at a time. Raises as `commit`.
+
+        Usually that is one statement, which is a transaction of its own: each takes Python's lock from the loop and gives it back.
+        """
         try:
-            self._database.execute("BEGIN IMMEDIATE")
-            self._database.executemany("INSERT INTO facts (kind, body) VALUES (?, ?)", rows)
-            self._database.execute("COMMIT")
+            if len(rows) > _TOGETHER:
+                self._database.execute("BEGIN IMMEDIATE")
+            for first in range(0, len(rows), _TOGETHER):
+                part = rows[first : first + _TOGETHER]
+                places = ",".join(["(?,?)"] * len(part))
+                self._database.execute(f"INSERT INTO facts (kind, body) VALUES {places}", [*chain.from_iterable(part)])
+            if len(rows) > _TOGETHER:
+                self._database.execute("COMMIT")
         except sqlite3.Error as error:
             if self._database.in_transaction:
                 with contextlib.suppress(sqlite3.Error):

@@ -28,6 +28,7 @@ from runtime.service.operations_log import OperationsLog
 from runtime.service.plan import check_limits
 from runtime.service.report import STATES, Reports
 from runtime.service.tokens import CommandTokens, Tokens
+from runtime.short_slices import ask_for_short_slices
 
 if TYPE_CHECKING:
     from runtime.service.http.server import HttpServer
@@ -106,8 +107,10 @@ class Service:
             taken = await bind(where, _DYING_S if where.port else 0.0)
             self._http = HttpServer(make_app(self, Tokens(self.folder), OperationsLog(self.folder)), taken)
             await self._http.begin()
+            # Answers wait for this thread and the one that commits.
             # A full collection takes a tenth of a second of 1,000 jobs, for which permits wait: let it be rare, and leave out what
             # is there from the start, modules and compiled code.
+            ask_for_short_slices()
             gc.freeze()
             gc.set_threshold(*gc.get_threshold()[:2], _FULL_EVERY)
         return self._http.url, self._http.port

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import TooMany
-from runtime.service.http import asks, endpoint
+from runtime.service.http import asks
 from runtime.service.http.asks import Asks
 from runtime.service.tokens import Right
 from tests.runtime.service.http.conftest import Served
@@ -94,7 +94,7 @@ def test_heartbeats_are_answered_while_the_line_does_not_move(small: Served, mon
     async def stands(line: Asks, user: str) -> None:
         raise TooMany("the line does not move")
 
-    monkeypatch.setattr(endpoint.Asks, "turn", stands)
+    monkeypatch.setattr(Asks, "turn", stands)
     assert small.ask("GET", "/v1/status").status == 429
     for _ in range(3):
         assert small.ask("POST", f"/v1/leases/{lease}/heartbeat", {}, ann).status == 200
