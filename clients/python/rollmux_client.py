@@ -360,14 +360,17 @@ class Turns:
         self.seeded |= phase == "sync" and turn.iteration < self.begins
         self.syncs = turn.iteration + 1 if phase == "sync" else self.syncs
 
-    def may_release(self, phase: _PhaseName, iteration: int) -> bool:
+    def may_release(self, phase: _PhaseName, iteration: int, extra: bool = False) -> bool:
         """Whether the owner has a phase; False: that is over already.
+
+        Args:
+            extra: it is known to be a rollout that counts no iteration; False: it may be either.
 
         Raises:
             OutOfOrder: it never had it, or has not been granted it yet.
         """
         turn, last = self.open.get(phase), self.last.get(phase)
-        if turn is not None and turn.iteration == iteration:
+        if turn is not None and turn.iteration == iteration and (turn.extra or not extra):
             if phase not in self.granted:
                 raise OutOfOrder(f"the {phase} of iteration {iteration} has not been granted")
             return True
@@ -799,6 +802,8 @@ class Job:
             return
         metrics = {name: float(value) for name, value in phase.metrics.items() if math.isfinite(value)}  # JSON has no others
         body: dict[str, Any] = {**phase.named, "metrics": metrics}
+        if phase.extra:  # else a repetition that comes late would end the rollout that follows
+            body["extra"] = True
         if phase.device_gb is not None:
             body["device_gb"] = phase.device_gb
         self._ask("release", body)

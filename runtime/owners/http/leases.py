@@ -149,11 +149,13 @@ class Leases:
         iteration: int | None,
         metrics: Mapping[str, float] | None = None,
         device_gb: float | None = None,
+        extra: bool = False,
     ) -> dict[str, Any]:
         """A phase is over, and its nodes are free.
 
         Args:
             metrics: of the iteration, by name. device_gb: what the job keeps of a node's GPUs until its next phase, GB.
+            extra: the phase is a rollout that counts no iteration; False: it may be either.
 
         Raises:
             NotFound: there is no such lease. Conflict: it does not hold that. One line.
@@ -162,7 +164,7 @@ class Leases:
         iteration = _iteration_of(lease, phase, iteration)
         with self.ledger.sign(lease):
             await self._run.written()
-            if not lease.turns.may_release(phase, iteration) or lease.ended:
+            if not lease.turns.may_release(phase, iteration, extra) or lease.ended:
                 if lease.ended:
                     self.ledger.free(lease, lease.suspects, "its owner has released it")
                 await self._run.durable()

@@ -95,6 +95,8 @@ class Release(Body):
     """Figures of the iteration."""
     device_gb: NonNegative | None = None
     """Device memory that the job keeps, GB."""
+    extra: bool = False
+    """The rollout counts no iteration."""
 
 
 class Synced(Body):

@@ -1,4 +1,4 @@
-"""A coordinator that goes on may have another place for a job whose owner lives: the owner gets no permit there before it has moved."""
+"""A coordinator that goes on may have another place for a job whose owner lives, which gets no permit there before it has moved."""
 
 from __future__ import annotations
 

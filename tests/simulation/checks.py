@@ -1,0 +1,153 @@
+"""What must be true of every world, whatever has gone wrong in it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.journal.audit import audit
+from runtime.journal.facts import Attached, Fact, Freed, Granted, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
+from runtime.journal.replay import replay_journal
+from runtime.journal.write import Row
+from tests.simulation.network import Answered
+
+
+@dataclass
+class Turn:
+    """A phase as its owner has had it, in times of the world: when it asked, had it, gave it back, and was told so."""
+
+    lease: str
+    job: str
+    phase: str
+    iteration: int
+    asked_s: float
+    had_s: float | None = None
+    gives_s: float | None = None
+    given_s: float | None = None
+
+
+class Durable:
+    """What is synced, and so may be answered; each answer is looked at when the service sends it."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.count = 0
+        self.last: dict[tuple[Any, ...], int] = {}  # number of the last fact of a kind about something
+        self.jobs: dict[str, str] = {}  # of leases
+        self.suspects: dict[str, str] = {}  # lease by node
+
+    def add(self, row: Row) -> None:
+        """A fact is synced."""
+        self.count += 1
+        kind = row[0]
+        if kind not in _WATCHED:
+            return
+        body = json.loads(row[1])
+        if kind == "Submitted":
+            key: tuple[Any, ...] = (kind, body["spec"]["id"])
+        elif kind == "Granted":
+            key = (kind, body["lease"], body["phase"], body["iteration"], body["extra"])
+        elif kind == "PhaseSlice":
+            key = ("over", body["job_id"], body["phase"], body["iteration"], body["extra"])
+        elif kind == "SyncSlice":
+            key = ("over", body["job_id"], "sync", body["iteration"], False)
+        else:
+            key = (kind, body["lease"])
+            self.jobs[body["lease"]] = body["job_id"]
+            for node in body["nodes"] if kind in ("Suspected", "Freed") else ():
+                self.suspects.pop(node, None)
+                if kind == "Suspected":
+                    self.suspects[node] = body["lease"]
+        self.last[key] = self.count
+
+    def answered(self, one: Answered) -> None:
+        """The service answers: what it says is synced."""
+        if one.status >= 300 or (missing := self._missing(one)) is None:
+            return
+        self.problems.append(f"answered before it was synced: {one.method} {one.path} {one.asked}: {missing}")
+
+    def _missing(self, one: Answered) -> str | None:
+        parts = one.path.strip("/").split("/")
+        if one.method == "POST" and parts == ["v1", "jobs"]:
+            return None if ("Submitted", one.asked["id"]) in self.last else "the job"
+        if parts[-1] == "attach":
+            return None if "lease" not in one.answer or ("Attached", one.answer["lease"]) in self.last else "the lease"
+        if parts[1] != "leases":
+            return None
+        lease = parts[2]
+        ended = ("LeaseEnded", lease) in self.last
+        if one.method == "DELETE":
+            return None if ended else "the end of the lease"
+        about = (one.asked.get("phase"), one.asked.get("iteration"), one.asked.get("extra", False))
+        if parts[3] == "acquire" and one.answer.get("granted"):
+            if ended:
+                return "the lease has ended"
+            return None if ("Granted", lease, *about) in self.last else "the permit"
+        if parts[3] == "release" and not ended:
+            granted, over = self.last.get(("Granted", lease, *about), 0), self.last.get(("over", self.jobs[lease], *about), 0)
+            return None if over > granted else "the end of the phase"
+        return None
+
+
+_WATCHED = {"Submitted", "Attached", "Granted", "PhaseSlice", "SyncSlice", "LeaseEnded", "Suspected", "Freed"}
+
+
+def linear_problems(facts: list[Fact], synced_s: list[float], turns: list[Turn]) -> list[str]:
+    """What acquires and releases do not have in common with an owner table in which each happens at once.
+
+    The journal is the order in which they are held to have happened, each when it was synced. In that order no node has two owners;
+    and each is between the moment at which an owner asked and that at which it was told.
+    """
+    problems, table = [], {}
+    leases = {fact.lease: fact for fact in facts if isinstance(fact, Attached)}
+    granted: dict[tuple[str, str, int], list[float]] = {}
+    over: dict[tuple[str, str, int], list[float]] = {}
+    lost: dict[str, float] = {}
+    suspects = {(fact.lease, node) for fact in facts if isinstance(fact, Suspected) for node in fact.nodes}
+    for fact, at_s in zip(facts, synced_s, strict=True):
+        match fact:
+            case Granted():
+                granted.setdefault((fact.lease, fact.phase, fact.iteration), []).append(at_s)
+                if fact.lease in lost:
+                    problems.append(f"{fact.job_id}: its lease got the {fact.phase} of {fact.iteration} after its end")
+                for node in leases[fact.lease].nodes:
+                    if fact.phase == "sync" or node.startswith(fact.phase):
+                        if table.get(node, fact.lease) != fact.lease:
+                            problems.append(f"{node} is granted to {fact.job_id} and in the hands of {leases[table[node]].job_id}")
+                        table[node] = fact.lease
+            case PhaseSlice() | SyncSlice():
+                phase = fact.phase if isinstance(fact, PhaseSlice) else "sync"
+                over.setdefault((fact.job_id, phase, fact.iteration), []).append(at_s)
+                for node, lease in [*table.items()]:
+                    if leases[lease].job_id == fact.job_id and (phase == "sync" or node.startswith(phase)):
+                        del table[node]
+            case LeaseEnded():
+                lost[fact.lease] = at_s
+                for node in [node for node, lease in table.items() if lease == fact.lease and (lease, node) not in suspects]:
+                    del table[node]
+            case Freed():
+                for node in fact.nodes:
+                    if table.get(node) == fact.lease:
+                        del table[node]
+    for turn in turns:
+        name = f"{turn.job}: the {turn.phase} of {turn.iteration}"
+        points = granted.get((turn.lease, turn.phase, turn.iteration), [])
+        if turn.had_s is not None and not any(turn.asked_s <= at_s <= turn.had_s for at_s in points):
+            problems.append(f"{name} was had at {turn.had_s:.3f}, asked for at {turn.asked_s:.3f}, and granted at {points}")
+        points = [*over.get((turn.job, turn.phase, turn.iteration), []), lost.get(turn.lease, math.inf)]
+        if turn.given_s is not None and turn.gives_s is not None and not any(at_s <= turn.given_s for at_s in points):
+            problems.append(f"{name} was given back until {turn.given_s:.3f}, and was over at {points}")
+    return problems
+
+
+def journal_problems(facts: list[Fact]) -> list[str]:
+    """What the audit finds, and the scheduler that is told all again."""
+    problems = [*audit(facts).problems]
+    problems += [line for line in replay_journal(facts).lines if not line.startswith("permits ")]
+    for job in {fact.job_id for fact in facts if isinstance(fact, Iteration)}:
+        numbers = [fact.number for fact in facts if isinstance(fact, Iteration) and fact.job_id == job]
+        if numbers != [*range(len(numbers))]:
+            problems.append(f"{job}: iterations {numbers}")
+    return problems

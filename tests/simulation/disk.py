@@ -1,0 +1,208 @@
+"""The disk of the service: what of the journal is synced, and what a kill in the middle of a commit leaves there."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from rollmux_env.errors import InputError
+from runtime.journal.facts import KINDS, Fact
+from runtime.journal.write import JOURNAL, Journal, Row, Unwritable, read_facts
+from tests.simulation.loop import Dead, Process, Strand, World
+
+_SECTOR = 512  # bytes; of them either all or none are on the disk
+_SYNC_S = (0.0005, 0.0005, 0.002, 0.03)
+SLOW_S = 4.0
+_FILES = (JOURNAL, f"{JOURNAL}-wal")
+
+
+class Disk:
+    """Where the journal of a service is.
+
+    Args:
+        faults: what happens to a commit, by its number from 1: `full`, `slow`, `dies before`, `dies after`, or `torn`.
+        folder: of a real SQLite file; None: the facts are kept in memory, and each commit is whole or is not.
+
+    Attributes:
+        rows: that are synced. synced_s: when each was. holder: the process that writes.
+    """
+
+    def __init__(self, world: World, faults: dict[int, str], folder: Path | None) -> None:
+        self.world, self.faults, self.folder = world, faults, folder
+        self.rows: list[Row] = []
+        self.synced_s: list[float] = []
+        self.holder: Process | None = None
+        self.commits = self.torn = self.refused = 0
+        self.doubtful: list[Row] = []  # of a torn commit
+        self.left: dict[str, bytes] | None = None  # what such a one leaves
+        self.watch: Callable[[Row], None] = lambda _: None
+
+    def facts(self) -> list[Fact]:
+        """All that is synced."""
+        if self.folder is None:
+            return [_parsed(*row) for row in self.rows]
+        facts = read_facts(self.folder / JOURNAL)
+        self.found(len(facts))
+        return facts
+
+    def found(self, count: int) -> None:
+        """The file has so many facts: those that were synced, and maybe those of the commit that nobody has been told of."""
+        if self.doubtful and count == len(self.rows) + len(self.doubtful):
+            self._synced(self.doubtful)
+        self.doubtful = []
+        assert count == len(self.rows), f"{len(self.rows)} facts were synced, and the file has {count}"
+
+    def _synced(self, rows: list[Row]) -> None:
+        self.rows += rows
+        self.synced_s += [self.world.now_s] * len(rows)
+        for row in rows:
+            self.watch(row)
+
+    def take(self) -> None:
+        """A process is the one that writes; raises InputError where there is one."""
+        process = self.world.current
+        if self.holder is not None and not self.holder.dead and self.holder is not process:
+            self.refused += 1
+            raise InputError("a run is under way in this folder")
+        self.holder = process
+
+    def commit(self, rows: list[Row], carry_out: Callable[[], None]) -> None:
+        """Make a commit of the process whose turn it is.
+
+        Raises:
+            Unwritable: there is no room. Dead: the process is no more.
+        """
+        process = self.world.current
+        if process.dead:
+            raise Dead
+        self.commits += 1
+        fault = self.faults.get(self.commits, "")
+        self._wait(process, SLOW_S if fault == "slow" else process.draw.choice(_SYNC_S))
+        if fault == "full":
+            raise Unwritable("journal: cannot be written: database or disk is full")
+        if fault == "dies before":
+            self._die(process)
+        before = self._images() if fault == "torn" else {}
+        carry_out()
+        if fault == "torn":
+            self.doubtful = rows
+            self._tear(process, before)
+        self._synced(rows)
+        if fault == "dies after":
+            self._die(process)
+        self._wait(process, process.draw.choice(_SYNC_S))
+
+    def _wait(self, process: Process, seconds: float) -> None:
+        strand = Strand.present
+        if strand is not None and strand.process is process:
+            strand.block(seconds)
+
+    def _die(self, process: Process) -> None:
+        process.kill()
+        raise Dead
+
+    def _images(self) -> dict[str, bytes]:
+        assert self.folder is not None
+        return {name: path.read_bytes() for name in _FILES if (path := self.folder / name).exists()}
+
+    def _tear(self, process: Process, before: dict[str, bytes]) -> None:
+        """Of what the commit has written, some sectors are on the disk, in any order."""
+        after, self.torn = self._images(), self.torn + 1
+        self.left = {name: _torn(before.get(name, b""), content, process) for name, content in after.items()}
+        self._die(process)
+
+    def crash(self, database: sqlite3.Connection) -> None:
+        """The process that writes is no more: what SQLite does when a file is closed has not been done."""
+        assert self.folder is not None
+        left, self.left = self.left or self._images(), None
+        database.close()
+        for name in (*_FILES, f"{JOURNAL}-shm"):
+            (self.folder / name).unlink(missing_ok=True)
+        for name, content in left.items():
+            (self.folder / name).write_bytes(content)
+            os.chmod(self.folder / name, 0o600)
+
+
+def _torn(before: bytes, after: bytes, process: Process) -> bytes:
+    size = process.draw.choice([len(before), len(after), process.draw.randrange(len(before), len(after) + 1)])
+    old = before.ljust(size, b"\0")
+    parts = []
+    for begin in range(0, size, _SECTOR):
+        new = process.draw.random() < 0.5
+        parts.append((after if new else old)[begin : begin + _SECTOR])
+    return b"".join(parts)[:size]
+
+
+class DiskJournal(Journal):
+    """The journal on a simulated disk: in memory, or a real file whose commits are made when the disk makes them."""
+
+    disk: Disk
+
+    def __init__(self, path: Path, resume: bool = False, wait_s: float = 0.0) -> None:
+        disk = self.disk = DiskJournal.of_world()
+        disk.take()
+        if disk.folder is not None:
+            super().__init__(path, resume)
+            disk.found(self.last_number)
+            database, process = self._database, disk.world.current
+            process.ends.append(lambda: (self._lock.close(), disk.crash(database)) if not self._is_closed else None)
+            return
+        if not resume and disk.rows:
+            raise InputError("is the journal of a run already; choose another folder")
+        self._name = "journal"
+        self._unwritten = []
+        self.binds = self._binding = False
+        self.recent = deque(maxlen=5000)
+        self.flushed = lambda: None
+        self.last_number = len(disk.rows)
+
+    _is_closed = False
+
+    @staticmethod
+    def of_world() -> Disk:
+        """The disk that there is now."""
+        return _disks[-1]
+
+    def store(self, rows: list[Row]) -> None:
+        if rows:
+            self.disk.commit(rows, (lambda: None) if self.disk.folder is None else lambda: Journal.store(self, rows))
+
+    def close(self) -> None:
+        if self.disk.world.current.dead:
+            raise Dead
+        if self.disk.folder is not None:
+            super().close()
+        else:
+            self.commit()
+        self._is_closed = True
+        self.disk.holder = None
+
+
+_disks: list[Disk] = []
+
+
+def enter(disk: Disk) -> None:
+    """From now on a disk is the one of the world."""
+    _disks[:] = [disk]
+
+
+@cache
+def _adapter(kind: str) -> TypeAdapter[Any]:
+    return TypeAdapter(next(one for one in KINDS if one.__name__ == kind))
+
+
+@cache
+def _known(kind: str, body: str) -> Any:
+    return _adapter(kind).validate_json(body)
+
+
+def _parsed(kind: str, body: str) -> Any:
+    """A fact as it is read; what is the same in many worlds is read once."""
+    return _known(kind, body) if kind in ("Started", "Submitted") else _adapter(kind).validate_json(body)

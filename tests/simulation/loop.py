@@ -1,0 +1,359 @@
+"""A world of processes in one thread of control: an event loop on a simulated clock, and threads that run one at a time.
+
+Each process has a queue of what is ready, timers, a clock and a source of chance of its own. The world runs one turn of one process
+after the other, in the order of their times; how long a turn takes is drawn. Within a process the order is that of asyncio. So
+everything that happens follows from the seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from itertools import count
+from random import Random
+from typing import Any
+
+_TURN_S = (0.00002, 0.00002, 0.0002, 0.002)  # that a turn of a process may take
+_EXECUTOR_S = (0.0001, 0.001, 0.02)  # before work that is handed to a thread begins
+MOST_TURNS = 200_000  # of a world; more is a loop that waits for nothing
+
+
+class Dead(BaseException):
+    """The process that this is part of is no more."""
+
+
+class Process:
+    """A process of the world.
+
+    Args:
+        ahead_s: its clock is ahead of the world's by so much.
+
+    Attributes:
+        steps: callbacks that it has run. dies_at: the step at which it is killed, instead of running it; 0: none.
+        free_s: the world's time before which it does nothing. signals: of SIGTERM, that it has got.
+        ends: are called when it is no more.
+    """
+
+    def __init__(self, world: World, name: str, ahead_s: float = 0.0) -> None:
+        self.world, self.name, self.ahead_s = world, name, ahead_s
+        self.ready: deque[asyncio.Handle] = deque()
+        self.timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self.draw = Random(f"{world.seed} {name}")
+        self.steps = self.dies_at = self.signals = 0
+        self.free_s = world.now_s
+        self.dead = False
+        self.ends: list[Callable[[], None]] = []
+        self.threads: list[Strand] = []
+        world.processes.append(self)
+        world.every.append(self)
+
+    def clock(self) -> float:
+        """Its own time, seconds."""
+        return self.world.now_s + self.ahead_s
+
+    def due_s(self) -> float | None:
+        """The world's time of its next turn; None: it waits for others."""
+        while self.timers and self.timers[0][2].cancelled():
+            heapq.heappop(self.timers)
+        if self.ready:
+            return max(self.free_s, self.world.now_s)
+        return max(self.free_s, self.timers[0][0] - self.ahead_s) if self.timers else None
+
+    def pause(self, seconds: float, sleeps: bool = False) -> None:
+        """It does nothing for a while.
+
+        Args:
+            sleeps: its machine does, and its clock stands still.
+        """
+        self.free_s = max(self.free_s, self.world.now_s) + seconds
+        if sleeps:
+            self.ahead_s -= seconds
+
+    def kill(self) -> None:
+        """It is no more; where it was in the middle of something, that is never gone on with."""
+        if self.dead:
+            return
+        self.dead = True
+        self.ready.clear()
+        self.timers.clear()
+        self.world.processes.remove(self)
+        self.world.note(f"{self.name} ends")
+        for end in self.ends:
+            end()
+
+    def post(self, after_s: float, work: Callable[..., None], *arguments: Any) -> None:
+        """Let something happen in it, so much later; nothing where it is no more then."""
+        if not self.dead:
+            self.world.in_process(self, self.world.call_later, after_s, work, *arguments)
+
+
+class World(asyncio.AbstractEventLoop):
+    """The loop of all processes.
+
+    Attributes:
+        now_s: its time. current: the process whose turn it is. log: what has happened, a line each, where it is kept.
+    """
+
+    def __init__(self, seed: object, keeps_log: bool = False) -> None:
+        self.seed = seed
+        self.now_s = 0.0
+        self.processes: list[Process] = []
+        self.every: list[Process] = []
+        self.numbers = count()
+        self.errors: list[str] = []
+        self.log: list[str] | None = [] if keeps_log else None
+        self.turns = 0
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.current = self.outside = Process(self, "world")
+
+    def note(self, line: str) -> None:
+        """Something has happened."""
+        if self.log is not None:
+            self.log.append(f"{self.now_s:.6f} {line}")
+
+    def in_process(self, process: Process, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Do something as a process."""
+        before, self.current = self.current, process
+        try:
+            return work(*arguments)
+        finally:
+            self.current = before
+
+    def run(self, is_over: Callable[[], bool], until_s: float) -> bool:
+        """Let time go by. Whether it was over before `until_s`."""
+        asyncio._set_running_loop(self)
+        try:
+            while not is_over():
+                process, due_s = None, until_s
+                for one in self.processes:
+                    if (one.ready or one.timers) and one.free_s < due_s and (its_s := one.due_s()) is not None and its_s < due_s:
+                        process, due_s = one, its_s
+                if process is None:
+                    return False
+                self.now_s = max(self.now_s, due_s)
+                self._turn(process)
+            return True
+        finally:
+            asyncio._set_running_loop(None)
+
+    def close(self) -> None:
+        """The world is over: all threads leave their frames."""
+        for process in self.every:
+            process.dead = True
+        for process in self.every:
+            self.current = process
+            for strand in process.threads:
+                strand.unwind()
+        asyncio._set_running_loop(self)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of coroutines that are made while others are closed
+            for task in self.tasks:
+                if not task.done():
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    with contextlib.suppress(RuntimeError, Dead):  # it would wait while it is closed
+                        task.get_coro().close()
+            self.tasks.clear()
+        asyncio._set_running_loop(None)
+
+    def _turn(self, process: Process) -> None:
+        self.current = process
+        self.turns += 1
+        if self.turns > MOST_TURNS:
+            raise AssertionError(f"a loop without an end in {process.name}")
+        now_s, timers, ready = process.clock(), process.timers, process.ready
+        while timers and timers[0][0] <= now_s + 1e-9:
+            ready.append(heapq.heappop(timers)[2])
+        try:
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if handle.cancelled():
+                    continue
+                process.steps += 1
+                if process.steps == process.dies_at:
+                    process.kill()
+                handle._run() if not process.dead else None
+                if process.dead:
+                    break
+        except (Dead, SystemExit):
+            process.kill()
+        process.free_s = max(process.free_s, self.now_s + process.draw.choice(_TURN_S))
+        self.current = self.outside
+
+    # what asyncio asks of a loop
+
+    def time(self) -> float:
+        return self.current.clock()
+
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+        handle = asyncio.Handle(callback, args, self, context)
+        if not self.current.dead:
+            self.current.ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        if not self.current.dead:
+            heapq.heappush(self.current.timers, (when, next(self.numbers), handle))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None: ...
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> asyncio.Task[Any]:  # type: ignore[override]
+        task = asyncio.Task(coro, loop=self, name=name or "task", context=context)
+        self.tasks.append(task)
+        return task
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        """Do something in a thread that begins some time later."""
+        future, process = self.create_future(), self.current
+
+        def work() -> None:
+            try:
+                result = func(*args)
+            except Exception as error:
+                end, value = future.set_exception, error
+            else:
+                end, value = future.set_result, result  # type: ignore[assignment]
+            self.call_soon(lambda: None if future.done() else end(value))
+
+        begin = Strand(process, work).resume if _may_block(func) else lambda _: work()
+        self.call_later(process.draw.choice(_EXECUTOR_S), begin, 0)
+        return future
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.call_exception_handler(context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not self.current.dead and "was destroyed" not in str(context.get("message")):
+            self.errors.append(f"{self.current.name}: {context.get('message')}: {error!r}")
+
+
+def _may_block(work: Any) -> bool:
+    """Whether work that was handed to a thread waits for other threads: the end of the one that makes commits."""
+    return any("Commits" in getattr(part, "__qualname__", "") for part in getattr(work, "args", ()))
+
+
+class Strand:
+    """A thread of a process: it runs only while it has been resumed and has not blocked again, and all else stands still then.
+
+    Args:
+        work: what it does.
+    """
+
+    present: Strand | None = None  # that which runs
+
+    def __init__(self, process: Process, work: Callable[[], Any]) -> None:
+        self.process, self._work = process, work
+        self._worker: _Worker | None = None
+        self.blocks = 0  # how often it has blocked: who wakes it from an earlier time is too late
+        self.over = False
+        self.joining: list[Strand] = []
+        process.threads.append(self)
+
+    def resume(self, blocks: int) -> None:
+        """Let it run until it blocks again; in the loop's thread."""
+        if self.over or blocks != self.blocks:
+            return
+        before, Strand.present = Strand.present, self
+        if self._worker is None:
+            self._worker = _idle.pop() if _idle else _Worker()
+            self._worker.strand = self
+        self._worker.go.release()
+        self._worker.back.acquire()
+        Strand.present = before
+        if self.over:
+            _idle.append(self._worker)
+            self._worker = None
+
+    def wake(self, after_s: float = 0.0) -> None:
+        """Let it go on, from where it blocks now or is about to."""
+        self.process.post(after_s, self.resume, self.blocks)
+
+    def block(self, timeout_s: float | None = None) -> None:
+        """Wait for a `wake`; in its own thread.
+
+        Raises:
+            Dead: its process is no more.
+        """
+        if self.process.dead:
+            raise Dead
+        if timeout_s is not None:
+            self.wake(max(0.0, timeout_s))
+        worker = self._worker
+        assert worker is not None
+        worker.back.release()
+        worker.go.acquire()
+        self.blocks += 1
+        if self.process.dead:
+            raise Dead
+
+    def unwind(self) -> None:
+        """Its process is no more: leave its frames."""
+        Strand.present = self
+        while self._worker is not None and not self.over:
+            self._worker.go.release()
+            self._worker.back.acquire()
+        Strand.present = None
+        if self._worker is not None:
+            _idle.append(self._worker)
+            self._worker = None
+
+    def carry_out(self) -> None:
+        """All that it does."""
+        try:
+            self._work()
+        except Dead:
+            pass
+        except BaseException as error:
+            if not self.process.dead:
+                self.process.world.errors.append(f"{self.process.name}: a thread ends with {error!r}")
+        self.over = True
+        for other in self.joining:
+            other.wake()
+
+
+class _Worker:
+    """A thread of this process, in which strands run one after the other."""
+
+    def __init__(self) -> None:
+        self.go, self.back = threading.Lock(), threading.Lock()
+        self.go.acquire()
+        self.back.acquire()
+        self.strand: Strand | None = None
+        threading.Thread(target=self._live, daemon=True).start()
+
+    def _live(self) -> None:
+        while True:
+            self.go.acquire()
+            strand, self.strand = self.strand, None
+            assert strand is not None
+            strand.carry_out()
+            del strand
+            self.back.release()
+
+
+_idle: list[_Worker] = []

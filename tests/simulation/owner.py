@@ -1,0 +1,121 @@
+"""Owners of jobs: the real client, in a process that may be paused or killed, and what they use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rollmux_client import Interrupted, Job, Phase, Refused
+
+from tests.simulation.checks import Turn
+from tests.simulation.loop import Dead, Process, Strand
+from tests.simulation.network import ClientService
+from tests.simulation.schedule import JobPlan
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Scene
+
+
+class WatchedJob(Job):
+    """A job whose turns are noted, as its owner has them."""
+
+    def __init__(self, scene: Scene, *more: Any) -> None:
+        super().__init__(*more)
+        self._scene = scene
+
+    def acquire(self, phase: Phase) -> None:
+        world = self._scene.world
+        turn = Turn(self.lease or "", self.name, phase.name, phase.iteration, world.now_s)
+        self._scene.turns.append(turn)
+        phase.turn = turn  # type: ignore[attr-defined]
+        super().acquire(phase)
+        turn.had_s = world.now_s
+
+    def release(self, phase: Phase) -> None:
+        turn: Turn = phase.turn  # type: ignore[attr-defined]
+        turn.gives_s = self._scene.world.now_s
+        super().release(phase)
+        turn.given_s = self._scene.world.now_s
+
+
+class Owner:
+    """A process that owns a job, from its start to its end."""
+
+    def __init__(self, scene: Scene, plan: JobPlan, number: int) -> None:
+        self.scene, self.plan = scene, plan
+        self.pid = number
+        self.process = Process(scene.world, f"{plan.id}.{number}", scene.world.outside.draw.choice([0.0, 500.0, 90_000.0]))
+        self.process.ends.append(self._gone)
+        self.nodes: dict[str, set[str]] = {}  # that it uses, by phase
+        self.status: int | None = None
+        self.job = WatchedJob(
+            scene,
+            ClientService(scene.network, "ann"),
+            plan.id,
+            scene.here if plan.here else "elsewhere",
+            lambda: [self.pid],
+            self._fence,
+            lambda line: None,
+        )
+        strand = Strand(self.process, self._main)
+        scene.world.in_process(self.process, strand.wake)
+
+    @property
+    def may_work(self) -> bool:
+        """Whether it is allowed to use what it has, as far as its own clock tells."""
+        return not self.process.dead and self.process.clock() - self.job._answered_s < self.job.ttl_s
+
+    def _fence(self, why: str) -> None:
+        self.scene.world.note(f"{self.process.name}: {why}")
+        self.scene.counts["fenced"] += 1
+        self.process.kill()
+        raise Dead
+
+    def _gone(self) -> None:
+        self.scene.owner_gone(self)
+
+    def _main(self) -> None:
+        """What the script does."""
+        try:
+            with self.job as job:
+                self._work(job)
+            self.status = 0
+        except Interrupted:
+            self.status = 75
+        except Refused as error:
+            self.scene.world.note(f"{self.process.name}: {error}")
+            self.status = 0 if "has ended" in str(error) else 1
+        self.process.kill()
+
+    def _work(self, job: Job) -> None:
+        kind = self.plan.kind
+        if kind == "asynchronous":
+            job.side_by_side(lambda k: self._use_until("rollout"), lambda k, _: self._use_until("training"), staleness=1)
+            return
+        for k in job.iterations():
+            if kind == "evaluates" and k % 2 == 0:
+                with job.phase("rollout", extra=True) as phase:
+                    self._use(phase)
+            with job.phase("rollout") as phase:
+                self._use(phase)
+                job.progress(1, 2, 10)
+            with job.phase("training") as phase:
+                phase.report(reward=float(k))
+                self._use(phase)
+            if kind == "sync":
+                with job.phase("sync") as phase:
+                    self._use(phase)
+            elif kind == "synced":
+                job.synced(0.1)
+
+    def _use_until(self, phase: str) -> None:
+        self._use(Phase(self.job, phase, self.job.iteration, False))
+
+    def _use(self, phase: Phase) -> None:
+        """Work on the nodes of a phase."""
+        here = Strand.present
+        assert here is not None
+        pools = ("rollout", "training") if phase.name == "sync" else (phase.name,)
+        self.nodes[phase.name] = {node["name"] for pool in pools for node in self.job.nodes[pool]}
+        self.scene.takes(self, phase.name)
+        here.block(self.process.draw.uniform(0.1, 1.0) * self.plan.worst_s)
+        self.nodes.pop(phase.name, None)

@@ -1,0 +1,123 @@
+"""Worlds on a seed: what must be true is true in each, the same seed gives the same, and bugs of the past are found."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from rollmux_client import Turn
+
+from runtime.execution.job_handle import JobHandle
+from runtime.execution.run_state import RunState
+from runtime.owners.http.iterations import Iterations
+from runtime.owners.http.leases import Leases
+from runtime.owners.http.ledger import Lease
+from runtime.service import serve_here
+from tests.simulation.schedule import Fault, Schedule, drawn, schedule_of, shrunk
+from tests.simulation.world import carry_out, simulated
+
+_AT_ONCE = 50
+
+
+@pytest.fixture(autouse=True)
+def in_a_world() -> Iterator[None]:
+    with simulated():
+        yield
+    gc.collect()
+
+
+def plain(seed: int, *faults: Fault, **more: Any) -> Schedule:
+    """A schedule of two jobs that share a pair of nodes, in memory."""
+    schedule = drawn(seed)
+    jobs = tuple(replace(schedule.jobs[0], id=name, kind="plain", iterations=2, worst_s=2.0) for name in ("one", "two"))
+    return replace(schedule, **{"jobs": jobs, "pairs": 1, "dispatch": "fifo", "file": False, "faults": faults, **more})
+
+
+def problems_of(seeds: Sequence[int]) -> list[str]:
+    return [f"{schedule.text()}: {line}" for schedule in map(drawn, seeds) for line in carry_out(schedule).problems]
+
+
+@pytest.mark.parametrize("first", [0, *(pytest.param(k * _AT_ONCE, marks=pytest.mark.long) for k in range(1, 400))])
+def test_what_must_be_true_is_true(first: int) -> None:
+    assert problems_of(range(first, first + _AT_ONCE)) == []
+
+
+def test_worlds_are_not_idle() -> None:
+    """What is drawn happens: else the checks would see nothing."""
+    kinds = {fault.kind for seed in range(200) for fault in drawn(seed).faults}
+    assert kinds >= {"lost", "twice", "cut", "full", "torn", "kill service", "kill owner", "pause owner", "second service", "twin"}
+    faults = (Fault("kill owner", 4.0, "one"), Fault("pause service", 6.0, seconds=33.0), Fault("dies after", 12), Fault("lost", 9))
+    counts = carry_out(plain(1, *faults)).counts
+    assert counts["killed owners"] == counts["pauses"] == counts["lost"] == 1
+    assert counts["starts"] == 2 and counts["requests"] > 30
+
+
+@pytest.mark.parametrize("file", [False, True])
+def test_a_seed_gives_the_same_again(file: bool) -> None:
+    for seed in range(6):
+        schedule = schedule_of(replace(drawn(seed), file=file).text())
+        first, again = carry_out(schedule, keeps_log=True), carry_out(schedule, keeps_log=True)
+        assert (first.digest, first.log) == (again.digest, again.log)
+
+
+def found(seeds: Sequence[int], *faults: Fault, **more: Any) -> list[str]:
+    """What is wrong in the first world of some in which anything is."""
+    outcomes = (carry_out(plain(seed, *faults, **more)) for seed in seeds)
+    return next(([*outcome.problems] for outcome in outcomes if outcome.problems), [])
+
+
+def test_a_service_that_does_not_hear_sigterm_is_found() -> None:
+    @contextlib.contextmanager
+    def deaf(interrupts: int) -> Iterator[Any]:
+        yield lambda: 0
+
+    assert not found(range(3), Fault("terminate", 3.0))
+    with patch.object(serve_here, "allowing", deaf):
+        assert found(range(1), Fault("terminate", 3.0)) == ["service.1 has not ended within 20 s of SIGTERM"]
+
+
+def test_two_jobs_that_wait_for_each_others_first_rollout_are_found() -> None:
+    begun: set[str] = set()
+    ask = Iterations.ask
+
+    def waits(self: Iterations, lease: Lease, turn: Turn) -> None:
+        begun.add(lease.handle.id)
+        ask(self, lease, turn)
+
+    def present(self: RunState, handle: JobHandle) -> bool:  # a training waits until every other job has begun its own rollout
+        others = {one.id for one in self.handles.values() if one is not handle and not one.gone}
+        return is_present(self, handle) and (handle.id in begun or others <= begun or not others)
+
+    is_present = RunState.present
+    with patch.object(RunState, "present", present), patch.object(Iterations, "ask", waits):
+        assert "one, two not over" in found(range(1))[0]
+
+
+def test_a_permit_that_a_lost_lease_gets_is_found() -> None:
+    with patch.object(Leases, "_check_lives", lambda self, lease: None):
+        assert any("the lease has ended" in line for seed in range(200, 230) for line in carry_out(drawn(seed)).problems)
+
+
+def test_an_answer_before_the_disk_is_found() -> None:
+    async def at_once(self: RunState) -> None: ...
+
+    with patch.object(RunState, "durable", at_once):
+        assert any("answered before it was synced" in line for line in found(range(3)))
+
+
+def test_what_fails_is_made_smaller() -> None:
+    faults = (Fault("lost", 5), Fault("pause owner", 1.0, "two", 1.0), Fault("terminate", 3.0), Fault("slow disk", 4))
+
+    @contextlib.contextmanager
+    def deaf(interrupts: int) -> Iterator[Any]:
+        yield lambda: 0
+
+    with patch.object(serve_here, "allowing", deaf):
+        smallest = shrunk(plain(0, *faults), lambda schedule: any("SIGTERM" in line for line in carry_out(schedule).problems))
+    assert smallest.faults == ()  # each world ends with a SIGTERM
+    assert [job.iterations for job in smallest.jobs] == [1]

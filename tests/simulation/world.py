@@ -1,0 +1,425 @@
+"""One world: a service, its disk, the network and owners of jobs, what goes wrong with them, and whether what must be true is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import rollmux_client
+from rollmux_client import Refused
+
+from rollmux_env.errors import InputError
+from runtime.execution import run_log
+from runtime.execution.run_plan import LeaseRules, RunPlan
+from runtime.journal import commits
+from runtime.journal.facts import Submitted
+from runtime.owners.http import leases, ledger
+from runtime.run import driver
+from runtime.service import events, forecast, serve_here
+from runtime.service.http import app as http_app
+from runtime.service.plan import ServiceOptions
+from runtime.service.service import Service
+from runtime.service.tokens import Holder, Right
+from tests.runtime.pretend import HERE, PAIRS, attached_plan, job
+from tests.simulation import disk as disks
+from tests.simulation import threads
+from tests.simulation.checks import Durable, Turn, journal_problems, linear_problems
+from tests.simulation.disk import Disk, DiskJournal
+from tests.simulation.loop import Process, Strand, World
+from tests.simulation.network import FATES, ClientService, Network
+from tests.simulation.owner import Owner
+from tests.simulation.schedule import DISK, TIMED, Fault, JobPlan, Schedule
+
+SETTLES_S = 200.0  # after the last fault: leases run out, are freed, and owners come again
+STOPS_S = 20.0  # in which a service that is told to stop has ended
+RAM = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What has become of a world.
+
+    Attributes:
+        problems: what was not as it must be. counts: what has happened, by kind. digest: of all that has happened, in its order.
+        ends_s: its time at the end. log: lines, where they were asked for.
+    """
+
+    schedule: Schedule
+    problems: tuple[str, ...]
+    counts: dict[str, int]
+    digest: str
+    ends_s: float
+    log: tuple[str, ...] = ()
+
+
+class Tokens:
+    """Whoever asks is who he says: `operator`, or an owner."""
+
+    def holder(self, token: str) -> Holder:
+        return Holder("", Right.OPERATE) if token == "operator" else Holder(token, Right.ATTACH)
+
+
+class SimulatedService(Service):
+    """The service, which listens on the simulated network."""
+
+    async def listen(self, where: Any) -> tuple[str, int]:
+        network = _scene().network
+        log = SimpleNamespace(write=lambda *_: None)
+        network.listen(http_app.make_app(self, Tokens(), log))  # type: ignore[arg-type]
+        self._http = SimpleNamespace(url="http://service", port=80, close=network.close)  # type: ignore[assignment]
+        return "http://service", 80
+
+
+class Scene:
+    """What there is in a world.
+
+    Args:
+        schedule: what happens. folder: of the journal, where that is a file. keeps_log: of what happens.
+    """
+
+    here = HERE
+
+    def __init__(self, schedule: Schedule, folder: Path | None, keeps_log: bool = False) -> None:
+        self.schedule = schedule
+        self.world = World(schedule.seed, keeps_log)
+        faults = schedule.faults
+        of_disk = {int(fault.at): fault.kind.removesuffix(" disk") for fault in faults if fault.kind in DISK}
+        self.disk = Disk(self.world, of_disk, folder)
+        self.network = Network(self.world, {int(fault.at): fault.kind for fault in faults if fault.kind in FATES})
+        self.durable = Durable()
+        self.disk.watch, self.network.answered = self.durable.add, self.durable.answered
+        self.counts: Counter[str] = Counter()
+        self.problems: list[str] = []
+        self.turns: list[Turn] = []
+        self.owners: list[Owner] = []
+        self.over: set[str] = set()  # jobs whose owner has been told that they are
+        self.service: Process | None = None
+        self.starts = 0
+        self.stops = False  # the service is to end for good
+        self.wall_s = 1.7e9
+        rules, nodes = LeaseRules(grace_s=schedule.grace_s), PAIRS[: 2 * schedule.pairs]
+        self.plan = attached_plan(folder or Path("/"), nodes=nodes, dispatch=schedule.dispatch, leases=rules)
+
+    # the service
+
+    def start_service(self, again: bool = True) -> None:
+        """A process of the service begins.
+
+        Args:
+            again: another one follows when it ends.
+        """
+        if self.stops:
+            return
+        world = self.world
+        self.starts += 1
+        process = Process(world, f"service.{self.starts}", world.outside.draw.choice([0.0, 300.0]))
+        kills = [fault for fault in self.schedule.faults if fault.kind == "kill service" and fault.target == str(self.starts)]
+        process.dies_at = int(kills[0].at) if kills else 0
+        if again:
+            self.service = process
+            process.ends.append(lambda: world.outside.post(world.outside.draw.uniform(0.1, 3.0), self.start_service))
+        world.note(f"{process.name} begins")
+        world.in_process(process, world.call_soon, self._serve, process)
+
+    def _serve(self, process: Process) -> None:
+        task = asyncio.ensure_future(self._serving())
+        task.add_done_callback(lambda task: self._served(process, task))
+
+    async def _serving(self) -> None:
+        resumes = bool(self.disk.rows)
+        specs = tuple(fact.spec for fact in self.disk.facts() if isinstance(fact, Submitted)) if resumes else ()
+        plan: RunPlan = replace(self.plan, specs=specs, resume=resumes)
+        await serve_here._serve(Path(plan.folder), ServiceOptions(), plan, None, lambda line: None)
+
+    def _served(self, process: Process, task: asyncio.Task[None]) -> None:
+        if process.dead:
+            return
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, InputError) and "is under way" in str(error):
+            self.counts["refused a second service"] += 1
+        elif isinstance(error, InputError) and "is full" in str(error):
+            self.counts["began on a full disk"] += 1
+        elif error is not None:
+            self.problems.append(f"{process.name} has ended with {error!r}")
+        process.kill()
+
+    def terminate(self) -> None:
+        """SIGTERM; a service ends then, soon."""
+        process = self.service
+        if process is None or process.dead:
+            return
+        self.counts["terminated"] += not process.signals
+        process.signals = 1
+
+        def look() -> None:
+            if process.dead:
+                return
+            if process.free_s > self.world.now_s:  # it is stopped
+                self.world.outside.post(process.free_s - self.world.now_s + STOPS_S, look)
+                return
+            self.problems.append(f"{process.name} has not ended within {STOPS_S:g} s of SIGTERM")
+            process.kill()
+
+        self.world.outside.post(STOPS_S + max(0.0, process.free_s - self.world.now_s), look)
+
+    # owners
+
+    def start_owner(self, plan: JobPlan) -> None:
+        """A process of a job begins."""
+        if plan.id not in self.over and not self.stops:
+            self.world.note(f"{plan.id}.{len(self.owners) + 1} begins")
+            self.owners.append(Owner(self, plan, len(self.owners) + 1))
+
+    def owner_gone(self, owner: Owner) -> None:
+        """A process has ended; its launcher starts another one, unless the job is over."""
+        if owner.status == 0:
+            self.over.add(owner.plan.id)
+        elif owner is self.owner_of(owner.plan.id):
+            self.world.outside.post(self.world.outside.draw.uniform(0.1, 5.0), self.start_owner, owner.plan)
+
+    def owner_of(self, job_id: str) -> Owner | None:
+        """The last process of a job."""
+        return next((owner for owner in reversed(self.owners) if owner.plan.id == job_id), None)
+
+    def takes(self, owner: Owner, phase: str) -> None:
+        """A process begins to use nodes: nobody else does."""
+        self.world.note(f"{owner.process.name} uses {sorted(owner.nodes[phase])}")
+        for other in self.owners:
+            if other is not owner and other.nodes and other.may_work:
+                both = owner.nodes[phase] & set().union(*other.nodes.values())
+                if both:
+                    names = f"{other.process.name} and {owner.process.name}"
+                    self.problems.append(f"{', '.join(sorted(both))} in two hands at {self.world.now_s:.3f} s: {names}")
+
+    def lives(self, pid: int) -> bool:
+        """Whether a process lives, by its number."""
+        return 0 < pid <= len(self.owners) and not self.owners[pid - 1].process.dead
+
+    # what goes wrong
+
+    def fault(self, fault: Fault) -> None:
+        """Something happens."""
+        self.world.note(f"{fault.kind} {fault.target} {fault.seconds:g}")
+        owner, service = self.owner_of(fault.target), self.service
+        match fault.kind:
+            case "kill owner" if owner is not None and not owner.process.dead:
+                self.counts["killed owners"] += 1
+                owner.process.kill()
+            case "pause owner" if owner is not None and not owner.process.dead:
+                self.counts["pauses"] += 1
+                owner.process.pause(fault.seconds)
+            case "twin" if owner is not None:
+                self.start_owner(owner.plan)
+            case "pause service" | "machine sleeps" if service is not None and not service.dead:
+                self.counts["pauses"] += 1
+                service.pause(fault.seconds, sleeps=fault.kind == "machine sleeps")
+            case "terminate":
+                self.terminate()
+            case "second service":
+                self.start_service(again=False)
+            case "wall clock":
+                self.counts["clock jumps"] += 1
+                self.wall_s += fault.seconds
+            case "cancel":
+                self.operator("DELETE", f"/v1/jobs/{fault.target}")
+            case "drain":
+                path = f"/v1/nodes/{fault.target}"
+                self.operator("POST", f"{path}/drain", then=("POST", f"{path}/undrain", None, fault.seconds))
+
+    def operator(self, method: str, path: str, body: Any = None, after_s: float = 0.0, then: tuple[Any, ...] = ()) -> None:
+        """Somebody asks the service for something, until it is answered.
+
+        Args:
+            then: arguments for what is asked afterwards.
+        """
+        process = Process(self.world, f"operator.{next(self.world.numbers)}")
+
+        def ask() -> None:
+            service = ClientService(self.network, "operator")
+            try:
+                rollmux_client._until_answered(lambda: service.ask(method, path, body))
+            except Refused as error:
+                self.world.note(f"{method} {path}: {error}")
+                if "is stopping" in str(error):
+                    self.operator(method, path, body, 1.0)
+            process.kill()
+            if then:
+                self.operator(*then)
+
+        self.world.in_process(process, Strand(process, ask).wake, after_s)
+
+    def clear(self) -> None:
+        """An operator looks at suspect nodes: those whose owners are no more may be used."""
+        for node, lease in self.durable.suspects.items():
+            job_id = self.durable.jobs[lease]
+            if not any(one.plan.id == job_id and not one.process.dead for one in self.owners):
+                self.operator("POST", f"/v1/nodes/{node}/clear")
+        self.world.outside.post(10.0, self.clear)
+
+    # the whole
+
+    def carry_out(self) -> Outcome:
+        """Let it all happen."""
+        schedule, world = self.schedule, self.world
+        threads.enter(world)
+        disks.enter(self.disk)
+        _scenes[:] = [self]
+        outside = world.outside
+        try:
+            self._begin(outside)
+            planned_s = sum(3 * one.iterations * one.worst_s for one in schedule.jobs)
+            last_s = schedule.calm_s + SETTLES_S + planned_s + 60.0 * sum(fault.kind not in TIMED for fault in schedule.faults)
+            if not world.run(lambda: len(self.over) == len(schedule.jobs) or bool(self.problems), last_s):
+                left = ", ".join(one.id for one in schedule.jobs if one.id not in self.over)
+                self.problems.append(f"{left} not over at {last_s:.0f} s; the last fault was before {schedule.calm_s:.0f} s")
+            self._end()
+        finally:
+            world.close()
+        self.problems += self.durable.problems + world.errors
+        counts = self.counts | Counter(self.network.used)
+        counts += Counter(requests=self.network.requests, commits=self.disk.commits, torn=self.disk.torn, starts=self.starts)
+        problems, log = tuple(self.problems), tuple(world.log or ())
+        return Outcome(schedule, problems, dict(sorted(counts.items())), self._digest(), world.now_s, log)
+
+    def _begin(self, outside: Process) -> None:
+        outside.post(0.0, self.start_service)
+        for plan in self.schedule.jobs:
+            more: dict[str, Any] = {"staleness": 1} if plan.kind == "asynchronous" else {}
+            stated = {"worst_case_s": plan.worst_s, "host_memory_gb": 1.0}
+            sync_s = plan.worst_s if plan.kind == "sync" else 0.2 if plan.kind == "synced" else 0.0
+            more |= {"sync_s": sync_s, "movable": plan.movable, "user": "ann"}
+            entry = job(plan.id, iterations=plan.iterations, rollout=stated, training=stated, **more)
+            outside.post(outside.draw.uniform(0.0, 2.0), self.operator, "POST", "/v1/jobs", entry)
+            outside.post(outside.draw.uniform(0.5, 6.0), self._start_when_submitted, plan)
+        for fault in self.schedule.faults:
+            if fault.kind in TIMED:
+                outside.post(fault.at, self.fault, fault)
+        outside.post(10.0, self.clear)
+
+    def _start_when_submitted(self, plan: JobPlan) -> None:
+        if ("Submitted", plan.id) in self.durable.last:
+            self.start_owner(plan)
+        else:
+            self.world.outside.post(0.5, self._start_when_submitted, plan)
+
+    def _end(self) -> None:
+        """The service is told to stop, and its journal is read."""
+        if self.problems:
+            return
+        world = self.world
+        self.stops = True
+        self.disk.faults, self.network.fates = {}, {}
+        if self.service is None or self.service.dead:
+            self.start_service()
+        service = self.service
+        assert service is not None
+        self.stops, service.dies_at = True, 0
+        self.terminate()
+        world.run(lambda: service.dead, world.now_s + 200.0)
+        facts = self.disk.facts()
+        self.problems += journal_problems(facts)
+        self.problems += linear_problems(facts, self.disk.synced_s, self.turns)
+
+    def _digest(self) -> str:
+        happened = repr((self.disk.rows, self.disk.synced_s, self.problems, self.world.turns))
+        return hashlib.sha256(happened.replace(self.plan.folder, "").encode()).hexdigest()[:16]
+
+
+_scenes: list[Scene] = []
+
+
+def _scene() -> Scene:
+    return _scenes[-1]
+
+
+@contextlib.contextmanager
+def _allowing(interrupts: int) -> Iterator[Callable[[], int]]:
+    """Signals come to the process whose turn it is."""
+    process = threads.present_process()
+    yield lambda: process.signals
+
+
+@contextlib.contextmanager
+def _hangups() -> Iterator[Callable[[], int]]:
+    yield lambda: 0
+
+
+def _check_signals() -> None:
+    if threads.present_process().signals > 1:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def simulated() -> Iterator[None]:
+    """The service and the client ask the world for time, threads, chance, processes and the disk, instead of this machine."""
+    monotonic = threads.Time.monotonic
+    described = http_app.describe_api(http_app.OPERATIONS)
+    versions = driver.versions()
+    listening = SimpleNamespace(where=None, token="operator")
+    replaced: dict[Any, dict[str, Any]] = {
+        rollmux_client: {
+            "_now": monotonic,
+            "time": threads.Time,
+            "threading": threads.Threading,
+            "queue": threads.Queue,
+            "random": threads.Chance,
+            "_LOG": SimpleNamespace(warning=lambda *_: None),
+        },
+        run_log: {"monotonic": monotonic, "Journal": DiskJournal, "tell_of": lambda *_: None, "_DYING_S": 0.0},
+        commits: {"Thread": threads.Thread, "SimpleQueue": threads.SimpleQueue},
+        driver: {
+            "monotonic": monotonic,
+            "time": lambda: _scene().wall_s + _scene().world.now_s,
+            "read_facts": lambda path: _scene().disk.facts(),
+            "trim": lambda folder: None,
+            "_TRIMS_S": 60.0,
+            "_rehearse": lambda policy: None,
+            "versions": lambda: versions,
+        },
+        events: {"monotonic": monotonic},
+        forecast: {"monotonic": monotonic},
+        leases: {"secrets": threads.Chance},
+        ledger: {
+            "started": lambda pid: pid if _scene().lives(pid) else 0,
+            "user_of": lambda pid: 0,
+        },
+        http_app: {"describe_api": lambda operations: described},
+        serve_here: {
+            "Service": SimulatedService,
+            "allowing": _allowing,
+            "hangups": _hangups,
+            "check_signals": _check_signals,
+            "listening_of": lambda *_: listening,
+            "let_in": lambda *_: None,
+            "withdraw": lambda folder: None,
+            "_LOOKS_S": 1.0,
+        },
+    }
+    with contextlib.ExitStack() as stack:
+        for module, values in replaced.items():
+            stack.enter_context(patch.multiple(module, **values))
+        cores = sorted(os.sched_getaffinity(0))
+        stack.callback(os.sched_setaffinity, 0, cores)
+        os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})  # threads hand over to each other much sooner on one core
+        stack.callback(gc.enable)
+        gc.disable()  # when garbage is collected does not follow from the seed
+        yield
+
+
+def carry_out(schedule: Schedule, keeps_log: bool = False) -> Outcome:
+    """Let the world of a schedule be; within `simulated`."""
+    if not schedule.file:
+        return Scene(schedule, None, keeps_log).carry_out()
+    with TemporaryDirectory(dir=RAM if RAM.is_dir() else None) as folder:
+        return Scene(schedule, Path(folder), keeps_log).carry_out()
