@@ -31,9 +31,9 @@ from threading import get_native_id
 from time import monotonic, process_time
 
 import torch
+from rollmux_segment import Segment
 
 from runtime.residency.layout import Layout, Memory
-from runtime.residency.segment import Segment
 from runtime.residency.staging import WeightStage
 from runtime.sync.plan import Stream, Topology, make_plan, shard
 from runtime.sync.streams import Inbox, send_streams

@@ -83,7 +83,8 @@ def settings(tokens: int, shape: Shape) -> Algorithm:
 
 def measure(folder: Path, way: str, tokens: int, shape: Shape) -> dict[str, float]:
     """Bytes and seconds of an update one way, in a process of its own; its loss and the norm of its gradient."""
-    from runtime.residency.offload import release_free_memory
+    from rollmux_offload import release_free_memory
+
     from runtime.training.trainer import Trainer
 
     algorithm = settings(tokens, shape)

@@ -79,7 +79,7 @@ def export_checkpoint(checkpoints: Path, done: int, spec: JobSpec, to: Path) -> 
     began_with = model_directory(spec.model, spec.seed, Path(spec.folder))
     files = read_model_files(began_with)
     tensors, _ = read_state(point.folder, ("weights",))
-    weights = files.checked({name.removeprefix("weights."): tensor for name, tensor in tensors.items()})
+    weights = files.checked({name.removeprefix("weights."): rows[:] for name, rows in tensors.items()})
     part = to.with_name(f".rollmux-{secrets.token_hex(6)}.part")
     try:
         part.mkdir(parents=True)

@@ -48,7 +48,7 @@ def resident_gb() -> float:
 def tree_gb(pid: int) -> float:
     """Memory that a process and its descendants have for themselves, GB; the largest of what each shares counts once.
 
-    So does state that waits in segments, whose pages the process may have given up (`runtime.residency.segment`).
+    So does state that waits in segments, whose pages the process may have given up (`rollmux_segment`).
     """
     own, shared, pids, segments = 0, 0, [pid], dict[int, int]()
     while pids:

@@ -18,7 +18,7 @@ HIDING = str(Path(__file__).parent / "hidden_extras")
 
 def base_only(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`rollmux ARGUMENTS` in a folder, where no module of an extra can be imported."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((HIDING, str(ROOT)))}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((HIDING, str(ROOT), str(ROOT / "clients" / "python")))}
     environment.pop("ROLLMUX_SERVICE", None)
     command = [sys.executable, "-m", "rollmux", *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -56,12 +56,20 @@ ITERATION: dict[str, dict[str, str]] = {
     "sync": {"release sync": "synced", "synced": "synced"},
     "synced": {"synced": "synced", "next": "over"},
     "over": {},
+    "new": {"ask init": "init asked", "ask sync": "first sync asked"},
+    "init asked": {"grant init": "init"},
+    "init": {"release init": "made"},
+    "made": {"ask sync": "first sync asked"},
+    "first sync asked": {"grant sync": "first sync"},
+    "first sync": {"release sync": "seeded"},
+    "seeded": {},
+    "begun": {},
     "no evaluation": {"ask extra": "evaluation asked"},
     "evaluation asked": {"grant extra": "evaluation"},
     "evaluation": {"release extra": "no evaluation"},
 }
-"""The states of an iteration, and of evaluations, which no iteration counts: what may be said in each, and the state that follows.
-The rules for several iterations together are those of `Turns`."""
+"""The states of an iteration, of what may come once before an owner's first one, and of evaluations, which no iteration counts:
+what may be said in each, and the state that follows. The rules for several iterations together are those of `Turns`."""
 ATTACHMENT: dict[str, dict[str, str]] = {
     "away": {"attach": "attached"},
     "attached": {"move": "to move", "stay": "attached", "stop": "to stop", "leave": "away", "finish": "done", "lose": "lost"},
@@ -209,13 +217,15 @@ class OutOfOrder(Exception):
     """A phase that cannot be the next one; one line."""
 
 
-_PhaseName = Literal["rollout", "training", "sync"]
+_PhaseName = Literal["init", "rollout", "training", "sync"]
+_ALL_NODES = ("init", "sync")  # which have all nodes of the job
 
 
 class Turn(NamedTuple):
     """A phase of an iteration, as an owner asks for it.
 
     Attributes:
+        iteration: of an `init` the one that the owner begins with; of a sync before that the one before it, -1 at first.
         extra: a rollout that counts no iteration.
     """
 
@@ -229,6 +239,7 @@ class Turns:
     is how they go together:
 
     - Each phase takes the iterations in their order.
+    - An `init`, and then a sync of the iteration before, may come once each, before all else that the owner asks for.
     - Without a staleness an owner has one phase at a time, and an iteration begins when the training of the one before is over.
     - With one, the owner may have a rollout and a training at once. What it asks for too early waits: rollout k for the end of
       iteration k - 1 - staleness, a training for its rollout, and a sync and what comes with it for each other.
@@ -237,20 +248,23 @@ class Turns:
         iterations: that the job does; None: without an end. staleness: of the job. done: iterations that are over.
 
     Attributes:
+        begins: the iteration that the owner begins with. made, seeded: its init, and its first sync, are over.
         rollouts, trainings, syncs: that are over. done: iterations that count. open: what the owner asks for or has, by phase.
         granted: the phases that it has. last: what it had before, by phase.
     """
 
     def __init__(self, iterations: int | None = None, staleness: int = 0, done: int = 0) -> None:
         self._last, self._staleness = math.inf if iterations is None else iterations, staleness
-        self.rollouts = self.trainings = self.syncs = self.done = self._begins = done
+        self.rollouts = self.trainings = self.syncs = self.done = self.begins = done
+        self.made = self.seeded = False
         self.open: dict[_PhaseName, Turn] = {}
         self.granted: set[_PhaseName] = set()
         self.last: dict[_PhaseName, Turn] = {}
 
-    def restore(self, rollouts: int, trainings: int, syncs: int) -> None:
+    def restore(self, rollouts: int, trainings: int, syncs: int, made: bool = False, seeded: bool = False) -> None:
         """So many are over."""
         self.rollouts, self.trainings, self.syncs = rollouts, trainings, syncs
+        self.made, self.seeded = made, seeded
 
     def take_up(self, turn: Turn) -> None:
         """The owner has a phase that it asked for before; told after `restore`."""
@@ -267,7 +281,8 @@ class Turns:
             return False
         if leaves and self.open:
             return True
-        if any(phase != turn.phase and (measured or "sync" in (phase, turn.phase)) for phase in self.open):
+        whole = turn.phase in _ALL_NODES
+        if any(phase != turn.phase and (measured or whole or phase in _ALL_NODES) for phase in self.open):
             return True
         staleness, number = 0 if measured else self._staleness, turn.iteration
         if turn.phase == "rollout" and not turn.extra:
@@ -285,11 +300,11 @@ class Turns:
                 raise OutOfOrder(f"has asked for the {other.phase} of iteration {other.iteration}; release it first")
         if self.is_over(turn) and not turn.extra:
             raise OutOfOrder(f"the {turn.phase} of iteration {turn.iteration} is over")
-        due = {"rollout": self.rollouts, "training": self.trainings, "sync": self.trainings - 1}[turn.phase]
+        due = {"init": self.begins, "rollout": self.rollouts, "training": self.trainings, "sync": self.trainings - 1}[turn.phase]
         fits = f"ask {_name(turn)}" in ITERATION[self._state(turn)] and (turn.extra or due == turn.iteration < self._last)
         if fits and (self._staleness or self.rollouts == self.trainings or turn.phase == "training"):
             return
-        what = f"{'extra ' if turn.extra else ''}{turn.phase} of iteration {turn.iteration}"
+        what = "init" if turn.phase == "init" else f"{'extra ' if turn.extra else ''}{turn.phase} of iteration {turn.iteration}"
         raise OutOfOrder(f"cannot begin the {what}; {self._next_one(due)}")
 
     def _next_one(self, due: int) -> str:
@@ -309,7 +324,7 @@ class Turns:
 
     def may_leave(self, turn: Turn) -> bool:
         """Whether the owner may leave its place when it asks for a phase, and loses nothing: it has none."""
-        return not self.open and (self._staleness > 0 or turn.phase == "rollout")
+        return not self.open and (self._staleness > 0 or turn.phase in ("init", "rollout"))
 
     def may_end(self, turn: Turn) -> bool:
         """Whether the job may come to its end when a phase is asked for: an iteration begins, as far as anybody knows."""
@@ -336,6 +351,8 @@ class Turns:
         self.granted.discard(phase)
         self.rollouts += _name(turn) == "rollout"
         self.trainings += phase == "training"
+        self.made |= phase == "init"
+        self.seeded |= phase == "sync" and turn.iteration < self.begins
         self.syncs = turn.iteration + 1 if phase == "sync" else self.syncs
 
     def may_release(self, phase: _PhaseName, iteration: int) -> bool:
@@ -371,6 +388,10 @@ class Turns:
 
     def is_over(self, turn: Turn) -> bool:
         """Whether a phase was asked for before, and is over."""
+        if turn.phase == "init":
+            return self.made
+        if turn.phase == "sync" and turn.iteration == self.begins - 1:
+            return self.seeded
         over = {"rollout": self.rollouts, "training": self.trainings, "sync": self.syncs}[turn.phase]
         return turn == self.last.get(turn.phase) or (not turn.extra and turn.iteration < over)
 
@@ -378,13 +399,17 @@ class Turns:
         """Of the iteration of a turn, or of evaluations, in `ITERATION`."""
         for phase, other in self.open.items():
             if other.extra == turn.extra and (other.extra or other.iteration == turn.iteration):
-                name = "evaluation" if other.extra else phase
+                is_first = phase == "sync" and other.iteration < self.begins
+                name = "evaluation" if other.extra else "first sync" if is_first else phase
                 return name if phase in self.granted else f"{name} asked"
         if turn.extra:
             return "no evaluation"
+        if turn.phase == "init" or (turn.phase == "sync" and turn.iteration == self.begins - 1):
+            has_begun = self.rollouts > self.begins or not {*self.open, *self.last} <= {*_ALL_NODES}
+            return "begun" if has_begun else "seeded" if self.seeded else "made" if self.made else "new"
         if turn.iteration >= self.trainings:
             return "due" if turn.iteration >= self.rollouts else "sampled"
-        if turn.iteration < max(self.trainings - 1, self._begins):
+        if turn.iteration < max(self.trainings - 1, self.begins):
             return "over"
         return "synced" if turn.iteration < self.syncs else "trained"
 
@@ -442,6 +467,11 @@ class Phase:
         self.metrics: dict[str, float] = {}
         self.given_up = False  # the task that waits for it was cancelled
         self._job = job
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """How requests name it."""
+        return {"phase": self.name} | ({} if self.name == "init" else {"iteration": self.iteration})
 
     def report(self, **metrics: float) -> None:
         """Give the service numbers of this phase, as reward and loss; they go with its end."""
@@ -700,6 +730,13 @@ class Job:
         """
         return Phase(self, name, self.iteration if iteration is None else iteration, extra)
 
+    def init(self) -> Phase:
+        """The turn in which models are loaded and engines started, on all nodes of the job: once after each attachment, before all
+        other phases. Everything has left the devices when it ends. Weights may then go to where they are sampled from, in a
+        `phase("sync", job.iteration - 1)`.
+        """
+        return self.phase("init")
+
     def synced(self, seconds: float, iteration: int | None = None) -> None:
         """Say that new weights are where they are sampled from, and how long it took. The end of a phase `sync` says so itself."""
         body = {"iteration": self.iteration if iteration is None else iteration, "seconds": seconds}
@@ -719,7 +756,7 @@ class Job:
         """
         if self.lease is None:
             return
-        body = {"phase": phase.name, "iteration": phase.iteration, "wait_s": _WAIT_S}
+        body = {**phase.named, "wait_s": _WAIT_S}
         if phase.extra:
             body["extra"] = True
         phase.asked_s = _now()
@@ -751,7 +788,7 @@ class Job:
         if self.lease is None:
             return
         metrics = {name: float(value) for name, value in phase.metrics.items() if math.isfinite(value)}  # JSON has no others
-        body: dict[str, Any] = {"phase": phase.name, "iteration": phase.iteration, "metrics": metrics}
+        body: dict[str, Any] = {**phase.named, "metrics": metrics}
         if phase.device_gb is not None:
             body["device_gb"] = phase.device_gb
         self._ask("release", body)

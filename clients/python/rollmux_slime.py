@@ -2,21 +2,27 @@
 
 It makes the calls that slime's own `train.py` makes, each in its turn:
 
-- Colocated (`--colocate`, which offloads): trainer and engines share their GPUs, so the service's cluster has one pool
+- All is loaded and started in a turn of `init`, which ends when engines and trainer have left the GPUs, as far as slime offloads
+  them.
+- Colocated (`--colocate`, which offloads both): trainer and engines share their GPUs, so the service's cluster has one pool
   (`one_device: true`). The turn of `rollout` brings the engines back with new weights, samples, and puts them away; the turn of
-  `training` trains and saves.
-- Separate: engines and trainer keep their GPUs' memory. New weights need both sides at once: a turn of `sync`.
+  `training` trains and saves. Weights of engines that are put away are gone: so there is no turn of `sync`.
+- Separate: the engines keep their GPUs' memory, since slime offloads those alone whose GPUs the trainer has too; the trainer leaves
+  its own with `--offload-train`. New weights, the first ones too, need both sides at once: a turn of `sync`.
 - An evaluation is a rollout that counts no iteration.
 
-Read with slime of 2026-08-21 (commit 624b824). A critic and `--release-train` are refused.
+Read with slime of 2026-08-21 (commit 624b824a898ab0ec1fcb4d373004c7f3852bf515). A critic and `--release-train` are refused.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import ray
 import rollmux_client
+import rollmux_devices
 from slime.observability.logging_utils import configure_logger, finish_tracking, init_tracking
 from slime.ray.placement_group import create_placement_groups, create_rollout_manager, create_training_models
 from slime.utils.arguments import parse_args
@@ -36,21 +42,28 @@ def train(args: Any) -> None:
     """
     if args.use_critic or args.release_train:
         raise ValueError("rollmux_slime: a critic and --release-train are not supported")
-    if args.offload_rollout != args.offload_train:
-        raise ValueError("rollmux_slime: rollout and training are offloaded both (--colocate), or neither")
+    if args.colocate and not (args.offload_rollout and args.offload_train):
+        raise ValueError("rollmux_slime: --colocate needs both sides offloaded: leave out --no-offload-train, --no-offload-rollout")
     with rollmux_client.attach() as job:
         configure_logger()
-        groups = create_placement_groups(args)
-        init_tracking(args)
-        manager, per_epoch = create_rollout_manager(args, groups["rollout"])
-        actor, _ = create_training_models(args, groups, manager)
-        engines = _Engines(manager, actor, args.offload_rollout)
+        with _turn(job, "init"):
+            groups = create_placement_groups(args)
+            init_tracking(args)
+            manager, per_epoch = create_rollout_manager(args, groups["rollout"])
+            actor, _ = create_training_models(args, groups, manager)
+            ray.get(manager.offload.remote())  # what it has started is there, and has left the GPUs that are shared
+            if not args.offload_train:
+                actor.clear_memory()
+        engines = _Engines(manager, actor, args.colocate)
+        if not args.colocate:
+            with _turn(job, "sync", iteration=job.iteration - 1):
+                actor.update_weights()
         for k in range(args.start_rollout_id, args.num_rollout):
             if args.eval_interval is not None and k == 0 and not args.skip_eval_before_train:
                 _evaluate(job, engines, k)
-            with job.phase("rollout"), engines:
+            with _turn(job, "rollout"), engines:
                 samples = ray.get(manager.generate.remote(k))
-            with job.phase("training"):
+            with _turn(job, "training"):
                 ray.get(actor.async_train(k, samples))
                 if should_run_periodic_action(k, args.save_interval, per_epoch, args.num_rollout):
                     actor.save_model(k, force_sync=k == args.num_rollout - 1)
@@ -58,10 +71,9 @@ def train(args: Any) -> None:
                         ray.get(manager.save.remote(k))
                 if not args.offload_train:
                     actor.clear_memory()
-            engines.have_weights = False
-            if not args.offload_rollout:
-                with job.phase("sync"):
-                    engines.update()
+            if not args.colocate:
+                with _turn(job, "sync"):
+                    actor.update_weights()
             job.iteration += 1
             if should_run_periodic_action(k, args.eval_interval, per_epoch):
                 _evaluate(job, engines, k)
@@ -70,36 +82,32 @@ def train(args: Any) -> None:
 
 
 def _evaluate(job: rollmux_client.Job, engines: _Engines, k: int) -> None:
-    with job.phase("rollout", extra=True), engines:
+    with _turn(job, "rollout", extra=True), engines:
         ray.get(engines.manager.eval.remote(k))
 
 
+@contextlib.contextmanager
+def _turn(job: rollmux_client.Job, phase: str, iteration: int | None = None, extra: bool = False) -> Iterator[None]:
+    """A turn at whose end the service is told what the job has on the GPUs."""
+    with job.phase(phase, iteration, extra) as turn:
+        yield
+        rollmux_devices.report(job, turn)
+
+
 class _Engines:
-    """The engines, as a context in which they are on their GPUs and have the trainer's weights.
+    """The engines, as a context in which they are on their GPUs; those that share them get the trainer's weights first."""
 
-    Attributes:
-        have_weights: they have the last ones.
-    """
-
-    def __init__(self, manager: Any, actor: Any, offloads: bool) -> None:
-        self.manager, self._actor, self._offloads = manager, actor, offloads
-        self.have_weights = False
-
-    def update(self) -> None:
-        """Give them the trainer's weights."""
-        self._actor.update_weights()
-        self.have_weights = True
+    def __init__(self, manager: Any, actor: Any, colocated: bool) -> None:
+        self.manager, self._actor, self._colocated = manager, actor, colocated
 
     def __enter__(self) -> None:
-        if self._offloads:
+        if self._colocated:
             ray.get(self.manager.onload_weights.remote())
-        if self._offloads or not self.have_weights:
-            self.update()
-        if self._offloads:
+            self._actor.update_weights()
             ray.get(self.manager.onload_kv.remote())
 
     def __exit__(self, *_: Any) -> None:
-        if self._offloads:
+        if self._colocated:
             ray.get(self.manager.offload.remote())
 
 

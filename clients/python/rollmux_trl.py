@@ -4,6 +4,11 @@
         trainer = rollmux_trl.GRPOTrainer(model=..., reward_funcs=..., args=GRPOConfig(...), job=job)
         trainer.train()
 
+- The turn of `init` goes from the trainer's making to the begin of its training, a checkpoint's loading included. With a vLLM
+  server the first weights follow in a turn of `sync`.
+- Between its turns a job has nothing on its devices: parameters, gradients and optimizer state of the trainer wait in host memory
+  (`rollmux_offload`; not with DeepSpeed, which has them elsewhere), and vLLM in the trainer's process sleeps
+  (`vllm_enable_sleep_mode=True`). Alone, without a service, all stays where it is.
 - A turn of `rollout` is what TRL does in `_generate_and_score_completions`: weights for vLLM, sampling, rewards, log-probs.
 - A turn of `training` goes from there to the last optimizer step before the next generation, whatever
   `gradient_accumulation_steps`, `steps_per_generation` and `num_iterations` are. Both together are an iteration.
@@ -12,18 +17,24 @@
 - With a vLLM server (`vllm_mode="server"`) rollouts are on its devices and trainings on the trainer's, and new weights need both:
   they are sent in a turn of `sync`. An evaluation that is due then needs both too, and is in the same turn.
 
-With several processes the first one asks, and all wait for it. Saving a checkpoint has no turn of its own.
-Read with TRL 1.16.
+With several processes the first one asks, and all wait for it. A checkpoint is saved at the end of a training's turn; what is saved
+outside of one, as by `save_model` after the training, has a turn as an evaluation has it.
+Read with TRL 1.16.0, as it is on PyPI.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import rollmux_client
+import rollmux_devices
 import torch
+from accelerate import PartialState
+from rollmux_offload import Offloader, state_of
 from transformers import TrainerCallback
 from trl.trainer import grpo_trainer
 
@@ -52,11 +63,15 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
 
     def __init__(self, *arguments: Any, job: rollmux_client.Job, **options: Any) -> None:
         self._job = job
-        self._training: rollmux_client.Phase | None = None  # the turn that it has
+        self._turn: rollmux_client.Phase | None = None  # that it has
+        self._training: rollmux_client.Phase | None = None  # if that is one of training
         self._evaluates: rollmux_client.Phase | None = None  # the turn of sync in which it does that next
-        super().__init__(*arguments, **options)
-        several = torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+        self._offloader: Offloader | None = None
+        several = PartialState().num_processes > 1  # the launcher's processes know each other from here on
         self._processes = torch.distributed.new_group(backend="gloo", timeout=_WAITS) if several else None
+        self._is_attached = self._agreed(job.lease is not None)
+        self._init: rollmux_client.Phase | None = self._begin("init")
+        super().__init__(*arguments, **options)
         self.add_callback(_Ends(self))
 
     def train(self, *arguments: Any, **options: Any) -> Any:
@@ -72,6 +87,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
 
     def evaluate(self, *arguments: Any, **options: Any) -> Any:
         """As in TRL, in a turn of its own."""
+        self._end_init()
         if self._training is not None and self._has_server:
             steps = self.args.steps_per_generation * self.num_iterations // self.args.gradient_accumulation_steps
             raise ValueError(f"evaluations with a vLLM server are where a training ends: eval_steps is a multiple of {steps}")
@@ -95,6 +111,42 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         self._training = self._begin("training")
         return outputs
 
+    def save_model(self, *arguments: Any, **options: Any) -> None:
+        """As in TRL; in a turn of its own where it has none."""
+        with self._some_turn():
+            super().save_model(*arguments, **options)
+
+    def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
+        with self._some_turn():
+            super()._save_checkpoint(*arguments, **options)
+
+    def _load_best_model(self) -> None:
+        with self._some_turn():
+            super()._load_best_model()
+
+    @contextmanager
+    def _some_turn(self) -> Iterator[None]:
+        """Its state is on the devices."""
+        turn = None if self._turn is not None else self._begin("rollout", extra=True)
+        yield
+        if turn is not None:
+            self._end(turn)
+
+    def _end_init(self) -> None:
+        """What it has made may leave the devices, and a server gets the first weights."""
+        turn, self._init = self._init, None
+        if turn is None:
+            return
+        self._end(turn)
+        if self._has_server:
+            turn = self._begin("sync", iteration=self._job.iteration - 1)
+            self._send_weights()
+            self._end(turn)
+
+    def _send_weights(self) -> None:
+        self.vllm_generation.sync_weights()
+        self._last_loaded_step = self.state.global_step
+
     @property
     def _has_server(self) -> bool:
         return bool(self.use_vllm) and self.args.vllm_mode == "server"
@@ -108,6 +160,10 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         if self._agreed(self._job.stopping):
             control.should_save = control.should_training_stop = True
         if self._generates_next:
+            if control.should_save and self._is_attached and not self.args.load_best_model_at_end:
+                self._save_checkpoint(self.model, trial=None)  # as long as it has its turn
+                control.should_save = False
+                self.callback_handler.on_save(self.args, self.state, control)
             self._end_training(syncs=control.should_evaluate or not control.should_training_stop, evaluates=control.should_evaluate)
 
     def _end_training(self, syncs: bool = True, evaluates: bool = False) -> None:
@@ -122,27 +178,39 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         self._end(turn)
         if self._has_server and syncs:
             turn = self._begin("sync")
-            self.vllm_generation.sync_weights()
-            self._last_loaded_step = self.state.global_step
+            self._send_weights()
             if evaluates:
                 self._evaluates = turn
             else:
                 self._end(turn)
         self._job.iteration += 1
 
-    def _begin(self, phase: str, extra: bool = False) -> rollmux_client.Phase:
-        turn = self._job.phase(phase, extra=extra)
+    def _begin(self, phase: str, extra: bool = False, iteration: int | None = None) -> rollmux_client.Phase:
+        turn = self._turn = self._job.phase(phase, iteration, extra)
         self._job.acquire(turn)
         self._wait_for_all()
+        if self._offloader is not None:
+            self._offloader.restore()
         return turn
 
     def _end(self, turn: rollmux_client.Phase) -> None:
+        if self._is_attached and self._offloader is None and not self.is_deepspeed_enabled:
+            self._offloader = Offloader(self._tensors)
+        if self._offloader is not None:
+            self._offloader.offload()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
-            turn.device_gb = torch.cuda.memory_reserved() / 1e9
         self._wait_for_all()
+        rollmux_devices.report(self._job, turn)
+        self._turn = None
         self._job.release(turn)
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """What it has on the devices."""
+        models = {"policy": (self.model, self.optimizer), "reference": (getattr(self, "ref_model", None), None)}
+        every = {who: state_of(*its) for who, its in models.items() if its[0] is not None}
+        return {f"{who}.{name}": tensor for who, tensors in every.items() for name, tensor in tensors.items()}
 
     def _wait_for_all(self) -> None:
         if self._processes is not None:
@@ -162,6 +230,9 @@ class _Ends(TrainerCallback):
 
     def __init__(self, trainer: GRPOTrainer) -> None:
         self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **options: Any) -> None:
+        self._trainer._end_init()  # noqa: SLF001
 
     def on_step_end(self, args: Any, state: Any, control: Any, **options: Any) -> None:
         self._trainer._end_step(control)  # noqa: SLF001 (one class with two bases would be copied by transformers)

@@ -1,25 +1,32 @@
-"""verl's synchronous PPO trainer as a job that takes turns: `trainer.v1.trainer_mode=rollmux`, and nothing else changes.
+"""verl's synchronous PPO trainer as a job that takes turns: `trainer.v1.trainer_mode=rollmux`, and settings that offload.
 
 `pip install rollmux-client` is enough: verl (0.9) loads this module by its entry point of the group `verl.plugins`.
 
+- All is loaded and started in a turn of `init`, at whose end the engines sleep and the models are in host memory.
 - The turn of `rollout` begins with a step, since prompts are sent to the engines before anything is sampled, and ends when all
   samples are there and the engines sleep.
 - The turn of `training` goes from there to the end of the step, checkpoint included. Both are an iteration.
 - verl wakes its engines at the end of a step, to give them new weights. Here they get them when the next turn of `rollout` has
   begun: their memory is not taken before.
 - A validation is a rollout that counts no iteration. The engines sleep after it.
+- verl's workers empty their cache when parameters have left the GPU, and the optimizer's state leaves after that. They are asked to
+  offload once more at the end of `init` and `training`, by which what the optimizer has left is given back, too.
 
-Trainer and engines share their GPUs in this mode, so the service's cluster has one pool (`one_device: true`).
+Trainer and engines share their GPUs in this mode, so the service's cluster has one pool (`one_device: true`). Read with verl of
+2026-08-22 (commit 1dda039b9c6311889a9c9a26040677e1254814f9).
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import rollmux_client
-from omegaconf import open_dict
+import rollmux_devices
+from omegaconf import OmegaConf, open_dict
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.debug import marked_timer
@@ -29,9 +36,15 @@ __all__ = ["PPOTrainerInTurns"]
 
 @register_trainer("rollmux")
 class PPOTrainerInTurns(PPOTrainerSync):  # type: ignore[misc]
-    """As `PPOTrainerSync`, in turns with other jobs. It is attached from `init` to the end of `fit`."""
+    """As `PPOTrainerSync`, in turns with other jobs. It is attached from `init` to the end of `fit`.
+
+    Raises:
+        ValueError: something would stay on the GPUs between its turns; one line, which says what to set.
+    """
 
     def __init__(self, config: Any) -> None:
+        if missing := [*settings_missing(config)]:
+            raise ValueError(f"rollmux_verl: it would stay on the GPUs between its turns; set {' '.join(missing)}")
         with open_dict(config):
             config.trainer.v1.trainer_mode = "sync"  # which the replay buffer and others ask for
         super().__init__(config)
@@ -40,10 +53,13 @@ class PPOTrainerInTurns(PPOTrainerSync):  # type: ignore[misc]
         self._weights: int | None = None  # the step whose weights the engines do not have yet
 
     def init(self) -> None:
-        """Wait for the job's nodes, and load everything."""
+        """Wait for the job's nodes and its turn, and load everything."""
         self._job.__enter__()
         try:
+            self._begin("init")
             super().init()
+            self._offload()
+            self._end()
         except BaseException:
             self._job.__exit__(*sys.exc_info())
             raise
@@ -69,6 +85,7 @@ class PPOTrainerInTurns(PPOTrainerSync):  # type: ignore[misc]
 
     def on_step_end(self) -> None:
         self._weights = self.global_steps
+        self._offload()
         self._end()
         self._job.iteration += 1
 
@@ -89,6 +106,12 @@ class PPOTrainerInTurns(PPOTrainerSync):  # type: ignore[misc]
         with marked_timer("update_weights", getattr(self, "timing_raw", {}), color="red"):
             self.checkpoint_manager.update_weights(self._loaded)
 
+    def _offload(self) -> None:
+        """Nothing of the models is on the GPUs, and their caches are empty."""
+        for workers in (self.actor_rollout_wg, getattr(self, "critic_wg", None)):
+            if workers is not None:
+                workers.to("cpu", model=True, optimizer=False, grad=True)
+
     def _begin(self, phase: str, extra: bool = False) -> None:
         turn = self._job.phase(phase, extra=extra)
         self._job.acquire(turn)
@@ -97,4 +120,23 @@ class PPOTrainerInTurns(PPOTrainerSync):  # type: ignore[misc]
     def _end(self) -> None:
         turn, self._turn = self._turn, None
         assert turn is not None
+        rollmux_devices.report(self._job, turn)
         self._job.release(turn)
+
+
+def settings_missing(config: Any) -> Iterator[str]:
+    """The settings, as verl's command line takes them, without which a job would stay on its GPUs between its turns."""
+    if not OmegaConf.select(config, "actor_rollout_ref.rollout.free_cache_engine"):
+        yield "actor_rollout_ref.rollout.free_cache_engine=True"
+    models = {"actor_rollout_ref.actor": "fsdp_config"} | ({"critic": "fsdp"} if need_critic(config) else {})
+    for model, of_fsdp in models.items():
+        strategy = OmegaConf.select(config, f"{model}.strategy")
+        engine = of_fsdp if strategy.startswith("fsdp") else strategy
+        kinds = ["param_offload", "optimizer_offload", *(["grad_offload"] if strategy == "megatron" else [])]
+        yield from _unset(config, *(f"{model}.{engine}.{kind}" for kind in kinds))
+    if need_reference_policy(config) and OmegaConf.select(config, "actor_rollout_ref.ref.strategy") == "megatron":
+        yield from _unset(config, "actor_rollout_ref.ref.megatron.param_offload")  # those of FSDP are offloaded in any case
+
+
+def _unset(config: Any, *keys: str) -> Iterator[str]:
+    return (f"{key}=True" for key in keys if not OmegaConf.select(config, key))

@@ -11,6 +11,7 @@ from rollmux_env.cluster.demand import Demand, demand_of, limits_of, write_known
 from rollmux_env.cluster.events import (
     Admitted,
     Arrived,
+    Begun,
     Departed,
     Event,
     Moved,
@@ -121,6 +122,12 @@ def _admitted(state: State, event: Admitted) -> None:
     _enter(state, row, event.placement)
     jobs["admitted_warm"][row] = jobs["entered_warm"][row]
     _cool_down(state.tables)
+
+
+def _begun(state: State, event: Begun) -> None:
+    row, jobs = state.row(event.job_id), state.tables.job_records
+    jobs["admitted_s"][row] = state.now_s
+    jobs["admitted_warm"][row] = jobs["entered_warm"][row] = 1
 
 
 def _moved(state: State, event: Moved) -> None:
@@ -290,6 +297,7 @@ _CHANGES: dict[type[Event], Callable[..., None]] = {
     Requeued: _arrived,
     Warm: _warm,
     Admitted: _admitted,
+    Begun: _begun,
     Moved: _moved,
     Resumed: _resumed,
     Departed: _departed,

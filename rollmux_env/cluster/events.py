@@ -87,6 +87,10 @@ class Admitted(_Placed):
     """A waiting job has a place and runs."""
 
 
+class Begun(_OfJob):
+    """A running job has loaded its models and started its engines under a permit: its SLO counts from now on, as of a warm one."""
+
+
 class Moved(_Placed):
     """A running job has another place; it makes no progress until its pause (`migration_s`) ends."""
 
@@ -159,6 +163,7 @@ Event = (
     | Requeued
     | Warm
     | Admitted
+    | Begun
     | Moved
     | Resumed
     | Departed

@@ -11,6 +11,7 @@ from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import (
     Admitted,
     Arrived,
+    Begun,
     Departed,
     Event,
     Moved,
@@ -51,6 +52,7 @@ _NEEDS: dict[type[Event], str] = {  # what speaks against an event whose job is 
     Admitted: _WAITS,
     Withdrawn: _WAITS,
     Warm: _WAITS,
+    Begun: _RUNS,
     Moved: f"{_RUNS}, or in the pause of a move",
     Resumed: _PAUSED,
     Departed: _RUNS,

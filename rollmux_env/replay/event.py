@@ -167,7 +167,7 @@ class _Replay:
             for command in scheduler.permits(now_s):
                 job_run = jobs.by_id[command.job_id]
                 if isinstance(command, Grant):
-                    assert command.phase != "sync"
+                    assert command.phase in ("rollout", "training")
                     self.begun += 1
                     jobs.start(job_run, command.phase, now_s)
                 else:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from math import inf
 from typing import NamedTuple, get_args
 
-from rollmux_env.cluster.events import Admitted, Event, Moved, Progress, Reprofiled, Resumed, Ticked
+from rollmux_env.cluster.events import Admitted, Begun, Event, Moved, Progress, Reprofiled, Resumed, Ticked
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
@@ -231,12 +231,23 @@ class Scheduler:
         self._touched[seat.group] = None
         if seat.guest or phase == "sync":
             return
+        if phase == "init":
+            self._made(job_id, seconds)
+            return
         if self.review is not None and counts:
             self.review.pace(job_id).phase(phase, seconds, cold)
         if device_gb and (known := job_keeping(self.state, job_id, phase, device_gb)) is not None:
             self._know(known)
         if cold_s is not None:
             self._know(job_starting(self.state.job(job_id), phase, cold_s))
+
+    def _made(self, job_id: str, seconds: float) -> None:
+        """A job has its models and its engines: that was its cold start, and its SLO counts from now on if it has done nothing."""
+        if not self.state.iterations_done(job_id):
+            self.planner.note(Begun(self.now_s, job_id))
+        job = self.state.job(job_id)
+        if seconds > sum(phase.switch.cold_s for phase in job.phases(0)):
+            self._know(job_starting(job_starting(job, "rollout", seconds / 2), "training", seconds / 2))
 
     def sampled(self, job_id: str) -> None:
         group = self.seats[job_id].group

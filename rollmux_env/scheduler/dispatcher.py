@@ -8,7 +8,7 @@ and a permit do to the group stands in `rollmux_env.kernel.dispatch.rules`.
     answers   permits(), and `migrations` with them
 
 A sync that needs both sides of a job at once (NCCL between trainer and engines) asks for a permit too, of all the job's nodes. No
-policy is asked about it.
+policy is asked about it. The `init` of a job, in which it loads its models and starts its engines, is granted as a sync is.
 
 Long-tail migration: a driver whose policy has a `migration` reports when its share of a rollout's responses is done. From then on
 the policy may have the rest moved to a share of the same nodes, which the tail has for itself until the rollout is finished. The
@@ -23,7 +23,7 @@ from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.dispatch import rules
 from rollmux_env.kernel.dispatch.rows import ABSENT, ROLLOUT, SYNC, TRAINING_POOL, MemberRow
 from rollmux_env.scheduler.asking import raised
-from rollmux_env.scheduler.view import CODES, DispatchPolicy, GroupView, HoldName, MemberView, Permit, WaitingPhase
+from rollmux_env.scheduler.view import ALL_NODES, CODES, DispatchPolicy, GroupView, HoldName, MemberView, Permit, WaitingPhase
 
 _NO_CHOICE = "the dispatch policy chose what is neither None nor one of the waiting phases or movable members"
 
@@ -48,6 +48,7 @@ class Dispatcher:
         self.migrations: list[str] = []
         self._rows = self.view.rows
         self._members: dict[str, MemberView] = {}
+        self._inits: set[str] = set()  # members whose sync is an init
 
     def joined(
         self,
@@ -80,7 +81,7 @@ class Dispatcher:
 
     def ready(self, job_id: str, phase: HoldName) -> bool:
         """A member's phase could run: the phase before it, and the sync before a rollout, are over; of a stale member, the last one
-        of its kind and what it needs of the other. Or a sync could.
+        of its kind and what it needs of the other. Or a sync or an init could.
 
         Returns:
             Whether it is still a member: False for the rollout of a member that was leaving and has now gone.
@@ -97,7 +98,9 @@ class Dispatcher:
             if row.rolls:
                 raise ValueError(f"a rollout of job {job_id} runs already")
         rules.ready(self.group, self._rows, row, CODES[phase])
-        if phase != "sync":
+        if phase == "init":
+            self._inits.add(job_id)
+        if phase not in ALL_NODES:
             self.view.asked.append(member.training if phase == "training" else member.rollout)
         return True
 
@@ -129,11 +132,13 @@ class Dispatcher:
             sampled: rollouts that are over, and their trainings not, beyond those of which this was told; None: as the others say.
         """
         row = self._members[job_id].row
-        if row.turn_training == ABSENT:
+        if phase == "init":
+            self._inits.add(job_id)
+        elif row.turn_training == ABSENT:
             rules.enter(self.group, self._rows, row)
         if sampled is None:
             sampled = int(phase == "training" or (phase == "rollout" and not runs))
-        if phase != "sync":
+        if phase not in ALL_NODES:
             row.begun = 1
         if row.nodes != TRAINING_POOL:
             row.turn_rollout += sampled
@@ -154,6 +159,9 @@ class Dispatcher:
         if not (row.rolls if phase == "rollout" else row.trains if phase == "training" else row.syncs):
             raise ValueError(f"the {phase} of job {job_id} does not run")
         rules.finish(self.group, row, CODES[phase], seconds, counts)
+        if phase == "init":
+            self._inits.discard(job_id)
+            row.joined_s = self.group.now_s
 
     def leaving(self, job_id: str) -> bool:
         """A member wants to go. It does so at the end of its iteration: when it is next ready for a rollout. A stale one goes at
@@ -171,12 +179,16 @@ class Dispatcher:
 
     def withdraw(self, job_id: str) -> None:
         """A member waits for no permit any more; what it runs goes on."""
-        rules.withdraw(self.group, self._members[job_id].row)
+        row = self._members[job_id].row
+        rules.withdraw(self.group, row)
+        if not row.syncs:
+            self._inits.discard(job_id)
         self._forget()
 
     def gone(self, job_id: str) -> None:
         """A member is no longer there. What it runs is over and its nodes are free."""
         member = self._members.pop(job_id)
+        self._inits.discard(job_id)
         rules.go(self.group, member.row)
         self._forget()
         self.view.views.remove(member)
@@ -208,7 +220,8 @@ class Dispatcher:
                 if number < 0:
                     break
                 rules.grant(group, rows, rows[number], SYNC)
-                permits.append((self.view.views[number].job_id, "sync"))
+                job_id = self.view.views[number].job_id
+                permits.append((job_id, "init" if job_id in self._inits else "sync"))
                 continue
             if not isinstance(choice, WaitingPhase):
                 self._migrate(choice)

@@ -81,8 +81,8 @@ class Profiled(_OfJob):
 
 
 class Ready(NamedTuple):
-    """A phase could run: the phase before it, and the sync before a rollout, are over; or a sync that needs all the job's nodes. A
-    stale job's rollouts wait for the sync of 1 + staleness iterations before, and become ready while it trains.
+    """A phase could run: the phase before it, and the sync before a rollout, are over; or what needs all the job's nodes, an init
+    or a sync. A stale job's rollouts wait for the sync of 1 + staleness iterations before, and become ready while it trains.
 
     Attributes:
         parts: of a rollout that can do with a part of its nodes: what these are cut into.

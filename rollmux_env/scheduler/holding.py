@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from rollmux_env.scheduler.commands import Command, Grant, Grow, Shrink
 from rollmux_env.scheduler.nodes import NodePool, PoolNode, Span
 from rollmux_env.scheduler.seats import Seat
-from rollmux_env.scheduler.view import HoldName, Permit
+from rollmux_env.scheduler.view import ALL_NODES, HoldName, Permit
 from rollmux_env.timing.tail import Migration
 
 Seats = Mapping[str, Seat]
@@ -198,7 +198,7 @@ class Holding:
         seat.holds.remove(phase)
         if phase == "training":
             self._nodes.give(seat.job_id, seat.seating.training_nodes)
-        elif phase == "sync":
+        elif phase in ALL_NODES:
             self._nodes.give(seat.job_id, seat.every_node())
         else:
             self.shares.end(seat.job_id)

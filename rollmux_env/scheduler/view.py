@@ -13,10 +13,12 @@ from rollmux_env.kernel.dispatch.rows import HELD, ROLLOUT, SYNC, TAIL, TRAINING
 from rollmux_env.kernel.dispatch.turns import movable, wanted
 
 PhaseName = Literal["rollout", "training"]
-HoldName = Literal["rollout", "training", "sync"]
+HoldName = Literal["init", "rollout", "training", "sync"]
 Permit = tuple[str, HoldName]  # whose phase or sync may run, now, on all its nodes
 
-CODES: dict[HoldName, int] = {"rollout": ROLLOUT, "training": TRAINING, "sync": SYNC}
+CODES: dict[HoldName, int] = {"init": SYNC, "rollout": ROLLOUT, "training": TRAINING, "sync": SYNC}
+ALL_NODES: frozenset[HoldName] = frozenset({"init", "sync"})
+"""Phases that have all nodes of their job."""
 
 
 class DispatchPolicy(Protocol):

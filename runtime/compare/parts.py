@@ -41,7 +41,7 @@ def slices_of(record: RunRecord, job_id: str, count: float = inf) -> dict[int, l
     """The phases of a job by iteration, of the first so many, without those of its profile and those that failed."""
     slices: dict[int, list[PhaseSlice]] = defaultdict(list)
     for part in record.phases:
-        if part.job_id == job_id and not part.profile and part.ok and part.iteration < count:
+        if part.job_id == job_id and not part.profile and part.ok and 0 <= part.iteration < count:
             slices[part.iteration].append(part)
     return slices
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from rollmux_segment import Footprint
+
 from rollmux_env.errors import InputError
 from runtime.engines.model_files import read_model_files
-from runtime.residency.footprint import Footprint
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rollmux_offload import Offloader
+from rollmux_segment import Footprint
 from torch import Tensor
 
 from runtime.engines.interface import Batch, Engine, Response, Sampling
-from runtime.residency.footprint import Footprint
-from runtime.residency.offload import Offloader
 
 
 class TorchEngine(Engine):

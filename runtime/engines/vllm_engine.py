@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from rollmux_segment import Footprint
 from torch import Tensor
 
 from rollmux_env.errors import InputError
@@ -33,7 +34,6 @@ from runtime.engines.model_files import OUTPUT
 from runtime.engines.probe import avoid_faults, missing_features
 from runtime.memory import resident_gb
 from runtime.phases import WorkerDied
-from runtime.residency.footprint import Footprint
 from runtime.residency.layout import Layout
 from runtime.residency.staging import WeightStage, pieces
 

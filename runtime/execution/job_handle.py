@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rollmux_env.cluster.events import Progress
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.commands import Seating
-from rollmux_env.scheduler.view import HoldName
+from rollmux_env.scheduler.view import ALL_NODES, HoldName
 from runtime.checkpoints import ResumePoint, drop_above, newest
 from runtime.execution.messages import End, Nodes, Order, Report
 from runtime.execution.profiles import Measured
@@ -22,7 +22,7 @@ from runtime.journal.facts import PhaseMeasures, PhaseSlice, Span
 from runtime.machine import Node, Pool
 from runtime.residency.choice import Waits
 
-PROFILE = -1  # in place of an iteration's number
+PROFILE = -1  # in place of an iteration's number, where a phase belongs to none
 
 
 class Asked(NamedTuple):
@@ -41,7 +41,7 @@ class Hold:
     """A permit in a job's hands.
 
     Attributes:
-        pool: the phase, as its nodes' pool; `sync` where it is for all nodes of the job.
+        pool: the phase, as its nodes' pool; `init` or `sync` where it is for all nodes of the job.
         iteration: number of that which the phase belongs to; rollouts may be ahead of trainings.
         since_s: when the job could begin: `start_s`, or when others had made room for it.
     """
@@ -390,14 +390,20 @@ class JobHandle:
                 waits.set_exception(error)
 
     def pool_of(self, phase: HoldName) -> Pool:
-        """Whose nodes a phase holds: a co-located job's rollouts hold training nodes, and a sync counts as a training."""
-        return self.place.nodes["training" if phase == "sync" else phase][0].pool
+        """Whose nodes a phase holds: a co-located job's rollouts hold training nodes, what has all nodes counts as a training."""
+        return self.place.nodes["training" if phase in ALL_NODES else phase][0].pool  # type: ignore[index]
 
     def nodes_of(self, phase: HoldName) -> tuple[Node, ...]:
         """The nodes that a phase, or a sync, holds."""
-        if phase == "sync":
+        if phase in ALL_NODES:
             return tuple(dict.fromkeys(node for nodes in self.place.nodes.values() for node in nodes))
-        return self.place.nodes[phase]
+        return self.place.nodes[phase]  # type: ignore[index]
+
+    def sides_of(self, phase: HoldName) -> tuple[Pool | None, ...]:
+        """The sides of which the journal gets a slice (`slice`) when a phase is over: of an init both, unless they share nodes."""
+        if phase == "init":
+            return ("training",) if self.pool_of("rollout") == "training" else ("rollout", "training")
+        return () if phase == "sync" else (None,)
 
     def so_far(self, iterations_left: int | None) -> Progress:
         """What it has done since it arrived.
@@ -408,19 +414,28 @@ class JobHandle:
         before = self.spec.iterations - (iterations_left or 0)
         return Progress(self.id, max(0, self.iteration - before), self.permits.busy_s["rollout"], self.permits.busy_s["training"])
 
-    def slice(self, report: Report, now_s: float, spans: tuple[Span, ...], ok: bool = True, extra: bool = False) -> PhaseSlice:
-        """The phase that it has held nodes for."""
-        hold = self.permits.holds["training" if report.phase == "training" else "rollout"]
-        assert self.place.group is not None and hold.pool != "sync"
+    def slice(
+        self,
+        report: Report,
+        now_s: float,
+        spans: tuple[Span, ...],
+        ok: bool = True,
+        extra: bool = False,
+        side: Pool | None = None,
+    ) -> PhaseSlice:
+        """The phase that it has held nodes for; of one that holds all of them, on a side."""
+        hold = self.permits.holds["init" if side else "training" if report.phase == "training" else "rollout"]
+        pool: Pool = side or ("training" if hold.pool == "training" else "rollout")
+        assert self.place.group is not None
         return PhaseSlice(
             job_id=self.id,
             phase=report.phase,  # type: ignore[arg-type]
             profile=self.is_guest or self.is_over,
             iteration=hold.iteration,
             group=self.place.group,
-            pool=self.pool_of(hold.pool),
-            numbers=self.place.numbers[hold.pool],
-            nodes=tuple(node.name for node in self.place.nodes[hold.pool]),
+            pool=self.pool_of(pool),
+            numbers=self.place.numbers[pool],
+            nodes=tuple(node.name for node in self.place.nodes[pool]),
             asked_s=hold.asked_s,
             start_s=hold.start_s,
             end_s=now_s,

@@ -14,6 +14,7 @@ from typing import Any
 import ray
 from rollmux_client import OutOfOrder as CannotBeNext
 from rollmux_client import Turn, Turns
+from rollmux_segment import Footprint
 
 from runtime.execution.messages import Checkpoint, Done, Nodes, OutOfOrder, Report
 from runtime.execution.nodes import move_process, prepare_process
@@ -23,7 +24,6 @@ from runtime.machine import Node, Pool, boot_id, core_wait_s
 from runtime.memory import resident_gb
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, runtime_hook
 from runtime.residency.choice import STAY, Level, Waits
-from runtime.residency.footprint import Footprint
 
 _MOST = 10_000
 _Usage = dict[Handle, tuple[float, float]]

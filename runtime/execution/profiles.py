@@ -110,7 +110,8 @@ def job_as_stated(spec: JobSpec, arrival_s: float, longest_s: Mapping[str, float
     def stated(phase: PhaseSpec, name: str, more_s: float) -> dict[str, Any]:
         seconds = (longest_s.get(name) or phase.worst_case_s or _LEAST_S) + more_s
         memory = {"host_memory_gb": phase.host_memory_gb or 0.0, "device_gb": phase.device_gb or 0.0}
-        return {"nodes": phase.nodes, "worst_case_s": seconds, **memory}
+        switch = {"switch": Switch(cold_s=longest_s["init"] / 2)} if "init" in longest_s else {}
+        return {"nodes": phase.nodes, "worst_case_s": seconds, **memory, **switch}
 
     rollout, training = stated(spec.rollout, "rollout", spec.eval_s or 0.0), stated(spec.training, "training", 0.0)
     return _job(spec, arrival_s, rollout, training, max(spec.sync_s, longest_s.get("sync", 0.0)))

@@ -101,7 +101,7 @@ class Residents:
         here = [key for key, nodes in self._staying.items() if names & {*nodes} and key != (handle, pool)]
         if not here:
             return []
-        guest = handle.is_guest
+        guest = handle.is_guest or pool == "init"  # nobody knows what it needs
         places = self._sharing(handle)
         chosen = {} if guest else self._chosen(places)
         now = [place.waits.levels[0] if key in self._staying else place.waits.least for key, place in places.items()]

@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollmux_segment import Footprint
+
 from rollmux_env.rollout.policy import Round
 from runtime.grpo.messages import Kept, Results, Rolled, Status
 from runtime.grpo.rewards import merged
@@ -25,7 +27,6 @@ from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import is_cheap
 from runtime.machine import Node
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, phase, runtime_hook
-from runtime.residency.footprint import Footprint
 from runtime.sync.plan import make_plan
 from runtime.sync.wire import Transfer
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NamedTuple
 
+from rollmux_segment import Footprint
+
 from runtime.engines.interface import Response
 from runtime.phases import Reported
-from runtime.residency.footprint import Footprint
 from runtime.residency.layout import Layout
 from runtime.sync.plan import Ranges
 

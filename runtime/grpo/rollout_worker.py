@@ -10,16 +10,17 @@ from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from rollmux_segment import Footprint
+
 from runtime.engines.interface import Engine, Response, Sampling
 from runtime.grpo.messages import Results, Sampled, Status, Timed, stage, timed
 from runtime.grpo.rewards import Rewards
 from runtime.grpo.shares import Prompts, RunningShare, Share, rounds_of
-from runtime.grpo.state import read_data, read_state
+from runtime.grpo.state import read_data, stage_weights
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import Example
 from runtime.machine import Node, threads_of
 from runtime.phases import WorkerHandle, runtime_hook
-from runtime.residency.footprint import Footprint
 
 if TYPE_CHECKING:
     from rollmux_env.timing.replica import ReplicaTiming
@@ -67,6 +68,8 @@ class RolloutWorker:
         stages: dict[str, float] = {}
         self._rewards = Rewards(self._spec, self._reward_workers)  # its processes start while the engine does
         with stage(stages, "import"):
+            import torch
+
             from runtime.engines import make_engine, why_torch
             from runtime.engines.model_files import read_model_files
             from runtime.jobs.models import load_tokenizer, model_directory
@@ -104,9 +107,8 @@ class RolloutWorker:
         with stage(stages, "checkpoint"):
             if checkpoint is not None:
                 self._rewards.learn(read_data(Path(checkpoint)).anchors)
-                tensors, info = read_state(Path(checkpoint), ("weights",))
-                weights = {name.removeprefix("weights."): tensor for name, tensor in tensors.items()}
-                self._engine.update_weights(weights, int(info["updates"]))
+                version = stage_weights(Path(checkpoint), self._staged, torch.bfloat16 if self._node.gpus else torch.float32)
+                self._engine.update_weights(self._staged.weights(), version)
         return Footprint(), stages
 
     def timing(self) -> ReplicaTiming:

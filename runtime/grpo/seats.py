@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from rollmux_segment import Footprint
+
 from rollmux_env.errors import InputError
 from runtime.jobs.phase_spec import RolloutSpec
 from runtime.machine import Node
-from runtime.residency.footprint import Footprint
 
 
 class Seat(NamedTuple):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,13 +27,17 @@ from runtime.grpo.messages import Rolled, Rollout, Sampled
 from runtime.phases import Reported
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
+
+    from runtime.residency.staging import WeightStage
 
 _INDEX, _NUMBERS = "samples.json", "samples.safetensors"
 _Arrays = dict[str, NDArray[Any]]
 _INFO = "training.json"
 _DATA = "data.json"
 _KINDS = ("weights", "exp_avg", "exp_avg_sq")
+_PIECE = 64 << 20  # bytes that are read and cast at a time
 
 
 class Data(NamedTuple):
@@ -82,8 +86,39 @@ def write_shards(folder: Path, rank: int, shards: Mapping[str, Tensor], info: Ma
     return {_name(rank): write_hashed(folder / _name(rank), chain([layout.header()], content))}
 
 
-def read_state(folder: Path, kinds: tuple[str, ...] = _KINDS) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Whole tensors, as `Trainer.load_state` wants them, and the counts.
+class Rows:
+    """A tensor of a checkpoint, of which each rank has written rows; they are read when they are asked for, and no others.
+
+    Args:
+        parts: the slices of safetensors files that have them, in order.
+
+    Attributes:
+        shape: of the whole tensor.
+    """
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self._parts = parts
+        counts = [part.get_shape()[0] for part in parts]
+        self._ends = [*accumulate(counts)]
+        self.shape = (self._ends[-1], *parts[0].get_shape()[1:])
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        """Some rows, in host memory."""
+        import torch
+
+        first, last, _ = rows.indices(self.shape[0])
+        inside = [
+            part[max(first, begin) - begin : min(last, end) - begin]
+            for part, (begin, end) in zip(self._parts, pairwise([0, *self._ends]), strict=True)
+            if max(first, begin) < min(last, end)
+        ]
+        if not inside:
+            return torch.empty(0, *self.shape[1:])
+        return inside[0] if len(inside) == 1 else torch.cat(inside)
+
+
+def read_state(folder: Path, kinds: tuple[str, ...] = _KINDS) -> tuple[dict[str, Rows], dict[str, Any]]:
+    """Tensors, as `Trainer.load_state` wants them, and the counts. Of the tensors nothing is read yet but what there is.
 
     Args:
         kinds: of tensors: what stands before the first dot of their names.
@@ -91,19 +126,38 @@ def read_state(folder: Path, kinds: tuple[str, ...] = _KINDS) -> tuple[dict[str,
     Raises:
         InputError: a rank's file is missing; one line.
     """
-    import torch
     from safetensors import safe_open
 
     info = json.loads((folder / _INFO).read_bytes())
-    shards: dict[str, list[Tensor]] = {}
+    parts: dict[str, list[Any]] = {}
     for rank in range(info["ranks"]):
         if not (folder / _name(rank)).is_file():
             raise InputError(f"{folder}: {_name(rank)} is missing")
-        with safe_open(folder / _name(rank), "pt") as file:
-            for name in file.keys():  # noqa: SIM118 (it is no mapping)
-                if name.partition(".")[0] in kinds:
-                    shards.setdefault(name, []).append(file.get_tensor(name))
-    return {name: parts[0] if len(parts) == 1 else torch.cat(parts) for name, parts in shards.items()}, info
+        file = safe_open(folder / _name(rank), "pt")  # it is mapped, as long as a slice of it is there
+        for name in file.keys():  # noqa: SIM118 (it is no mapping)
+            if name.partition(".")[0] in kinds:
+                parts.setdefault(name, []).append(file.get_slice(name))
+    return {name: Rows(own) for name, own in parts.items()}, info
+
+
+def stage_weights(folder: Path, stage: WeightStage, dtype: torch.dtype) -> int:
+    """Bring the weights of a checkpoint where those of a sync are staged, some rows at a time; returns their version."""
+    import torch
+
+    from runtime.residency.layout import Layout
+
+    tensors, info = read_state(folder, ("weights",))
+    weights = {name.removeprefix("weights."): rows for name, rows in tensors.items()}
+    layout = Layout.of({name: torch.empty(rows.shape, dtype=dtype, device="meta") for name, rows in weights.items()})
+    version = int(info["updates"])
+    stage.begin(layout, version)
+    for name, _, shape, start, end in layout.tensors:
+        row_bytes = (end - start) // max(1, shape[0])
+        step = max(1, _PIECE // max(1, row_bytes))
+        for first in range(0, shape[0], step):
+            piece = weights[name][first : first + step].to(dtype).contiguous().flatten().view(torch.uint8)
+            stage.receive(version, start + first * row_bytes, piece)
+    return version
 
 
 def write_rollouts(folder: Path, version: int, rollouts: Sequence[Rollout], fetch: Callable[[Any], Any]) -> None:

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rollmux_segment import Footprint
 
 from runtime.grpo.messages import Kept, Sampled, Timed, stage, timed
 from runtime.grpo.state import read_state, write_shards
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node, threads_of
-from runtime.residency.footprint import Footprint
 
 if TYPE_CHECKING:
-    from runtime.residency.segment import Segment
+    from rollmux_segment import Segment
+
     from runtime.sync.wire import Transfer
 
 
@@ -133,7 +134,8 @@ class TrainingWorker:
         Args:
             whole: rank 0 keeps all of them and the others none; else each its shard.
         """
-        from runtime.residency.segment import Segment
+        from rollmux_segment import Segment
+
         from runtime.sync.plan import length, shard
 
         trainer, layout = self._trainer, self._trainer.layout

@@ -228,8 +228,8 @@ class TaskJob(JobSpec):
         if longest is not None and longest < together:
             problem = f"is {longest}; max_prompt_tokens and max_tokens of the algorithm are {together} together"
             yield problem, "rollout", "engine_options", "max_model_len"
-        if rollout.sizes and self.staleness:
-            problem = "do not go with a staleness: the engines of another size would go on with weights that have come meanwhile"
+        if rollout.sizes and self.staleness and not rollout.interruptible:
+            problem = "with a staleness need `interruptible`: engines of another size go on with weights that have come meanwhile"
             yield problem, "rollout", "sizes"
         if rollout.interruptible and not self.staleness:
             yield "goes with a staleness: on-policy no new weights come in the middle of a rollout", "rollout", "interruptible"

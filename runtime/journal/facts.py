@@ -198,9 +198,10 @@ class PhaseSlice(PhaseMeasures, _Lasted):
     """A phase that held its nodes.
 
     Attributes:
-        job_id: whose. phase: `init` (making the job, on its rollout nodes), `rollout` or `training`.
+        job_id: whose. phase: `init` (making the job, on its rollout nodes; of an attached job on all its nodes, a slice for each
+            side), `rollout` or `training`.
         profile: it belongs to no iteration that counts: to the worst-case pass of the profiler, or to a `SoloIteration`.
-        iteration: of the job, from 0; of a profile -1.
+        iteration: of the job, from 0; of a profile, or an attached job's init, -1.
         group: id of its group, or `LEASE`. pool: whose nodes it held; numbers: theirs within the group. nodes: their names.
         asked_s: when the job was ready for it. start_s: permit. end_s: nodes given back. `init` and the rollout that follows it
             share one permit: the second begins where the first ends; where rollouts run ahead it has its own, and is `extra`.

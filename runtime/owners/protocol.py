@@ -61,7 +61,7 @@ def asked(
         number: of the iteration. parts: what the nodes of a rollout are cut into, where it can do with a part of them.
         extra: a rollout that counts no iteration.
     """
-    handle.permits.asks[phase] = Asked(now_s, number)
+    handle.permits.asks[phase] = Asked(now_s, PROFILE if phase == "init" else number)
     if phase == "rollout":
         handle.tail.parts = parts
         if not extra:
@@ -87,13 +87,27 @@ def released(handle: JobHandle, report: Report, done: PhaseSlice, cold_s: float 
     return Follows(news, (done,))
 
 
-def released_sync(handle: JobHandle, now_s: float, cold: bool) -> Follows:
-    """A sync that had all the nodes of its job is over."""
+def released_init(handle: JobHandle, now_s: float) -> Follows:
+    """A job has loaded its models and started its engines, on all of its nodes, and offloaded them."""
+    hold = handle.permits.holds["init"]
+    report = Report("init", False, hold.start_s, hold.start_s, now_s, cold=True)
+    notes = tuple(handle.slice(report, now_s, (), side=side) for side in handle.sides_of("init"))
+    _give_back(handle, "init")
+    handle.permits.follows_s = now_s
+    return Follows((facts.Finished(handle.id, "init", now_s - hold.start_s, cold=True),), notes)
+
+
+def released_sync(handle: JobHandle, now_s: float, cold: bool, is_first: bool = False) -> Follows:
+    """A sync that had all the nodes of its job is over.
+
+    Args:
+        is_first: it was one before the iterations, which says nothing of those that follow.
+    """
     hold = handle.permits.holds["sync"]
     _give_back(handle, "sync")
     finished = facts.Finished(handle.id, "sync", now_s - hold.start_s, cold)
     over = synced(handle, hold.iteration, hold.start_s, now_s, (), hold.asked_s)
-    return over._replace(news=(finished, *over.news))
+    return over._replace(news=(finished, *(() if is_first else over.news)))
 
 
 def synced(

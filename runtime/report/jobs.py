@@ -87,7 +87,8 @@ def _switch(phase: str, every: Sequence[PhaseSlice], warm: Sequence[PhaseSlice])
     inits = [part for part in every if part.phase == "init"]
     cold = [part for part in every if part.cold and part.phase == phase]
     load_s, warm_s = mean(part.load_s for part in cold), mean(part.load_s + part.offload_s for part in warm)
-    cold_s = None if load_s is None else load_s + (mean(part.end_s - part.start_s for part in inits) or 0.0)
+    made_s = mean(part.end_s - part.start_s for part in inits)
+    cold_s = None if load_s is None and made_s is None else (load_s or 0.0) + (made_s or 0.0)
     whole = {"load": mean(part.load_s for part in warm), "offload": mean(part.offload_s for part in warm)}
     return {
         "cold_s": cold_s,

@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from threading import Lock
 
 import torch
+from rollmux_segment import Footprint, Segment
 from torch import Tensor
 
-from runtime.residency.footprint import Footprint
 from runtime.residency.layout import Layout, Memory
-from runtime.residency.segment import Segment
 
 
 def pieces(weights: Mapping[str, Tensor], layout: Layout, most: int = 64 << 20) -> Iterator[tuple[int, Tensor]]:

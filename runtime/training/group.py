@@ -10,9 +10,10 @@ import fcntl
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
 import torch
@@ -90,12 +91,24 @@ def own_part(tensor: Tensor) -> Tensor:
     return own.to_local() if hasattr(own, "to_local") else own
 
 
-def shard_of(full: Tensor, like: Tensor, mesh: DeviceMesh) -> Tensor:
-    """This rank's part of a whole tensor that is sharded as another one is; a view."""
+class Sliced(Protocol):
+    """A whole tensor, or what reads rows of one when they are asked for."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Of the whole."""
+
+    def __getitem__(self, rows: slice, /) -> Tensor:
+        """Some rows."""
+
+
+def shard_of(full: Sliced, like: Tensor, mesh: DeviceMesh) -> Tensor:
+    """This rank's part of a whole tensor that is sharded as another one is; of a tensor a view."""
     if not hasattr(like, "to_local"):
-        return full
-    shards, place = full.chunk(mesh.size()), mesh.get_local_rank()
-    return shards[place] if place < len(shards) else full[:0]
+        return full[:]
+    size = -(-full.shape[0] // mesh.size())
+    first = mesh.get_local_rank() * size
+    return full[first : first + size]
 
 
 def load_sharded(directory: Path, mesh: DeviceMesh, cpu_offload: bool = False) -> nn.Module:

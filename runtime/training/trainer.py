@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from rollmux_offload import Offloader, map_large_blocks
+from rollmux_segment import Footprint
 from torch import Tensor, nn
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.grpo_spec import Algorithm
-from runtime.residency.footprint import Footprint
 from runtime.residency.layout import Layout
-from runtime.residency.offload import Offloader, map_large_blocks
 from runtime.training import group
 from runtime.training.batch import Batch, Minibatch, TrainingError, minibatches
 from runtime.training.loss import SUMS, LogProbs, grpo_sums, score_tokens
@@ -210,11 +210,11 @@ class Trainer:
         with self._offloader.shards(self._state()) as shards:
             yield shards, {"updates": self.updates, "steps": self._steps, "ranks": self._world}
 
-    def load_state(self, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:
+    def load_state(self, tensors: Mapping[str, group.Sliced], info: Mapping[str, Any]) -> None:
         """Go on from a state, of a trainer with any number of ranks; on a CPU with as many, to the bit.
 
         Args:
-            tensors: those of `shards`, whole, on every rank. info: its JSON.
+            tensors: those of `shards`, whole, on every rank, of which it takes its own rows, a tensor at a time. info: its JSON.
 
         Raises:
             InputError: a tensor is missing, unknown or of another shape, or a count is none; nothing is changed.
@@ -229,10 +229,9 @@ class Trainer:
         for name in sorted(shapes.keys() | tensors.keys()):
             if name not in tensors or name not in shapes:
                 raise InputError(f"training state: {one_line(name)} is {'unknown' if name in tensors else 'missing'}")
-            if tensors[name].shape != shapes[name]:
+            if tuple(tensors[name].shape) != tuple(shapes[name]):
                 raise InputError(f"training state: {name} is of shape {[*tensors[name].shape]}, not {[*shapes[name]]}")
-        own = {name: group.shard_of(full, self._names[name.partition(".")[2]], self._mesh) for name, full in tensors.items()}
-        self.load_shards(own, info)
+        self._load(lambda name: group.shard_of(tensors[name], self._names[name.partition(".")[2]], self._mesh), info)
 
     def load_shards(self, shards: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:
         """Go back to copies that this rank has made of what `shards` gave it, and what came with them; every rank calls it.
@@ -241,6 +240,9 @@ class Trainer:
             RuntimeError: the trainer is offloaded.
         """
         self._must_be_here()
+        self._load(shards.__getitem__, info)
+
+    def _load(self, part_of: Callable[[str], Tensor], info: Mapping[str, Any]) -> None:
         self.updates, self._steps = info["updates"], info["steps"]
         self._optimizer.state.clear()
         for parameter in self._names.values() if self._steps else ():
@@ -248,7 +250,7 @@ class Trainer:
             step = torch.tensor(float(self._steps), device=parameter.device)
             self._optimizer.state[parameter] = {"step": step, **moments}
         for name, tensor in self._state().items():
-            group.own_part(tensor).copy_(shards[name])
+            group.own_part(tensor).copy_(part_of(name))
 
     def offload(self) -> Footprint:
         """Move weights and optimizer to host memory and give the device's back; again: no effect."""

@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 TOKEN = "secret"
-POOLS = {"rollout": ("rollout",), "training": ("training",), "sync": ("rollout", "training")}
+POOLS = {"rollout": ("rollout",), "training": ("training",), **dict.fromkeys(("init", "sync"), ("rollout", "training"))}
 NODES = {pool: [{"name": f"{pool}-0", "host": socket.gethostname(), "gpus": [], "cores": [0]}] for pool in ("rollout", "training")}
 Answer = tuple[int, dict[str, Any]]
 
@@ -36,7 +36,8 @@ class Job:
     """What there is to know of a job.
 
     Attributes:
-        over: phases of the present iteration that are over. heard_s: the last request of its lease.
+        over: phases of the present iteration that are over. begun: of what comes before the first one, likewise.
+        heard_s: the last request of its lease.
     """
 
     iterations: int
@@ -44,6 +45,7 @@ class Job:
     heard_s: float = 0.0
     iteration: int = 0
     over: set[str] = field(default_factory=set)
+    begun: set[str] = field(default_factory=set)
     state: str = "queued"
 
 
@@ -104,7 +106,7 @@ class LittleService:
         self._leases += 1
         if "training" in job.over:  # the iteration is whole
             job.iteration += 1
-        job.over = set()
+        job.over, job.begun = set(), set()
         job.lease, job.heard_s, job.state = f"lease-{self._leases}", time.monotonic(), "running"
         return 200, {"lease": job.lease, "ttl_s": self.ttl_s, "iteration": job.iteration, "nodes": NODES}
 
@@ -113,14 +115,15 @@ class LittleService:
         job.heard_s = time.monotonic()
         match request:
             case "acquire":
-                return self._acquire(job, Turn(name, body["phase"], body["iteration"], body.get("extra", False)), body["wait_s"])
+                iteration = body.get("iteration", job.iteration)
+                return self._acquire(job, Turn(name, body["phase"], iteration, body.get("extra", False)), body["wait_s"])
             case "release":
-                phase, iteration = body["phase"], body["iteration"]
+                phase, iteration = body["phase"], body.get("iteration", job.iteration)
                 mine = [pool for pool, turn in self.held.items() if turn[:3] == (name, phase, iteration)]
                 if not mine and not (iteration < job.iteration or phase in job.over):
                     return 409, {"error": f"the job does not hold {phase} of iteration {iteration}"}
                 if mine and not self.held[mine[0]].extra:
-                    job.over.add(phase)
+                    (job.begun if phase == "init" or iteration < job.iteration else job.over).add(phase)
                 self._free(mine)
             case "heartbeat":
                 return 200, {"stop": self.stop}
@@ -139,7 +142,10 @@ class LittleService:
             "training": not between,
             "sync": "training" in job.over and turn.phase not in job.over,
         }
-        if not fits[turn.phase] or (turn.iteration != job.iteration and not turn.extra):
+        if turn.phase == "init" or (turn.phase == "sync" and turn.iteration == job.iteration - 1):
+            if job.over or turn.phase in job.begun or "sync" in job.begun:
+                return 409, {"error": f"it is not the turn of the first {turn.phase}"}
+        elif not fits[turn.phase] or (turn.iteration != job.iteration and not turn.extra):
             return 409, {"error": f"it is not the turn of {turn.phase} of iteration {turn.iteration}"}
         if turn not in self.waiting:
             self.waiting.append(turn)

@@ -68,7 +68,14 @@ def train(service: LittleService, monkeypatch: pytest.MonkeyPatch) -> Train:
     monkeypatch.delitem(sys.modules, "rollmux_slime")
 
     def run(**options: Any) -> Notes:
-        usual = {"use_critic": False, "release_train": False, "offload_rollout": False, "offload_train": False, "num_rollout": 2}
+        usual = {
+            "use_critic": False,
+            "release_train": False,
+            "offload_rollout": False,
+            "offload_train": False,
+            "num_rollout": 2,
+            "colocate": False,
+        }
         more = {"start_rollout_id": 0, "eval_interval": None, "save_interval": None, "skip_eval_before_train": False}
         driver.train(SimpleNamespace(**usual | more | {"rollout_global_dataset": False} | options))
         return notes
@@ -83,22 +90,26 @@ def test_engines_that_share_gpus_with_the_trainer_are_there_in_their_turn_alone(
     there = [("onload_weights", ROLLOUT), ("actor.update_weights", ROLLOUT), ("onload_kv", ROLLOUT)]
     step = [*there, ("generate", ROLLOUT), ("offload", ROLLOUT), ("actor.async_train", TRAINING)]
     evaluation = [*there, ("eval", ROLLOUT), ("offload", ROLLOUT)]
-    notes = train(offload_rollout=True, offload_train=True, eval_interval=2, save_interval=2)
-    assert notes == [*evaluation, *step, *step, ("actor.save_model", TRAINING), *evaluation, ("dispose", ())]
-    assert service.jobs["one"].state == "done"
+    notes = train(colocate=True, offload_rollout=True, offload_train=True, eval_interval=2, save_interval=2)
+    made = ("offload", BOTH)
+    assert notes == [made, *evaluation, *step, *step, ("actor.save_model", TRAINING), *evaluation, ("dispose", ())]
+    assert service.jobs["one"].state == "done" and service.granted[0].phase == "init"
 
 
-def test_weights_go_between_separate_gpus_when_both_sides_are_free(train: Train, service: LittleService) -> None:
-    step = [("generate", ROLLOUT), ("actor.async_train", TRAINING), ("actor.clear_memory", TRAINING)]
+@pytest.mark.parametrize("offloads", [False, True])
+def test_weights_go_between_separate_gpus_when_both_sides_are_free(train: Train, service: LittleService, offloads: bool) -> None:
+    clears = [] if offloads else [("actor.clear_memory", TRAINING)]
+    step = [("generate", ROLLOUT), ("actor.async_train", TRAINING), *clears]
     sync = [("actor.update_weights", BOTH)]
-    assert train(eval_interval=2, skip_eval_before_train=True) == [
-        ("actor.update_weights", ROLLOUT),  # the first ones, before there is an iteration
-        *[*step, *sync, *step, *sync, ("eval", ROLLOUT), ("dispose", ())],
-    ]
-    assert [turn.phase for turn in service.granted] == [*["rollout", "training", "sync"] * 2, "rollout"]
+    options = {"offload_rollout": offloads, "offload_train": offloads}  # slime keeps engines on GPUs of their own in any case
+    notes = train(eval_interval=2, skip_eval_before_train=True, **options)
+    made = [("offload", BOTH), *[(what, BOTH) for what, _ in clears]]
+    assert notes == [*made, *sync, *step, *sync, *step, *sync, ("eval", ROLLOUT), ("dispose", ())]
+    assert [turn.phase for turn in service.granted] == ["init", "sync", *["rollout", "training", "sync"] * 2, "rollout"]
+    assert [turn.iteration for turn in service.granted if turn.phase == "sync"] == [-1, 0, 1]
 
 
-@pytest.mark.parametrize("option", ["use_critic", "release_train", "offload_rollout"])
-def test_what_cannot_be_done_in_turns_is_refused(train: Train, option: str) -> None:
+@pytest.mark.parametrize("options", [{"use_critic": True}, {"release_train": True}, {"colocate": True, "offload_train": True}])
+def test_what_cannot_be_done_in_turns_is_refused(train: Train, options: dict[str, bool]) -> None:
     with pytest.raises(ValueError, match="rollmux_slime"):
-        train(**{option: True})
+        train(**options)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,14 +39,14 @@ def make(service: LittleService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     model = model_directory(ModelSpec(), 0)
 
     def reward(completions: list[str], **_: Any) -> list[float]:
-        assert len(service.held) == 1 and all(turn.job == "one" for turn in service.held.values())
+        assert len(service.held) == 1
         return [float(len(text)) for text in completions]
 
     class HasItsTurn(TrainerCallback):
         def on_pre_optimizer_step(self, *arguments: Any, **options: Any) -> None:
-            assert {*service.held} == {"training"}
+            assert {turn.phase for turn in service.held.values()} == {"training"}
 
-    def trainer(job: rollmux_client.Job, **options: Any) -> Any:
+    def trainer(job: rollmux_client.Job, output: Path = tmp_path, **options: Any) -> Any:
         digits = Dataset.from_list([{"prompt": str(digit)} for digit in range(8)])
         usual = {
             "per_device_train_batch_size": 2,
@@ -54,7 +55,7 @@ def make(service: LittleService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             "max_completion_length": 4,
         }
         quiet: dict[str, Any] = {"report_to": [], "disable_tqdm": True, "save_strategy": "no", "use_cpu": True, "bf16": False}
-        config = GRPOConfig(output_dir=str(tmp_path), gradient_checkpointing=False, **(usual | quiet | options))
+        config = GRPOConfig(output_dir=str(output), gradient_checkpointing=False, **(usual | quiet | options))
         return rollmux_trl.GRPOTrainer(
             job=job,
             model=str(model),
@@ -73,13 +74,17 @@ def iteration(k: int) -> list[Turn]:
     return [Turn("one", "rollout", k, False), Turn("one", "training", k, False)]
 
 
+def init(k: int = 0) -> Turn:
+    return Turn("one", "init", k, False)
+
+
 def test_an_iteration_is_a_generation_and_all_optimizer_steps_up_to_the_next_one(service: LittleService, make: Make) -> None:
     options = {"gradient_accumulation_steps": 4, "num_iterations": 2, "max_steps": 4, "eval_strategy": "steps", "eval_steps": 1}
     with rollmux_client.attach() as job:
         trainer = make(job, **options)
         trainer.train()
     evaluation = [Turn("one", "rollout", k, True) for k in range(3)]  # after two steps; after one it is in the training
-    assert service.granted == [*iteration(0), evaluation[1], *iteration(1), evaluation[2]]
+    assert service.granted == [init(), *iteration(0), evaluation[1], *iteration(1), evaluation[2]]
     released = [body for name, body in service.requests if name == "release" and body["phase"] == "rollout"]
     assert [body["iteration"] for body in released if "reward" in body["metrics"]] == [0, 1]
     assert trainer.state.global_step == 4 and service.jobs["one"].state == "done"
@@ -88,7 +93,7 @@ def test_an_iteration_is_a_generation_and_all_optimizer_steps_up_to_the_next_one
 def test_a_generation_in_the_middle_of_an_optimizer_step_is_an_iteration_too(service: LittleService, make: Make) -> None:
     with rollmux_client.attach() as job:
         make(job, gradient_accumulation_steps=4, steps_per_generation=2, max_steps=1).train()
-    assert service.granted == [*iteration(0), *iteration(1)]
+    assert service.granted == [init(), *iteration(0), *iteration(1)]
 
 
 def test_a_job_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(service: LittleService, make: Make, tmp_path: Path) -> None:
@@ -97,11 +102,15 @@ def test_a_job_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(service: Li
         job.stopping = True  # as a heartbeat would say
         trainer._job._check_stop = lambda: None  # noqa: SLF001 (it is said between the turn and the end of the step)
         trainer.train()
-    assert service.granted == iteration(0) and (tmp_path / "checkpoint-1").exists() and service.jobs["one"].state == "queued"
+    assert (
+        service.granted == [init(), *iteration(0)]
+        and (tmp_path / "checkpoint-1").exists()
+        and service.jobs["one"].state == "queued"
+    )
     with rollmux_client.attach() as job:
         trainer = make(job, gradient_accumulation_steps=2, max_steps=3)
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-    assert service.granted == [*iteration(0), *iteration(1), *iteration(2)] and trainer.state.global_step == 3
+    assert service.granted == [init(), *iteration(0), init(1), *iteration(1), *iteration(2)] and trainer.state.global_step == 3
 
 
 def test_several_processes_wait_for_the_turn_of_the_first(service: LittleService, tmp_path: Path) -> None:
@@ -122,4 +131,47 @@ def test_several_processes_wait_for_the_turn_of_the_first(service: LittleService
     environment = os.environ | {"PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500, start_new_session=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert service.granted == [*iteration(0), *iteration(1)]
+    assert service.granted == [init(), *iteration(0), *iteration(1)]
+
+
+def test_two_jobs_that_attach_at_once_never_have_their_states_on_the_device_together(
+    service: LittleService, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import rollmux_trl
+    import torch
+
+    from tests.clients import little_service
+
+    monkeypatch.setattr(little_service, "POOLS", dict.fromkeys(little_service.POOLS, ("device",)))
+    trainers: dict[str, Any] = {}
+    resident: list[dict[str, int]] = []  # bytes of all jobs when one has had a turn
+    make_trl, end = rollmux_trl.grpo_trainer.GRPOTrainer.__init__, rollmux_trl.GRPOTrainer._end  # noqa: SLF001
+
+    def load(trainer: Any, *arguments: Any, **options: Any) -> None:
+        assert service.held["device"][:2] == (trainer._job.name, "init")  # noqa: SLF001
+        trainers[trainer._job.name] = trainer  # noqa: SLF001
+        make_trl(trainer, *arguments, **options)
+
+    def count(trainer: Any, turn: rollmux_client.Phase) -> None:
+        loaded = {name: one._tensors() for name, one in trainers.items() if hasattr(one, "optimizer")}  # noqa: SLF001
+        resident.append({name: sum(one.untyped_storage().nbytes() for one in its.values()) for name, its in loaded.items()})
+        end(trainer, turn)
+
+    monkeypatch.setattr(rollmux_trl.grpo_trainer.GRPOTrainer, "__init__", load)
+    monkeypatch.setattr(rollmux_trl.GRPOTrainer, "_end", count)
+    torch.set_num_threads(1)
+
+    def run(name: str) -> None:
+        with rollmux_client.attach(name) as job:
+            trainer = make(job, gradient_accumulation_steps=2, max_steps=2, output=tmp_path / name)
+            trainer.train()
+            trainer.save_model(str(tmp_path / name / "last"))
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(run, name) for name in ("one", "other")]:
+            done.result()
+    assert [turn.phase for turn in service.granted].count("init") == 2
+    alone = max(max(its.values()) for its in resident)
+    assert max(sum(its.values()) for its in resident) == alone
+    assert alone > 2 * min(max(its.values()) for its in resident)  # with optimizer state it is more than the model
+    assert all((tmp_path / name / "last" / "model.safetensors").stat().st_size > 1000 for name in trainers)

@@ -43,6 +43,9 @@ class Recorder:
     def sleep_replicas(self) -> None:
         self.note("sleep")
 
+    def to(self, device: str, **what: bool) -> None:
+        self.note("offload")
+
     def generate_sequences(self, batch: Any) -> None:
         self.note("generate")
 
@@ -67,7 +70,7 @@ def trainer(service: LittleService, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     class Recorded(rollmux_verl.PPOTrainerInTurns):
         def _setup(self) -> None:
-            self.recorder = recorder
+            self.recorder = self.actor_rollout_wg = recorder
             self.checkpoint_manager = self.replay_buffer = self.reward_loop_manager = recorder
             self.global_steps, self.total_training_steps, self.steps_per_epoch = 0, 3, 3
             self._init_dump_executor()
@@ -98,7 +101,15 @@ def trainer(service: LittleService, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(trainer_base.tq, "kv_clear", lambda **_: recorder.note("clear"))
     config = OmegaConf.load(Path(verl.__file__).parent / "trainer" / "config" / "_generated_ppo_trainer.yaml")
-    changes = {"trainer.v1.trainer_mode": "rollmux", "trainer.save_freq": 3, "trainer.test_freq": 2, "trainer.total_epochs": 1}
+    changes: dict[str, Any] = {
+        "trainer.v1.trainer_mode": "rollmux",
+        "trainer.save_freq": 3,
+        "trainer.test_freq": 2,
+        "trainer.total_epochs": 1,
+    }
+    for kind in ("param_offload", "optimizer_offload"):
+        changes[f"actor_rollout_ref.actor.fsdp_config.{kind}"] = True
+    changes["algorithm.adv_estimator"] = "grpo"  # without a critic
     for key, value in {**changes, "trainer.logger": ["console"], "trainer.val_before_train": False}.items():
         OmegaConf.update(config, key, value, force_add=True)
     OmegaConf.set_struct(config, True)
@@ -109,15 +120,17 @@ def test_what_uses_gpus_is_in_a_turn(trainer: Any, service: LittleService) -> No
     trainer.init()
     trainer.fit(trainer.recorder)
     rollout, training, nothing = ("rollout",), ("training",), ()
+    both, away = ("rollout", "training"), ("offload", training)
     step = [("generate", rollout), ("sample", rollout), ("sleep", rollout), ("update", training)]
     validation = [("validate", rollout), ("sleep", rollout)]
     assert trainer.recorder.notes == [
-        ("loaded", nothing),
-        *[("weights 0", rollout), *step, ("clear", nothing)],
-        *[("weights 1", rollout), *step, ("weights 2", rollout), *validation, ("clear", nothing)],
-        *[("weights 2", rollout), *step, ("save", training), ("weights 3", rollout), *validation, ("clear", nothing)],
+        *[("loaded", both), ("offload", both)],
+        *[("weights 0", rollout), *step, away, ("clear", nothing)],
+        *[("weights 1", rollout), *step, away, ("weights 2", rollout), *validation, ("clear", nothing)],
+        *[("weights 2", rollout), *step, ("save", training), away, ("weights 3", rollout), *validation, ("clear", nothing)],
     ]
-    assert [turn for turn in service.granted if not turn.extra] == [
+    assert service.granted[0] == Turn("one", "init", 0, False)
+    assert [turn for turn in service.granted[1:] if not turn.extra] == [
         Turn("one", phase, k, False) for k in range(3) for phase in ("rollout", "training")
     ]
     assert service.jobs["one"].state == "done" and trainer.config.trainer.v1.trainer_mode == "sync"

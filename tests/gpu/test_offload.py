@@ -6,9 +6,8 @@ import hashlib
 
 import pytest
 import torch
-
-from runtime.residency.offload import Offloader
-from runtime.residency.segment import Segment
+from rollmux_offload import Offloader
+from rollmux_segment import Segment
 
 
 def digest(tensors: dict[str, torch.Tensor]) -> str:

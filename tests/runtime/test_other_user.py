@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rollmux_segment import Segment
 
 from runtime.execution.own_ray import started_processes
 from runtime.own_folder import OwnFolder
-from runtime.residency.segment import Segment
 from runtime.run.ray_session import ray_session
 from tests.runtime.other_user import CANNOT, below, opened_by, reach
 from tests.runtime.sockets import Address, answer_without_token, listening

@@ -9,12 +9,13 @@ from rollmux_env.scheduler.view import HoldName
 from runtime.execution.ends import interrupted_slices, left
 from runtime.execution.job_log import iteration_line, tell_of
 from runtime.execution.messages import Done, End, Report
+from runtime.execution.nodes import POOLS
 from runtime.execution.profiling import Profiling
 from runtime.execution.run_state import Follows
 from runtime.journal.facts import Exceeded, Iteration
 from runtime.owners.boundary import carry_out
 from runtime.owners.http.ledger import Lease, Ledger
-from runtime.owners.protocol import Next, asked, iterated, next_of, released, released_sync, synced
+from runtime.owners.protocol import Next, asked, iterated, next_of, released, released_init, released_sync, synced
 
 
 class Iterations:
@@ -48,8 +49,11 @@ class Iterations:
     def keeps(self, lease: Lease, phase: HoldName, device_gb: float) -> None:
         """A job keeps so much GPU memory between its phases; if that is more than it may, it is alone from now on."""
         handle = lease.handle
-        stated_gb = getattr(handle.spec, phase).device_gb if phase != "sync" else None
-        if stated_gb is None or device_gb <= stated_gb or handle.residency.exceeds:
+        if phase == "sync" or handle.residency.exceeds:
+            return
+        shared = handle.pool_of("rollout") == "training"  # what it keeps of both phases is on the same devices
+        stated = [getattr(handle.spec, pool).device_gb for pool in (POOLS if shared or phase == "init" else (phase,))]
+        if None in stated or device_gb <= (stated_gb := sum(stated) if shared else max(stated)):
             return
         note = Exceeded(self._run.log.now(), handle.id, phase, device_gb, stated_gb)
         handle.residency.exceeds = note.why
@@ -62,10 +66,12 @@ class Iterations:
         if handle.is_guest and not turn.extra:
             handle.profile.took(phase, now_s - start_s)
         lease.turns.release(phase)
-        lease.warm.add(phase)
+        lease.warm |= {*POOLS} if phase == "init" else {phase}
         handle.permits.waits.pop(phase, None)
-        if phase == "sync":
-            self._run.follow(released_sync(handle, now_s, cold))
+        if phase == "init":
+            self._run.follow(released_init(handle, now_s))
+        elif phase == "sync":
+            self._run.follow(released_sync(handle, now_s, cold, turn.iteration < lease.turns.begins))
         else:
             report = Report(phase, False, start_s, start_s, now_s, cold=cold)
             self._run.follow(released(handle, report, handle.slice(report, now_s, (), extra=turn.extra)))

@@ -87,18 +87,20 @@ class Leases:
         return {"lease": lease.id, "ttl_s": run.plan.leases.ttl_s, "iteration": number, "nodes": described(handle)}
 
     async def acquire(
-        self, lease_id: str, phase: HoldName, iteration: int, wait_s: float = 0.0, extra: bool = False
+        self, lease_id: str, phase: HoldName, iteration: int | None, wait_s: float = 0.0, extra: bool = False
     ) -> dict[str, Any]:
         """Wait for the permit of a phase; the place in the order stays when the wait is over.
 
         Args:
-            phase: `rollout`, `training` or `sync`. extra: a rollout that counts no iteration.
+            phase: `init`, `rollout`, `training` or `sync`. iteration: which; None of an init. extra: a rollout that counts no
+                iteration.
 
         Raises:
             NotFound: there is no such lease. Conflict: it is over, or the phase cannot be the next one. InputError: no rollout is
-                extra. One line.
+                extra, or no iteration is said. One line.
         """
-        lease, turn = self.ledger.lease(lease_id), Turn(phase, iteration, extra)
+        lease = self.ledger.lease(lease_id)
+        turn = Turn(phase, iteration := _iteration_of(lease, phase, iteration), extra)
         if extra and phase != "rollout":
             raise InputError("extra: goes with a rollout")
         with self.ledger.sign(lease):
@@ -143,7 +145,7 @@ class Leases:
         self,
         lease_id: str,
         phase: HoldName,
-        iteration: int,
+        iteration: int | None,
         metrics: Mapping[str, float] | None = None,
         device_gb: float | None = None,
     ) -> dict[str, Any]:
@@ -156,6 +158,7 @@ class Leases:
             NotFound: there is no such lease. Conflict: it does not hold that. One line.
         """
         lease = self.ledger.lease(lease_id)
+        iteration = _iteration_of(lease, phase, iteration)
         with self.ledger.sign(lease):
             await self._run.written()
             if not lease.turns.may_release(phase, iteration):
@@ -297,6 +300,19 @@ class Leases:
             raise Conflict(f"job {lease.handle.id}: this lease is over: {lease.ended}")
         if lease.stops_s is not None and not lease.holds:
             raise Conflict(f"job {lease.handle.id}: has to stop")
+
+
+def _iteration_of(lease: Lease, phase: HoldName, iteration: int | None) -> int:
+    """The iteration that a request names; an init needs none, and the first sync may be of that before 0.
+
+    Raises:
+        InputError: it names none that there can be; one line.
+    """
+    if iteration is None and phase != "init":
+        raise InputError("iteration: is missing")
+    if iteration is not None and iteration < 0 and phase != "sync":
+        raise InputError("iteration: must be 0 or more")
+    return lease.turns.begins if iteration is None else iteration
 
 
 async def find_place(

@@ -19,7 +19,7 @@ from rollmux_client import ATTACHMENT, OutOfOrder, Turn, Turns
 from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler import facts
 from rollmux_env.validation_errors import one_line
-from runtime.execution.job_handle import Hold, JobHandle
+from runtime.execution.job_handle import PROFILE, Hold, JobHandle
 from runtime.execution.job_log import tell_of
 from runtime.execution.job_processes import started, user_of
 from runtime.execution.messages import End, Stopped
@@ -480,18 +480,19 @@ def _recall_phases(lease: Lease, record: RunRecord) -> None:
     handle, job_id = lease.handle, lease.handle.id
     began_s = next(fact.at_s for fact in record.attached if fact.lease == lease.id)
     mine = [part for part in record.phases if part.job_id == job_id and part.ok and part.end_s >= began_s]
-    lease.warm = {part.phase for part in mine}
+    made = any(part.phase == "init" for part in mine)
+    lease.warm = {*POOLS} if made else {part.phase for part in mine}
     number = lease.turns.done
     own = [part for part in mine if not part.extra]
     rollouts, trainings = (max([number, *(part.iteration + 1 for part in own if part.phase == phase)]) for phase in POOLS)
-    syncs = max([number, *(sync.iteration + 1 for sync in record.syncs if sync.job_id == job_id and sync.end_s >= began_s)])
-    lease.turns.restore(rollouts, trainings, syncs)
+    synced = [sync.iteration for sync in record.syncs if sync.job_id == job_id and sync.end_s >= began_s]
+    seeded = any(sync < lease.turns.begins for sync in synced)
+    lease.turns.restore(rollouts, trainings, max([number, *(sync + 1 for sync in synced)]), made, seeded)
     for grant in {fact.phase: fact for fact in record.granted if fact.lease == lease.id}.values():
         if not _is_over(record, grant):
             lease.turns.take_up(Turn(grant.phase, grant.iteration, grant.extra))
-            handle.permits.holds[grant.phase] = Hold(
-                grant.phase, grant.asked_s, grant.start_s, grant.switched, False, grant.iteration
-            )
+            number = PROFILE if grant.phase == "init" else grant.iteration
+            handle.permits.holds[grant.phase] = Hold(grant.phase, grant.asked_s, grant.start_s, grant.switched, False, number)
 
 
 def _is_over(record: RunRecord, grant: Granted) -> bool:
@@ -499,6 +500,8 @@ def _is_over(record: RunRecord, grant: Granted) -> bool:
     if grant.phase == "sync":
         mine = (sync for sync in reversed(record.syncs) if sync.job_id == grant.job_id and sync.asked_s is not None)
         return any(sync.iteration == grant.iteration and sync.end_s >= grant.at_s for sync in mine)
+    if grant.phase == "init":  # of which there is one in a lease
+        return any((part.job_id, part.phase) == (grant.job_id, "init") and part.end_s >= grant.at_s for part in record.phases)
     asked = (grant.job_id, grant.phase, grant.iteration, grant.extra)
     parts = (part for part in reversed(record.phases) if (part.job_id, part.phase, part.iteration, part.extra) == asked)
     return any(part.end_s >= grant.at_s for part in parts)

@@ -32,7 +32,8 @@ _ENDS_S = 1.0  # for how long the end of a job is waited for: its processes may 
 _USUAL_LOGS = ("controller", SERVICE_LOG)
 
 _WaitS = Annotated[float, Field(ge=0, le=_LONGEST_WAIT_S)]
-_Number = Annotated[int, Field(ge=0, le=2**31)]
+_Number = Annotated[int, Field(ge=-1, le=2**31)]
+_Phase = Literal["init", "rollout", "training", "sync"]
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 _Pids = Annotated[list[Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=4096)]
 
@@ -76,9 +77,9 @@ class Attach(Body):
 class Acquire(Body):
     """A phase is ready."""
 
-    phase: Literal["rollout", "training", "sync"]
-    iteration: _Number
-    """From 0."""
+    phase: _Phase
+    iteration: _Number | None = None
+    """From 0; of an `init` none. A sync of the iteration before the first one brings the first weights: -1 in a new job."""
     wait_s: _WaitS = _LONGEST_WAIT_S
     """For how long to wait for the nodes, seconds."""
     extra: bool = False
@@ -88,8 +89,8 @@ class Acquire(Body):
 class Release(Body):
     """A phase is over."""
 
-    phase: Literal["rollout", "training", "sync"]
-    iteration: _Number
+    phase: _Phase
+    iteration: _Number | None = None
     metrics: Annotated[dict[str, float], Field(max_length=256)] = Field(default={})
     """Figures of the iteration."""
     device_gb: NonNegative | None = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
+from threading import Event, get_ident
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ import pytest
 from runtime.checkpoints import begin_checkpoint, numbers
 from runtime.grpo.asynchronous import AsynchronousGrpo
 from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.machine import Node, Pool
 from runtime.phases import runtime_hook, set_session
-from tests.runtime.grpo.here import Here
+from tests.runtime.grpo.here import TWO_CORES, Here, always_resizes
 from tests.runtime.grpo.small_disk import PAGE, small_disk
 from tests.runtime.grpo.test_job import job
 
@@ -121,6 +123,45 @@ def test_an_engine_takes_new_weights_in_the_middle_of_responses_where_it_may() -
     made.close()
     assert set(versions[0]) == {0} and set(versions[1]) == {0, 1}
     assert 0 < metrics[1]["staleness"] < 1 == metrics[1]["trained_version"] - metrics[1]["sampled_version"]
+
+
+class Woken(Here):
+    """A run that stops a rollout when as many responses have finished as it is to wake the job for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at, self.done = [10**9], dict[int, int]()
+
+    def nodes(self, pool: Pool) -> tuple[Node, ...]:
+        return (TWO_CORES,) if pool == "rollout" else super().nodes(pool)
+
+    def wake(self, responses: int | None) -> None:
+        self.at[0] = 10**9 if responses is None else responses
+
+    def progress(self, done: int, total: int, tokens: int) -> None:
+        self.done[get_ident()] = done
+
+    def stops(self) -> bool:
+        return sum(self.done.values()) >= self.at[0]
+
+    @contextlib.contextmanager
+    def hold(self, job: Any, phase: str) -> Iterator[None]:
+        if phase == "rollout":
+            self.done.clear()
+        with super().hold(job, phase):
+            yield
+
+
+def test_engines_change_their_size_within_rollouts_that_go_on_beside_trainings(tmp_path: Path) -> None:
+    run = Woken()
+    set_session(run)
+    rollout = {"engine": "torch", "interruptible": True, "policy": always_resizes(tmp_path / "policy"), "sizes": [2]}
+    made = AsynchronousGrpo(spec_of(staleness=1, rollout=rollout))
+    metrics = iterate(made, run, range(6))
+    made.close()
+    assert [one["trained_version"] for one in metrics] == [*range(6)]  # S1 is asserted before each training
+    assert sum(one["resizes"] for one in metrics) > 0 and {one["engine_size"] for one in metrics} <= {1.0, 2.0}
+    assert max(one["staleness"] for one in metrics) <= 1
 
 
 @pytest.fixture

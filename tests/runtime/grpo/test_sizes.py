@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rollmux_segment import Footprint
 
 from policies.rollout.places import make_at
 from policies.rollout.rounds import Rounds
@@ -21,7 +22,6 @@ from runtime.grpo.seats import footprint_of, seats_of
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.machine import Node
 from runtime.phases import runtime_hook, set_session
-from runtime.residency.footprint import Footprint
 from tests.runtime.grpo.here import TWO_CORES, Here, always_resizes
 from tests.runtime.grpo.test_job import job
 
@@ -55,7 +55,7 @@ ADAPTIVE = {"policy": "adaptive-parallelism", "sizes": [2]}
             {},
             "jobs[0].rollout.sizes: learned:default has learned with engines of 1, 2, 4, 8, and has no others, tensor_parallel",
         ),
-        (ADAPTIVE, {"staleness": 1}, "jobs[0].rollout.sizes: do not go with a staleness: the engines of another size would go on"),
+        (ADAPTIVE, {"staleness": 1}, "jobs[0].rollout.sizes: with a staleness need `interruptible`: engines of another size go on"),
     ],
 )
 def test_a_bad_size_is_one_line(rollout: dict[str, Any], more: dict[str, Any], problem: str) -> None:

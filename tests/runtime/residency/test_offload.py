@@ -13,10 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-
-from runtime.residency.footprint import Footprint
-from runtime.residency.offload import Offloader
-from runtime.residency.segment import Segment
+from rollmux_offload import Offloader
+from rollmux_segment import Footprint, Segment
 
 MIB = 1 << 20
 
@@ -138,7 +136,7 @@ def test_nothing_has_a_name_that_could_be_left_behind() -> None:
 def test_a_killed_process_leaves_nothing_in_shared_memory() -> None:
     program = """
         import torch
-        from runtime.residency.offload import Offloader
+        from rollmux_offload import Offloader
         tensor = torch.ones(1 << 20)
         offloader = Offloader(lambda: {"tensor": tensor})
         print(offloader.offload().host, flush=True)
@@ -159,7 +157,7 @@ def test_large_blocks_go_back_to_the_system_when_they_are_freed() -> None:
     """glibc keeps blocks below the largest that was ever freed, up to 32 MB, and a hole below one that is in use stays a hole."""
     program = """
         import sys, torch
-        from runtime.residency.offload import map_large_blocks
+        from rollmux_offload import map_large_blocks
         from tests.runtime.residency.test_offload import _resident
         if sys.argv[1] == "map":
             map_large_blocks()

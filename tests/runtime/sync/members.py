@@ -12,10 +12,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
+from rollmux_segment import Segment
 from torch import Tensor
 
 from runtime.residency.layout import Layout, Memory
-from runtime.residency.segment import Segment
 from runtime.residency.staging import WeightStage
 from runtime.sync.plan import Ranges, Topology, make_plan, shard
 from runtime.sync.streams import Inbox, send_streams

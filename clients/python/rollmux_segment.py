@@ -1,4 +1,4 @@
-"""Shared memory without a name: where state waits between phases.
+"""Shared memory without a name: where state waits between phases; and how bytes of it are counted.
 
 A memfd, not a file in /dev/shm: it has no name to leave behind, so the kernel frees it with the last process that holds it, also
 after `kill -9`, and the size of /dev/shm (64 MB in a default container) does not limit it. Another process of the same user may
@@ -10,12 +10,34 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from runtime.residency.footprint import Footprint
+
+class Footprint(NamedTuple):
+    """Bytes that a worker's state takes, by where they are.
+
+    Attributes:
+        device: on the accelerator, or in the process's own memory where there is none.
+        host: in host memory, waiting for the next phase.
+        mapped: of `host`, what the worker's resident size holds too, as page-locked memory is: it counts once.
+        peak: on the accelerator, the most that the worker has had there so far; 0 where there is none.
+        capacity: of the accelerators that it is on; 0 where there are none.
+    """
+
+    device: int = 0
+    host: int = 0
+    mapped: int = 0
+    peak: int = 0
+    capacity: int = 0
+
+    def __add__(self, other: object) -> Footprint:
+        """Bytes of both, place by place."""
+        if not isinstance(other, Footprint):
+            return NotImplemented
+        return Footprint(*(a + b for a, b in zip(self, other)))
 
 
 class Segment:
@@ -42,6 +64,8 @@ class Segment:
         except OSError:
             os.close(self.file)
             raise
+        import torch
+
         self.bytes: Tensor = torch.frombuffer(self._map, dtype=torch.uint8)
         self.path = f"/proc/{os.getpid()}/fd/{self.file}"
         self.pinned = False
@@ -75,7 +99,7 @@ class Segment:
         if self.pinned:
             _cuda().cudaHostUnregister(self.bytes.data_ptr())
             self.pinned = False
-        self.bytes = torch.empty(0, dtype=torch.uint8)
+        self.bytes = self.bytes[:0].clone()
         self._map = None  # not closed: tensors that others made of it stay valid
         os.close(self.file)
 
@@ -85,4 +109,6 @@ class Segment:
 
 
 def _cuda() -> Any:
+    import torch
+
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]

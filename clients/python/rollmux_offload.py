@@ -1,4 +1,10 @@
-"""Moves named tensors to host memory and back, in place: parameters, buffers, optimizer state, all the same.
+"""Moves named tensors to host memory and back, in place: parameters, buffers, gradients, optimizer state, all the same.
+
+    offloader = Offloader(lambda: state_of(model, optimizer))
+    with job.phase("training"):
+        offloader.restore()
+        train()
+        offloader.offload()
 
 What moves is the memory below the tensors (their storage), not the tensors: whoever refers to a parameter, an optimizer's state
 or a view of either finds it restored, and tensors that share memory, such as tied weights, still do.
@@ -13,12 +19,11 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
+from typing import Any
 
 import torch
+from rollmux_segment import Footprint, Segment
 from torch import Tensor, UntypedStorage
-
-from runtime.residency.footprint import Footprint
-from runtime.residency.segment import Segment
 
 _ALIGNMENT = 64  # bytes; whole cache lines
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
@@ -97,7 +102,7 @@ class Offloader:
         with self._lock:
             segment = self._read = self._segment if self.offloaded else None
         parts = {}
-        for (name, _), tensor in zip(tensors.items(), _local(tensors.values()), strict=True):
+        for (name, _), tensor in zip(tensors.items(), _local(tensors.values())):
             local = tensor.detach()
             place = places.get(local.untyped_storage()._cdata)
             if place is not None and segment is not None:
@@ -165,6 +170,15 @@ class Offloader:
             if self._segment is not None and self._segment is not self._read:  # else its reader closes it
                 self._segment.close()
             self._segment = None
+
+
+def state_of(model: torch.nn.Module, optimizer: Any = None) -> dict[str, Tensor]:
+    """What a trainer has on its device: parameters, buffers, gradients, and what an optimizer keeps of each parameter."""
+    tensors = {f"model.{name}": tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    tensors |= {f"grad.{name}": one.grad for name, one in model.named_parameters() if one.grad is not None}
+    for number, values in enumerate(optimizer.state.values() if optimizer is not None else ()):
+        tensors |= {f"optimizer.{number}.{name}": one for name, one in values.items() if isinstance(one, Tensor)}
+    return tensors
 
 
 def map_large_blocks() -> None:

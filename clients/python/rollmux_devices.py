@@ -1,0 +1,69 @@
+"""What the processes of a job have on the GPUs of this machine, as NVML sees it: contexts and communicators count, too.
+
+Needs pynvml (`pip install nvidia-ml-py`). Where it is missing the service goes by what the job file states, and one line says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Collection
+
+import rollmux_client
+
+__all__ = ["device_gb", "family", "report"]
+
+_LOG = logging.getLogger("rollmux_client")
+_said: list[str] = []
+
+
+def report(job: rollmux_client.Job, turn: rollmux_client.Phase) -> None:
+    """Write into a turn, before it is released, what the job keeps on the GPUs of the turn's nodes on this machine."""
+    if job.lease is None:
+        return
+    sides = [turn.name] if turn.name in job.nodes else [*job.nodes]
+    here = [node for side in sides for node in job.nodes[side] if node["host"] == socket.gethostname()]
+    gpus = {gpu for node in here for gpu in node["gpus"]}
+    if gpus:
+        turn.device_gb = device_gb(family(), gpus)
+
+
+def device_gb(pids: Collection[int], gpus: Collection[int]) -> float | None:
+    """Memory of some processes on that GPU, of those with these numbers, where they have most, GB; None: nobody can say."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception as error:
+        if not _said:
+            _said.append(str(error))
+            _LOG.warning("NVML cannot be asked (%s): what the job keeps on its GPUs goes by its job file", error)
+        return None
+    try:
+        return max(_used(pynvml.nvmlDeviceGetHandleByIndex(gpu), pids) for gpu in gpus) / 1e9
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _used(device: object, pids: Collection[int]) -> int:
+    import pynvml
+
+    running = pynvml.nvmlDeviceGetComputeRunningProcesses(device)
+    return sum(process.usedGpuMemory or 0 for process in running if process.pid in pids)
+
+
+def family() -> set[int]:
+    """The processes of this one's group, and all that descend from one of them, as workers of a Ray that it has started."""
+    parents: dict[int, int] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):  # noqa: PERF203 (it has just ended)
+            continue
+    pids, size = {*rollmux_client.own_pids()}, 0
+    while size < len(pids):
+        size = len(pids)
+        pids |= {pid for pid, parent in parents.items() if parent in pids}
+    return pids

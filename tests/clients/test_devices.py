@@ -1,0 +1,77 @@
+"""What a job keeps on its GPUs, as a stand-in for NVML tells it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import rollmux_client
+import rollmux_devices
+
+GB = 10**9
+
+
+@pytest.fixture
+def child() -> Iterator[int]:
+    """A process of this one's, in a session of its own, as the workers of Ray are."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as process:
+        yield process.pid
+        process.communicate(b"\n")
+
+
+def nvml(monkeypatch: pytest.MonkeyPatch, running: dict[int, dict[int, int | None]]) -> None:
+    """GPUs by number, and the bytes of their processes."""
+    functions: dict[str, Any] = {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetHandleByIndex": lambda gpu: gpu,
+        "nvmlDeviceGetComputeRunningProcesses": lambda gpu: [
+            SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in running[gpu].items()
+        ],
+    }
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**functions))
+
+
+def attached(**gpus: list[int]) -> rollmux_client.Job:
+    job = rollmux_client.Job(None, "one")
+    job.lease = "lease"
+    job.nodes = {pool: [{"name": pool, "host": socket.gethostname(), "gpus": own}] for pool, own in gpus.items()}
+    return job
+
+
+def test_all_processes_of_the_job_count_on_the_gpu_where_they_have_most(monkeypatch: pytest.MonkeyPatch, child: int) -> None:
+    nvml(monkeypatch, {0: {os.getpid(): GB, child: 2 * GB, 1: 40 * GB}, 1: {child: 4 * GB, os.getpid(): None}, 2: {child: 9 * GB}})
+    job = attached(rollout=[0, 1], training=[2])
+    for phase, kept_gb in {"rollout": 4.0, "training": 9.0, "init": 9.0, "sync": 9.0}.items():
+        turn = job.phase(phase)
+        rollmux_devices.report(job, turn)
+        assert turn.device_gb == kept_gb
+
+
+def test_without_nvml_a_line_says_once_that_the_job_file_counts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(rollmux_devices, "_said", [])
+    job = attached(rollout=[0], training=[1])
+    for _ in range(2):
+        turn = job.phase("rollout")
+        rollmux_devices.report(job, turn)
+        assert turn.device_gb is None
+    assert len(caplog.messages) == 1 and "what the job keeps on its GPUs goes by its job file" in caplog.messages[0]
+
+
+def test_where_there_are_no_gpus_or_no_service_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(rollmux_devices, "device_gb", lambda *_: pytest.fail("it was asked"))
+    alone, cores = rollmux_client.Job(None, "one"), attached(rollout=[], training=[])
+    for job in (alone, cores):
+        turn = job.phase("rollout")
+        rollmux_devices.report(job, turn)
+        assert turn.device_gb is None
