@@ -101,7 +101,7 @@ class RunDriver:
         if log.problem is not None:
             raise InputError(log.problem)
         state = run.scheduler.state
-        placed_ids = {*state.waiting, *run.scheduler.seats}
+        placed_ids = {*state.waiting, *run.scheduler.members.seats}
         coming = [handle for handle in run.handles.values() if not handle.gone and handle.id not in placed_ids]
         run.coming = len(coming)
         run.spawn(self.profiling.bring_all(coming))
