@@ -8,6 +8,7 @@ policy. A node's begins when a group gets it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from math import inf, isfinite, log1p
@@ -29,20 +30,30 @@ Key = str | Node | None  # id of a job; a node; nothing for the scheduler
 _SHORTEST_S = 1e-3  # stay of a job that dies in an iteration that it has begun when its stay was not yet over
 
 
-class AbsentScheduler:
-    """Takes the facts that a scheduler would be told by its methods, until it is back."""
+class _Later:
+    """Takes calls of the methods of something, until they can be made."""
 
-    def __init__(self) -> None:
-        self._facts: list[tuple[str, tuple[object, ...]]] = []
+    def __init__(self, target: object, calls: list[Callable[[], None]]) -> None:
+        self._target = target
+        self._calls = calls
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *fact: self._facts.append((name, fact))
+        method = getattr(self._target, name)
+        return lambda *fact: self._calls.append(partial(method, *fact))
 
-    def hand_over(self, scheduler: Scheduler) -> None:
+
+class AbsentScheduler:
+    """Takes the facts that a scheduler's `members` and `jobs` would be told, until it is back."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._calls: list[Callable[[], None]] = []
+        self.members, self.jobs = _Later(scheduler.members, self._calls), _Later(scheduler.jobs, self._calls)
+
+    def hand_over(self) -> None:
         """The scheduler is back, and is told all, in order."""
-        for name, fact in self._facts:
-            getattr(scheduler, name)(*fact)
-        self._facts.clear()
+        for call in self._calls:
+            call()
+        self._calls.clear()
 
 
 class FailureTimes:
@@ -123,7 +134,7 @@ class Dying:
         self._failures = failures
         self._jobs = jobs
         self._scheduler = scheduler
-        self._absent = AbsentScheduler()
+        self._absent = AbsentScheduler(scheduler)
         self.times = times
         self.log = FailureLog()
         self.again: dict[str, ReplayedJob] = {}
@@ -135,7 +146,7 @@ class Dying:
         back = self.back_s <= until_s
         if back:
             self.back_s, self._jobs.listener = inf, self._scheduler
-            self._absent.hand_over(self._scheduler)
+            self._absent.hand_over()
             self.times.begin_scheduler(now_s)
         for cause, key in self.times.due(until_s):
             if cause == "scheduler":
@@ -164,15 +175,15 @@ class Dying:
         """A job dies, and arrives anew with what it has left."""
         job, begins, listener = job_run.job, job_run.saved, self._jobs.listener
         self._jobs.cut(job_run, now_s)
-        listener.failed(job.id)
+        listener.jobs.failed(job.id)
         done = Progress(job.id, begins - job_run.begins, job_run.busy_s["rollout"], job_run.busy_s["training"])
-        listener.cleared(job.id, done)
+        listener.jobs.cleared(job.id, done)
         stay: dict[str, float | int] = {"arrival_s": now_s}
         if job.iterations is not None:
             stay["iterations"] = job.iterations - (begins - job_run.begins)
         else:
             stay["duration_s"] = max(job_run.leaves_s - now_s, _SHORTEST_S)
         job_run.job = job.model_copy(update=stay)
-        listener.arrived(job_run.job.model_copy(update={"drift": ()}))
+        listener.jobs.arrived(job_run.job.model_copy(update={"drift": ()}))
         del self._jobs.by_id[job.id]
         self.again[job.id] = job_run

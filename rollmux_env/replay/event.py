@@ -132,7 +132,7 @@ class _Replay:
         self.dying = Dying(self.failures, FailureTimes(self.failures, seed, self.arrivals.next_s), self.jobs, self.scheduler)
         if failures is not None:
             self.run.failures = self.dying.log
-        self.durations = partial(Durations, seed=seed, tails=tails, migration=self.scheduler.migration, policy=rollout)
+        self.durations = partial(Durations, seed=seed, tails=tails, migration=self.scheduler.members.migration, policy=rollout)
         self.watch = watch
         self.begun = 0  # phases, and instants at which placements may have changed
         self.look = min(_TOLD, watch.most + 1)  # phases at which there is something to say next
@@ -164,7 +164,7 @@ class _Replay:
                 fixed_s = min(arrivals.next_s, state.pauses.next_end_s(), scheduler.planner.ticks.next_s)
                 if self.watch.check:
                     check_state(state, arrivals.taken + len(losses), scheduler.planner.policy.keeps_slo)
-            for command in scheduler.permits(now_s):
+            for command in scheduler.members.permits(now_s):
                 job_run = jobs.by_id[command.job_id]
                 if isinstance(command, Grant):
                     assert command.phase in ("rollout", "training")
@@ -206,7 +206,7 @@ class _Replay:
                     job_run = jobs.by_id[job_id]
                     job_run.saved = job_run.writes = job_run.iteration  # it leaves with a checkpoint
                     jobs.cut(job_run, now_s)
-                    scheduler.vacated(job_id, job_run.progress())
+                    scheduler.jobs.vacated(job_id, job_run.progress())
 
     def _job_run(self, job_id: str) -> ReplayedJob:
         """A job that runs, or begins to."""

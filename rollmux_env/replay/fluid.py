@@ -36,7 +36,7 @@ def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
         if not np.isfinite(now_s):
             raise PlanError(waits_for_ever(state))
         now_s = max(now_s, state.now_s)
-        scheduler.end_stays(now_s)
+        scheduler.jobs.end_stays(now_s)
         for _ in placements(run, scheduler, now_s, arrivals):
             pass
         if not policy.keeps_slo:

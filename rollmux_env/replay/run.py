@@ -106,9 +106,9 @@ def placements(run: Run, scheduler: Scheduler, now_s: float, arrivals: Arrivals)
     """
     state, until_s = run.state, now_s + INSTANT_S
     for job_id in state.pauses.ending(until_s):
-        scheduler.resumed(job_id)
+        scheduler.jobs.resumed(job_id)
     while arrivals.next_s <= until_s:
-        scheduler.arrived(arrivals.take())
+        scheduler.jobs.arrived(arrivals.take())
     yield from scheduler.placements(now_s)
     run.log += scheduler.planner.take_events()
     run.time_s.append(now_s)

@@ -37,7 +37,7 @@ class RunningJobs:
         self._link: SharedLink[ReplayedJob] | None = None if network is None else SharedLink(network.link_gbps)
         self.by_id: dict[str, ReplayedJob] = {}
         self.departing: list[ReplayedJob] = []
-        self.phases = RunningPhases(run, scheduler.migration, keeps)
+        self.phases = RunningPhases(run, scheduler.members.migration, keeps)
         self.listener = scheduler
 
     @property
@@ -95,10 +95,10 @@ class RunningJobs:
         sampled = job_run.sampled
         if job_run.trainings == job_run.trained < sampled:
             job_run.trainings += 1
-            self.listener.ready(job_run.job.id, "training")
+            self.listener.members.ready(job_run.job.id, "training")
         if job_run.rollouts == sampled <= job_run.weights + job_run.ahead and sampled < job_run.last:
             job_run.rollouts += 1
-            self.listener.ready(job_run.job.id, "rollout")
+            self.listener.members.ready(job_run.job.id, "rollout")
 
     def _end(self, job_run: ReplayedJob, what: str, now_s: float) -> None:
         """What a job waited for is over."""
@@ -106,7 +106,7 @@ class RunningJobs:
         match what:
             case "rollout":
                 frees = self.phases.is_tail(job_run)
-                self.listener.finished(job_id, "rollout", self.phases.book(job_run, "rollout", now_s))
+                self.listener.members.finished(job_id, "rollout", self.phases.book(job_run, "rollout", now_s))
                 if frees:
                     self.phases.after_tail(job_run, now_s)
                 if (rewarding_s := job_run.durations.rewarding_s(job_run.sampled, frees)) > 0.0:
@@ -118,7 +118,7 @@ class RunningJobs:
                 job_run.rewarding = False
                 self._rewarded(job_run)
             case "training":
-                self.listener.finished(job_id, "training", self.phases.book(job_run, "training", now_s))
+                self.listener.members.finished(job_id, "training", self.phases.book(job_run, "training", now_s))
                 job_run.trained += 1
                 if job_run.sync_s > 0.0:
                     self._sync(job_run, now_s)
@@ -128,7 +128,7 @@ class RunningJobs:
             case "sync":
                 self._iterate(job_run, now_s)
             case "threshold":
-                self.listener.threshold(job_id)
+                self.listener.members.threshold(job_id)
                 self.phases.pass_threshold(job_run, now_s)
             case "checkpoint":
                 self._save(job_run)
@@ -140,7 +140,7 @@ class RunningJobs:
         """A rollout has all that is trained on."""
         job_run.sampled += 1
         if job_run.ahead and job_run.sampled == job_run.last:
-            self.listener.sampled(job_run.job.id)
+            self.listener.members.sampled(job_run.job.id)
         self.tell(job_run)
 
     def _sync(self, job_run: ReplayedJob, now_s: float) -> None:
@@ -161,12 +161,12 @@ class RunningJobs:
         done = job_run.iteration == job_run.last or now_s >= job_run.leaves_s - INSTANT_S
         if done or (job.budget is not None and state.charges.is_spent(state.row(job.id), now_s + INSTANT_S)):
             self._stop(job_run, now_s)
-            self.listener.iterated(job_run.progress())
-            self.listener.left(job_run.job.id, not done)
+            self.listener.jobs.iterated(job_run.progress())
+            self.listener.jobs.left(job_run.job.id, not done)
             job_run.placed = False
             self.departing.append(job_run)
             return
-        self.listener.iterated(job_run.progress())
+        self.listener.jobs.iterated(job_run.progress())
         if job_run.iteration - job_run.saved >= job_run.every:
             if job_run.writes > job_run.saved:  # the last one is on its way
                 self.tell(job_run)

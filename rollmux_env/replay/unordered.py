@@ -121,9 +121,9 @@ def _next_phase(cycle: _Cycle, state: State, scheduler: Scheduler, now_s: float)
     if cycle.place:
         return False
     cycle.done += 1
-    scheduler.iterated(Progress(cycle.job_id, cycle.done, cycle.busy_s["rollout"], cycle.busy_s["training"]))
+    scheduler.jobs.iterated(Progress(cycle.job_id, cycle.done, cycle.busy_s["rollout"], cycle.busy_s["training"]))
     done = cycle.done == cycle.iterations or now_s >= cycle.leaves_s - INSTANT_S
     leaves = done or state.charges.is_spent(state.row(cycle.job_id), now_s + INSTANT_S)
     if leaves:
-        scheduler.left(cycle.job_id, over_budget=not done)
+        scheduler.jobs.left(cycle.job_id, over_budget=not done)
     return leaves

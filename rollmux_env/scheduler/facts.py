@@ -1,6 +1,6 @@
-"""What a driver tells the scheduler. A fact is handled by the method of `Scheduler` that has its name in lower case.
+"""What a driver tells the scheduler.
 
-A new fact is a class here, in `Fact`, and its method; a test holds the two together.
+A new fact is a class here, in `Fact`, and a method that takes it, in `Scheduler.takes`; a test holds them together.
 """
 
 from __future__ import annotations

@@ -80,11 +80,13 @@ class NodePool:
 
     Attributes:
         drained: names of nodes that get no places any more, whether they are there or not.
+        missing: names of nodes that are gone, and are still somebody's.
     """
 
     def __init__(self, nodes: Iterable[PoolNode]) -> None:
         self._nodes: dict[str, PoolNode] = {}
         self.drained: set[str] = set()
+        self.missing: set[str] = set()
         self._of_group: dict[int, dict[Place, PoolNode]] = {}  # the nodes of its places
         self._place_of: dict[str, Place] = {}  # by node
         self._number: dict[str, int] = {}  # nodes in the order in which they came
@@ -130,8 +132,9 @@ class NodePool:
         """Names of the nodes of every group, rollout nodes first."""
         return {group: self.assigned(group) for group in sorted(self._of_group)}
 
-    def lose(self, names: Collection[str], now_s: float) -> list[Returned]:
-        """Nodes are no longer there, and so no place has them."""
+    def lose(self, now_s: float) -> list[Returned]:
+        """The missing nodes are nobody's any more, and so no place has them."""
+        names, self.missing = self.missing, set()
         places = [self._place_of[name] for name in names if name in self._place_of]
         self._nodes = {name: node for name, node in self._nodes.items() if name not in names}
         lost = [Returned(now_s, self._free_place(place).name) for place in sorted(places)]

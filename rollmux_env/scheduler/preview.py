@@ -136,9 +136,9 @@ def _expected(state: State, scheduler: Scheduler, instants: int) -> dict[str, fl
         now_s = max(min(state.next_change_s(), ticks.next_s), state.now_s)
         if not state.waiting or now_s == inf:
             break
-        scheduler.end_stays(now_s)
+        scheduler.jobs.end_stays(now_s)
         for job_id in state.pauses.ending(now_s + INSTANT_S):
-            scheduler.resumed(job_id)
+            scheduler.jobs.resumed(job_id)
         for event in scheduler.step(now_s).entries:
             if isinstance(event, Admitted):
                 expected.setdefault(event.job_id, event.at_s)

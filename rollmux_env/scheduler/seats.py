@@ -65,6 +65,12 @@ def guest_seating(state: State, nodes: NodePool, number: int, needs: Mapping[Poo
     return Seating(number, rollout or training, training, rollout_nodes or training_nodes, training_nodes, not rollout)
 
 
+def nodes_of(seat: Seat, state: State, nodes: NodePool) -> set[str]:
+    """Names of a job's nodes, where it moves of both places."""
+    there = seating_of(state, nodes, seat.job_id) if seat.moving else None
+    return seat.nodes() | ({node.name for node in there.rollout_nodes + there.training_nodes} if there else set())
+
+
 def join(group: Dispatcher, state: State, job_id: str, pins: tuple[int, ...], now_s: float) -> None:
     """Make a running job the last member of its group."""
     group.group.now_s = now_s

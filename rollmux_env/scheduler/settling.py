@@ -1,120 +1,36 @@
-"""Which nodes the places of groups and of guests have, where nodes have names: those that the state says, of those in service;
-and jobs that nobody knows yet, which are profiled on lent nodes, or as guests of a group on those of the group."""
+"""Which nodes the places of groups and of guests have, where nodes have names: those that the state says, of those in service."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from math import inf
 
 from rollmux_env.cluster.events import Admitted, Departed, Moved
-from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
+from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.nodes import LEASE, POOLS, Assigned, NodePool, Place, PoolName, PoolNode, Returned
 from rollmux_env.scheduler.planner import Planner
 from rollmux_env.scheduler.seats import Seat
-from rollmux_env.scheduler.view import DispatchPolicy
-
-Needs = Mapping[str, Mapping[PoolName, int]]
-
-
-class Batch(NamedTuple):
-    """Jobs that are profiled together.
-
-    Attributes:
-        needs: nodes that each asks for, by id and pool.
-        rule: the dispatch policy that they are under on lent nodes; None for the usual one.
-        names: of the nodes that are to be lent; none: any.
-    """
-
-    needs: dict[str, Mapping[PoolName, int]]
-    rule: DispatchPolicy | None
-    names: frozenset[str]
-
-    @property
-    def most(self) -> dict[PoolName, int]:
-        """Nodes of each pool that are enough for any of them."""
-        return {pool: max((need[pool] for need in self.needs.values()), default=0) for pool in POOLS}
-
-
-class Guests:
-    """One batch is profiled at a time, in the order in which they came.
-
-    Attributes:
-        present: ids of the jobs that are being profiled. group: where: the number of a group, or `LEASE`; None where nobody is.
-        lent: nodes of each pool that are lent; None where nobody has a lease. names: of those that have to be, if it is not any.
-    """
-
-    def __init__(self) -> None:
-        self.present: set[str] = set()
-        self.group: int | None = None
-        self.lent: dict[PoolName, int] | None = None
-        self.names: frozenset[str] = frozenset()
-        self._batches: list[Batch] = []
-
-    @property
-    def waiting(self) -> bool:
-        """Whether somebody waits to be profiled."""
-        return bool(self._batches)
-
-    def ask(self, needs: Needs, rule: DispatchPolicy | None, names: frozenset[str]) -> None:
-        """Jobs want to be profiled. Those under a rule of their own come first, and stay on the nodes that are lent already."""
-        batch = Batch(dict(needs), rule, names)
-        self._batches.insert(0 if rule is not None else len(self._batches), batch)
-
-    def go(self, job_id: str) -> None:
-        """A job is profiled, or never will be."""
-        self.present.discard(job_id)
-        for batch in self._batches:
-            batch.needs.pop(job_id, None)
-        self._batches = [batch for batch in self._batches if batch.needs]
-
-    def end(self) -> bool:
-        """Give back what was lent, if nobody is left who goes on there; whether something changed."""
-        if self.group is None or self.present:
-            return False
-        if self.lent and self._batches and self._batches[0].rule is not None:
-            most = self._batches[0].most
-            if all(self.lent[pool] >= most[pool] for pool in POOLS):
-                return False
-        self.group = self.lent = None
-        return True
-
-    def next(self, state: State, nodes: NodePool) -> Batch | None:
-        """The jobs that can be profiled now; `group` and `lent` say where."""
-        if self.present or not self._batches:
-            return None
-        batch = self._batches[0]
-        most = batch.most
-        if self.lent is not None or all(len(nodes.free(pool)) >= most[pool] for pool in POOLS):
-            self.group, self.lent, self.names = LEASE, self.lent or most, batch.names
-        else:
-            groups = [group for group in state.group_list() if group.id not in nodes.drained_groups()]
-            hosts = (g for g in groups if len(g.rollout_nodes) >= most["rollout"] and g.training_nodes >= most["training"])
-            host = None if batch.rule is not None else next(hosts, None)
-            if host is None:
-                return None
-            self.group = host.id
-        self.present = {*batch.needs}
-        return self._batches.pop(0)
-
-    def places(self) -> set[Place]:
-        """What is lent, as the pool assigns it."""
-        return {(LEASE, pool, number) for pool, count in (self.lent or {}).items() for number in range(count)}
 
 
 class Settling:
     """Gives the places of groups nodes when the state has changed, and takes back those of places that are no more.
+
+    The methods under "Facts" take those that have their names.
 
     Args:
         nodes: the pool. planner: whose state and news it follows. guests: who has lent nodes.
         seats: of jobs, by id; what they still hold nobody else gets.
 
     Attributes:
-        nodes: as above.
+        nodes: as above. uncleared: ids of jobs on missing ones.
+        resizes: there are more or fewer nodes in service than the state has been told.
     """
 
     def __init__(self, nodes: NodePool, planner: Planner, guests: Guests, seats: Mapping[str, Seat]) -> None:
         self.nodes = nodes
+        self.uncleared: set[str] = set()
+        self.resizes = False
         self._planner = planner
         self._state = planner.state
         self._guests = guests
@@ -123,6 +39,59 @@ class Settling:
         self._assignments: list[Assigned | Returned] = []
         self._unsettled: set[int] | None = None  # groups whose nodes may be others' than the state and the seats say; None: any
         self._homes: dict[str, int] = {}  # groups of jobs, as their nodes were last settled
+
+    # Facts.
+
+    def drained(self, names: frozenset[str]) -> None:
+        self.nodes.drained |= names
+        self.resizes = True
+
+    def undrained(self, names: frozenset[str]) -> None:
+        self.nodes.drained -= names
+        self.resizes = True
+
+    def joined(self, nodes: tuple[PoolNode, ...]) -> None:
+        for node in nodes:
+            self._caps[node.pool] = None if (cap := self._caps.get(node.pool)) is None else cap + 1
+        self.nodes.add(nodes)
+        self.resizes = True
+
+    def alone(self, job_id: str) -> None:
+        self._planner.alone.add(job_id)
+        self.resizes = True
+
+    # What follows.
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there are more or fewer nodes than the state has been told, or may be."""
+        return self.resizes or self._has_lost
+
+    @property
+    def _has_lost(self) -> bool:
+        """Whether missing nodes can be nobody's from now on."""
+        return bool(self.nodes.missing) and not self.uncleared
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether as many nodes are free as the state says."""
+        state, nodes = self._state, self.nodes
+        pools, used = state.cluster.pools, {"rollout": state.rollout_nodes, "training": state.training_nodes}
+        return not nodes.missing and all(
+            nodes.free_count(side) >= min(pools[side].max_nodes or inf, nodes.count(side)) - used[side]
+            for side in state.cluster.sides
+        )
+
+    def follow(self) -> None:
+        """Let places have nodes, and the state know how many are in service, now that some have left."""
+        if self._has_lost:
+            self._unsettled = None
+            self._assignments += self.nodes.lose(self._state.now_s)
+            self.resizes = True
+        self.settle()
+        if self.resizes or self.nodes.drained or self._planner.alone:
+            self.resize()
+            self._planner.hidden = self._hidden()
 
     def take_assignments(self) -> list[Assigned | Returned]:
         """Hand over what has changed hands since this was last asked."""
@@ -134,19 +103,16 @@ class Settling:
         there = {pool: self.nodes.in_service(pool) for pool in POOLS}
         return {pool: min(there[pool], self._caps.get(pool) or there[pool]) for pool in POOLS}
 
-    def resize(self, changed: bool) -> None:
-        """Let the state know how many nodes are in service.
-
-        Args:
-            changed: there are others than before, perhaps as many.
-        """
+    def resize(self) -> None:
+        """Let the state know how many nodes are in service."""
         most, cluster = self.most(), self._state.cluster
         if any(cluster.pools[side].max_nodes != most[side] for side in cluster.sides):
             self._planner.resize(self._state.now_s, most["rollout"], most["training"])
-        elif changed:
+        elif self.resizes:  # there are others than before, and as many
             self._planner.wake()
+        self.resizes = False
 
-    def hidden(self) -> set[int]:
+    def _hidden(self) -> set[int]:
         """Groups that nobody is to enter: those with drained nodes, and those of jobs that are to be alone."""
         return self.nodes.drained_groups() | {self._state.group_of(job_id).id for job_id in self._alone()}
 
@@ -193,17 +159,6 @@ class Settling:
         group = state.group_of(job_id)
         own |= {(group.id, "rollout", number): names for number in state.pins(job_id)}
         return own | {(group.id, "training", number): names for number in range(group.training_nodes)}
-
-    def join(self, nodes: tuple[PoolNode, ...]) -> None:
-        """There are more nodes, which may be provisioned too."""
-        for node in nodes:
-            self._caps[node.pool] = None if (cap := self._caps.get(node.pool)) is None else cap + 1
-        self.nodes.add(nodes)
-
-    def lose(self, names: Collection[str]) -> None:
-        """Nodes that have gone are nobody's any more."""
-        self._unsettled = None
-        self._assignments += self.nodes.lose(names, self._state.now_s)
 
     def restore(self, cluster: Cluster) -> None:
         """Go on with the groups of the state: places that are no more give back their nodes.

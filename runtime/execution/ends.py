@@ -53,7 +53,7 @@ def interrupted_slices(run: RunState, handle: JobHandle) -> tuple[Fact, ...]:
     slices = []
     for phase, hold in handle.permits.holds.items():
         report = Report(phase, False, hold.start_s, hold.start_s, now_s)
-        spans = run.scheduler.spans(handle.id, now_s) if phase == "rollout" else ()
+        spans = run.scheduler.members.spans(handle.id, now_s) if phase == "rollout" else ()
         slices += [handle.slice(report, now_s, spans, ok=False, side=side) for side in handle.sides_of(phase)]
     return tuple(slices)
 

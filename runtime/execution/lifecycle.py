@@ -173,7 +173,7 @@ class JobLifecycle:
         if not handle.lives:
             return
         handle.ending.why, handle.ending.again = end, again
-        if handle.id in run.scheduler.seats:
+        if handle.id in run.scheduler.members.seats:
             run.tell(facts.Failed(handle.id), *self._losses(dead_machines))
         else:  # it has no nodes: the scheduler need not know
             if dead_machines:

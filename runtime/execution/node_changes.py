@@ -39,7 +39,7 @@ class NodeChanges:
             raise Conflict(f"{name}: is drained already")
         run.log.say(f"{name}: is drained")
         run.tell(facts.Drained(frozenset({name})))
-        seats = [seat for seat in run.scheduler.seats.values() if name in seat.nodes()]
+        seats = [seat for seat in run.scheduler.members.seats.values() if name in seat.nodes()]
         moves = [seat.job_id for seat in seats if seat.moving or seat.guest]
         queues = [seat.job_id for seat in seats if run.scheduler.is_to_go(seat.job_id)]
         waits_for = [seat.job_id for seat in seats if seat.job_id not in (*moves, *queues)]

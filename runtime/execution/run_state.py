@@ -130,7 +130,7 @@ class RunState:
             notes: what else is to be in the journal of it, in front of what follows.
         """
         try:
-            at_s, stopped = self.log.now(), self.scheduler.stopped
+            at_s, stopped = self.log.now(), self.scheduler.members.stopped
             step = self.scheduler.step(at_s, news)
             permits = tuple((one.job_id, one.phase) for one in step.commands if isinstance(one, commands.Grant))
             instant = [Told(at_s, news, permits, stopped)] if news or any(step) else []
@@ -291,7 +291,7 @@ class RunState:
             return
         if handle.ending.why is None:
             handle.ending.again = True
-            absent = sorted(handle.names - ({node.name for node in self.all_nodes()} - self.scheduler.missing))
+            absent = sorted(handle.names - ({node.name for node in self.all_nodes()} - self.nodes.missing))
             why = f"its node {absent[0]} has gone" if absent else "it is to move, but has workers and no checkpoint"
             handle.ending.why = End("died", "step", why)
         self.errands.put_nowait(Errand(handle, ends=True))
@@ -311,7 +311,7 @@ class RunState:
 
     def present(self, handle: JobHandle) -> bool:
         """Whether a job has a seat: what it says is of its own processes, and not of those that it had before."""
-        return not handle.gone and handle.id in self.scheduler.seats
+        return not handle.gone and handle.id in self.scheduler.members.seats
 
     def beyond(self, spec: JobSpec) -> str | None:
         """Why there can be no place for a job, if there can be none."""
@@ -326,7 +326,7 @@ class RunState:
         return too_large(job, self.plan.cluster)
 
     def _nodes_left(self) -> Counter[str]:
-        return Counter(node.pool for node in self.all_nodes() if node.name not in self.scheduler.missing)
+        return Counter(node.pool for node in self.all_nodes() if node.name not in self.nodes.missing)
 
     def refuse(self, handle: JobHandle, problem: str, where: str = "placement") -> None:
         """A job cannot be placed at all. It ends as one that is done."""

@@ -112,13 +112,11 @@ def restore(scheduler: Scheduler, record: RunRecord, now_s: float, gone: Collect
     Returns:
         Ids of the jobs that have lost their places, as `Scheduler.restore`.
     """
-    for exceeded in record.exceeded:
-        scheduler.alone(exceeded.job_id)
-    for _, confined in record.news(scheduler_facts.Confined):
-        scheduler.confined(*confined)
+    scheduler.take(scheduler_facts.Alone(exceeded.job_id) for exceeded in record.exceeded)
+    scheduler.take(confined for _, confined in record.news(scheduler_facts.Confined))
     for fact in record.submitted:
         if phases := estimated_phases(fact.spec):
-            scheduler.estimated(fact.spec.id, phases)
+            scheduler.take([scheduler_facts.Estimated(fact.spec.id, phases)])
     return scheduler.restore(now_s, record.cluster, gone)
 
 
@@ -136,7 +134,7 @@ def _feed(facts: Sequence[Fact], record: RunRecord, did: list[tuple[str, str]]) 
                 restore(scheduler, past, fact.at_s, fact.gone)
                 did += _decisions(scheduler.take_entries())
             else:
-                rule.permits, scheduler.stopped = fact.permits, fact.stopped
+                rule.permits, scheduler.members.stopped = fact.permits, fact.stopped
                 step = scheduler.step(fact.at_s, map(rule.put_into, fact.facts))
                 did += _decisions([*step.entries, *step.commands])
         except (ValueError, KeyError, PlanError, InvariantError) as error:

@@ -101,7 +101,7 @@ class RunDriver:
             raise InputError(log.problem)
         log.begin(run.on_written, run.fail)
         state = run.scheduler.state
-        placed_ids = {*state.waiting, *run.scheduler.seats}
+        placed_ids = {*state.waiting, *run.scheduler.members.seats}
         coming = [handle for handle in run.handles.values() if not handle.gone and handle.id not in placed_ids]
         run.coming = len(coming)
         run.spawn(self.profiling.bring_all(coming))

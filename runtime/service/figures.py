@@ -182,6 +182,6 @@ def held_spans(run: RunState, handle: JobHandle, now_s: float) -> tuple[Span, ..
     """What the phases of a job that have a permit have held of nodes until now."""
     every: list[Span] = []
     for phase, hold in handle.permits.holds.items():
-        spans = run.scheduler.spans(handle.id, now_s) if phase == "rollout" else ()
+        spans = run.scheduler.members.spans(handle.id, now_s) if phase == "rollout" else ()
         every += spans or (Span(node.name, hold.start_s, now_s, 1.0, False) for node in handle.nodes_of(phase))
     return tuple(every)

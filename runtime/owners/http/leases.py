@@ -379,7 +379,7 @@ def problem_of_names(run: RunState, spec: JobSpec) -> str | None:
     there = {node.name: node for node in run.all_nodes()}
     for pool, names in spec.nodes_named.items():
         for name in names:
-            if name not in there or name in run.scheduler.missing:
+            if name not in there or name in run.nodes.missing:
                 return f"nodes.{pool}: there is no node {name}"
             if there[name].pool != pool:
                 return f"nodes.{pool}: {name} is a {there[name].pool} node"

@@ -255,7 +255,7 @@ class Ledger:
     def block(self, lease: Lease) -> None:
         """A lost lease holds nodes that the scheduler cannot know as its own: nothing is granted until they are free."""
         self._blocks.add(lease.id)
-        self.run.scheduler.stopped = True
+        self.run.scheduler.members.stopped = True
         names = ", ".join(sorted(lease.suspects))
         self.run.log.say(f"{lease.handle.id}: nothing is granted until it is known that it does not use {names} any more")
 
@@ -263,7 +263,7 @@ class Ledger:
         if lease.id in self._blocks:
             self._blocks.discard(lease.id)
             if not self._blocks and not self.run.stopping:
-                self.run.scheduler.stopped = False
+                self.run.scheduler.members.stopped = False
                 self.run.tell()
 
     def _over(self, lease: Lease, event: str, why: str) -> None:

@@ -156,7 +156,7 @@ class JobCalls:
             return ()
         if handle.iteration == PROFILE:
             self._profiling.add_measurement(handle, report)
-        spans = run.scheduler.spans(handle.id, now_s) if report.phase == "rollout" else ()
+        spans = run.scheduler.members.spans(handle.id, now_s) if report.phase == "rollout" else ()
         done = handle.slice(report, now_s, spans, extra=report.phase == "init")
         follows = protocol.released(handle, report, done, self._profiling.cold_start(handle, done))
         if report.stays:
@@ -187,7 +187,7 @@ class JobCalls:
         responses, total, _ = how_far(handle.tail.progress)
         if handle.tail.is_woken:
             handle.changed.ring()
-        migration = run.scheduler.migration
+        migration = run.scheduler.members.migration
         if run.log.problem is not None:
             return  # there will be another report
         if migration is None or "rollout" not in handle.permits.holds or handle.tail.past_threshold or not run.present(handle):
@@ -207,7 +207,7 @@ class JobCalls:
         """Wait until a job's rollout is to use other parts of its nodes than it knows of, or as many responses have finished as it
         stops for; False: it is over, or nothing of that ever is."""
         while "rollout" in handle.permits.holds:
-            if self._run.scheduler.migration is None and handle.tail.wake is None:
+            if self._run.scheduler.members.migration is None and handle.tail.wake is None:
                 return False
             if handle.tail.uses != handle.tail.knows or handle.tail.is_woken:
                 return True

@@ -138,8 +138,8 @@ class Driver:
                 worker.nodes = {phase: {node.name for node in nodes} for phase, nodes in pairs}
                 assert all(self.owners[name] == seating.group for names in worker.nodes.values() for name in names)
             case commands.Grant(_, phase):
-                assert worker.phase == phase and not worker.holds and not self.scheduler.stopped
-                group = self.scheduler.seats[command.job_id].group.number
+                assert worker.phase == phase and not worker.holds and not self.scheduler.members.stopped
+                group = self.scheduler.members.seats[command.job_id].group.number
                 assert all(self.owners[name] == group for name in worker.nodes[phase])
                 worker.phase, worker.holds, worker.begun, worker.past = "", phase, True, False
                 worker.granted += 1

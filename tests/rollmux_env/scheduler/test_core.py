@@ -59,9 +59,10 @@ def run_iteration(driver: Driver, name: str) -> None:
 
 
 def test_every_fact_has_a_method_that_takes_it_and_every_command_its_answers() -> None:
-    for kind in get_args(facts.Fact):
-        parameters = [*inspect.signature(getattr(Scheduler, kind.__name__.lower())).parameters][1:]
-        assert tuple(parameters) == kind._fields, kind
+    takes = driven(Scripted()).scheduler.takes
+    assert set(takes) == set(get_args(facts.Fact))
+    for kind, take in takes.items():
+        assert tuple(inspect.signature(take).parameters) == kind._fields, kind
     assert set(ANSWERS) == set(get_args(Command))
     answers = {kind for kinds in ANSWERS.values() for kind in kinds}
     assert answers <= set(get_args(facts.Fact))
@@ -257,12 +258,12 @@ def test_facts_that_cannot_be_are_refused() -> None:
     driver = driven(Scripted())
     driver.submit(make_job("a"))
     with pytest.raises(ValueError, match="has not been moved"):
-        driver.scheduler.vacated("a")
+        driver.scheduler.jobs.vacated("a")
     with pytest.raises(KeyError):
-        driver.scheduler.ready("b", "rollout")
+        driver.scheduler.members.ready("b", "rollout")
     driver.tell(*driver.goes_on("a"))
     with pytest.raises(ValueError, match="has an iteration in hand"):
-        driver.scheduler.left("a")
+        driver.scheduler.jobs.left("a")
 
 
 def test_a_job_that_takes_longer_is_known_anew_and_one_that_suffers_from_it_is_moved() -> None:
@@ -323,7 +324,7 @@ def stale_step() -> tuple[Scheduler, NodePool]:
         commands.Grant("a", "training", paired=True),
         commands.Grant("a", "rollout", paired=True),
     ]
-    assert scheduler.seats["a"].holds == {"rollout", "training"}
+    assert scheduler.members.seats["a"].holds == {"rollout", "training"}
     return scheduler, nodes
 
 
@@ -334,7 +335,7 @@ def test_a_stale_job_holds_the_nodes_of_each_side_until_that_phase_is_over() -> 
     scheduler.step(5.0, [facts.Finished("a", "training", 2.0)])
     assert (nodes.holders({"training-0"}), nodes.holders({"rollout-0"})) == ((), ("a",))
     scheduler.step(6.0, [facts.Finished("a", "rollout", 3.0)])
-    assert nodes.holders({"training-0", "rollout-0"}) == () and not scheduler.seats["a"].holds
+    assert nodes.holders({"training-0", "rollout-0"}) == () and not scheduler.members.seats["a"].holds
 
 
 @pytest.mark.parametrize("leaves", [True, False])
@@ -346,7 +347,7 @@ def test_what_a_stale_job_holds_is_free_when_it_leaves_or_is_cleared(leaves: boo
         assert scheduler.step(4.0, [facts.Failed("a")]).commands == [commands.Evict("a")]
         assert nodes.holders({"training-0", "rollout-0"}) == ("a",)
         scheduler.step(5.0, [facts.Cleared("a")])
-    assert nodes.holders({"training-0", "rollout-0"}) == () and scheduler.state.departed == 1 and not scheduler.seats
+    assert nodes.holders({"training-0", "rollout-0"}) == () and scheduler.state.departed == 1 and not scheduler.members.seats
 
 
 def test_a_stale_job_that_has_sampled_all_is_in_nobodys_way_on_rollout_nodes() -> None:

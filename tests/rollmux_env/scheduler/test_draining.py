@@ -42,7 +42,7 @@ def sizes(driver: Driver) -> list[tuple[int, int]]:
 
 
 def nodes_of(driver: Driver, name: str) -> set[str]:
-    return driver.scheduler.seats[name].nodes()
+    return driver.scheduler.members.seats[name].nodes()
 
 
 def iterate(driver: Driver, name: str) -> None:
@@ -166,7 +166,7 @@ def test_a_drain_is_known_after_a_restart() -> None:
     state = driver.twin.copy()
     scheduler = Scheduler(state, Algorithm1(), make_dispatch("round-robin"), pool, Algorithm1)
     assert scheduler.restore(driver.now_s, driver.cluster, set()) == []
-    assert state.cluster.pools["rollout"].max_nodes == 1 and scheduler.seats["a"].nodes() == {"rollout-0", "training-0"}
+    assert state.cluster.pools["rollout"].max_nodes == 1 and scheduler.members.seats["a"].nodes() == {"rollout-0", "training-0"}
     step = scheduler.step(driver.now_s, [facts.Arrived(alone("b"))])
     assert state.waiting == ["b"] and not [entry for entry in step.entries if isinstance(entry, Admitted)]
 

@@ -81,7 +81,7 @@ class MovesTo:
 def test_a_job_that_has_moved_to_a_shape_is_planned_with_what_it_takes_there() -> None:
     policy = MovesTo()
     driver = Driver(policy, make_dispatch("round-robin"), 3, MovesTo)
-    driver.scheduler.estimated("a", OPEN)
+    driver.scheduler.jobs.estimated("a", OPEN)
     driver.submit(JOB)
     seconds = {0: {"rollout": 5.0, "training": 4.0}, 1: {"rollout": 5.0, "training": 3.0}}
     seen: list[Any] = []

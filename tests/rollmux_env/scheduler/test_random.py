@@ -33,7 +33,7 @@ class Runs(RuleBasedStateMachine):
         self.rule, self.pairs = rule, pairs
         self.driver = Driver(policy, make_dispatch(rule), pairs, Algorithm1 if watched else None)
 
-    @precondition(lambda self: len(self.driver.workers) < len(NAMES) and not self.driver.scheduler.stopped)
+    @precondition(lambda self: len(self.driver.workers) < len(NAMES) and not self.driver.scheduler.members.stopped)
     @rule(profiled=st.booleans(), parts=st.booleans(), wide=st.booleans(), iterations=st.integers(1, 5))
     def submit(self, profiled: bool, parts: bool, wide: bool, iterations: int) -> None:
         nodes = self.driver.scheduler.nodes
@@ -53,7 +53,7 @@ class Runs(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def threshold(self, name: str) -> None:
-        if self.driver.scheduler.migration is not None and name in self.driver.workers:
+        if self.driver.scheduler.members.migration is not None and name in self.driver.workers:
             self.driver.tell(*self.driver.threshold(name))
 
     @rule(name=st.sampled_from(NAMES))
@@ -64,7 +64,7 @@ class Runs(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), again=st.booleans())
     def fail(self, name: str, again: bool) -> None:
         if name in self.driver.workers:
-            self.driver.tell(*self.driver.fail(name, again and not self.driver.scheduler.stopped))
+            self.driver.tell(*self.driver.fail(name, again and not self.driver.scheduler.members.stopped))
 
     @precondition(lambda self: self.pairs > 1 and len(self.driver.scheduler.nodes.nodes("rollout")) == self.pairs)
     @rule(number=st.integers(0, 3))
@@ -73,7 +73,7 @@ class Runs(RuleBasedStateMachine):
             return  # such a one might wait for nodes that never come
         names = frozenset(f"{pool}-{number % self.pairs}" for pool in ("rollout", "training"))
         for worker in self.driver.workers.values():
-            worker.again = not self.driver.scheduler.stopped
+            worker.again = not self.driver.scheduler.members.stopped
         self.driver.tell(facts.Lost(names))
 
     @rule(names=st.sets(st.sampled_from([f"{pool}-{k}" for pool in ("rollout", "training") for k in range(4)]), min_size=1))
@@ -100,7 +100,7 @@ class Runs(RuleBasedStateMachine):
             return
         driver = self.driver
         driver.tell(facts.Undrained(frozenset(driver.pool.drained)))
-        seats = {name: seat for name, seat in driver.scheduler.seats.items() if not seat.failed}
+        seats = {name: seat for name, seat in driver.scheduler.members.seats.items() if not seat.failed}
         members = {name: driver.workers[name].granted for name in seats}
         waits_for = {name: {other: driver.workers[other].granted for other in members} for name in members}
         for _ in range(400):
@@ -109,14 +109,14 @@ class Runs(RuleBasedStateMachine):
                 break
             driver.tell(*told)
             for name in [*waits_for]:
-                if driver.workers[name].granted != members[name] or driver.scheduler.seats.get(name) is not seats[name]:
+                if driver.workers[name].granted != members[name] or driver.scheduler.members.seats.get(name) is not seats[name]:
                     del waits_for[name]
                     continue
                 more = [driver.workers[other].granted - before for other, before in waits_for[name].items() if other != name]
                 most = 4 if self.rule.startswith("round-robin") else 2 * len(members) + 2
                 assert max(more, default=0) <= most, (name, more, waits_for)
         scheduler = driver.scheduler
-        assert not waits_for and not scheduler.seats and not scheduler.guests.waiting
+        assert not waits_for and not scheduler.members.seats and not scheduler.guests.waiting
         assert not scheduler.state.waiting, "nobody waits where everything is free"
         assert all(worker.gone for worker in driver.workers.values()) and not driver.owners
         grants = [command.job_id for command in driver.given(commands.Grant)]

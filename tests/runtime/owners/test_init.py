@@ -71,7 +71,7 @@ def test_it_is_planned_as_a_cold_start_and_the_job_begins_when_it_is_over(tmp_pa
         await init(run, lease, 8.0)
         state = run.driver.run.scheduler.state
         row = state.row("a")
-        assert float(state.tables.jobs["admitted_s"][row]) == pytest.approx(run.driver.run.log.now(), abs=1.0)
+        assert float(state.tables.jobs.admitted_s[row]) == pytest.approx(run.driver.run.log.now(), abs=1.0)
         parts = state.job("a").phases(0)
         assert 8.0 <= parts.rollout.switch.cold_s + parts.training.switch.cold_s < 20.0
         await run.iterate(lease, 0)

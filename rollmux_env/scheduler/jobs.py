@@ -1,0 +1,190 @@
+"""What jobs tell the scheduler, until it decides: who comes and goes, what they have done, and how they are by now."""
+
+from __future__ import annotations
+
+from rollmux_env.cluster.events import Begun, Progress, Reprofiled
+from rollmux_env.keys.job import Job
+from rollmux_env.scheduler.commands import Command, Evict
+from rollmux_env.scheduler.facts import Arrived, PhaseOfShape
+from rollmux_env.scheduler.guests import Guests
+from rollmux_env.scheduler.members import Members
+from rollmux_env.scheduler.planner import INSTANT_S, News, Planner
+from rollmux_env.scheduler.review import Review, job_keeping, job_starting
+from rollmux_env.scheduler.seats import nodes_of
+from rollmux_env.scheduler.settling import Settling
+from rollmux_env.scheduler.view import HoldName
+
+
+class Jobs:
+    """Facts of jobs. A method takes the fact that has its name.
+
+    Args:
+        planner: whose state is told at once how jobs are by now, and else when it is decided. members: of groups.
+        guests: who are profiled. settling: of nodes that have names. review: of how jobs do; None: nobody looks.
+
+    Attributes:
+        news: what the state does not know yet.
+        commands: to be given before all that is decided.
+    """
+
+    def __init__(
+        self, planner: Planner, members: Members, guests: Guests, settling: Settling | None, review: Review | None
+    ) -> None:
+        self.news = News()
+        self.commands: list[Command] = []
+        self._planner = planner
+        self._state = planner.state
+        self._members = members
+        self._guests = guests
+        self._settling = settling
+        self._review = review
+
+    # Who comes.
+
+    def arrived(self, job: Job, again: bool = False, alive: frozenset[str] = frozenset()) -> None:
+        self.news.arriving.append(Arrived(job, again, alive))
+
+    def confined(self, job_id: str, names: frozenset[str]) -> None:
+        self._planner.confined[job_id] = names
+        self._planner.wake()
+
+    def estimated(self, job_id: str, phases: frozenset[PhaseOfShape]) -> None:
+        if self._review is not None:
+            self._review.estimates.add(job_id, phases)
+
+    def profiled(self, job_id: str) -> None:
+        if self._members.remove(job_id) is None:
+            raise ValueError(f"job {job_id} is not being profiled")
+        self._guests.go(job_id)
+
+    def resumed(self, job_id: str) -> None:
+        if job_id not in self.news.resumed:  # it may have left at the same instant
+            self.news.resumed.append(job_id)
+
+    # What they do.
+
+    def finished(
+        self,
+        job_id: str,
+        phase: HoldName,
+        seconds: float,
+        cold: bool = False,
+        counts: bool = True,
+        device_gb: float = 0.0,
+        cold_s: float | None = None,
+    ) -> None:
+        self._members.finished(job_id, phase, seconds, counts)
+        if self._members.seats[job_id].guest or phase == "sync":
+            return
+        if phase == "init":
+            self._made(job_id, seconds)
+            return
+        if self._review is not None and counts:
+            self._review.pace(job_id).phase(phase, seconds, cold)
+        if device_gb and (known := job_keeping(self._state, job_id, phase, device_gb)) is not None:
+            self._know(known)
+        if cold_s is not None:
+            self._know(job_starting(self._state.job(job_id), phase, cold_s))
+
+    def synced(self, job_id: str, seconds: float) -> None:
+        if self._review is not None and not self._members.seats[job_id].guest:
+            self._review.pace(job_id).phase("sync", seconds, False)
+
+    def iterated(self, progress: Progress, seconds: float | None = None, movable: bool = True) -> None:
+        self.news.progress[progress.job_id] = progress
+        if not movable:
+            self._stays(progress.job_id)
+        if self._review is not None and seconds is not None:
+            self._review.iterated(progress.job_id, seconds)
+
+    def vacated(self, job_id: str, progress: Progress | None = None) -> None:
+        if not self._members.seats[job_id].moving:
+            raise ValueError(f"job {job_id} has not been moved")
+        if progress is not None:
+            self.news.progress[job_id] = progress
+        if self._review is not None:
+            self._review.forget(job_id)
+        self._members.vacate(job_id)
+
+    # Who goes.
+
+    def left(self, job_id: str, over_budget: bool = False) -> None:
+        self._members.leave(job_id)
+        self._depart(job_id, over_budget)
+
+    def end_stays(self, now_s: float) -> None:
+        """Let jobs leave that have done their stay by now, or spent their budget, as the fluid replay has it: they progress at one
+        iteration a period until something changes."""
+        done = self._state.tables.departing(now_s + INSTANT_S)
+        for job_id in done:
+            self.left(job_id)
+        for job_id in self._state.charges.spent(now_s + INSTANT_S):
+            if job_id not in done:
+                self.left(job_id, over_budget=True)
+
+    def failed(self, job_id: str) -> None:
+        self.commands.append(Evict(job_id))
+        if job_id in self._state.waiting:
+            self.news.withdrawn.append(job_id)
+        seat = self._members.seats.get(job_id)
+        if seat is None:
+            self._guests.go(job_id)
+        else:
+            self._members.fail(seat)
+
+    def lost(self, names: frozenset[str]) -> None:
+        settling = self._settling
+        assert settling is not None
+        settling.nodes.missing |= names
+        for job_id, seat in self._members.seats.items():
+            if nodes_of(seat, self._state, settling.nodes) & names:
+                settling.uncleared.add(job_id)
+                if not seat.failed:
+                    self.failed(job_id)
+
+    def cleared(self, job_id: str, progress: Progress | None = None) -> None:
+        if self._settling is not None:
+            self._settling.uncleared.discard(job_id)
+        seat = self._members.remove(job_id)
+        if seat is None:
+            return
+        if progress is not None:
+            self.news.progress[job_id] = progress
+        if seat.guest:
+            self._guests.go(job_id)
+        else:
+            self._depart(job_id)
+
+    def halted(self, job_id: str) -> None:
+        if self._members.remove(job_id) is not None:
+            self._guests.go(job_id)
+
+    def _depart(self, job_id: str, over_budget: bool = False) -> None:
+        """A job that has a place leaves it for ever."""
+        if self._state.is_paused(job_id):
+            self.resumed(job_id)
+        self.news.departed[job_id] = over_budget
+        if self._review is not None:
+            self._review.forget(job_id)
+            self._review.estimates.forget(job_id)
+
+    def _made(self, job_id: str, seconds: float) -> None:
+        """A job has its models and its engines: that was its cold start, and its SLO counts from now on if it has done nothing."""
+        if not self._state.iterations_done(job_id):
+            self._planner.note(Begun(self._members.now_s, job_id))
+        job = self._state.job(job_id)
+        if seconds > sum(phase.switch.cold_s for phase in job.phases(0)):
+            self._know(job_starting(job_starting(job, "rollout", seconds / 2), "training", seconds / 2))
+
+    def _stays(self, job_id: str) -> None:
+        """A job cannot be moved; one that is to move already begins anew."""
+        job = self._state.job(job_id)
+        if job.movable:
+            self._know(job.model_copy(update={"movable": False}))
+        if self._members.seats[job_id].moving:
+            self.failed(job_id)
+
+    def _know(self, job: Job) -> None:
+        """A job is known anew."""
+        self._state.now_s = self._members.now_s
+        self._planner.note(Reprofiled(self._members.now_s, job))
