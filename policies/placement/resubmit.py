@@ -29,14 +29,14 @@ class Resubmit(Regroup):
         view = self._view(state, rows) if rows else state
         if view is state:
             return ()
-        planned, observed = state.groups, view.groups
+        planned, observed = state.tables.groups, view.tables.groups
         full = [groups.load_s >= groups.cycle_s * (1 - TOLERANCE) for groups in (planned, observed)]
         late = (full[1] & ~full[0]) | (observed.period_s > observed.limit_s * (1 + TOLERANCE))
-        for group in view.order.tolist():
+        for group in view.tables.order.tolist():
             members = observed.members[group, : observed.n_members[group]].tolist()
             if not late[group] or len(members) < 2 or observed.exclusive[group]:
                 continue
-            for job_id in (view.job_id(row) for row in reversed(members)):
+            for job_id in (view.tables.job_id(row) for row in reversed(members)):
                 placement = cheapest(view, job_id, self.prune) if can_move(state, job_id) else None
                 if placement is not None and state.has_room({job_id: placement}):
                     return (Move(job_id, placement),)

@@ -244,7 +244,7 @@ def job_results(
         arrived_s, admitted_s, departed_s = (at[job.id] for at in (stays.arrived_s, stays.admitted_s, stays.departed_s))
         alone_s = done[job.id] * job.solo_s
         observed_s = None if solo_s is None else solo_s[job.id]
-        usd = state.charged_usd(job.id) if charged else None
+        usd = state.charges.usd(state.row(job.id), state.now_s) if charged else None
         usd_alone = solo_usd_per_hour(job, scenario.cluster) * (alone_s if observed_s is None else observed_s) / 3600
         rows.append(
             JobResult(

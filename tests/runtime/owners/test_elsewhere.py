@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from rollmux_env.scheduler.view import HoldName
 from tests.runtime.pretend import PAIRS, Served, attached_plan, job, served
 
 
 @pytest.mark.parametrize("over", [0, 1, 2])
 def test_an_owner_gets_no_permit_of_nodes_where_it_is_not(over: int, tmp_path: Path) -> None:
-    phases = ("rollout", "training", "sync")
+    phases: tuple[HoldName, ...] = ("rollout", "training", "sync")
 
     async def work(run: Served) -> None:
         lease = await run.place("a")
