@@ -118,7 +118,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         with self._some_turn():
-            super()._save_checkpoint(model, trial)
+            super()._save_checkpoint(model, trial)  # type: ignore[no-untyped-call]
 
     def _load_best_model(self) -> None:
         with self._some_turn():
@@ -161,7 +161,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
             control.should_save = control.should_training_stop = True
         if self._generates_next:
             if control.should_save and self._is_attached and not self.args.load_best_model_at_end:
-                self._save_checkpoint(self.model, None)  # type: ignore[no-untyped-call] # as long as it has its turn
+                self._save_checkpoint(self.model, None)  # as long as it has its turn
                 control.should_save = False
                 self.callback_handler.on_save(self.args, self.state, control)
             self._end_training(syncs=control.should_evaluate or not control.should_training_stop, evaluates=control.should_evaluate)

@@ -35,7 +35,7 @@ def kind(request: pytest.FixtureRequest, device: str) -> Kind:
 @contextmanager
 def engine_of(kind: Kind, folder: Path) -> Iterator[Engine]:
     """An engine of its own; of vLLM in a process of its own."""
-    options = {"max_length": 64, "seed": 0, "threads": 1, "tensor_parallel": 1}
+    options: dict[str, Any] = {"max_length": 64, "seed": 0, "threads": 1, "tensor_parallel": 1}
     engine: Any = EngineElsewhere(kind, folder, **options) if kind == "vllm" else make_engine(kind, folder, **options)
     try:
         yield engine
