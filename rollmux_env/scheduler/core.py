@@ -95,7 +95,7 @@ class Scheduler:
         self._has_phases = dispatch is not None
         self.takes = _takes(self.jobs, self.members, self.guests, self.settling)
 
-    def step(self, now_s: float, told: Iterable[Fact] = ()) -> Step:
+    def step(self, now_s: float, news: Iterable[Fact] = ()) -> Step:
         """Take the facts of an instant, and say what follows.
 
         Raises:
@@ -103,13 +103,13 @@ class Scheduler:
             PlanError, InvariantError: a policy or the scheduler broke a numbered invariant.
         """
         self.members.now_s = now_s
-        self.take(told)
+        self.take(news)
         commands = [*self.placements(now_s), *self.members.permits(now_s)]
         return Step(self.take_entries(), commands)
 
-    def take(self, told: Iterable[Fact]) -> None:
+    def take(self, news: Iterable[Fact]) -> None:
         """Take facts, from which nothing follows yet."""
-        for fact in told:
+        for fact in news:
             self.takes[type(fact)](*fact)
 
     def take_entries(self) -> list[Entry]:

@@ -65,12 +65,7 @@ class Settling:
     @property
     def is_due(self) -> bool:
         """Whether there are more or fewer nodes than the state has been told, or may be."""
-        return self.resizes or self._has_lost
-
-    @property
-    def _has_lost(self) -> bool:
-        """Whether missing nodes can be nobody's from now on."""
-        return bool(self.nodes.missing) and not self.uncleared
+        return self.resizes or (bool(self.nodes.missing) and not self.uncleared)
 
     @property
     def is_settled(self) -> bool:
@@ -84,14 +79,14 @@ class Settling:
 
     def follow(self) -> None:
         """Let places have nodes, and the state know how many are in service, now that some have left."""
-        if self._has_lost:
+        if self.nodes.missing and not self.uncleared:
             self._unsettled = None
             self._assignments += self.nodes.lose(self._state.now_s)
             self.resizes = True
         self.settle()
         if self.resizes or self.nodes.drained or self._planner.alone:
             self.resize()
-            self._planner.hidden = self._hidden()
+            self._planner.hidden = self.nodes.drained_groups() | {self._state.group_of(job_id).id for job_id in self._alone()}
 
     def take_assignments(self) -> list[Assigned | Returned]:
         """Hand over what has changed hands since this was last asked."""
@@ -111,10 +106,6 @@ class Settling:
         elif self.resizes:  # there are others than before, and as many
             self._planner.wake()
         self.resizes = False
-
-    def _hidden(self) -> set[int]:
-        """Groups that nobody is to enter: those with drained nodes, and those of jobs that are to be alone."""
-        return self.nodes.drained_groups() | {self._state.group_of(job_id).id for job_id in self._alone()}
 
     def is_drained(self, seat: Seat) -> bool:
         """Whether a job has a drained node, or shares its group with one that is to be alone, and can be moved."""
@@ -140,7 +131,7 @@ class Settling:
         if changed is not None and not changed:
             return
         state, nodes = self._state, self.nodes
-        places = self._places(self._all() if changed is None else changed)
+        places = self._places(changed)
         # A job's nodes are its group's: nobody else's matter where nodes may be taken back.
         used: set[str] = set()
         if changed is None or any(nodes.has_others(number, places) for number in changed):
@@ -167,20 +158,17 @@ class Settling:
             cluster: with the most nodes that may be provisioned.
         """
         self._caps = _caps(cluster)
-        self._assignments += self.nodes.take_back(self._places(self._all()), (), self._state.now_s)
+        self._assignments += self.nodes.take_back(self._places(None), (), self._state.now_s)
 
     def _alone(self) -> list[str]:
         """Jobs in groups that are to be alone there."""
         return [job_id for job_id in self._planner.alone if job_id in self._seats and self._state.is_running(job_id)]
 
-    def _all(self) -> list[int]:
-        return [LEASE, *self._state.tables.group_rows]
-
-    def _places(self, numbers: Iterable[int]) -> set[Place]:
-        """The places that groups have, and guests, whose number is `LEASE`."""
+    def _places(self, numbers: Iterable[int] | None) -> set[Place]:
+        """The places that groups have, and guests, whose number is `LEASE`; None: all of them."""
         places: set[Place] = set()
         groups = self._state.view.groups
-        for number in numbers:
+        for number in [LEASE, *self._state.tables.group_rows] if numbers is None else numbers:
             if number == LEASE:
                 places |= self._guests.places()
             elif (row := self._state.tables.group_rows.get(number)) is not None:
