@@ -23,8 +23,7 @@ from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.network.fabric import Circuits, Fabric, circuits_for, demand_between, no_circuits, traffic_s
 from rollmux_env.network.steps import PATTERNS, WEIGHTS, Iteration, Step
-from rollmux_env.scheduler.asking import raised
-from rollmux_env.validation_errors import one_line
+from rollmux_env.validation_errors import one_line, raised
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.candidates import SLO
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario
-from rollmux_env.scheduler.asking import ask, raised
+from rollmux_env.scheduler.asking import ask
+from rollmux_env.validation_errors import raised
 
 
 @dataclass

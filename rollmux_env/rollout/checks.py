@@ -20,8 +20,7 @@ from rollmux_env.errors import InputError, PlanError
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.policy import JobPolicy, RolloutPolicy, Round, Wake
 from rollmux_env.rollout.setting import Setting
-from rollmux_env.scheduler.asking import raised
-from rollmux_env.validation_errors import one_line
+from rollmux_env.validation_errors import one_line, raised
 
 RUNAWAY = 100_000  # calls of a control in one rollout
 AHEAD = 8  # iterations

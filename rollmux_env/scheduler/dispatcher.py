@@ -30,9 +30,8 @@ from collections.abc import Iterable
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.dispatch import rules
 from rollmux_env.kernel.dispatch.rows import ABSENT, ROLLOUT, SYNC, TRAINING_POOL, MemberRow
-from rollmux_env.scheduler.asking import raised
 from rollmux_env.scheduler.view import ALL_NODES, CODES, DispatchPolicy, GroupView, HoldName, MemberView, Permit, WaitingPhase
-from rollmux_env.validation_errors import one_line
+from rollmux_env.validation_errors import one_line, raised
 
 
 class Dispatcher:
