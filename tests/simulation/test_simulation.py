@@ -110,6 +110,11 @@ def test_an_answer_before_the_disk_is_found() -> None:
         assert any("answered before it was synced" in line for line in found(range(3)))
 
 
+def test_a_name_is_taken_when_its_job_is_on_the_disk() -> None:
+    """Else a user who asks again after a lost answer is told that the job is there, and it is lost with the service."""
+    assert [found([seed], Fault("twice", 1), Fault("slow disk", 2)) for seed in range(6)] == [[]] * 6
+
+
 def test_what_fails_is_made_smaller() -> None:
     faults = (Fault("lost", 5), Fault("pause owner", 1.0, "two", 1.0), Fault("terminate", 3.0), Fault("slow disk", 4))
 

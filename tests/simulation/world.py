@@ -21,6 +21,7 @@ from rollmux_client import Refused
 
 from rollmux_env.errors import InputError
 from runtime.execution import run_log
+from runtime.execution.profiles import versions
 from runtime.execution.run_plan import LeaseRules, RunPlan
 from runtime.journal import commits
 from runtime.journal.facts import Submitted
@@ -28,6 +29,8 @@ from runtime.owners.http import leases, ledger
 from runtime.run import driver
 from runtime.service import events, forecast, serve_here
 from runtime.service.http import app as http_app
+from runtime.service.http.openapi import describe_api
+from runtime.service.http.operations import OPERATIONS
 from runtime.service.plan import ServiceOptions
 from runtime.service.service import Service
 from runtime.service.tokens import Holder, Right
@@ -92,7 +95,7 @@ class Scene:
 
     def __init__(self, schedule: Schedule, folder: Path | None, keeps_log: bool = False) -> None:
         self.schedule = schedule
-        self.world = World(schedule.seed, keeps_log)
+        self.world = World(schedule.seed, keeps_log)  # type: ignore[abstract]
         faults = schedule.faults
         of_disk = {int(fault.at): fault.kind.removesuffix(" disk") for fault in faults if fault.kind in DISK}
         self.disk = Disk(self.world, of_disk, folder)
@@ -364,8 +367,8 @@ def _check_signals() -> None:
 def simulated() -> Iterator[None]:
     """The service and the client ask the world for time, threads, chance, processes and the disk, instead of this machine."""
     monotonic = threads.Time.monotonic
-    described = http_app.describe_api(http_app.OPERATIONS)
-    versions = driver.versions()
+    described = describe_api(OPERATIONS)
+    known = versions()
     listening = SimpleNamespace(where=None, token="operator")
     replaced: dict[Any, dict[str, Any]] = {
         rollmux_client: {
@@ -377,7 +380,7 @@ def simulated() -> Iterator[None]:
             "_LOG": SimpleNamespace(warning=lambda *_: None),
         },
         run_log: {"monotonic": monotonic, "Journal": DiskJournal, "tell_of": lambda *_: None, "_DYING_S": 0.0},
-        commits: {"Thread": threads.Thread, "SimpleQueue": threads.SimpleQueue},
+        commits: {"Thread": threads.Thread, "SimpleQueue": threads.SimpleQueue, "ask_for_short_slices": lambda: None},
         driver: {
             "monotonic": monotonic,
             "time": lambda: _scene().wall_s + _scene().world.now_s,
@@ -385,7 +388,7 @@ def simulated() -> Iterator[None]:
             "trim": lambda folder: None,
             "_TRIMS_S": 60.0,
             "_rehearse": lambda policy: None,
-            "versions": lambda: versions,
+            "versions": lambda: known,
         },
         events: {"monotonic": monotonic},
         forecast: {"monotonic": monotonic},
