@@ -144,7 +144,8 @@ async def _live(job: Any, every_s: float, begin_s: float, until_s: float, figure
                 began_s = time.monotonic()
                 if not figures.takes(await job.acquire(phase, iteration)):
                     return
-                figures.permits.append((began_s - begin_s, time.monotonic() - began_s))
+                if began_s < until_s:
+                    figures.permits.append((began_s - begin_s, time.monotonic() - began_s))
                 await asyncio.sleep(HOLD_S)
                 if not figures.takes(await job.release(phase, iteration)):
                     return

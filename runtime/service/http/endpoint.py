@@ -35,6 +35,7 @@ HOLDER = "holder"  # of the token: key of the scope of a request
 MOST_BYTES = 1 << 20  # of a body
 MOST_OF_A_LEASE = 4  # open requests
 _BODY_S = 5.0  # that a body may take to arrive
+_LOOKS_S = 0.1  # that a request which may wait has before it is looked whether its client is there
 
 
 class Sent(BaseModel):
@@ -220,15 +221,32 @@ def _valid(validate: Callable[[], BaseModel], model: type[BaseModel]) -> BaseMod
 
 
 async def _while_connected(work: Awaitable[Any], request: Request) -> Any:
-    """What comes of work that may wait, as long as there is somebody to tell."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_gone(request))
+    """What comes of work that may wait, as long as there is somebody to tell; for that it is looked when it takes a while."""
+    waiting, is_over = asyncio.current_task(), False
+    leaving: list[asyncio.Future[None]] = []
+    assert waiting is not None
+
+    def end(gone: asyncio.Future[None]) -> None:
+        if not is_over and not gone.cancelled():
+            waiting.cancel()
+
+    def look() -> None:
+        leaving.append(asyncio.ensure_future(_gone(request)))
+        leaving[0].add_done_callback(end)
+
+    timer = asyncio.get_running_loop().call_later(_LOOKS_S, look)
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else Response(status_code=499)  # which nobody reads
+        return await work
+    except asyncio.CancelledError:
+        if not leaving or not leaving[0].done():
+            raise
+        waiting.uncancel()
+        return Response(status_code=499)  # which nobody reads
     finally:
-        leaving.cancel()
-        working.cancel()
+        is_over = True
+        timer.cancel()
+        for watch in leaving:
+            watch.cancel()
 
 
 async def _gone(request: Request) -> None:
