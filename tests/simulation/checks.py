@@ -154,3 +154,13 @@ def journal_problems(facts: list[Fact]) -> list[str]:
         if numbers != [*range(len(numbers))]:
             problems.append(f"{job}: iterations {numbers}")
     return problems
+
+
+def waiting_problems(turns: list[Turn], period_s: float) -> list[str]:
+    """Waits for a permit that took longer than a period in which each job has each of its phases once."""
+    waits = ((turn, (math.inf if turn.had_s is None else turn.had_s) - turn.asked_s) for turn in turns)
+    return [
+        f"{one.job}: the {one.phase} of {one.iteration} took {wait_s:.1f} s of {period_s:.1f}"
+        for one, wait_s in waits
+        if wait_s > period_s
+    ]

@@ -37,7 +37,7 @@ from runtime.service.tokens import Holder, Right
 from tests.runtime.pretend import HERE, PAIRS, attached_plan, job
 from tests.simulation import disk as disks
 from tests.simulation import threads
-from tests.simulation.checks import Durable, Turn, journal_problems, linear_problems
+from tests.simulation.checks import Durable, Turn, journal_problems, linear_problems, waiting_problems
 from tests.simulation.disk import Disk, DiskJournal
 from tests.simulation.loop import Process, Strand, World
 from tests.simulation.network import FATES, ClientService, Network
@@ -46,6 +46,8 @@ from tests.simulation.schedule import DISK, TIMED, Fault, JobPlan, Schedule
 
 SETTLES_S = 200.0  # after the last fault: leases run out, are freed, and owners come again
 STOPS_S = 20.0  # in which a service that is told to stop has ended
+_PHASES = 4  # of an iteration at most, with an evaluation and a sync
+_ON_THE_WAY_S = 5.0  # all that the network and the disk may take in a period without faults
 RAM = Path("/dev/shm")
 
 
@@ -333,6 +335,8 @@ class Scene:
         facts = self.disk.facts()
         self.problems += journal_problems(facts)
         self.problems += linear_problems(facts, self.disk.synced_s, self.turns)
+        if not self.schedule.faults and self.schedule.dispatch != "shortest-first":
+            self.problems += waiting_problems(self.turns, _PHASES * sum(one.worst_s for one in self.schedule.jobs) + _ON_THE_WAY_S)
 
     def _digest(self) -> str:
         happened = repr((self.disk.rows, self.disk.synced_s, self.problems, self.world.turns))
