@@ -18,7 +18,6 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 from rollmux_env.files import write_whole
@@ -48,12 +47,14 @@ def main() -> None:
     until_s = None if asked.minutes is None else began_s + 60 * asked.minutes
     counts, wrong, done = Counter(summary["counts"]), [], 0
     with multiprocessing.get_context("spawn").Pool(asked.processes, initializer=os.nice, initargs=(5,)) as pool:
-        for counted, problems in pool.imap(run_chunk, chunks(first, asked.seeds, until_s)):
+        for counted, problems in pool.imap(run_chunk, chunks(first, asked.seeds)):
             counts += Counter(counted)
             done += counted["schedules"]
             wrong += problems
             for seed, problem in problems:
                 print(f"{seed}: {problem}", flush=True)
+            if until_s is not None and time.monotonic() >= until_s:
+                break
     seconds = time.monotonic() - began_s
     violations = summary["violations"] + wrong
     summary = {"next_seed": first + done, "seconds": round(summary["seconds"] + seconds, 1)}
@@ -64,12 +65,9 @@ def main() -> None:
     sys.exit(1 if wrong else 0)
 
 
-def chunks(first: int, seeds: int, until_s: float | None) -> Iterator[range]:
-    """The seeds in parts, until the time is over."""
-    for begin in range(first, first + seeds, _CHUNK):
-        if until_s is not None and time.monotonic() >= until_s:
-            return
-        yield range(begin, min(begin + _CHUNK, first + seeds))
+def chunks(first: int, seeds: int) -> list[range]:
+    """The seeds in parts."""
+    return [range(begin, min(begin + _CHUNK, first + seeds)) for begin in range(first, first + seeds, _CHUNK)]
 
 
 def run_chunk(seeds: range) -> tuple[dict[str, int], list[tuple[int, str]]]:

@@ -214,7 +214,7 @@ class Service:
     async def report(self) -> dict[str, Any]:
         """What every job, group and pool does; see `runtime.service.report.Reports.all`. What it says is in the journal."""
         waiting = await self._forecast.waiting()
-        await self._known()
+        await self.known()
         return await self._reports.all(waiting)
 
     async def job(self, job_id: str) -> dict[str, Any]:
@@ -225,10 +225,10 @@ class Service:
         """
         handle = self.handle_of(job_id)
         known = await self._forecast.waiting() if handle.id in self.run.scheduler.state.waiting else {}
-        await self._known()
+        await self.known()
         return self._reports.job(handle, known.get(job_id))
 
-    async def _known(self) -> None:
+    async def known(self) -> None:
         """What is said of a job is in the journal, unless that cannot be written, which is said too."""
         if self.run.log.problem is None:
             await self.run.durable()

@@ -64,14 +64,16 @@ class Durable:
 
     def answered(self, one: Answered) -> None:
         """The service answers: what it says is synced."""
-        if one.status >= 300 or (missing := self._missing(one)) is None:
+        if (one.status >= 300 and one.status != 409) or (missing := self._missing(one)) is None:
             return
         self.problems.append(f"answered before it was synced: {one.method} {one.path} {one.asked}: {missing}")
 
     def _missing(self, one: Answered) -> str | None:
         parts = one.path.strip("/").split("/")
-        if one.method == "POST" and parts == ["v1", "jobs"]:
+        if one.method == "POST" and parts == ["v1", "jobs"] and "is stopping" not in one.refusal:
             return None if ("Submitted", one.asked["id"]) in self.last else "the job"
+        if one.status == 409:
+            return None
         if parts[-1] == "attach":
             return None if "lease" not in one.answer or ("Attached", one.answer["lease"]) in self.last else "the lease"
         if parts[1] != "leases":
@@ -100,7 +102,8 @@ def linear_problems(facts: list[Fact], synced_s: list[float], turns: list[Turn])
     The journal is the order in which they are held to have happened, each when it was synced. In that order no node has two owners;
     and each is between the moment at which an owner asked and that at which it was told.
     """
-    problems, table = [], {}
+    problems: list[str] = []
+    table: dict[str, str] = {}
     leases = {fact.lease: fact for fact in facts if isinstance(fact, Attached)}
     granted: dict[tuple[str, str, int], list[float]] = {}
     over: dict[tuple[str, str, int], list[float]] = {}
@@ -151,3 +154,13 @@ def journal_problems(facts: list[Fact]) -> list[str]:
         if numbers != [*range(len(numbers))]:
             problems.append(f"{job}: iterations {numbers}")
     return problems
+
+
+def waiting_problems(turns: list[Turn], period_s: float) -> list[str]:
+    """Waits for a permit that took longer than a period in which each job has each of its phases once."""
+    waits = ((turn, (math.inf if turn.had_s is None else turn.had_s) - turn.asked_s) for turn in turns)
+    return [
+        f"{one.job}: the {one.phase} of {one.iteration} took {wait_s:.1f} s of {period_s:.1f}"
+        for one, wait_s in waits
+        if wait_s > period_s
+    ]

@@ -152,7 +152,13 @@ class DiskJournal(Journal):
             super().__init__(path, resume)
             disk.found(self.last_number)
             database, process = self._database, disk.world.current
-            process.ends.append(lambda: (self._lock.close(), disk.crash(database)) if not self._is_closed else None)
+
+            def crash() -> None:
+                if not self._is_closed:
+                    self._lock.close()
+                    disk.crash(database)
+
+            process.ends.append(crash)
             return
         if not resume and disk.rows:
             raise InputError("is the journal of a run already; choose another folder")

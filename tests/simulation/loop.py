@@ -212,7 +212,7 @@ class World(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> asyncio.Task[Any]:  # type: ignore[override]
+    def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> asyncio.Task[Any]:
         task = asyncio.Task(coro, loop=self, name=name or "task", context=context)
         self.tasks.append(task)
         return task
@@ -227,7 +227,7 @@ class World(asyncio.AbstractEventLoop):
             except Exception as error:
                 end, value = future.set_exception, error
             else:
-                end, value = future.set_result, result  # type: ignore[assignment]
+                end, value = future.set_result, result
             self.call_soon(lambda: None if future.done() else end(value))
 
         begin = Strand(process, work).resume if _may_block(func) else lambda _: work()

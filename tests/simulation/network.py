@@ -34,6 +34,7 @@ class Answered:
     asked: dict[str, Any]
     status: int
     answer: Any
+    refusal: str = ""
 
 
 _Came = tuple[int, bytes, dict[str, str]]  # status, content and headers
@@ -203,12 +204,22 @@ class Network:
 
     def _sent(self, process: Process, one: _Exchange) -> None:
         asked = json.loads(one.body) if one.body else {}
-        said = json.loads(one.content) if one.content and one.status < 400 else {}
+        said = json.loads(one.content) if one.content else {}
         asked = asked if isinstance(asked, dict) else {}
-        self.answered(Answered(process, one.scope["method"], one.scope["path"], asked, one.status, said))
+        self.answered(
+            Answered(
+                process,
+                one.scope["method"],
+                one.scope["path"],
+                asked,
+                one.status,
+                said,
+                str(said.get("error", "")) if isinstance(said, dict) else "",
+            )
+        )
 
 
-_Exchange.__hash__ = object.__hash__  # type: ignore[method-assign, assignment]
+_Exchange.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 class _Connection:

@@ -120,8 +120,7 @@ def _fault(draw: Random, ids: list[str], pairs: int, file: bool) -> Fault:
     if kind == "kill service":
         return Fault(kind, draw.randrange(1, draw.choice([50, 500, 3000])), str(draw.choice([1, 1, 2, 3])))
     lengths_s = {"pause service": (1.5, 12.0, 33.0, 50.0), "machine sleeps": (5.0, 60.0), "wall clock": (-3600.0, 3600.0)}
-    seconds = lengths_s.get(kind, (0.0,))
-    return Fault(kind, round(draw.uniform(0, _LAST_S), 3), "", draw.choice(seconds))
+    return Fault(kind, round(draw.uniform(0, _LAST_S), 3), "", draw.choice(lengths_s.get(kind, (0.0,))))
 
 
 def shrunk(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:

@@ -21,7 +21,7 @@ from runtime.service import serve_here
 from tests.simulation.schedule import Fault, Schedule, drawn, schedule_of, shrunk
 from tests.simulation.world import carry_out, simulated
 
-_AT_ONCE = 50
+_AT_ONCE = 100
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def problems_of(seeds: Sequence[int]) -> list[str]:
     return [f"{schedule.text()}: {line}" for schedule in map(drawn, seeds) for line in carry_out(schedule).problems]
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(k * _AT_ONCE, marks=pytest.mark.long) for k in range(1, 400))])
+@pytest.mark.parametrize("first", [0, *(pytest.param(k * _AT_ONCE, marks=pytest.mark.long) for k in range(1, 300))])
 def test_what_must_be_true_is_true(first: int) -> None:
     assert problems_of(range(first, first + _AT_ONCE)) == []
 
@@ -108,6 +108,11 @@ def test_an_answer_before_the_disk_is_found() -> None:
 
     with patch.object(RunState, "durable", at_once):
         assert any("answered before it was synced" in line for line in found(range(3)))
+
+
+def test_a_name_is_taken_when_its_job_is_on_the_disk() -> None:
+    """Else a user who asks again after a lost answer is told that the job is there, and it is lost with the service."""
+    assert [found([seed], Fault("twice", 1), Fault("slow disk", 2)) for seed in range(6)] == [[]] * 6
 
 
 def test_what_fails_is_made_smaller() -> None:

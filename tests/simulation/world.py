@@ -21,6 +21,7 @@ from rollmux_client import Refused
 
 from rollmux_env.errors import InputError
 from runtime.execution import run_log
+from runtime.execution.profiles import versions
 from runtime.execution.run_plan import LeaseRules, RunPlan
 from runtime.journal import commits
 from runtime.journal.facts import Submitted
@@ -28,13 +29,15 @@ from runtime.owners.http import leases, ledger
 from runtime.run import driver
 from runtime.service import events, forecast, serve_here
 from runtime.service.http import app as http_app
+from runtime.service.http.openapi import describe_api
+from runtime.service.http.operations import OPERATIONS
 from runtime.service.plan import ServiceOptions
 from runtime.service.service import Service
 from runtime.service.tokens import Holder, Right
 from tests.runtime.pretend import HERE, PAIRS, attached_plan, job
 from tests.simulation import disk as disks
 from tests.simulation import threads
-from tests.simulation.checks import Durable, Turn, journal_problems, linear_problems
+from tests.simulation.checks import Durable, Turn, journal_problems, linear_problems, waiting_problems
 from tests.simulation.disk import Disk, DiskJournal
 from tests.simulation.loop import Process, Strand, World
 from tests.simulation.network import FATES, ClientService, Network
@@ -43,6 +46,8 @@ from tests.simulation.schedule import DISK, TIMED, Fault, JobPlan, Schedule
 
 SETTLES_S = 200.0  # after the last fault: leases run out, are freed, and owners come again
 STOPS_S = 20.0  # in which a service that is told to stop has ended
+_PHASES = 4  # of an iteration at most, with an evaluation and a sync
+_ON_THE_WAY_S = 5.0  # all that the network and the disk may take in a period without faults
 RAM = Path("/dev/shm")
 
 
@@ -92,7 +97,7 @@ class Scene:
 
     def __init__(self, schedule: Schedule, folder: Path | None, keeps_log: bool = False) -> None:
         self.schedule = schedule
-        self.world = World(schedule.seed, keeps_log)
+        self.world = World(schedule.seed, keeps_log)  # type: ignore[abstract]
         faults = schedule.faults
         of_disk = {int(fault.at): fault.kind.removesuffix(" disk") for fault in faults if fault.kind in DISK}
         self.disk = Disk(self.world, of_disk, folder)
@@ -330,6 +335,8 @@ class Scene:
         facts = self.disk.facts()
         self.problems += journal_problems(facts)
         self.problems += linear_problems(facts, self.disk.synced_s, self.turns)
+        if not self.schedule.faults and self.schedule.dispatch != "shortest-first":
+            self.problems += waiting_problems(self.turns, _PHASES * sum(one.worst_s for one in self.schedule.jobs) + _ON_THE_WAY_S)
 
     def _digest(self) -> str:
         happened = repr((self.disk.rows, self.disk.synced_s, self.problems, self.world.turns))
@@ -364,8 +371,8 @@ def _check_signals() -> None:
 def simulated() -> Iterator[None]:
     """The service and the client ask the world for time, threads, chance, processes and the disk, instead of this machine."""
     monotonic = threads.Time.monotonic
-    described = http_app.describe_api(http_app.OPERATIONS)
-    versions = driver.versions()
+    described = describe_api(OPERATIONS)
+    known = versions()
     listening = SimpleNamespace(where=None, token="operator")
     replaced: dict[Any, dict[str, Any]] = {
         rollmux_client: {
@@ -377,7 +384,7 @@ def simulated() -> Iterator[None]:
             "_LOG": SimpleNamespace(warning=lambda *_: None),
         },
         run_log: {"monotonic": monotonic, "Journal": DiskJournal, "tell_of": lambda *_: None, "_DYING_S": 0.0},
-        commits: {"Thread": threads.Thread, "SimpleQueue": threads.SimpleQueue},
+        commits: {"Thread": threads.Thread, "SimpleQueue": threads.SimpleQueue, "ask_for_short_slices": lambda: None},
         driver: {
             "monotonic": monotonic,
             "time": lambda: _scene().wall_s + _scene().world.now_s,
@@ -385,7 +392,7 @@ def simulated() -> Iterator[None]:
             "trim": lambda folder: None,
             "_TRIMS_S": 60.0,
             "_rehearse": lambda policy: None,
-            "versions": lambda: versions,
+            "versions": lambda: known,
         },
         events: {"monotonic": monotonic},
         forecast: {"monotonic": monotonic},

@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rollmux_env.errors import InputError, NotAllowed, TooMany
+from rollmux_env.errors import Conflict, InputError, NotAllowed, TooMany
 from rollmux_env.validation_errors import format_error, one_line, problems
 from runtime.service.http.asks import Asks
 from runtime.service.operations_log import OperationsLog
@@ -133,6 +133,9 @@ class Endpoints:
                     value = await (_while_connected(work, request) if operation.waits else work)
                 response = value if isinstance(value, Response) else answer(value, operation.status)
             except InputError as refused:
+                if refused.status == Conflict.status:  # it tells of what has happened, as that a job is there or has ended
+                    with suppress(InputError):  # it cannot be written, and the service ends
+                        await self._service.known()
                 response = refusal(refused)
             except asyncio.CancelledError:  # the server closes
                 response = error(503, "the service is stopping", {"Connection": "close", "Retry-After": "1"})
