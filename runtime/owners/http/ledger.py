@@ -423,6 +423,9 @@ def _continue(ledger: Ledger, stay: Stay, lease: Lease, is_over: bool) -> None:
     if elsewhere and (turns.open or lease.ended):
         stay.lease = None
         _displaced(ledger, lease)
+        if is_over:
+            handle.ending.why = End("cancelled")
+            run.tell(facts.Failed(handle.id))
         return
     if elsewhere:
         lease.go("move")  # it was told, or would have been

@@ -32,3 +32,19 @@ def test_an_owner_gets_no_permit_of_nodes_where_it_is_not(over: int, tmp_path: P
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", sync_s=1.0, movable=True), nodes=PAIRS))
+
+
+def test_a_job_that_was_cancelled_does_not_go_on_in_the_other_place(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+        run.driver.lifecycle.node_changes.drain("rollout-0")
+        await run.settle()
+        await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
+        await run.settle()
+        run = await run.replaced()
+        await run.settle()
+        assert run.driver.run.handles["a"].gone
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a", movable=True), nodes=PAIRS))
