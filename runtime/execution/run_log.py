@@ -145,6 +145,8 @@ class RunLog:
                 self.hurry()
         elif error is not None:
             self._broken(error)
+            if self._commits is not None:
+                self._commits.give_up(error)  # the run is over; nobody may wait for what will never be written
         else:
             self.problem = None
             if had_problem:
