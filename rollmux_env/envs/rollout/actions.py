@@ -81,29 +81,29 @@ def open_of(job: Records, rollout: Rollout, quantiles: Floats) -> Open:
 
 
 @compiled
-def places(job: Records, seen: Open, row: int) -> Ints:
+def places(job: Records, unfinished: Open, row: int) -> Ints:
     """(n,) the replica, from 0, of each open response after a row that moves some."""
     if row == TAIL:
-        return gathered(seen.replica, seen.context, job.live, tail_keeps(job))
+        return gathered(unfinished.replica, unfinished.context, job.live, tail_keeps(job))
     if row == REBALANCE:
-        return spread(seen.order, job.live)
+        return spread(unfinished.order, job.live)
     if row >= RESIZE:
-        return spread(seen.order, job.gpus // (1 << (row - RESIZE)))
-    return seen.replica.copy()
+        return spread(unfinished.order, job.gpus // (1 << (row - RESIZE)))
+    return unfinished.replica.copy()
 
 
 @compiled
 def shifted(job: Records, rollout: Rollout, quantiles: Floats, row: int) -> tuple[Ints, Ints]:
     """The responses that a row moves, in the order in which they wait where they come to, and (n,) the replica of each, from 0;
     `observe` comes before. Replicas of another size are all new."""
-    seen = open_of(job, rollout, quantiles)
-    which, where = seen.which, places(job, seen, row)
+    unfinished = open_of(job, rollout, quantiles)
+    which, where = unfinished.which, places(job, unfinished, row)
     if row >= RESIZE:
         return which, where
-    moving = where != seen.replica
+    moving = where != unfinished.replica
     which, where = which[moving], where[moving]
     if row == TAIL:  # the longest first, as they came to their places
-        order = descending(seen.context[moving])
+        order = descending(unfinished.context[moving])
         which, where = which[order], where[order]
     return which, where
 

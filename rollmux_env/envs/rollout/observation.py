@@ -239,25 +239,25 @@ def _write_rest(
     job: Records, rollout: Rollout, quantiles: Floats, costs: Floats, mask: NDArray[np.int8], rows: Array, state: Array
 ) -> float:
     """Inside a rollout: forecast the rest after each row; returns that of `keep`."""
-    seen = open_of(job, rollout, quantiles)
-    n, keep_s = seen.which.size, 0.0
-    counting, total = max(1, job.prompts * job.responses - rollout.order[-1]), max(1, seen.sampled.sum())
+    unfinished = open_of(job, rollout, quantiles)
+    n, keep_s = unfinished.which.size, 0.0
+    counting, total = max(1, job.prompts * job.responses - rollout.order[-1]), max(1, unfinished.sampled.sum())
     for row in range(ROWS):
         if mask[row] == 0:
             continue
-        where, moved = places(job, seen, row), np.zeros(n, np.int64)
+        where, moved = places(job, unfinished, row), np.zeros(n, np.int64)
         gone = dropped(job, rollout, row)
         tokens, at = 0, 0
         for r in gone:
-            while seen.which[at] != r:
+            while unfinished.which[at] != r:
                 at += 1
             where[at] = NONE
-            tokens += seen.sampled[at]
+            tokens += unfinished.sampled[at]
         for j in range(n):
-            moved[j] = row >= RESIZE or (where[j] != NONE and where[j] != seen.replica[j])
+            moved[j] = row >= RESIZE or (where[j] != NONE and where[j] != unfinished.replica[j])
         size = _size_after(job, row)
         live = job.gpus // (1 << size)
-        seconds = rest_s(costs[size], seen.context, seen.ahead, seen.order, where, moved, live, counting)
+        seconds = rest_s(costs[size], unfinished.context, unfinished.ahead, unfinished.order, where, moved, live, counting)
         seconds += job.switch_s if row >= RESIZE else 0.0
         if row == KEEP:
             keep_s = seconds
@@ -265,18 +265,18 @@ def _write_rest(
         rows[row, _OF_ROW.moved] = moved.sum() / max(1, n)
         rows[row, _OF_ROW.dropped], rows[row, _OF_ROW.dropped_tokens] = gone.size / max(1, n), tokens / total
         _write_row(rows[row], seconds, keep_s, after, held_share(job), job.now_s)
-    _write_state(job, rollout, seen, state)
+    _write_state(job, rollout, unfinished, state)
     return float(keep_s)
 
 
 @compiled
-def _write_state(job: Records, rollout: Rollout, seen: Open, out: Array) -> None:
+def _write_state(job: Records, rollout: Rollout, unfinished: Open, out: Array) -> None:
     """What has finished, what is open and how it lies on the replicas."""
-    n, wanted, waiting, incomplete, fullest = seen.which.size, job.prompts * job.responses, 0, 0, 0.0
-    for r in seen.which:
+    n, wanted, waiting, incomplete, fullest = unfinished.which.size, job.prompts * job.responses, 0, 0, 0.0
+    for r in unfinished.which:
         waiting += rollout.responses[r].state == WAITING
     load = np.zeros(job.live, np.int64)
-    for k in seen.replica:
+    for k in unfinished.replica:
         load[k] += 1
     for j in range(job.live):
         own = rollout.replicas[job.first + j]
@@ -285,7 +285,7 @@ def _write_state(job: Records, rollout: Rollout, seen: Open, out: Array) -> None
         incomplete += rollout.groups[g].finished < rollout.groups[g].needed
     longest, longest_ahead = 0, 0
     for j in range(n):
-        longest, longest_ahead = max(longest, seen.sampled[j]), max(longest_ahead, seen.ahead[j])
+        longest, longest_ahead = max(longest, unfinished.sampled[j]), max(longest_ahead, unfinished.ahead[j])
     most = load.max()
     out[_OF_STATE.finished] = min(1.0, rollout.order[-1] / wanted)
     out[_OF_STATE.complete] = min(1.0, rollout.counts[0] / job.prompts)
@@ -294,7 +294,7 @@ def _write_state(job: Records, rollout: Rollout, seen: Open, out: Array) -> None
     out[_OF_STATE.cache] = min(1.0, fullest)
     out[_OF_STATE.uneven] = (most - n / job.live) / max(1, most)
     out[_OF_STATE.longest_so_far] = min(1.0, longest / job.cap)
-    out[_OF_STATE.mean_so_far] = min(1.0, seen.sampled.sum() / max(1, n) / job.cap)
-    out[_OF_STATE.ahead] = min(1.0, seen.ahead.sum() / max(1, n) / job.cap)
+    out[_OF_STATE.mean_so_far] = min(1.0, unfinished.sampled.sum() / max(1, n) / job.cap)
+    out[_OF_STATE.ahead] = min(1.0, unfinished.ahead.sum() / max(1, n) / job.cap)
     out[_OF_STATE.longest_ahead] = min(1.0, longest_ahead / job.cap)
     out[_OF_STATE.surplus_prompts] = max(0.0, (incomplete - (job.prompts - rollout.counts[0])) / max(1, incomplete))

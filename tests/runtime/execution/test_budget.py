@@ -69,7 +69,7 @@ def test_killed_at_any_write_a_run_ends_jobs_over_their_budget_once(tmp_path: Pa
         assert record.over_budget == {"a"}
         done = [one.number for one in record.iterations if one.job_id == "a"]
         assert done in ([0], [0, 1])  # one that goes on from its last checkpoint does one more
-    assert dies_at > 8
+    assert dies_at > 6  # facts of one turn of the loop are one write
 
 
 def test_a_run_is_charged_as_its_journal_says_after_any_kill(tmp_path: Path) -> None:

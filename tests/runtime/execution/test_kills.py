@@ -93,7 +93,7 @@ def test_killed_at_any_write_a_run_goes_on_and_repeats_nothing(tmp_path: Path, b
         assert not record.repeated
         assert record.iterations[: len(known.iterations)] == known.iterations
         assert record.relaunched[0].at_s == known.last_s
-    assert dies_at > 15
+    assert dies_at > 12  # facts of one turn of the loop are one write
 
 
 @pytest.mark.parametrize("before", [True, False])
