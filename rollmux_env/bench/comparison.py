@@ -53,11 +53,17 @@ def compare(results: Sequence[Result], baseline: str) -> list[Row]:
         results: every contender on the same seeds.
         baseline: the contender that the ratios are to.
     """
-    by_policy: dict[str, list[Result]] = {result.spec: [] for result in results}
+    every = by_policy(results)
+    base = [result.outcome.metrics for result in every[baseline]]
+    return [_row(policy, own, base) for policy, own in every.items()]
+
+
+def by_policy(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """The results of each policy by seed, which pairs them; policies in order of first appearance."""
+    every: dict[str, list[Result]] = {result.spec: [] for result in results}
     for result in sorted(results, key=lambda result: result.seed):
-        by_policy[result.spec].append(result)
-    base = [result.outcome.metrics for result in by_policy[baseline]]
-    return [_row(policy, own, base) for policy, own in by_policy.items()]
+        every[result.spec].append(result)
+    return every
 
 
 def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field, TypeAdapter
 
-from rollmux_env.bench.comparison import Row, compare
+from rollmux_env.bench.comparison import Row, by_policy, compare
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import Mean, mean_interval
 from rollmux_env.errors import InputError
@@ -118,8 +118,8 @@ class BenchResult:
         Raises:
             InputError: no such table.
         """
-        if table not in ("runs", "jobs", "summary", "differences"):
-            raise InputError(f"table: {not_one_of(table, ('runs', 'jobs', 'summary', 'differences'))}")
+        if table not in get_args(Table):
+            raise InputError(f"table: {not_one_of(table, get_args(Table))}")
         plain = self.as_dict()
         if table == "jobs":
             return [{"policy": run["policy"], "seed": run["seed"], **job} for run in plain["runs"] for job in run["jobs"]]
@@ -173,11 +173,8 @@ def bench_result(
 
 def differences(results: Sequence[Result]) -> tuple[Difference, ...]:
     """Every two policies, in order of first appearance."""
-    by_policy: dict[str, list[Result]] = {result.spec: [] for result in results}
-    for result in sorted(results, key=lambda result: result.seed):
-        by_policy[result.spec].append(result)
     rows = []
-    for (policy, own), (other, others) in combinations(by_policy.items(), 2):
+    for (policy, own), (other, others) in combinations(by_policy(results).items(), 2):
 
         def between(of: Callable[[Result, Result], float], own: list[Result] = own, others: list[Result] = others) -> Mean:
             return mean_interval([of(one, two) for one, two in zip(own, others, strict=True)])
@@ -202,10 +199,10 @@ def mean_slowdown(result: Result) -> float:
 
 def draws_nothing(results: Sequence[Result]) -> bool:
     """Whether several seeds have given the same results, as those of a fluid replay of a file do."""
-    by_policy: dict[str, set[str]] = {}
+    outcomes: dict[str, set[str]] = {}
     for result in results:
-        by_policy.setdefault(result.spec, set()).add(repr((result.outcome.metrics, result.outcome.jobs)))
-    return len({result.seed for result in results}) > 1 and all(len(own) == 1 for own in by_policy.values())
+        outcomes.setdefault(result.spec, set()).add(repr((result.outcome.metrics, result.outcome.jobs)))
+    return len({result.seed for result in results}) > 1 and all(len(own) == 1 for own in outcomes.values())
 
 
 @cache

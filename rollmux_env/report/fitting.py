@@ -74,11 +74,11 @@ def _folded(table: Table, names: Sequence[int], widths: Sequence[_Width], width:
         for k in names:
             narrow.add_column(table.columns[k].header, justify=table.columns[k].justify, no_wrap=True)
         for slot in stacked:
-            heading = "\n".join(_plain(table.columns[k].header) for k in slot)
+            heading = "\n".join(plain(table.columns[k].header) for k in slot)
             narrow.add_column(heading, justify=table.columns[slot[0]].justify, no_wrap=True)
         cells = [[*column.cells] for column in table.columns]
         for number, row in enumerate(table.rows):
-            values = ("\n".join(_plain(cells[k][number]) for k in slot) for slot in stacked)
+            values = ("\n".join(plain(cells[k][number]) for k in slot) for slot in stacked)
             narrow.add_row(*(cells[k][number] for k in names), *values, style=row.style)
         return narrow
     return None
@@ -88,7 +88,7 @@ def _rows_with(table: Table, own: Sequence[int]) -> list[int]:
     """Rows of the sections with anything in these columns; all rows where no section has."""
     rows: list[int] = []
     first = 0
-    cells = [[_plain(cell) for cell in table.columns[k].cells] for k in own]
+    cells = [[plain(cell) for cell in table.columns[k].cells] for k in own]
     for last, row in enumerate(table.rows):
         if row.end_section or last == len(table.rows) - 1:
             if any(any(column[first : last + 1]) for column in cells):
@@ -119,13 +119,14 @@ def _part(table: Table, shown: Sequence[int], rows: Sequence[int], widths: Seque
 
 def _width_of(column: Column) -> _Width:
     """Short cells stay on one line; long ones, and headings, are broken between words."""
-    cells = [_plain(cell) for cell in column.cells]
-    heading = _plain(column.header)
+    cells = [plain(cell) for cell in column.cells]
+    heading = plain(column.header)
     whole = max(map(cell_len, cells), default=0)
     words = max((cell_len(word) for text in cells for word in text.split()), default=0)
     least = whole if column.no_wrap else min(whole, max(LONG, words))
     return _Width(max(least, *(cell_len(word) for word in heading.split() or [""])), max(whole, cell_len(heading)))
 
 
-def _plain(cell: RenderableType) -> str:
+def plain(cell: RenderableType) -> str:
+    """The text of a cell or a heading."""
     return cell.plain if isinstance(cell, Text) else str(cell)

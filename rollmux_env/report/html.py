@@ -14,6 +14,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rollmux_env.report.fitting import plain
+
 STYLE = "style.css"
 _STYLE_HERE, _POLICY_HERE = "/* style.css */", "<!-- policy -->"
 _SCRIPT = re.compile(r"<script>(.*?)</script>", re.S)
@@ -48,8 +50,8 @@ def to_html(part: RenderableType) -> str:
 
 def _table(table: Table) -> str:
     numeric = ["n" if column.justify == "right" else "" for column in table.columns]
-    headings = [_plain(column.header) for column in table.columns]
-    rows = [list(row) for row in zip(*([_plain(cell) for cell in column.cells] for column in table.columns), strict=True)]
+    headings = [plain(column.header) for column in table.columns]
+    rows = [list(row) for row in zip(*([plain(cell) for cell in column.cells] for column in table.columns), strict=True)]
     for above, row in pairwise(rows):
         if not row[0]:
             row[0] = above[0]  # said once in a terminal; where rows are sorted it has to be said again
@@ -80,7 +82,3 @@ def _span(cell: str) -> str:
 
 def _class(name: str) -> str:
     return f' class="{name}"' if name else ""
-
-
-def _plain(cell: RenderableType) -> str:
-    return cell.plain if isinstance(cell, Text) else str(cell)

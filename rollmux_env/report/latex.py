@@ -6,6 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rollmux_env.report.fitting import plain
+
 _ESCAPED = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -38,5 +40,4 @@ def _table(table: Table) -> str:
 
 
 def _escaped(cell: RenderableType) -> str:
-    text = cell.plain if isinstance(cell, Text) else str(cell)
-    return "".join(_ESCAPED.get(character, character) for character in text)
+    return "".join(_ESCAPED.get(character, character) for character in plain(cell))

@@ -153,7 +153,7 @@ def profile_key(spec: JobSpec, nodes: Sequence[Node]) -> str:
             "code": _source(spec),
             "model": _model(spec),
             "devices": sorted((node.pool, node.device) for node in nodes),
-            "versions": {name: _version(name) for name in _VERSIONS},
+            "versions": {name: installed_version(name) for name in _VERSIONS},
         }
     )
 
@@ -172,7 +172,7 @@ def engine_key(spec: JobSpec, nodes: Sequence[Node]) -> str:
             "job": spec.model_dump(mode="json", include={"job_class", "model", "rollout", "training"}),
             "model": _model(spec),
             "nodes": sorted((node.pool, node.device, node.host) for node in nodes),
-            "versions": {name: _version(name) for name in _VERSIONS},
+            "versions": {name: installed_version(name) for name in _VERSIONS},
         }
     )
 
@@ -218,7 +218,8 @@ def _model(spec: JobSpec) -> str:
     return json.dumps([files, read_text(config) if config.is_file() else ""])
 
 
-def _version(name: str) -> str:
+def installed_version(name: str) -> str:
+    """The version of a package that is installed, else nothing."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -227,7 +228,7 @@ def _version(name: str) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of what a run depends on, of those that are installed."""
-    by_package = {name: _version(name) for name in ("rollmux", "ray", *_VERSIONS[1:])}
+    by_package = {name: installed_version(name) for name in ("rollmux", "ray", *_VERSIONS[1:])}
     return {"python": sys.version.split()[0]} | {name: version for name, version in by_package.items() if version}
 
 

@@ -38,7 +38,7 @@ from rollmux_env.scheduler.facts import Drained, Undrained
 from rollmux_env.validation_errors import one_line
 from runtime.journal import facts as kinds
 from runtime.journal.facts import LEASE, Bound, Fact, Offloaded, PhaseSlice, Span, Started
-from runtime.journal.read import JOURNAL, DamagedJournal, facts_of, opened, structure_problem
+from runtime.journal.read import JOURNAL, DamagedJournal, check_there, facts_of, opened, structure_problem
 from runtime.journal.record import RunRecord
 from runtime.journal.write import IMPOSSIBLE, LOCK, read_facts, record_of
 from runtime.own_folder import spare_folder
@@ -371,8 +371,7 @@ def _copied(path: Path) -> Iterator[Path]:
     """
     name = one_line(str(path), 4096)
     log = path.with_name(f"{path.name}-wal")
-    if not path.exists() and not path.is_symlink():
-        raise InputError(f"{name}: there is no journal of a run here")
+    check_there(path)
     with _unused(path.with_name(LOCK)), spare_folder() as spare:
         try:
             for file in (path, log) if log.is_file() else (path,):

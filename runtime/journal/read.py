@@ -98,6 +98,16 @@ def read_facts(path: Path) -> list[Fact]:
     return facts
 
 
+def check_there(path: Path) -> None:
+    """Refuse the path of a journal at which there is nothing.
+
+    Raises:
+        InputError: so it is; one line.
+    """
+    if not path.exists() and not path.is_symlink():
+        raise InputError(f"{one_line(str(path), 4096)}: there is no journal of a run here")
+
+
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[sqlite3.Connection]:
     """A journal to be read, of this version.
@@ -106,8 +116,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
         InputError: there is none, or none that can be read; one line.
     """
     name = one_line(str(path), 4096)
-    if not path.exists() and not path.is_symlink():
-        raise InputError(f"{name}: there is no journal of a run here")
+    check_there(path)
     check_regular(path)
     try:
         database = _reading(path)

@@ -11,13 +11,13 @@ import sqlite3
 import zipfile
 from collections import deque
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, copy_data, write_whole
 from rollmux_env.validation_errors import one_line
-from runtime.journal.read import JOURNAL, connect
+from runtime.execution.profiles import installed_version
+from runtime.journal.read import JOURNAL, check_there, connect
 from runtime.own_folder import spare_folder
 
 MACHINE = "machine.json"
@@ -96,9 +96,7 @@ def folder_of_bundle(target: Path) -> Iterator[Path]:
 
 def _copy_journal(path: Path, to: Path) -> None:
     """Copy a journal, what is not in its main file yet included; one that SQLite cannot read as it is."""
-    name = one_line(str(path), 4096)
-    if not path.exists() and not path.is_symlink():
-        raise InputError(f"{name}: there is no journal of a run here")
+    check_there(path)
     check_regular(path)
     try:
         with contextlib.closing(connect(path)) as database, contextlib.closing(sqlite3.connect(to)) as copy:
@@ -115,15 +113,11 @@ def _last_lines(path: Path) -> str:
 
 
 def _machine() -> dict[str, object]:
-    versions = {}
-    for name in _LIBRARIES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return {
         "python": platform.python_version(),
         "system": platform.platform(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(memory_gb, 1),
-        "versions": versions,
+        "versions": {name: version for name in _LIBRARIES if (version := installed_version(name))},
     }
