@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from threading import Timer
+from threading import Event, Thread, Timer
 from time import monotonic, perf_counter
 from typing import Any
 
@@ -116,6 +116,50 @@ def bus() -> dict[str, float]:
             times.append(perf_counter() - began)
         rates[name] = len(host) / min(times)
     return rates
+
+
+class GpuWatch:
+    """Asks NVML every half second what each process has on the first GPU, as long as it is entered.
+
+    Attributes:
+        found: of each process that was seen for more than a few seconds, by its command and number: the least bytes since it
+            first had half of its most, which is what it keeps while it sleeps, and the most.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[str, tuple[int, int]] = {}
+        self._seen: dict[int, list[int]] = {}
+        self._names: dict[int, str] = {}
+        self._over = Event()
+        self._thread = Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> GpuWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        lasting = {pid: seen for pid, seen in self._seen.items() if len(seen) > 10}
+        for pid, seen in lasting.items():
+            since = next(at for at, nbytes in enumerate(seen) if nbytes >= max(seen) / 2)
+            self.found[f"{self._names[pid]} {pid}"] = min(seen[since:]), max(seen)
+
+    def _watch(self) -> None:
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+        except Exception as error:
+            print(f"NVML cannot be asked: {error}", flush=True)
+            return
+        while not self._over.wait(0.5):
+            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu):
+                if process.pid not in self._names:
+                    command = Path(f"/proc/{process.pid}/cmdline")
+                    self._names[process.pid] = command.read_text().split("\0")[0] if command.exists() else "?"
+                self._seen.setdefault(process.pid, []).append(process.usedGpuMemory or 0)
 
 
 class Rows:

@@ -3,7 +3,8 @@
 python benchmarks/gpu_switch.py [--shape 0.5b 1.5b] [--engine torch vllm] [--minutes 8]
 
 Each model in a process of its own: import, load, first tokens; then offload, restore, and restore with weights that were staged
-meanwhile, medians of three. The bandwidths stand beside that of one plain copy of page-locked memory, which is what the bus gives.
+meanwhile, also where the old ones were dropped (vLLM's sleep level 2), medians of three; and 128 responses of 256 tokens, with a seed
+each and, of vLLM, without. The bandwidths stand beside that of one plain copy of page-locked memory, which is what the bus gives.
 Then two engines of the model, each in its process, take turns. Rows are printed as they come; what is missing or does not fit is
 said in a line, and left out; when the minutes are over, it ends. Without a CUDA device a tiny model on the CPU shows that it runs.
 """
@@ -19,7 +20,13 @@ from gpu_parts import MEASURE, PROMPTS, ROUNDS, Budget, Child, Laps, Rows, bus, 
 
 KINDS = ("torch", "vllm")
 TURNS = 10
-WAYS = {"offload": "to host", "restore": "to device", "restore with staged weights": "to device"}
+SAMPLED = 128, 256  # responses, and tokens of each
+WAYS = {
+    "offload": "to host",
+    "restore": "to device",
+    "restore with staged weights": "to device",
+    "restore of dropped weights": "to device",
+}
 
 
 def measure(kind: str, folder: Path) -> None:
@@ -84,12 +91,33 @@ def warm(engine: Any, folder: Path) -> None:
         laps.start()
         engine.restore(stage.weights(), stage.version)
         one["restore with staged weights"] = laps.taken()
+        engine.offload(drop=True)
+        one["offload, weights dropped"] = laps.taken()
+        engine.restore(stage.weights(), stage.version)
+        one["restore of dropped weights"] = laps.taken()
         rounds.append(one)
     stage.close()
-    moved = {"offload": away.host, "restore": away.host, "restore with staged weights": layout.nbytes}
+    moved = dict.fromkeys(WAYS, layout.nbytes) | {"offload": away.host, "restore": away.host}
     for name in rounds[0]:
         say(name, s=sorted(one[name] for one in rounds)[ROUNDS // 2], bytes=moved.get(name, 0))
     say("device memory given back", bytes=freed)
+    for seeded in (True, False) if hasattr(engine, "_seeded") else (True,):
+        engine._seeded = seeded  # noqa: SLF001
+        sample(engine, "sampling" if seeded else "sampling without seeds")
+
+
+def sample(engine: Any, name: str) -> None:
+    """Tokens a second of a batch, after one that is not counted."""
+    from runtime.engines.interface import Sampling
+
+    count, tokens = SAMPLED
+    prompts, times = [PROMPTS[row % len(PROMPTS)] for row in range(count)], []
+    for _ in range(1 + ROUNDS):
+        laps = Laps()
+        engine.generate(prompts, Sampling(max_tokens=tokens, ignore_end=True))
+        times.append(laps.taken())
+    seconds = sorted(times[1:])[ROUNDS // 2]
+    say(name, s=seconds, tokens_per_s=count * tokens / seconds)
 
 
 def main() -> None:
@@ -101,7 +129,7 @@ def main() -> None:
     asked = arguments.parse_args()
     budget, kinds = Budget(asked.minutes), usable(asked.engine)
     rates = bus()
-    rows = Rows("model", "engine", f"{'stage':<27}", "s", "GB", "GB/s", "bus GB/s")
+    rows = Rows("model", "engine", f"{'stage':<27}", "s", "GB", f"{'rate':<16}", "beside")
     with tempfile.TemporaryDirectory() as name:
         for size in asked.shape:
             folder = Path(name) / size
@@ -133,10 +161,11 @@ def switches(rows: Rows, size: str, kind: str, folder: Path, budget: Budget, rat
     pair = [Child(__file__, (kind, str(folder)), budget)]
     for figures in pair[0].figures():
         stage, seconds, moved = figures["stage"], figures.get("s"), figures.get("bytes")
-        rate = f"{moved / seconds / 1e9:.1f}" if seconds and moved else ""
-        there = f"{rates[WAYS[stage]] / 1e9:.1f}" if rate and stage in WAYS and rates else ""
+        rate = f"{moved / seconds / 1e9:.1f} GB/s" if seconds and moved else ""
+        there = f"bus {rates[WAYS[stage]] / 1e9:.1f} GB/s" if rate and stage in WAYS and rates else ""
+        rate = f"{figures['tokens_per_s']:,.0f} tokens/s" if "tokens_per_s" in figures else rate
         gigabytes = f"{moved / 1e9:.2f}" if moved else ""
-        rows.add(size, kind, f"{stage:<27}", f"{seconds:.2f}" if seconds is not None else "", gigabytes, rate, there)
+        rows.add(size, kind, f"{stage:<27}", f"{seconds:.2f}" if seconds is not None else "", gigabytes, f"{rate:<16}", there)
     problem = pair[0].problem
     if not problem:
         pair.append(Child(__file__, (kind, str(folder)), budget))

@@ -1,10 +1,13 @@
-"""Cold and warm start of training on a GPU, stage by stage, for the random models of gpu_switch.py; and two co-executed jobs.
+"""Training on a GPU, stage by stage, for models of random weights: cold and warm start, tokens a second, peak of memory.
 
-python benchmarks/gpu_training.py [--shape 0.5b 1.5b] [--minutes 8] [--jobs]
+python benchmarks/gpu_training.py [--shape 0.5b 1.5b] [--minutes 8] [--cpu-offload] [--jobs]
 
-Each model in a process of its own: import, load, first update; then offload, restore, and an update, medians of three. The
-bandwidths stand beside that of one plain copy of page-locked memory, which is what the bus gives. With `--jobs`,
-`rollmux run --compare solo` then runs two jobs that train the first model; their prompts mean nothing to it, so only the times do.
+Each model in a process of its own: import, load, first update; then offload, restore, and an update, medians of three. An update is
+of 64 responses, 512 tokens each with the prompt, in two passes of 16,384 tokens. Bandwidths stand beside that of one plain copy of
+page-locked memory, which is what the bus gives; the peak of memory stands beside what `rollmux run` forecasts of it. With
+`--cpu-offload` follow updates with the state in host memory, its weights page-locked and pageable. With `--jobs`,
+`rollmux run --compare solo` then runs two jobs that train the first model, and NVML is asked twice a second what each process has
+on the GPU; the jobs' prompts mean nothing to the model, so only the times do.
 Rows are printed as they come; what is missing or does not fit is said in a line, and left out; when the minutes are over, it ends.
 Without a CUDA device a tiny model on the CPU shows that it runs.
 """
@@ -22,36 +25,54 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-from gpu_parts import MEASURE, PROMPTS, ROUNDS, Budget, Child, Laps, Rows, bus, device_free, make_model_apart, parser, say
+from gpu_parts import MEASURE, ROUNDS, Budget, Child, GpuWatch, Laps, Rows, bus, device_free, make_model_apart, parser, say
 
-GROUP = 8  # of PROMPTS
-TOKENS = 64  # of a response
+GROUP, PROMPT, TOKENS = 8, 4, 508  # responses of a prompt; tokens of a prompt, and of a response
 ALGORITHM = {
-    "prompts_per_iteration": len(PROMPTS) // GROUP,
+    "prompts_per_iteration": 8,
     "group_size": GROUP,
+    "max_prompt_tokens": PROMPT,
     "max_tokens": TOKENS,
     "minibatches": 1,
-    "micro_batch_tokens": 2048,
+    "micro_batch_tokens": 16_384,
     "learning_rate": 1e-6,
 }
+RESPONSES = 8 * GROUP
+JOBS = {**ALGORITHM, "prompts_per_iteration": 16, "max_prompt_tokens": 64, "max_tokens": 256}
 ITERATIONS = 5  # of each of the two jobs
 DEVICE_BYTES, HOST_BYTES = 16, 12  # a parameter: weight, gradient and Adam's moments in float32; without the gradient
+FLOPS = 6  # a parameter and token, of one forward and backward pass; what is recomputed counts for nothing
 WAYS = {"offload": "to host", "restore": "to device"}
 
 
-def measure(folder: Path) -> None:
+def measure(folder: Path, in_host_memory: bool) -> None:
     """A cold start until the first update, and warm ones; in a process that did nothing before."""
     laps = Laps()
-    import torch
     import transformers  # noqa: F401
 
     from runtime.jobs.grpo_spec import Algorithm
     from runtime.training.trainer import Trainer
 
-    laps.lap("import")
-    trainer = Trainer(folder, Algorithm(**ALGORITHM))
-    laps.lap("load")
+    if not in_host_memory:
+        laps.lap("import")
+    trainer = Trainer(folder, Algorithm(**ALGORITHM), cpu_offload=in_host_memory)
     batch = make_responses(folder)
+    if in_host_memory:
+        offloaded_updates(trainer, batch)
+    else:
+        laps.lap("load")
+        device_updates(trainer, batch, folder, laps)
+    trainer.close()
+    say("done")
+
+
+def device_updates(trainer: Any, batch: Any, folder: Path, laps: Laps) -> None:
+    """Updates on the device, and what is between them."""
+    import torch
+
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
     laps.start()
     trainer.update(batch)
     laps.lap("first update, cold")
@@ -68,12 +89,43 @@ def measure(folder: Path) -> None:
         one["update, warm"] = again.taken()
         rounds.append(one)
     for name in rounds[0]:
-        say(name, s=sorted(one[name] for one in rounds)[ROUNDS // 2], bytes=away.host if name in WAYS else 0)
+        seconds = sorted(one[name] for one in rounds)[ROUNDS // 2]
+        more = {"bytes": away.host} if name in WAYS else rate_of(folder, seconds)
+        say(name, s=seconds, **more)
     say("device memory given back", bytes=freed)
-    if torch.cuda.is_available():
-        say("device memory at its peak", bytes=torch.cuda.max_memory_allocated())
-    trainer.close()
-    say("done")
+    if cuda:
+        say("device memory at its peak", bytes=torch.cuda.max_memory_allocated(), forecast=forecast(folder))
+
+
+def offloaded_updates(trainer: Any, batch: Any) -> None:
+    """Updates with the state in host memory: as it is, and then with weights that are not page-locked."""
+    trainer.update(batch)
+    for name in ("update, weights page-locked", "update, weights pageable"):
+        times = []
+        for _ in range(ROUNDS):
+            laps = Laps()
+            trainer.update(batch)
+            times.append(laps.taken())
+        say(name, s=sorted(times)[ROUNDS // 2], tokens_per_s=RESPONSES * (PROMPT + TOKENS) / sorted(times)[ROUNDS // 2])
+        trainer._locked.close()  # noqa: SLF001
+
+
+def rate_of(folder: Path, seconds: float) -> dict[str, float]:
+    """Of an update that took so long."""
+    from runtime.engines.model_files import read_model_files
+
+    tokens = RESPONSES * (PROMPT + TOKENS)
+    return {"tokens_per_s": tokens / seconds, "flops": FLOPS * tokens * read_model_files(folder).parameters / seconds}
+
+
+def forecast(folder: Path) -> float:
+    """Bytes that an update takes of a GPU at its peak, as they are predicted before anything is loaded."""
+    from runtime.engines.model_files import read_model_files
+    from runtime.jobs.grpo_spec import Algorithm
+    from runtime.training.memory import size_of, training_peak
+
+    size = size_of(read_model_files(folder), json.loads((folder / "config.json").read_text()))
+    return training_peak(size, Algorithm(**ALGORITHM), 1, on_gpu=True).device
 
 
 def make_responses(folder: Path) -> Any:
@@ -84,9 +136,9 @@ def make_responses(folder: Path) -> Any:
 
     vocabulary = read_model_files(folder).vocabulary
     tokens, logprobs = tuple(range(TOKENS)), (-log(vocabulary),) * TOKENS
-    responses = [Response(row, tokens, logprobs, True, 0) for row in range(len(PROMPTS))]
-    groups = [PROMPTS[row - row % GROUP] for row in range(len(PROMPTS))]
-    return make_batch(groups, responses, [row % 2 for row in range(len(PROMPTS))], GROUP)
+    responses = [Response(row, tokens, logprobs, True, 0) for row in range(RESPONSES)]
+    prompts = [[100 + row // GROUP, 200, 300, 400] for row in range(RESPONSES)]
+    return make_batch(prompts, responses, [row % 2 for row in range(RESPONSES)], GROUP)
 
 
 def too_large(folder: Path) -> str:
@@ -101,15 +153,22 @@ def too_large(folder: Path) -> str:
     return ""
 
 
-def switches(rows: Rows, size: str, folder: Path, budget: Budget, rates: dict[str, float]) -> None:
-    """Cold and warm start of the training of one model."""
-    child = Child(__file__, (str(folder),), budget)
+def report(rows: Rows, size: str, words: list[str], budget: Budget, rates: dict[str, float]) -> None:
+    """What a process finds that measures the training of one model."""
+    child = Child(__file__, words, budget)
     for figures in child.figures():
         stage, seconds, moved = figures["stage"], figures.get("s"), figures.get("bytes")
-        rate = f"{moved / seconds / 1e9:.1f}" if seconds and moved else ""
-        there = f"{rates[WAYS[stage]] / 1e9:.1f}" if rate and rates else ""
+        rate = beside = ""
+        if "tokens_per_s" in figures:
+            rate = f"{figures['tokens_per_s']:,.0f} tokens/s"
+            beside = f"{figures['flops'] / 1e12:.1f} TFLOP/s" if "flops" in figures else ""
+        elif seconds and moved:
+            rate = f"{moved / seconds / 1e9:.1f} GB/s"
+            beside = f"bus {rates[WAYS[stage]] / 1e9:.1f} GB/s" if rates else ""
+        elif "forecast" in figures:
+            beside = f"forecast {figures['forecast'] / 1e9:.2f} GB"
         gigabytes = f"{moved / 1e9:.2f}" if moved else ""
-        rows.add(size, f"{stage:<25}", f"{seconds:.2f}" if seconds is not None else "", gigabytes, rate, there)
+        rows.add(size, f"{stage:<27}", f"{seconds:.2f}" if seconds is not None else "", gigabytes, f"{rate:<16}", beside)
     child.close()
     if child.problem:
         print(f"{size}: cut off: {child.problem}", flush=True)
@@ -122,7 +181,7 @@ def make_job_file(folder: Path, model: Path) -> Path:
 
     for file in model_directory(ModelSpec(), 0).glob("tokenizer*"):
         shutil.copyfile(file, model / file.name)
-    defaults = {"iterations": ITERATIONS, "slo": 3, "model": str(model), "algorithm": ALGORITHM, "task": "echo"}
+    defaults = {"iterations": ITERATIONS, "slo": 3, "model": str(model), "algorithm": JOBS, "task": "echo"}
     path = folder / "two_jobs.json"
     path.write_text(json.dumps({"version": 1, "defaults": defaults, "jobs": [{"id": "a"}, {"id": "b", "seed": 1}]}))
     return path
@@ -133,34 +192,30 @@ def run_two_jobs(folder: Path, model: Path, budget: Budget) -> str:
     if find_spec("ray") is None:
         return "Ray is not installed"
     code = "import sys, rollmux; sys.argv[0] = 'rollmux'; rollmux.main()"
-    command = [
-        sys.executable,
-        "-c",
-        code,
-        "run",
-        str(make_job_file(folder, model)),
-        "--compare",
-        "solo",
-        "--out",
-        str(folder / "run"),
-    ]
-    process = subprocess.Popen(command)
-    try:
-        status = process.wait(budget.left_s())
-    except subprocess.TimeoutExpired:
-        process.terminate()  # it stops its jobs
-        process.wait()
-        return "the minutes are over"
+    words = ["run", str(make_job_file(folder, model)), "--compare", "solo", "--out", str(folder / "run")]
+    with GpuWatch() as watch:
+        process = subprocess.Popen([sys.executable, "-c", code, *words])
+        try:
+            status = process.wait(budget.left_s())
+        except subprocess.TimeoutExpired:
+            process.terminate()  # it stops its jobs
+            process.wait()
+            return "the minutes are over"
+    if watch.found:
+        rows = Rows(f"{'process':<34}", "least GB", "most GB", "on the GPU, as NVML says")
+        for name, (least, most) in watch.found.items():
+            rows.add(f"{name[:34]:<34}", f"{least / 1e9:.2f}", f"{most / 1e9:.2f}")
     return f"rollmux run ended with status {status}; see above" if status else ""
 
 
 def main() -> None:
     if sys.argv[1:2] == [MEASURE]:
-        measure(Path(sys.argv[2]))
+        measure(Path(sys.argv[2]), sys.argv[3:] == ["host"])
         return
     import torch
 
     arguments = parser(__doc__, ["0.5b", "1.5b", "3b", "7b"])
+    arguments.add_argument("--cpu-offload", action="store_true", help="updates with the state in host memory too")
     arguments.add_argument("--jobs", action="store_true", help="run two jobs of the first model too")
     asked = arguments.parse_args()
     budget, cuda = Budget(asked.minutes), torch.cuda.is_available()
@@ -168,14 +223,16 @@ def main() -> None:
         torch.cuda.get_device_name() if cuda else "no CUDA device: a try on the CPU, whose figures say nothing of GPUs", flush=True
     )
     rates = bus()
-    rows = Rows("model", f"{'stage':<25}", "s", "GB", "GB/s", "bus GB/s")
+    rows = Rows("model", f"{'stage':<27}", "s", "GB", f"{'rate':<16}", "beside")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for size in asked.shape:
             if why := make_model_apart(folder / size, size, budget) or too_large(folder / size):
                 print(f"{size}: left out: {why}", flush=True)
                 continue
-            switches(rows, size, folder / size, budget, rates)
+            report(rows, size, [str(folder / size)], budget, rates)
+            if asked.cpu_offload:
+                report(rows, size, [str(folder / size), "host"], budget, rates)
         if asked.jobs and (why := run_two_jobs(folder, folder / asked.shape[0], budget)):
             print(f"two jobs: {why}", flush=True)
 

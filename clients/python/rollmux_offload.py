@@ -22,7 +22,7 @@ from threading import Lock
 from typing import Any
 
 import torch
-from rollmux_segment import Footprint, Segment
+from rollmux_segment import OWN_PAGES, Footprint, Segment
 from torch import Tensor, UntypedStorage
 
 _ALIGNMENT = 64  # bytes; whole cache lines
@@ -188,7 +188,7 @@ def map_large_blocks() -> None:
     """
     option = getattr(ctypes.CDLL(None), "mallopt", None)
     if option is not None:
-        option(_MMAP_THRESHOLD, 1 << 20)
+        option(_MMAP_THRESHOLD, OWN_PAGES)
 
 
 def release_free_memory() -> None:

@@ -10,10 +10,15 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+OWN_PAGES = 1 << 20
+"""Bytes from which on a block of memory may have pages of its own."""
 
 
 class Footprint(NamedTuple):
@@ -70,12 +75,11 @@ class Segment:
         self.path = f"/proc/{os.getpid()}/fd/{self.file}"
         self.pinned = False
         if pinned:
-            status = int(_cuda().cudaHostRegister(self.bytes.data_ptr(), nbytes, 1))  # 1: for every CUDA context
-            if status:
+            try:
+                _lock_pages(self.bytes.data_ptr(), nbytes)
+            except RuntimeError:
                 self.close()
-                raise RuntimeError(
-                    f"CUDA cannot page-lock {nbytes} bytes of host memory (error {status}; `ulimit -l` may be too low)"
-                )
+                raise
             self.pinned = True
 
     def resident(self) -> int:
@@ -106,6 +110,41 @@ class Segment:
     def __del__(self) -> None:
         if getattr(self, "_map", None) is not None and not sys.is_finalizing():
             self.close()
+
+
+class PageLock:
+    """Page-locks tensors of this process where they are, for fast copies to and from a CUDA device.
+
+    Args:
+        tensors: in host memory, in blocks of pages of their own (`rollmux_offload.map_large_blocks`). Those of less than
+            a megabyte are left as they are.
+
+    Raises:
+        RuntimeError: CUDA refuses to page-lock one.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self._places: list[int] = []
+        storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
+        try:
+            for place, nbytes in storages.items():
+                if nbytes >= OWN_PAGES:
+                    _lock_pages(place, nbytes)
+                    self._places.append(place)
+        except RuntimeError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Unlock them. Again: no effect."""
+        while self._places:
+            _cuda().cudaHostUnregister(self._places.pop())
+
+
+def _lock_pages(place: int, nbytes: int) -> None:
+    status = int(_cuda().cudaHostRegister(place, nbytes, 1))  # 1: for every CUDA context
+    if status:
+        raise RuntimeError(f"CUDA cannot page-lock {nbytes} bytes of host memory (error {status}; `ulimit -l` may be too low)")
 
 
 def _cuda() -> Any:

@@ -107,6 +107,7 @@ class VllmEngine(Engine):
         length, sequences = options.get("max_model_len", max_length), options.get("max_num_seqs", SEQUENCES)
         kv_bytes = 0 if self._gpu else _CPU_FULL_SEQUENCES * -(-length // 128) * 128 * self._files.cached * 4  # blocks of 128
         self._several = tensor_parallel > 1
+        self._seeded = options.get("seeded", True)
         self._requests = count()
         self._level = 0  # of its sleep; 0 is awake
         self._given_back = 0  # bytes of all devices, by its sleep
@@ -299,7 +300,7 @@ class VllmEngine(Engine):
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             max_tokens=sampling.max_tokens - tokens,
-            seed=int(seeds.generate_state(1, np.uint64)[0] >> 1),  # of 63 bits
+            seed=int(seeds.generate_state(1, np.uint64)[0] >> 1) if self._seeded else None,  # of 63 bits
             ignore_eos=sampling.ignore_end,
             stop_token_ids=[] if sampling.ignore_end else list(self._files.end_ids),
             logprobs=0,  # of the sampled token alone

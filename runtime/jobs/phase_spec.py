@@ -23,6 +23,10 @@ class EngineOptions(FileModel):
     max_model_len: Count | None = None
     """Tokens of the longest prompt and response together that vLLM makes room for; else what the job's algorithm needs."""
 
+    seeded: bool | None = None
+    """Each response has a seed of its own (the default), so that it does not depend on what is sampled beside it. Without them a
+    sampler on a GPU draws for all sequences at once."""
+
     def values_set(self) -> dict[str, Any]:
         """Those that are set, by name."""
         return self.model_dump(exclude_none=True)

@@ -125,7 +125,7 @@ def load_sharded(directory: Path, mesh: DeviceMesh, cpu_offload: bool = False) -
     model = _load(directory, whole=mesh.get_rank() == 0)
     on_gpu = mesh.device_type == "cuda"
     precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if on_gpu else MixedPrecisionPolicy()
-    # Not page-locked: torch rounds such memory up to powers of two, and keeps that of gradients between phases.
+    # torch would round memory that it page-locks up to powers of two, and keep that of gradients: `Trainer` locks the shards alone.
     offload = CPUOffloadPolicy(pin_memory=False) if cpu_offload else OffloadPolicy()
     model.train()
     if sum(parameter.numel() for parameter in model.parameters()) >= LARGE:

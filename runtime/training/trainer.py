@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from rollmux_offload import Offloader, map_large_blocks
-from rollmux_segment import Footprint
+from rollmux_segment import Footprint, PageLock
 from torch import Tensor, nn
 
 from rollmux_env.errors import InputError
@@ -63,6 +63,9 @@ class Trainer:
         self._device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
         self._mesh = group.join_group(rank, world, rendezvous, self._device, cpu_offload)
         self._closed = False
+        in_host_memory = cpu_offload and self._device.type == "cuda"
+        if in_host_memory:
+            map_large_blocks()  # shards are page-locked one by one, so each needs pages of its own
         try:
             self._model = group.load_sharded(model_dir, self._mesh, cpu_offload)
             frozen = group.load_sharded(model_dir, self._mesh, cpu_offload).requires_grad_(False) if settings.kl else None
@@ -73,6 +76,8 @@ class Trainer:
         self._names = {name: parameter for name, parameter in self._model.named_parameters()}
         if self._device.type == "cpu" and sum(parameter.numel() for parameter in self._names.values()) >= LARGE:
             map_large_blocks()  # pages that are new each time take a small model half of its speed
+        shards = [group.own_part(parameter) for model in self._models() for parameter in model.parameters()]
+        self._locked = PageLock(shards if in_host_memory else ())
         self._steps = 0  # of the optimizer
         rate = settings.learning_rate
         assert rate is not None
@@ -272,6 +277,7 @@ class Trainer:
         """Give everything back and leave the group of ranks; the trainer is of no use afterwards. Again: no effect."""
         if not self._closed:
             self._closed = True
+            self._locked.close()
             self._offloader.close()
             group.leave_group()
 

@@ -1,0 +1,102 @@
+"""All that is to be measured on one GPU, what is worth most first, in parts of at most nine minutes that each leave their result.
+
+python benchmarks/gpu_kit.py --out gpu [--minutes 30] [--part training jobs ...]
+
+A part is a command; its output is shown as it comes, and kept in `NAME.txt` of the folder with the command, the hardware and the
+versions above it. A part that fails, or lacks a package, says so and ends no other. Without a CUDA device the same parts go through
+a tiny model on the CPU, as a rehearsal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from threading import Timer
+from time import monotonic
+
+ROOT = Path(__file__).parents[1]
+MOST_S = 540  # of a part
+PACKAGES = ("torch", "transformers", "vllm", "ray", "numpy", "nvidia-ml-py")
+DOCTOR = ("-c", "import sys, rollmux; sys.argv = ['rollmux', 'doctor']; rollmux.main()")
+PARTS: dict[str, tuple[str, ...]] = {
+    "doctor": DOCTOR,
+    "training": ("benchmarks/gpu_training.py", "--shape", "0.5b", "1.5b", "3b", "--cpu-offload"),
+    "switch": ("benchmarks/gpu_switch.py", "--shape", "0.5b", "1.5b"),
+    "jobs": ("benchmarks/gpu_training.py", "--shape", "0.5b", "--jobs"),
+    "tests": ("-m", "pytest", "-m", "gpu", "-rs", "-W", "default", "-p", "no:cacheprovider", "tests/gpu"),
+}
+REHEARSAL: dict[str, tuple[str, ...]] = {
+    "doctor": DOCTOR,
+    "training": ("benchmarks/gpu_training.py", "--cpu-offload"),
+    "switch": ("benchmarks/gpu_switch.py", "--engine", "torch"),
+    "jobs": ("benchmarks/gpu_training.py", "--jobs"),
+    "tests": ("-m", "pytest", "-q", "-m", "not gpu", "-W", "default", "-p", "no:cacheprovider", "tests/gpu"),
+}
+
+
+def machine(cuda: bool) -> str:
+    """Hardware and versions, a line each."""
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    gpu = subprocess.run(query, capture_output=True, text=True).stdout.strip() if cuda else "none: a rehearsal"
+    lines = [f"GPU: {gpu}", f"CPU: {os.cpu_count()} cores, Python {platform.python_version()}"]
+    for name in PACKAGES:
+        try:
+            lines.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            lines.append(f"{name}: not installed")
+    return "\n".join(lines)
+
+
+def run_part(words: tuple[str, ...], file: Path, above: str, seconds: float) -> str:
+    """One part's output, into its file and on the screen; how it ended, in a few words."""
+    command = f"python {' '.join(words)}"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "clients/python"), *sys.path[1:]])}
+    began = monotonic()
+    with file.open("w") as kept:
+        kept.write(f"$ {command}\n{above}\n\n")
+        process = subprocess.Popen(
+            [sys.executable, *words], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        timer = Timer(seconds, process.kill)
+        timer.start()
+        assert process.stdout
+        for line in process.stdout:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            kept.write(line)
+            kept.flush()
+        status = process.wait()
+        timer.cancel()
+        taken = monotonic() - began
+        ended = "done" if status == 0 else "cut off" if taken >= seconds else f"ended with status {status}"
+        kept.write(f"\n{ended} after {taken:.0f} s\n")
+    return f"{ended} after {taken:.0f} s"
+
+
+def main() -> None:
+    import torch
+
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("--out", type=Path, required=True, help="folder for the results")
+    options.add_argument("--minutes", type=float, default=30, help="for all parts; 30 where it is not said")
+    options.add_argument("--part", nargs="+", choices=PARTS, default=[*PARTS], help="which; all where it is not said")
+    asked = options.parse_args()
+    cuda = torch.cuda.is_available()
+    parts, above, ends_s = PARTS if cuda else REHEARSAL, machine(cuda), monotonic() + 60 * asked.minutes
+    asked.out.mkdir(parents=True, exist_ok=True)
+    print(above, flush=True)
+    ended = {}
+    for name in asked.part:
+        left_s = min(MOST_S, ends_s - monotonic())
+        print(f"\n== {name}: python {' '.join(parts[name])}", flush=True)
+        ended[name] = run_part(parts[name], asked.out / f"{name}.txt", above, left_s) if left_s > 0 else "the minutes are over"
+    print("\n" + "\n".join(f"{name}: {how}" for name, how in ended.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
