@@ -3,10 +3,11 @@
 python benchmarks/gpu_switch.py [--shape 0.5b 1.5b] [--engine torch vllm] [--minutes 8]
 
 Each model in a process of its own: import, load, first tokens; then offload, restore, and restore with weights that were staged
-meanwhile, also where the old ones were dropped (vLLM's sleep level 2), medians of three; and 128 responses of 256 tokens, with a seed
-each and, of vLLM, without. The bandwidths stand beside that of one plain copy of page-locked memory, which is what the bus gives.
-Then two engines of the model, each in its process, take turns. Rows are printed as they come; what is missing or does not fit is
-said in a line, and left out; when the minutes are over, it ends. Without a CUDA device a tiny model on the CPU shows that it runs.
+meanwhile, also where the old ones were dropped (vLLM's sleep level 2), medians of three; and 128 responses of 256 tokens, with
+seeds of their own and, of vLLM, without. The bandwidths stand beside that of one plain copy of page-locked memory, which is what
+the bus gives. Then two engines of the model, each in its process, take turns. Rows are printed as they come; what is missing or
+does not fit is said in a line, and left out; when the minutes are over, it ends. Without a CUDA device a tiny model on the CPU
+shows that it runs.
 """
 
 from __future__ import annotations
