@@ -25,16 +25,18 @@ PACKAGES = ("torch", "transformers", "vllm", "ray", "numpy", "nvidia-ml-py")
 DOCTOR = ("-c", "import sys, rollmux; sys.argv = ['rollmux', 'doctor']; rollmux.main()")
 PARTS: dict[str, tuple[str, ...]] = {
     "doctor": DOCTOR,
-    "training": ("benchmarks/gpu_training.py", "--shape", "0.5b", "1.5b", "3b", "--cpu-offload"),
+    "training": ("benchmarks/gpu_training.py", "--shape", "0.5b", "1.5b", "3b"),
     "switch": ("benchmarks/gpu_switch.py", "--shape", "0.5b", "1.5b"),
     "jobs": ("benchmarks/gpu_training.py", "--shape", "0.5b", "--jobs"),
+    "host": ("benchmarks/gpu_training.py", "--shape", "0.5b", "1.5b", "--cpu-offload"),
     "tests": ("-m", "pytest", "-m", "gpu", "-rs", "-W", "default", "-p", "no:cacheprovider", "tests/gpu"),
 }
 REHEARSAL: dict[str, tuple[str, ...]] = {
     "doctor": DOCTOR,
-    "training": ("benchmarks/gpu_training.py", "--cpu-offload"),
+    "training": ("benchmarks/gpu_training.py",),
     "switch": ("benchmarks/gpu_switch.py", "--engine", "torch"),
     "jobs": ("benchmarks/gpu_training.py", "--jobs"),
+    "host": ("benchmarks/gpu_training.py", "--cpu-offload"),
     "tests": ("-m", "pytest", "-q", "-m", "not gpu", "-W", "default", "-p", "no:cacheprovider", "tests/gpu"),
 }
 
@@ -57,8 +59,8 @@ def run_part(words: tuple[str, ...], file: Path, above: str, seconds: float) -> 
     command = f"python {' '.join(words)}"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "clients/python"), *sys.path[1:]])}
     began = monotonic()
-    with file.open("w") as kept:
-        kept.write(f"$ {command}\n{above}\n\n")
+    with file.open("w") as output:
+        output.write(f"$ {command}\n{above}\n\n")
         process = subprocess.Popen(
             [sys.executable, *words], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -68,14 +70,15 @@ def run_part(words: tuple[str, ...], file: Path, above: str, seconds: float) -> 
         for line in process.stdout:
             sys.stdout.write(line)
             sys.stdout.flush()
-            kept.write(line)
-            kept.flush()
+            output.write(line)
+            output.flush()
         status = process.wait()
         timer.cancel()
-        taken = monotonic() - began
-        ended = "done" if status == 0 else "cut off" if taken >= seconds else f"ended with status {status}"
-        kept.write(f"\n{ended} after {taken:.0f} s\n")
-    return f"{ended} after {taken:.0f} s"
+        after_s = monotonic() - began
+        end = "done" if status == 0 else "cut off" if after_s >= seconds else f"ended with status {status}"
+        end += f" after {after_s:.0f} s"
+        output.write(f"\n{end}\n")
+    return end
 
 
 def main() -> None:
@@ -90,12 +93,12 @@ def main() -> None:
     parts, above, ends_s = PARTS if cuda else REHEARSAL, machine(cuda), monotonic() + 60 * asked.minutes
     asked.out.mkdir(parents=True, exist_ok=True)
     print(above, flush=True)
-    ended = {}
+    ends = {}
     for name in asked.part:
         left_s = min(MOST_S, ends_s - monotonic())
         print(f"\n== {name}: python {' '.join(parts[name])}", flush=True)
-        ended[name] = run_part(parts[name], asked.out / f"{name}.txt", above, left_s) if left_s > 0 else "the minutes are over"
-    print("\n" + "\n".join(f"{name}: {how}" for name, how in ended.items()), flush=True)
+        ends[name] = run_part(parts[name], asked.out / f"{name}.txt", above, left_s) if left_s > 0 else "the minutes are over"
+    print("\n" + "\n".join(f"{name}: {how}" for name, how in ends.items()), flush=True)
 
 
 if __name__ == "__main__":

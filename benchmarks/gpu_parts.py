@@ -45,7 +45,9 @@ def make_model(folder: Path, size: str) -> None:
     """Write a Hugging Face directory with random weights, bfloat16; float32 for a CPU."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     shape, cuda = SHAPES[size], torch.cuda.is_available()
     heads, key_value_heads = shape["heads"]
     config = Qwen2Config(
@@ -122,13 +124,13 @@ class GpuWatch:
     """Asks NVML every half second what each process has on the first GPU, as long as it is entered.
 
     Attributes:
-        found: of each process that was seen for more than a few seconds, by its command and number: the least bytes since it
+        memory: of each process that was seen for more than a few seconds, by its command and number: the least bytes since it
             first had half of its most, which is what it keeps while it sleeps, and the most.
     """
 
     def __init__(self) -> None:
-        self.found: dict[str, tuple[int, int]] = {}
-        self._seen: dict[int, list[int]] = {}
+        self.memory: dict[str, tuple[int, int]] = {}
+        self._readings: dict[int, list[int]] = {}
         self._names: dict[int, str] = {}
         self._over = Event()
         self._thread = Thread(target=self._watch, daemon=True)
@@ -140,10 +142,10 @@ class GpuWatch:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        lasting = {pid: seen for pid, seen in self._seen.items() if len(seen) > 10}
-        for pid, seen in lasting.items():
-            since = next(at for at, nbytes in enumerate(seen) if nbytes >= max(seen) / 2)
-            self.found[f"{self._names[pid]} {pid}"] = min(seen[since:]), max(seen)
+        for pid, readings in self._readings.items():
+            if len(readings) > 10:
+                since = next(at for at, nbytes in enumerate(readings) if nbytes >= max(readings) / 2)
+                self.memory[f"{self._names[pid]} {pid}"] = min(readings[since:]), max(readings)
 
     def _watch(self) -> None:
         try:
@@ -159,7 +161,7 @@ class GpuWatch:
                 if process.pid not in self._names:
                     command = Path(f"/proc/{process.pid}/cmdline")
                     self._names[process.pid] = command.read_text().split("\0")[0] if command.exists() else "?"
-                self._seen.setdefault(process.pid, []).append(process.usedGpuMemory or 0)
+                self._readings.setdefault(process.pid, []).append(process.usedGpuMemory or 0)
 
 
 class Rows:

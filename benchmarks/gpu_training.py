@@ -201,9 +201,9 @@ def run_two_jobs(folder: Path, model: Path, budget: Budget) -> str:
             process.terminate()  # it stops its jobs
             process.wait()
             return "the minutes are over"
-    if watch.found:
+    if watch.memory:
         rows = Rows(f"{'process':<34}", "least GB", "most GB", "on the GPU, as NVML says")
-        for name, (least, most) in watch.found.items():
+        for name, (least, most) in watch.memory.items():
             rows.add(f"{name[:34]:<34}", f"{least / 1e9:.2f}", f"{most / 1e9:.2f}")
     return f"rollmux run ended with status {status}; see above" if status else ""
 

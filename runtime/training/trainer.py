@@ -61,6 +61,8 @@ class Trainer:
         """Updates that are in the weights, since the job began."""
         self._rank, self._world = rank, world
         self._device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)  # else the group would guess
         self._mesh = group.join_group(rank, world, rendezvous, self._device, cpu_offload)
         self._closed = False
         in_host_memory = cpu_offload and self._device.type == "cuda"

@@ -102,7 +102,7 @@ def test_an_engine_sleeps_without_device_memory_and_wakes_as_it_was(kind: Kind, 
                 assert asleep.device < awake.device and asleep.host > 0
                 with pytest.raises(RuntimeError, match="offloaded"):
                     engine.generate(PROMPTS, GREEDY)
-            if device == "cuda":
+            if device == "cuda" and kind == "vllm":  # a tiny model of the torch engine shares its two megabytes with others
                 assert torch.cuda.mem_get_info()[0] > free
             engine.restore()
             same(engine.generate(PROMPTS, GREEDY), first)

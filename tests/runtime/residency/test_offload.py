@@ -122,6 +122,13 @@ def test_a_segment_counts_once() -> None:
     segment.close()
 
 
+def test_host_memory_that_is_kept_is_not_much_larger_than_what_waits_in_it() -> None:
+    offloader = Offloader(dict)
+    sizes = [len(offloader._room(nbytes, False).bytes) for nbytes in (1000, 900, 500, 499, 0, 600)]  # noqa: SLF001
+    assert sizes == [1000, 1000, 1000, 499, 1, 600]
+    offloader.close()
+
+
 def test_nothing_has_a_name_that_could_be_left_behind() -> None:
     tensor = torch.ones(MIB)
     offloader = Offloader(lambda: {"tensor": tensor})
