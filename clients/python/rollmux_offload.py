@@ -161,10 +161,11 @@ class Offloader:
         with self._lock:
             if self._segment is not None and self._segment is self._read:
                 self._segment, self._spare = self._spare, None
-        there = len(self._segment.bytes) if self._segment is not None else 0
-        if not nbytes <= there <= _MOST_UNUSED * max(nbytes, 1):  # too small, or mostly for what does not wait any more
+        nbytes = max(nbytes, 1)
+        # Too small, or mostly for what does not wait any more.
+        if self._segment is None or not nbytes <= len(self._segment.bytes) <= _MOST_UNUSED * nbytes:
             self._drop_segment()
-            self._segment = Segment(max(nbytes, 1), pinned)
+            self._segment = Segment(nbytes, pinned)
         return self._segment
 
     def _drop_segment(self) -> None:
