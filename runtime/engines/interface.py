@@ -17,6 +17,7 @@ from rollmux_segment import Footprint
 
 from rollmux_env.errors import InputError
 from runtime.engines.model_files import read_model_files
+from runtime.residency.layout import StagedWeights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -196,7 +197,7 @@ class Engine(ABC):
             RuntimeError: the engine is offloaded; hand them to `restore` instead.
         """
         self._must_be_awake()
-        self._load(self._files.checked(weights))
+        self._load(self._checked(weights))
         self.version = version
 
     @abstractmethod
@@ -218,7 +219,7 @@ class Engine(ABC):
             InputError: as `update_weights`; the engine stays offloaded.
             RuntimeError: its own weights were dropped, and none are given; or the device has no room for it.
         """
-        new = self._files.checked(weights) if weights is not None else None
+        new = self._checked(weights) if weights is not None else None
         if new is None and self._dropped:
             raise RuntimeError("the engine kept no weights when it was offloaded, and no others are given")
         footprint = self._come_back(new)
@@ -252,6 +253,11 @@ class Engine(ABC):
     @abstractmethod
     def _come_back(self, weights: dict[str, Tensor] | None) -> Footprint:
         """As `restore`, with weights that have been checked."""
+
+    def _checked(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Those of the model, as `ModelFiles.checked` has them; staged ones still say where they are."""
+        own = self._files.checked(weights)
+        return StagedWeights(own, weights.path) if isinstance(weights, StagedWeights) else own
 
     def _must_be_awake(self) -> None:
         if not self._is_awake:

@@ -34,7 +34,7 @@ from runtime.engines.model_files import OUTPUT
 from runtime.engines.probe import avoid_faults, missing_features
 from runtime.memory import resident_gb
 from runtime.phases import WorkerDied
-from runtime.residency.layout import Layout
+from runtime.residency.layout import Layout, StagedWeights
 from runtime.residency.staging import WeightStage, pieces
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -111,7 +111,6 @@ class VllmEngine(Engine):
         self._requests = count()
         self._level = 0  # of its sleep; 0 is awake
         self._given_back = 0  # bytes of all devices, by its sleep
-        self._stage: WeightStage | None = None
         self._devices = tensor_parallel
         self._device_bytes = 0  # bytes on all devices
         _environment(threads, self._gpu)
@@ -193,8 +192,6 @@ class VllmEngine(Engine):
             return
         self._llm.llm_engine.engine_core.shutdown()
         self._llm = None
-        if self._stage is not None:
-            self._stage.close()
         gc.collect()
         if self._gpu:
             torch.cuda.empty_cache()
@@ -272,24 +269,30 @@ class VllmEngine(Engine):
         self._device_bytes += (before - after) * self._devices
 
     def _load(self, weights: dict[str, Tensor]) -> None:
-        if self._files.tied:
-            weights = weights | {OUTPUT: weights[self._files.embedding]}
-        self._llm.start_weight_update()
-        self._llm.update_weights({"update_info": self._at_workers(weights)})
-        self._llm.finish_weight_update()
+        with self._at_workers(weights) as update_info:
+            self._llm.start_weight_update()
+            self._llm.update_weights({"update_info": update_info})
+            self._llm.finish_weight_update()
         if not self._llm.reset_prefix_cache():  # what it remembers of prompts was computed with the old weights
             raise RuntimeError("vLLM did not clear its prefix cache, which holds what the old weights computed")
 
-    def _at_workers(self, weights: dict[str, Tensor]) -> dict[str, Any]:
+    @contextmanager
+    def _at_workers(self, weights: dict[str, Tensor]) -> Iterator[dict[str, Any]]:
         """Weights as `runtime.engines.vllm_worker.Staged` has them."""
+        alias = (OUTPUT, self._files.embedding) if self._files.tied else None
         if not self._several:
-            return {"weights": weights}
-        self._stage = self._stage or WeightStage()  # a process a device: each reads what it needs from shared memory
-        layout = Layout.of(weights)
-        self._stage.begin(layout, 0)
-        for offset, piece in pieces(weights, layout):
-            self._stage.receive(0, offset, piece)
-        return {"path": self._stage.path}
+            yield {"weights": weights | ({alias[0]: weights[alias[1]]} if alias else {})}
+        elif isinstance(weights, StagedWeights):  # a process a device: each takes what it needs from where they wait
+            yield {"path": weights.path, "alias": alias}
+        else:
+            stage, layout = WeightStage(), Layout.of(weights)
+            stage.begin(layout, 0)
+            for offset, piece in pieces(weights, layout):
+                stage.receive(0, offset, piece)
+            try:
+                yield {"path": stage.path, "alias": alias, "keep": False}
+            finally:
+                stage.close()
 
     def _parameters(self, sampling: Sampling, stream: int, tokens: int) -> Any:
         from vllm import SamplingParams

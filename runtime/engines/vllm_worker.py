@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
+
+from runtime.residency.staging import OpenedStage
 
 BACKEND = "staged"
 
@@ -28,11 +31,15 @@ class Staged(WeightTransferUpdateInfo):
 
     Attributes:
         weights: by name, for a worker in the process that staged them.
-        path: a safetensors file in shared memory, of which a worker in a process of its own reads its part.
+        path: of `runtime.residency.layout.StagedWeights`, for workers in processes of their own: each takes its part from there.
+        alias: a name beside those of the file, and the one whose tensor it means.
+        keep: more will come there, so it is mapped (and page-locked) once.
     """
 
     weights: Mapping[str, Tensor] | None = None
     path: str | None = None
+    alias: tuple[str, str] | None = None
+    keep: bool = True
 
 
 class StagedTransfer(WeightTransferEngine[Nothing, Staged]):
@@ -56,10 +63,27 @@ class StagedTransfer(WeightTransferEngine[Nothing, Staged]):
             assert update_info.weights is not None
             load(update_info.weights.items())
             return
-        from safetensors import safe_open
+        self._open(update_info.path)
+        assert self._opened is not None
+        load(self._opened.weights.items())
+        if update_info.alias is not None:
+            name, meant = update_info.alias
+            load([(name, self._opened.weights[meant])])
+        if not update_info.keep:
+            self._close()
 
-        with safe_open(update_info.path, framework="pt") as file:
-            load((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118
+    _opened: OpenedStage | None = None
+
+    def _open(self, path: str) -> None:
+        if self._opened is not None and not self._opened.is_at(path):
+            self._close()
+        if self._opened is None:
+            self._opened = OpenedStage(path, pinned=torch.cuda.is_available())
+
+    def _close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+        self._opened = None
 
     def finish_weight_update(self) -> None:
         """Bring the layers into the form that the device's kernels want."""
@@ -68,7 +92,8 @@ class StagedTransfer(WeightTransferEngine[Nothing, Staged]):
         finalize_layerwise_reload(self.model, self.model_config)  # type: ignore[no-untyped-call]
 
     def shutdown(self) -> None:
-        """Nothing is held."""
+        """Give back what is mapped."""
+        self._close()
 
     @staticmethod
     def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:

@@ -35,6 +35,18 @@ class Memory(NamedTuple):
     first: int = 0
 
 
+class StagedWeights(dict[str, "Tensor"]):
+    """Weights by name that lie in a safetensors file in memory.
+
+    Attributes:
+        path: of it, for other processes of the same user.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], path: str) -> None:
+        super().__init__(weights)
+        self.path = path
+
+
 @dataclass(frozen=True)
 class Layout:
     """Where each tensor lies in the bytes of a set of weights.
@@ -67,6 +79,13 @@ class Layout:
         text = json.dumps(entries, separators=(",", ":")).encode()
         text += b" " * (-(len(text) + 8) % 64)
         return len(text).to_bytes(8, "little") + text
+
+    @classmethod
+    def read(cls, header: bytes) -> Layout:
+        """The layout that a safetensors file says, from its header without the eight bytes of its length."""
+        entries = json.loads(header)
+        rows = [(name, one["dtype"], tuple(one["shape"]), *one["data_offsets"]) for name, one in entries.items()]
+        return cls(tuple(rows), max((end for *_, end in rows), default=0))
 
     def views(self, data: Tensor) -> dict[str, Tensor]:
         """The tensors over their bytes: uint8, of shape (nbytes,)."""

@@ -9,15 +9,17 @@ The staged bytes are a whole safetensors file in memory, so that other processes
 
 from __future__ import annotations
 
+import mmap
+import os
 from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping
 from threading import Lock
 
 import torch
-from rollmux_segment import Footprint, Segment
+from rollmux_segment import Footprint, PageLock, Segment
 from torch import Tensor
 
-from runtime.residency.layout import Layout, Memory
+from runtime.residency.layout import Layout, Memory, StagedWeights
 
 
 def pieces(weights: Mapping[str, Tensor], layout: Layout, most: int = 64 << 20) -> Iterator[tuple[int, Tensor]]:
@@ -106,18 +108,18 @@ class WeightStage:
         """Every byte of the version is here."""
         return self._segment is not None and sum(end - start for start, end in self._ranges) == self._layout.nbytes
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> StagedWeights:
         """The staged weights, without a copy; valid until the next `begin`.
 
         Raises:
             RuntimeError: they are not complete.
         """
-        if self._segment is None or not self.complete:
+        if self._segment is None or self.path is None or not self.complete:
             here = sum(end - start for start, end in self._ranges)
             raise RuntimeError(
                 f"weights of version {self.version} are not complete: {here} of {self._layout.nbytes} bytes are here"
             )
-        return self._layout.views(self._segment.bytes[self._first :])
+        return StagedWeights(self._layout.views(self._segment.bytes[self._first :]), self.path)
 
     def memory(self) -> Memory:
         """Where the bytes of the weights are for other processes of this machine, after `begin`."""
@@ -134,3 +136,36 @@ class WeightStage:
             self._segment.close()
         self._segment, self.version, self.path, self._ranges = None, None, None, []
         self._layout = Layout((), 0)
+
+
+class OpenedStage:
+    """What another process has staged, mapped into this one once and without a copy.
+
+    Args:
+        path: of `StagedWeights`. pinned: page-lock it here too, for a CUDA device.
+
+    Raises:
+        OSError: there is no such file any more.
+    """
+
+    def __init__(self, path: str, pinned: bool) -> None:
+        self._file = os.open(path, os.O_RDWR)
+        try:
+            self._bytes = torch.frombuffer(mmap.mmap(self._file, 0), dtype=torch.uint8)
+            self._locked = PageLock([self._bytes] if pinned else ())
+        except BaseException:
+            os.close(self._file)
+            raise
+        first = 8 + int.from_bytes(bytes(self._bytes[:8].tolist()), "little")
+        layout = Layout.read(self._bytes[8:first].numpy().tobytes())
+        self.weights = layout.views(self._bytes[first : first + layout.nbytes])
+
+    def is_at(self, path: str) -> bool:
+        """Whether a path, whose number another file may have got meanwhile, still leads to it."""
+        there, here = os.stat(path), os.fstat(self._file)
+        return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+    def close(self) -> None:
+        """Give it back; tensors that were taken of it stay valid."""
+        self._locked.close()
+        os.close(self._file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -125,12 +126,37 @@ def test_options_of_vllm_are_none_of_the_other_engine(tmp_path: Path, engine: En
         make_engine("vllm", folder, max_length=8, seed=0, threads=1, tensor_parallel=1, options={"max_model_len": 129})
 
 
-def test_greedy_after_weights_from_a_staged_file(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_of_their_own_read_staged_weights_where_they_wait(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with tensor parallelism: the weights are not staged a second time, and their memory is opened once."""
     if not isinstance(engine, VllmEngine):
         pytest.skip("one process reads them from memory")
-    monkeypatch.setattr(engine, "_several", True)  # as the workers of tensor parallelism do
-    engine.update_weights(tiny(2).state_dict(), 2)
-    _agrees(engine, tiny(2))
+    monkeypatch.setattr(engine, "_several", True)
+    made, opened = count_calls(monkeypatch, "vllm_engine.WeightStage"), count_calls(monkeypatch, "vllm_worker.OpenedStage")
+    stage = WeightStage()
+    for version in (1, 2):
+        new = tiny(version).state_dict()
+        stage.begin(Layout.of(new), version)
+        for offset, piece in pieces(new, Layout.of(new)):
+            stage.receive(version, offset, piece)
+        engine.update_weights(stage.weights(), version)
+        _agrees(engine, tiny(version))
+    assert (len(made), len(opened)) == (0, 1)
+    engine.update_weights(tiny(3).state_dict(), 3)  # of no stage: there is one for as long as they are loaded
+    _agrees(engine, tiny(3))
+    assert (len(made), len(opened)) == (1, 2)
+    stage.close()
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, name: str) -> list[object]:
+    """What a class of `runtime.engines` is made with from now on."""
+    calls, true = list[object](), pkgutil.resolve_name(f"runtime.engines.{name}")
+
+    def make(*arguments: object, **named: object) -> object:
+        calls.append(arguments)
+        return true(*arguments, **named)
+
+    monkeypatch.setattr(f"runtime.engines.{name}", make)
+    return calls
 
 
 def test_logprobs_are_of_the_distribution_sampled_from(engine: Engine) -> None:

@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 
 from runtime.residency.layout import Layout
-from runtime.residency.staging import WeightStage, pieces
+from runtime.residency.staging import OpenedStage, WeightStage, pieces
 
 WEIGHTS = {
     "b": torch.arange(35.0).view(5, 7),
@@ -68,3 +68,24 @@ def test_a_piece_that_is_wrong_is_refused() -> None:
 def test_the_layout_depends_on_names_and_shapes_alone() -> None:
     backwards = {name: torch.zeros_like(WEIGHTS[name]) for name in reversed(WEIGHTS)}
     assert Layout.of(backwards) == Layout.of(WEIGHTS)
+
+
+def test_another_process_opens_what_is_staged_once_and_sees_each_version_without_a_copy() -> None:
+    stage, layout = WeightStage(), Layout.of(WEIGHTS)
+    stage.begin(layout, 1)
+    for offset, data in pieces(WEIGHTS, layout):
+        stage.receive(1, offset, data)
+    path = stage.weights().path
+    opened = OpenedStage(path, pinned=False)
+    assert {name: tensor.tolist() for name, tensor in opened.weights.items()} == {name: t.tolist() for name, t in WEIGHTS.items()}
+    newer = WEIGHTS | {"b": -WEIGHTS["b"]}
+    stage.begin(layout, 2)
+    for offset, data in pieces(newer, layout):
+        stage.receive(2, offset, data)
+    assert opened.is_at(stage.weights().path) and torch.equal(opened.weights["b"], newer["b"])
+    other = {"b": torch.zeros(1000)}  # another layout: other memory, whose descriptor may have the same number
+    stage.begin(Layout.of(other), 3)
+    assert stage.path is not None and not opened.is_at(stage.path)
+    assert torch.equal(opened.weights["b"], newer["b"])
+    opened.close()
+    stage.close()
