@@ -68,20 +68,24 @@ def _folded(table: Table, names: Sequence[int], widths: Sequence[_Width], width:
         parts = [others[first : first + slots] for first in range(0, len(others), slots)]
         stacked = [[part[k] for part in parts if k < len(part)] for k in range(slots)]
         own = [max(widths[k].best for k in slot) for slot in stacked]
-        if _EDGE + sum(widths[k].best + _GAP for k in names) + sum(each + _GAP for each in own) > width:
-            continue
-        narrow = Table(box=table.box, pad_edge=table.pad_edge, title=table.title)
-        for k in names:
-            narrow.add_column(table.columns[k].header, justify=table.columns[k].justify, no_wrap=True)
-        for slot in stacked:
-            heading = "\n".join(plain(table.columns[k].header) for k in slot)
-            narrow.add_column(heading, justify=table.columns[slot[0]].justify, no_wrap=True)
-        cells = [[*column.cells] for column in table.columns]
-        for number, row in enumerate(table.rows):
-            values = ("\n".join(plain(cells[k][number]) for k in slot) for slot in stacked)
-            narrow.add_row(*(cells[k][number] for k in names), *values, style=row.style)
-        return narrow
+        if _EDGE + sum(widths[k].best + _GAP for k in names) + sum(each + _GAP for each in own) <= width:
+            return _stacked(table, names, stacked)
     return None
+
+
+def _stacked(table: Table, names: Sequence[int], slots: Sequence[Sequence[int]]) -> Table:
+    """The table with columns one below the other in each slot, behind those of names."""
+    narrow = Table(box=table.box, pad_edge=table.pad_edge, title=table.title)
+    for k in names:
+        narrow.add_column(table.columns[k].header, justify=table.columns[k].justify, no_wrap=True)
+    for slot in slots:
+        heading = "\n".join(plain(table.columns[k].header) for k in slot)
+        narrow.add_column(heading, justify=table.columns[slot[0]].justify, no_wrap=True)
+    cells = [[*column.cells] for column in table.columns]
+    for number, row in enumerate(table.rows):
+        values = ("\n".join(plain(cells[k][number]) for k in slot) for slot in slots)
+        narrow.add_row(*(cells[k][number] for k in names), *values, style=row.style)
+    return narrow
 
 
 def _rows_with(table: Table, own: Sequence[int]) -> list[int]:
