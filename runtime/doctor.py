@@ -28,6 +28,7 @@ _NEEDED_GB = 4.0  # host memory of two tiny jobs on vLLM
 _SHARED_GB = 1.0  # shared memory that Ray sends weights and responses through
 _PACKAGES = {"ray": "jobs run on it", "transformers": "models are read by it", "tensorboard": "a run's curves are written for it"}
 _INSTALL = "pip install 'rollmux[run]'"
+_COMPILERS = ("gcc", "clang", "cc")  # one of them is what Triton and torch.compile look for
 _DRIVERS = {"12": 525, "13": 580}  # the first driver for each CUDA on Linux (CUDA Toolkit release notes)
 
 
@@ -59,7 +60,8 @@ def examine() -> list[Finding]:
     ray, transformers, tensorboard = (_package(name, why) for name, why in _PACKAGES.items())
     vllm = _vllm(cuda=torch.verdict == "ok" and bool(gpus))
     python = Finding("Python", sys.version.split()[0])
-    return [python, _cores(), _memory(), _shared_memory(), _gpus(gpus), torch, ray, transformers, vllm, tensorboard]
+    tools = [_compiler(), _nvml()] if gpus else []
+    return [python, _cores(), _memory(), _shared_memory(), _gpus(gpus), torch, ray, transformers, vllm, *tools, tensorboard]
 
 
 def use_of(findings: Sequence[Finding]) -> str:
@@ -185,6 +187,18 @@ def _vllm(cuda: bool) -> Finding:
     return _noted("vLLM", summary, one_line(probe.problem or ""))
 
 
+def _compiler() -> Finding:
+    found = next(filter(None, map(shutil.which, _COMPILERS)), "none")
+    missing = f"install {_COMPILERS[0]}, or set engine_options: {{enforce_eager: true}}: vLLM compiles kernels where it starts"
+    return _noted("C compiler", found, missing if found == "none" else "")
+
+
+def _nvml() -> Finding:
+    version = _version("pynvml", "nvidia-ml-py")
+    missing = "pip install nvidia-ml-py: else what attached jobs keep on a GPU goes by their job files"
+    return _noted("NVML", version or "not installed", "" if version else missing)
+
+
 def _package(name: str, why: str) -> Finding:
     version = _version(name)
     if version is None:
@@ -197,8 +211,8 @@ def _noted(what: str, found: str, advice: str) -> Finding:
     return Finding(what, found, "note" if advice else "ok", advice)
 
 
-def _version(name: str) -> str | None:
+def _version(name: str, package: str = "") -> str | None:
     try:
-        return metadata.version(name) if find_spec(name) is not None else None
+        return metadata.version(package or name) if find_spec(name) is not None else None
     except metadata.PackageNotFoundError:
         return None

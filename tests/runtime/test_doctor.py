@@ -86,6 +86,21 @@ def test_a_driver_too_old_for_the_cuda_of_torch_is_named(monkeypatch: pytest.Mon
         assert finding("torch").verdict == "missing" and finding("torch").advice.startswith(why)
 
 
+def test_what_a_gpu_machine_needs_beside_its_driver_is_looked_for_there_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "find_gpus", list)
+    assert not {"C compiler", "NVML"} & {one.what for one in examine()}
+    monkeypatch.setattr(doctor, "find_gpus", lambda: [Gpu("NVIDIA H20", 96.0, "580")])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    true = doctor.find_spec
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "pynvml" else true(name))
+    assert finding("C compiler").found == "none" and "enforce_eager" in finding("C compiler").advice
+    assert finding("NVML").verdict == "note" and finding("NVML").advice.startswith("pip install nvidia-ml-py")
+    (tmp_path / "gcc").touch(0o755)
+    assert finding("C compiler") == Finding("C compiler", str(tmp_path / "gcc"))
+
+
 def test_one_gpu_is_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = [Gpu("NVIDIA H20", 96.0, "550")]
     monkeypatch.setattr(doctor, "find_gpus", lambda: gpus)
