@@ -43,6 +43,22 @@ def test_a_process_that_measures_ends_with_the_minutes_and_keeps_what_it_has_sai
         assert child.problem == problem
 
 
+def test_each_part_of_all_leaves_its_output_and_how_it_ended(parts: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    import gpu_kit  # type: ignore[import-not-found,unused-ignore]
+
+    assert parts and gpu_kit.PARTS.keys() == gpu_kit.REHEARSAL.keys()
+    for words, seconds, end in (
+        (("-c", "print('a row')"), 60.0, "done after"),
+        (("-c", "print('a row', flush=True); raise SystemExit(3)"), 60.0, "ended with status 3 after"),
+        (("-c", "import time; print('a row', flush=True); time.sleep(600)"), 2.0, "cut off after"),
+    ):
+        file = tmp_path / "part.txt"
+        assert gpu_kit.run_part(words, file, "GPU: none", seconds).startswith(end)
+        first, hardware, *_, row, _, last = file.read_text().splitlines()
+        assert (first, hardware, row) == (f"$ python {' '.join(words)}", "GPU: none", "a row") and last.startswith(end)
+    assert capfd.readouterr().out.count("a row") == 3
+
+
 @pytest.mark.long
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a try without a GPU")
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -93,8 +94,7 @@ def test_what_a_gpu_machine_needs_beside_its_driver_is_looked_for_there_alone(
     assert not {"C compiler", "NVML"} & {one.what for one in examine()}
     monkeypatch.setattr(doctor, "find_gpus", lambda: [Gpu("NVIDIA H20", 96.0, "580")])
     monkeypatch.setenv("PATH", str(tmp_path))
-    true = doctor.find_spec
-    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "pynvml" else true(name))
+    monkeypatch.setattr("runtime.doctor.find_spec", lambda name: None if name == "pynvml" else find_spec(name))
     assert finding("C compiler").found == "none" and "enforce_eager" in finding("C compiler").advice
     assert finding("NVML").verdict == "note" and finding("NVML").advice.startswith("pip install nvidia-ml-py")
     (tmp_path / "gcc").touch(0o755)
