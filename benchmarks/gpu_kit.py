@@ -61,20 +61,18 @@ def run_part(words: tuple[str, ...], file: Path, above: str, seconds: float) -> 
     began = monotonic()
     with file.open("w") as output:
         output.write(f"$ {command}\n{above}\n\n")
-        process = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, *words], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        timer = Timer(seconds, process.kill)
-        timer.start()
-        assert process.stdout
-        for line in process.stdout:
-            sys.stdout.write(line)
-            sys.stdout.flush()
-            output.write(line)
-            output.flush()
-        status = process.wait()
+        ) as process:
+            timer = Timer(seconds, process.kill)
+            timer.start()
+            assert process.stdout
+            for line in process.stdout:
+                for to in (sys.stdout, output):
+                    to.write(line)
+                    to.flush()
         timer.cancel()
-        after_s = monotonic() - began
+        after_s, status = monotonic() - began, process.returncode
         end = "done" if status == 0 else "cut off" if after_s >= seconds else f"ended with status {status}"
         end += f" after {after_s:.0f} s"
         output.write(f"\n{end}\n")
