@@ -12,6 +12,8 @@ COMPILE := $(BIN)/rollmux bench production -p solo -p colocated -p consolidate -
 
 PACKAGES := chromium curl iproute2 prometheus # tests of the page, of the API's document, of links and of alerts
 
+unexport PYTHONDONTWRITEBYTECODE # else every process of a run, and all tests, compile their modules anew
+
 .PHONY: help setup packages demo test test-long test-gpu lint kernels format benchmarks clean
 
 help:

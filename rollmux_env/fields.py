@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import fields
 from functools import cache
+from inspect import cleandoc, getsource
+from itertools import pairwise
 from operator import not_
+from textwrap import dedent
 from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+    create_model,
+)
+from pydantic_core import CoreSchema
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import describe, format_error, problems
@@ -89,7 +103,29 @@ Overriding = Annotated[V | None, BeforeValidator(stated), Field(exclude_if=lambd
 class FileModel(BaseModel):
     """A mapping of a file: checked strictly, without keys that are not known, and frozen."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """With what is written below each key: pydantic's own way reads it from the source whenever a command begins."""
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema)["properties"]
+        for name, text in _texts(cls).items():
+            properties[cls.model_fields[name].alias or name]["description"] = text
+        return schema
+
+
+def _texts(model: type[BaseModel]) -> dict[str, str]:
+    """The strings below the fields of a model and of those that it inherits from, by field."""
+    texts: dict[str, str] = {}
+    for kind in reversed(model.mro()[: model.mro().index(FileModel)]):
+        (body,) = ast.parse(dedent(getsource(kind))).body
+        assert isinstance(body, ast.ClassDef)
+        for field, below in pairwise(body.body):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    texts[name] = cleandoc(text)
+    return texts
 
 
 class Checked:

@@ -227,16 +227,17 @@ def check_space(specs: Iterable[JobSpec], folder: Path, where: str) -> None:
 
 
 async def wait_for_room(folder: Path, over: Callable[[], bool]) -> None:
-    """Wait until the file system of a folder has more free bytes than now, or for a minute.
+    """Wait until the file system of a folder has more free bytes than it has had since this began, or for a minute.
 
     Args:
         over: nobody waits any more.
     """
-    began_s, free = monotonic(), _free(folder)
+    began_s, least = monotonic(), _free(folder)
     while not over():
         await asyncio.sleep(_LOOKS_S)
-        passed_s = monotonic() - began_s
-        if passed_s > _LONGEST_S or (passed_s > _AGAIN_S and _free(folder) > free):
+        passed_s, free = monotonic() - began_s, _free(folder)
+        least = min(least, free)  # others write there too: what is made free need not be more than there was
+        if passed_s > _LONGEST_S or (passed_s > _AGAIN_S and free > least):
             return
 
 

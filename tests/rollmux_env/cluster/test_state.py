@@ -213,7 +213,7 @@ def test_a_state_grows_beyond_its_first_tables() -> None:
     state = State(model_cluster())
     for k in range(200):
         nodes = 1 + k % 7
-        job = make_job(f"j{k}", rollout={"nodes": nodes}, training={"by_nodes": {n: 5 for n in range(2, 3 + k % 5)}})
+        job = make_job(f"j{k}", rollout={"nodes": nodes}, training={"by_nodes": {n: 5 for n in range(2, 3 + k % 3)}})
         apply(state, Arrived(0.0, model(job)))
         apply(state, Admitted(0.0, f"j{k}", Placement(None, (), nodes, 1)))
     assert len(state.group_list()) == 200

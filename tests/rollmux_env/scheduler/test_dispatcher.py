@@ -83,7 +83,7 @@ def test_round_robin_runs_at_the_exact_period(members: list[Member]) -> None:
     """Of durations that never change, starts repeat after some meta-iterations, each a period long."""
     players = [Player(f"j{k}", tuple(m[3]), constant(m[0], m[1]), sync=m[2]) for k, m in enumerate(members)]
     exact = float(period.period(members))
-    rounds = 240
+    rounds = 160
     ran = drive(RoundRobin(), players, 60 * len(members) * rounds)
     last = [phase.end for phase in ran if phase.job == players[-1].name and phase.phase == "training"]
     assert len(last) >= rounds

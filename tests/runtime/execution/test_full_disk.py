@@ -205,3 +205,10 @@ def test_nobody_waits_for_a_job_whose_checkpoint_finds_no_room(
     done = {name: [one.number for one in record.iterations if one.job_id == name] for name in "ab"}
     assert done == {"a": [0, 1, 2] if stops else [*range(12)], "b": [*range(12)]}
     assert {one.iterations for one in record.checkpointed if one.job_id == "a"} == {*range(1, 3 if stops else 13)}
+
+
+def test_room_is_seen_also_where_others_have_taken_more_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = iter([5, 1, 1, 3])
+    monkeypatch.setattr(forecast, "_free", lambda _: next(free))
+    asyncio.run(forecast.wait_for_room(tmp_path, lambda: False))
+    assert next(free, None) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -35,16 +36,16 @@ def test_a_job_whose_process_dies_or_hangs_arrives_anew_from_its_checkpoint(run:
     jobs = [
         counter("kill", 9, folder=str(tmp_path / "kill"), does={"train 7": "once; kill"}) | {"checkpoint": {"every": 3}},
         counter("hang", folder=str(tmp_path / "hang"), does={"train 2": "once; hang"}),
-        counter("calm", iterations=40, rollout_s=0.3),
+        counter("calm", iterations=12, rollout_s=0.1),
     ]
-    outcome, record, lines = run(jobs, timeouts=Timeouts(least_s=12.0))  # longer than a busy machine needs to start a process
+    outcome, record, lines = run(jobs, timeouts=Timeouts(least_s=8.0))  # longer than a busy machine needs to start a process
     assert outcome == "done" and not record.failed, lines
     check_run(record)
     why = {fact.job_id: (fact.iteration, fact.why) for fact in record.restarted}
     begins = why["kill"][0]
     assert why == {
         "kill": (begins, "its controller has died"),
-        "hang": (2, "its training hangs: it has not ended after 12 s"),
+        "hang": (2, "its training hangs: it has not ended after 8 s"),
     }
     assert begins in (3, 6)  # that of the sixth may have been on its way to the disk
     assert [done.number for done in record.repeated] == [*range(begins, 7)]
@@ -55,7 +56,7 @@ def test_a_job_whose_process_dies_or_hangs_arrives_anew_from_its_checkpoint(run:
         come = [event for event in record.log if isinstance(event, Arrived) and event.job.id == name]
         left = [event for event in record.log if isinstance(event, Departed) and event.job_id == name]
         assert len(come) == len(left) == times
-        left_over = {"kill": [9, 9 - begins], "hang": [4, 2], "calm": [40]}[name]
+        left_over = {"kill": [9, 9 - begins], "hang": [4, 2], "calm": [12]}[name]
         assert [event.job.iterations for event in come] == left_over
     assert not state_of(record).group_list()
 
@@ -65,7 +66,8 @@ def test_a_job_whose_checkpoint_finds_no_room_writes_it_when_there_is_some_and_t
 ) -> None:
     (tmp_path / "job").mkdir()
     ballast = tmp_path / "ballast"
-    ballast.write_bytes(bytes(64 << 20))
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 256 << 20)  # more than others write in a second
 
     def hear(line: str) -> None:
         if "No space left on device" in line:

@@ -22,7 +22,7 @@ from runtime.journal.write import JOURNAL, read_facts, read_run
 from runtime.machine import Node
 from runtime.report.figures import figures
 from tests.runtime.execution.conftest import Running, nodes, run
-from tests.runtime.grpo.test_job import job
+from tests.runtime.grpo.test_job import SMALL, job, toy
 
 __all__ = ["nodes", "run"]
 
@@ -42,18 +42,28 @@ def check_versions(record: RunRecord, job_id: str, staleness: int, iterations: i
     return ages
 
 
-def test_a_job_samples_while_it_trains_and_no_sample_is_too_old(run: Running, tmp_path: Path) -> None:
+INTERRUPTIBLE = {"engine": "torch", "interruptible": True}
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "others"),
+    [((INTERRUPTIBLE,), (toy("other", 0.1, 5),)), pytest.param((SMALL["rollout"], INTERRUPTIBLE), (), marks=pytest.mark.long)],
+)
+def test_a_job_samples_while_it_trains_and_no_sample_is_too_old(
+    run: Running, tmp_path: Path, rollouts: tuple[dict[str, Any], ...], others: tuple[dict[str, Any], ...]
+) -> None:
+    """Beside a job that does not, and beside another one that does."""
     more: dict[str, Any] = {"staleness": 1, "iterations": 5, "checkpoint": {"every": 1}}
-    jobs = [job("a", seed=1, **more), job("b", seed=2, rollout={"engine": "torch", "interruptible": True}, **more)]
-    outcome, record, _ = run(jobs, policy="rollmux,prune=false", folder=tmp_path)
+    mine = {f"stale-{seed}": job(f"stale-{seed}", seed=seed, rollout=rollout, **more) for seed, rollout in enumerate(rollouts)}
+    outcome, record, _ = run([*mine.values(), *others], policy="rollmux,prune=false", folder=tmp_path)
     assert outcome == "done" and not record.failed
-    for name in "ab":
+    for name in mine:
         ages = check_versions(record, name, 1, 5)
-        rollouts, trainings = (_phases(record, name, phase) for phase in ("rollout", "training"))
-        assert [part.iteration for part in rollouts] == [part.iteration for part in trainings] == [0, 1, 2, 3, 4]
-        assert all(later.asked_s < before.end_s for later, before in zip(rollouts[1:], trainings, strict=False))
+        sampled, trained = (_phases(record, name, phase) for phase in ("rollout", "training"))
+        assert [part.iteration for part in sampled] == [part.iteration for part in trained] == [0, 1, 2, 3, 4]
+        assert all(later.asked_s < before.end_s for later, before in zip(sampled[1:], trained, strict=False))
         assert figures(record)["jobs"][name]["staleness_max"] == max(ages)
-    assert all(record.jobs[name].staleness == 1 for name in "ab")
+    assert all(record.jobs[name].staleness == 1 for name in mine)
     assert replay_journal(read_facts(tmp_path / JOURNAL)).lines == ()
 
 
