@@ -97,7 +97,7 @@ dist: $(READY)
 
 docs: $(READY)
 	$(call EXTRA,docs)
-	@$(BIN)/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict && echo "the site: site/index.html"
 
 notebooks: $(READY)
 	$(call EXTRA,notebooks)

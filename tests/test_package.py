@@ -91,9 +91,9 @@ def test_the_citation_file_is_one() -> None:
 def test_links_of_the_readme_hold_on_an_index_page() -> None:
     whole = runpy.run_path(str(ROOT / "setup.py"))["with_whole_links"]
     at = "https://github.com/a/b"
-    text = "[a](docs/x.md#y) ![b](p.png) [c](#results) [d](https://e.org) [f\ng](h) ![i](https://e.org/p)\n```\n[j](k)\n```\n[l](m)"
+    text = "[a](docs/README.md#y) ![b](p.png) [c](#results) [d](https://e.org) [f\ng](h) ![i](https://e.org/p)\n```\n[j](k)\n```\n[l](m)"
     assert whole(text, at, "1.2") == (
-        f"[a]({at}/blob/v1.2/docs/x.md#y) ![b]({at}/raw/v1.2/p.png) [c]({at}/blob/v1.2/README.md#results) [d](https://e.org)"
+        f"[a]({at}/blob/v1.2/docs/README.md#y) ![b]({at}/raw/v1.2/p.png) [c]({at}/blob/v1.2/README.md#results) [d](https://e.org)"
         f" [f\ng]({at}/blob/v1.2/h) ![i](https://e.org/p)\n```\n[j](k)\n```\n[l]({at}/blob/v1.2/m)"
     )
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
