@@ -28,12 +28,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"])
 def test_what_is_built_runs_in_an_empty_environment(built: Path, kind: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "there"], cwd=tmp_path, check=True)
-    install = [tmp_path / "there" / "bin" / "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", *built.glob(kind)]
+    programs = tmp_path / "there" / "bin"
+    install = [str(programs / "pip"), "install", "--quiet", "-c", str(ROOT / "constraints.txt"), *map(str, built.glob(kind))]
     subprocess.run(install, cwd=tmp_path, env=QUIET, check=True)
 
     def run(*words: str) -> str:
-        program = [tmp_path / "there" / "bin" / words[0], *words[1:]]
-        return subprocess.run(program, cwd=tmp_path, env=QUIET, check=True, capture_output=True, text=True).stdout
+        program = [str(programs / words[0]), *words[1:]]
+        return str(subprocess.run(program, cwd=tmp_path, env=QUIET, check=True, capture_output=True, text=True).stdout)
 
     assert "rollmux" in run("rollmux", "bench", "quickstart")
     assert run("rollmux", "examples", "copy", "first_fit") == "first_fit.py\n"
