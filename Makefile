@@ -14,7 +14,10 @@ PACKAGES := chromium curl iproute2 prometheus # tests of the page, of the API's 
 
 unexport PYTHONDONTWRITEBYTECODE # else every process of a run, and all tests, compile their modules anew
 
-.PHONY: help setup packages demo test test-long test-gpu lint kernels format benchmarks clean
+# What distributions, the site and notebooks need is installed when it is asked for: `make setup` and `make test` are quicker without.
+EXTRA = @$(PIP) install --quiet -c constraints.txt -e '.[$(1)]'
+
+.PHONY: help setup packages demo test test-long test-gpu lint kernels format benchmarks dist docs notebooks clean
 
 help:
 	@echo "make demo        compare scheduling policies on two weeks of jobs, then run two real jobs"
@@ -24,6 +27,9 @@ help:
 	@echo "make test-gpu    the tests that need a GPU; without one they say so"
 	@echo "make benchmarks  print the speed figures of docs/results/speed.md"
 	@echo "make format      let ruff format the code"
+	@echo "make dist        build and check the distributions of rollmux and rollmux-client in dist/"
+	@echo "make docs        build the site in site/; no link may be broken"
+	@echo "make notebooks   run the notebooks of examples/notebooks, and strip their outputs"
 
 setup: $(READY)
 
@@ -84,5 +90,21 @@ benchmarks: $(READY)
 		echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py || exit 1; \
 	done
 
+dist: $(READY)
+	$(call EXTRA,dist)
+	@rm -rf dist build clients/python/build # what was built before would be built in again
+	@$(BIN)/python -m build --quiet --outdir dist .
+	@$(BIN)/python -m build --quiet --outdir dist clients/python
+	@$(BIN)/twine check --strict dist/*
+
+docs: $(READY)
+	$(call EXTRA,docs)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict && echo "the site: site/index.html"
+
+notebooks: $(READY)
+	$(call EXTRA,notebooks)
+	@$(BIN)/nbstripout examples/notebooks/*.ipynb
+	@$(BIN)/python -m pytest -m long tests/examples/test_notebooks.py
+
 clean:
-	rm -rf .venv demo build *.egg-info
+	rm -rf .venv demo build dist site *.egg-info

@@ -1,6 +1,43 @@
-"""What pyproject.toml cannot say: examples/ is installed inside `rollmux_env`, where commands find its files by name."""
+"""What pyproject.toml cannot say: where examples are installed, and the README of an index page.
+
+examples/ is installed inside `rollmux_env`, where commands find its files by name.
+"""
+
+import re
+import tomllib
+from pathlib import Path
 
 from setuptools import find_namespace_packages, setup
 
-PACKAGES = find_namespace_packages(include=["rollmux_env*", "policies*", "trainers*", "runtime*"])
-setup(packages=[*PACKAGES, "rollmux_env.examples"], package_dir={"rollmux_env.examples": "examples"})
+HERE = Path(__file__).parent
+PACKAGES = find_namespace_packages(str(HERE), include=["rollmux_env*", "policies*", "trainers*", "runtime*"])
+_BLOCK = re.compile(r"(^```.*?^```$)", re.S | re.M)
+_LINK = re.compile(r"(!?)(\[[^\]]*\])\((?!\w+:)([^)\s]+)\)")
+
+
+def with_whole_links(text: str, source: str, version: str) -> str:
+    """A text in Markdown whose relative links lead to the repository as it was at a version, so that they hold on any page.
+
+    Args:
+        source: address of the repository on GitHub. version: what follows the v of its tag.
+    """
+
+    def whole(link: re.Match[str]) -> str:
+        image, words, target = link.groups()
+        page = "README.md" if target.startswith("#") else ""
+        return f"{image}{words}({source}/{'raw' if image else 'blob'}/v{version}/{page}{target})"
+
+    parts = _BLOCK.split(text)
+    parts[::2] = [_LINK.sub(whole, prose) for prose in parts[::2]]
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    project = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    readme = (HERE / "README.md").read_text(encoding="utf-8")
+    setup(
+        packages=[*PACKAGES, "rollmux_env.examples"],
+        package_dir={"rollmux_env.examples": "examples"},
+        long_description=with_whole_links(readme, project["urls"]["Source"], project["version"]),
+        long_description_content_type="text/markdown",
+    )

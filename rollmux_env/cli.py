@@ -1,4 +1,4 @@
-"""`rollmux validate`, `schema` and `workload`. Heavy imports are inside the commands, so that `rollmux --help` is fast."""
+"""`rollmux validate`, `schema`, `workload` and `examples`. Heavy imports are inside them, so that `rollmux --help` is fast."""
 
 from __future__ import annotations
 
@@ -49,12 +49,16 @@ def _before_commands(
         os.environ[DEBUG] = "1"
 
 
+shipped = typer.Typer(invoke_without_command=True)
+
+
 def mount(app: typer.Typer) -> None:
     """Add the commands of this package, and the options of `rollmux` itself."""
     app.callback()(_before_commands)
     app.command(rich_help_panel="Scenario files")(validate)
     app.command(rich_help_panel="Scenario files")(schema)
     app.command(rich_help_panel="Scenario files")(workload)
+    app.add_typer(shipped, name="examples", rich_help_panel="Scenario files")
 
 
 def validate(file: Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file.", show_default=False)]) -> None:
@@ -115,6 +119,41 @@ def workload(
     scenario = make_scenario(name, seed, settings or [])
     write_scenario(out, scenario)
     typer.echo(f"{out}: {len(scenario.jobs)} jobs, sha256 {scenario.sha256}")
+
+
+@shipped.callback()
+def examples(context: typer.Context) -> None:
+    """List the examples that come with RollMux, and copy them.
+
+    Commands find scenarios and job files among them by name, as in `rollmux bench quickstart`.
+
+    Examples: `rollmux examples`, `rollmux examples copy own_job`
+    """
+    if context.invoked_subcommand is None:
+        from rollmux_env.example_files import examples
+
+        shown = examples()
+        width = max(len(example.name) for example in shown)
+        for is_found, heading in ((True, "Found by name:"), (False, "Code to copy:")):
+            typer.echo(heading)
+            for example in shown:
+                if example.is_found == is_found:
+                    typer.echo(f"  {example.name:{width}}  {example.about}")
+
+
+@shipped.command()
+def copy(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As `rollmux examples` lists it.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the copies go.")] = Path(),
+) -> None:
+    """Copy the files of an example, to change them; a file that is there is not replaced.
+
+    Example: `rollmux examples copy own_job`
+    """
+    from rollmux_env.example_files import copy_example
+
+    for path in copy_example(name, folder):
+        typer.echo(path)
 
 
 def make_scenario(name: str, seed: int, settings: Iterable[str]) -> Scenario:

@@ -11,6 +11,7 @@ import pytest
 
 from rollmux_env.files import EXAMPLES
 from rollmux_env.published import FOLDER
+from runtime.jobs.spec import load_cluster
 from tests.conftest import Command
 
 ROOT = Path(__file__).parents[1]
@@ -53,6 +54,30 @@ def test_a_name_of_nothing_is_one_line_with_what_is_near(command: Command, words
     assert (status, out, err.count("\n")) == (2, "", 1) and err.endswith(f"{problem}\n")
 
 
+def test_examples_are_listed_by_how_they_are_used(command: Command) -> None:
+    status, out, err = command("examples")
+    found, _, code = out.partition("Code to copy:\n")
+    names = [[line.split()[0] for line in part.splitlines() if line.startswith("  ")] for part in (found, code)]
+    assert (status, err) == (0, "")
+    assert names[0] == sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
+    assert names[1] == sorted({path.stem for path in EXAMPLES.glob("*.py")} - {*names[0]})
+    assert "quickstart        Six post-training jobs that arrive over a working day" in found
+    assert all(len(line.split()) > 3 for line in out.splitlines() if line.startswith("  ")), "each says what it is"
+
+
+def test_an_example_is_copied_with_what_it_names_and_replaces_nothing(command: Command, tmp_path: Path) -> None:
+    assert command("examples", "copy", "attached", "mine") == (0, "mine/attached.yaml\nmine/attached_job.py\n", "")
+    assert (tmp_path / "mine" / "attached.yaml").read_bytes() == (EXAMPLES / "attached.yaml").read_bytes()
+    assert command("examples", "copy", "first_fit")[1] == "first_fit.py\n"
+    assert command("plan", "quickstart", "--policy", "first_fit:FirstFit")[0] == 0
+    (tmp_path / "own_job.py").write_text("mine\n")
+    status, _, err = command("examples", "copy", "own_job")
+    assert (status, err) == (2, "rollmux: own_job.py: is there already, and nothing was copied\n")
+    assert not (tmp_path / "own_job.yaml").exists() and (tmp_path / "own_job.py").read_text() == "mine\n"
+    assert "did you mean quickstart?" in command("examples", "copy", "quikstart")[2]
+    assert command("examples", "copy", "quickstart", "own_job.py/below")[0] == 2
+
+
 def test_what_is_installed_has_all_examples_and_published_figures(tmp_path: Path) -> None:
     pytest.importorskip("setuptools")
     build = ["setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path), "build_py", "--build-lib", str(tmp_path / "lib")]
@@ -66,3 +91,7 @@ def test_what_is_installed_has_all_examples_and_published_figures(tmp_path: Path
         [sys.executable, "-m", "rollmux", "validate", "quickstart"], cwd=tmp_path, env=installed, capture_output=True, text=True
     )
     assert done.returncode == 0 and done.stdout.startswith("quickstart: 6 jobs"), done.stderr
+
+
+def test_a_cluster_file_is_found_too() -> None:
+    assert load_cluster("one_machine").pools == load_cluster(EXAMPLES / "one_machine.yaml").pools

@@ -354,7 +354,7 @@ def load_cluster(path: str | Path) -> Cluster:
     Raises:
         InputError: it cannot be read, or has none; one line.
     """
-    name, data = one_line(str(path), 4096), read_mapping(Path(path))
+    name, data = one_line(str(path), 4096), read_mapping(find_file(path))
     if "cluster" not in data:
         raise InputError(f"{name}: cluster: is missing")
     try:

@@ -1,0 +1,88 @@
+"""What MkDocs asks while it builds the site of docs/: the navigation, links that leave docs/, and formulas.
+
+docs/ reads the same in the repository and on the site. The navigation is what its README.md pages list in their tables, under their
+headings; a page that no table has follows the others of its folder. Formulas become MathML: no script is needed for them.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+_BLOCK = re.compile(r"(^ *```.*?^ *```$|`[^`\n]+`)", re.S | re.M)
+_LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)")
+_ROW = re.compile(r"^\| \[(.+?)\]\(([^)#]+\.md)\) \|", re.M)
+_FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
+
+Navigation = list[str | dict[str, Any]]
+
+
+def navigation(docs: Path, index: str = "README.md") -> Navigation:
+    """Pages of a folder in the order of its index, which comes first; a heading of the index is a section of the pages below it.
+
+    Args:
+        docs: the folder of all pages. index: the path of one folder's README.md in it.
+    """
+    folder = PurePosixPath(index).parent
+    pages: Navigation = [index]
+    listed = {index}
+    for part in re.split(r"^## ", (docs / index).read_text(encoding="utf-8"), flags=re.M):
+        rows: Navigation = []
+        for title, target in _ROW.findall(part):
+            path = os.path.normpath(folder / target)
+            if path.startswith("..") or path in listed or not PurePosixPath(path).is_relative_to(folder):
+                continue
+            listed.add(path)
+            rows.append({title.replace("`", ""): navigation(docs, path) if path.endswith("/README.md") else path})
+        heading = part.partition("\n")[0]
+        has_heading = len(rows) > 1 and not part.startswith("#") and folder.name
+        pages += [{heading: rows}] if has_heading else rows
+    beside = (path.relative_to(docs).as_posix() for path in sorted((docs / folder).glob("*.md")))
+    return pages + [path for path in beside if path not in listed]
+
+
+def with_links_to_the_repository(text: str, page: str, root: Path, source: str) -> str:
+    """A page whose links to files outside docs/ lead to them in the repository.
+
+    Args:
+        page: its path in docs/. root: the repository's folder. source: its address.
+    """
+    parts = _BLOCK.split(text)
+
+    def whole(link: re.Match[str]) -> str:
+        path = os.path.normpath(PurePosixPath("docs", page).parent / link[1])
+        if path.startswith("docs/") and not (root / path).is_dir():
+            return link[0]
+        return f"]({source}/{'tree' if (root / path).is_dir() else 'blob'}/main/{path}"
+
+    parts[::2] = [_LINK.sub(whole, prose) for prose in parts[::2]]
+    return "".join(parts)
+
+
+def on_config(config: Any) -> Any:
+    """Called with the configuration: `nav` is made."""
+    first, *others = navigation(Path(config.docs_dir))
+    config.nav = [{"Home": first}, *others]
+    return config
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Called with the text of each page; the first has all of the window."""
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation", "toc"]
+    root = Path(config.config_file_path).parent
+    return with_links_to_the_repository(markdown, page.file.src_uri, root, config.extra["social"][0]["link"])
+
+
+def on_page_content(text: str, page: Any, config: Any, files: Any) -> str:
+    """Called with the HTML of each page: formulas become MathML."""
+    from latex2mathml.converter import convert
+
+    def formula(found: re.Match[str]) -> str:
+        latex = html.unescape(found[2]).replace(r"\_", "_").strip()  # an underscore in a text
+        return convert(latex, display="block" if found[1] == "div" else "inline")
+
+    return _FORMULA.sub(formula, text)
