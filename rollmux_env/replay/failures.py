@@ -46,6 +46,11 @@ class Failures:
         ):
             raise ValueError(f"every must be a number of iterations from 1, young or daly, not {self.every!r}")
 
+    @property
+    def dies(self) -> bool:
+        """Whether anything does."""
+        return min(self.node_h, self.job_h, self.scheduler_h) < inf
+
     def interval(self, job: Job) -> int:
         """Iterations from one checkpoint of a job to the next."""
         if isinstance(self.every, int):
