@@ -72,7 +72,7 @@ class ReplicaTiming(Checked):
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """(7,) its seconds, as a simulated rollout reads them: in the order of STEP to PREFILL of
+        """(9,) its seconds, as a simulated rollout reads them: in the order of STEP to EXPERT_SHARE of
         `rollmux_env.kernel.rollout_records`."""
         return (
             self.step_s,
@@ -82,6 +82,8 @@ class ReplicaTiming(Checked):
             self.prefill_s_per_token,
             self.prefill_s_per_token2,
             self.prefill_s,
+            0.0,
+            0.0,
         )
 
     def weights_seconds(self, sequences: float | Floats) -> float | Floats:
@@ -111,12 +113,8 @@ class MixtureTiming(ReplicaTiming):
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """None, for what a step reads depends on its sequences.
-
-        Raises:
-            InputError: always.
-        """
-        raise InputError("rollout: the responses of a mixture of experts are not simulated one by one")
+        """With its experts."""
+        return (*super().costs[:-2], self.experts_s, self.expert_share)
 
     def weights_seconds(self, sequences: float | Floats) -> float | Floats:
         """Seconds to read the weights of a step, and of its experts those that so many sequences are sent to."""

@@ -43,8 +43,8 @@ def assuming(suite: Suite, pairs: Iterable[str]) -> Suite:
 def _case(case: Case, name: str, assumptions: Assumptions) -> Case:
     failures = case.failures and replace(case.failures, **_rates(case, assumptions))
     dispatch = case.dispatch or (None if assumptions.durations is None else "round-robin")
-    stream: Any = partial(case.stream, assumptions=name)
-    return replace(case, stream=stream, failures=failures, dispatch=dispatch)
+    stream: Any = case.stream
+    return replace(case, stream=partial(stream, assumptions=name), failures=failures, dispatch=dispatch)
 
 
 def _rates(case: Case, assumptions: Assumptions) -> dict[str, Any]:
