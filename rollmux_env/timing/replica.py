@@ -191,6 +191,9 @@ def replica_timing(
     if stages == 1:
         return stage
     hop_s = between.seconds(sequences / stages * token_bytes(model, hardware))
+    if isinstance(stage, MixtureTiming):  # a micro-batch has its part of the sequences
+        share = 1 - (1 - stage.expert_share) ** (1 / stages)
+        stage = replace(stage, experts_s=stages * stage.experts_s, expert_share=share)
     return replace(
         stage,
         step_s=stages * (stage.step_s + hop_s),
