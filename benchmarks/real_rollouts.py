@@ -1,6 +1,7 @@
 """What rollout policies gain on real jobs with long-tailed responses.
 
 python benchmarks/real_rollouts.py migration [--runs 3]     two jobs of examples/long_tail.yaml, without and with migrated tails
+python benchmarks/real_rollouts.py rewards [--out FILE]     the same jobs, learning: their reward curves, a run a seed
 python benchmarks/real_rollouts.py batching [--runs 3]      the job of examples/tail_batching.yaml, plain and with tail batching
 python benchmarks/real_rollouts.py sizes [--runs 3]         that of examples/engine_sizes.yaml, engines of each size and of both
 
@@ -20,10 +21,13 @@ from statistics import fmean
 from time import process_time
 from typing import Any
 
+import numpy as np
 import torch
+from matplotlib.figure import Figure
 from rich.table import Table
 
 from policies.rollout.rounds import Rounds
+from rollmux_env.report.styles import draw
 from rollmux_env.report.tables import show
 from runtime.execution.pools import cluster_of
 from runtime.execution.run_plan import RunPlan
@@ -43,9 +47,13 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["migration", "batching", "sizes"])
+    parser.add_argument("what", choices=["migration", "rewards", "batching", "sizes"])
     parser.add_argument("--runs", type=int, default=3, help="of each kind")
+    parser.add_argument("--out", type=Path, help="PNG file of the reward curves")
     arguments = parser.parse_args()
+    if arguments.what == "rewards":
+        rewards(arguments.runs, arguments.out)
+        return
     {"migration": migration, "batching": batching, "sizes": sizes}[arguments.what](arguments.runs)
 
 
@@ -66,6 +74,44 @@ def migration(runs: int) -> None:
             table.add_row(str(number + 1), f"{before_s:.3f}", f"{after_s:.3f}", f"{ratios[-1]:.2f}", str(tails))
     show(table)
     print(f"mean {fmean(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}")
+
+
+def rewards(runs: int, out: Path | None) -> None:
+    """Mean reward of every iteration, of both jobs and each seed, without and with migrated tails."""
+    jobs = load_jobs(EXAMPLES / "long_tail.yaml")
+    kinds = {"without migration": "round-robin", "with migration": "round-robin,migrate=0.8"}
+    curves = {kind: list[list[float]]() for kind in kinds}
+    with ray_session(None, {"rollout": min(2, cores() - 1), "training": 1}) as session_nodes:
+        nodes = wide(session_nodes)
+        for seed in range(runs):
+            own = jobs.model_copy(update={"jobs": tuple(learning(job, 2 * seed + k) for k, job in enumerate(jobs.jobs))})
+            for kind, dispatch in kinds.items():
+                record = run(own, nodes, dispatch)
+                tails = sum(any(span.tail for span in part.spans) for part in record.phases)
+                for job in own.jobs:
+                    curves[kind].append([done.metrics["reward"] for done in record.iterations if done.job_id == job.id])
+                    print(f"seed {job.seed}, {job.id}, {kind}:", *(f"{one:.3f}" for one in curves[kind][-1]))
+                print(f"seeds {2 * seed} and {2 * seed + 1}, {kind}: {tails} tails moved", flush=True)
+    plain, moved = (np.array(curves[kind]) for kind in kinds)
+    gained, apart = plain[:, -3:].mean() - plain[:, :3].mean(), moved - plain
+    print(f"mean reward of the last three iterations over that of the first three: {gained:+.3f}")
+    print(f"with migration less without: at most {abs(apart).max():.3f} in an iteration of a job,", end=" ")
+    print(f"{abs(apart.mean(axis=0)).max():.3f} in the mean over jobs")
+    if out is not None:
+        picture = Figure(figsize=(7, 3.5), layout="constrained")
+        axes = picture.subplots()
+        for kind, values, marker in zip(kinds, (plain, moved), "ox", strict=True):
+            draw(axes, np.arange(1, 1 + values.shape[1]), values, kind, f"{kind}, {len(values)} jobs", marker=marker, markersize=4)
+        axes.set_xlabel("iteration")
+        axes.set_ylabel("mean reward")
+        axes.legend(frameon=False)
+        picture.savefig(out, dpi=110)
+
+
+def learning(job: JobSpec, seed: int) -> JobSpec:
+    """The job at a rate at which it learns within its iterations, with smaller rollouts."""
+    algorithm = job.algorithm.model_copy(update={"learning_rate": 3e-3, "group_size": 4, "max_tokens": 512})
+    return job.model_copy(update={"algorithm": algorithm, "iterations": 12, "seed": seed})
 
 
 def batching(runs: int) -> None:

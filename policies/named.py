@@ -17,6 +17,7 @@ from rollmux_env.validation_errors import not_one_of
 
 Made = TypeVar("Made")
 SWITCHES = "switches="  # an option of all placement policies: plan warm starts and what joining a group costs
+LEND = "lend="  # another one: the training nodes of a group sample while they have nothing to train
 
 
 LEARNED = "learned:"  # and the path of a policy file, or `default`
@@ -128,16 +129,22 @@ def make_with(
 
 
 def plans_switches(spec: str) -> bool | None:
-    """What the option `switches` of a policy says, which all of them have; None where it is not there.
+    """What the option `switches` of a policy says, which all of them have; None where it is not there."""
+    return said_of(spec, SWITCHES)
+
+
+def said_of(spec: str, option: str) -> bool | None:
+    """What an option that all placement policies have says, given as `name=`; None where it is not there.
 
     Raises:
         InputError: it is neither true nor false, or there twice; one line.
     """
-    values = [pair.removeprefix(SWITCHES) for pair in spec.split(",")[1:] if pair.startswith(SWITCHES)]
+    name = option.rstrip("=")
+    values = [pair.removeprefix(option) for pair in spec.split(",")[1:] if pair.startswith(option)]
     if len(values) > 1:
-        raise InputError(f"--policy {spec}: 'switches' is set twice")
+        raise InputError(f"--policy {spec}: '{name}' is set twice")
     if values and values[0] not in ("true", "false"):
-        raise InputError(f"--policy {spec}: switches: must be true or false, not {values[0]}")
+        raise InputError(f"--policy {spec}: {name}: must be true or false, not {values[0]}")
     return values[0] == "true" if values else None
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
-from policies.named import LEARNED, OWN, SWITCHES, make_with, own_factory, plans_switches
+from policies.named import LEARNED, LEND, OWN, SWITCHES, make_with, own_factory, plans_switches, said_of
 from rollmux_env.bench.harness import Contender, OwnReplay
 from rollmux_env.cluster import plan
 from rollmux_env.cluster.plan import Policy
@@ -18,7 +19,7 @@ PLACEMENT = {
     "rollmux": "policies.placement.algorithm1:Algorithm1",
     "random": "policies.placement.baselines:Random",
     "most-idle": "policies.placement.baselines:MostIdle",
-    "solo": "policies.placement.lending:make_solo",
+    "solo": "policies.placement.baselines:Solo",
     "colocated": "policies.placement.baselines:Colocated",
     "consolidate": "policies.placement.consolidate:Consolidate",
     "gavel": "policies.placement.gavel:Gavel",
@@ -43,7 +44,7 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
     """
     name, *pairs = spec.split(",")
     switches = plans_switches(spec)
-    pairs = [pair for pair in pairs if not pair.startswith(SWITCHES)]
+    pairs = [pair for pair in pairs if not pair.startswith((SWITCHES, LEND))]
     known = PLACEMENT.get(name, name)
     if name.startswith(LEARNED):
         known = f"policies.placement.learned:Learned,path={json.dumps(name.removeprefix(LEARNED))}"
@@ -51,7 +52,7 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
     if ":" not in target:
         raise InputError(f"--policy: {not_one_of(name, sorted(PLACEMENT), f', {LEARNED}FILE{OWN}')}")
     factory = own_factory(f"--policy {name}", target)
-    others = () if isinstance(factory, OwnReplay) else (SWITCHES.rstrip("="),)
+    others = () if isinstance(factory, OwnReplay) else (SWITCHES.rstrip("="), LEND.rstrip("="))
     policy = make_with(f"--policy {spec}", name, factory, [*presets, *pairs], seed, others)
     if not hasattr(policy, "decide") and not hasattr(policy, "replay"):
         raise InputError(f"--policy {spec}: {name} has no method `decide`")
@@ -61,6 +62,10 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
         if isinstance(policy, OwnReplay) and not hasattr(policy, "plans_switches"):
             raise InputError(f"--policy {spec}: {name} has no option 'switches'")
         _set_switches(spec, policy, switches)
+    if said_of(spec, LEND):
+        from policies.placement.lending import Lending
+
+        policy = make_with(f"--policy {spec}", name, partial(Lending, policy), ())
     return policy  # type: ignore[no-any-return]
 
 

@@ -21,7 +21,7 @@ WorkloadSettings = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Option of the workload, as in stays=fixed; can be repeated (`rollmux workload --help` lists the keys).",
+        help="Option of the workload, as in stays=fixed, or of a suite; may be repeated (`rollmux workload --help` lists keys).",
         show_default=False,
     ),
 ]
@@ -103,6 +103,7 @@ def workload(
     shapes: whether jobs may run on half or twice their nodes too (production)
     asynchronous: share of the jobs that are asynchronous, 0 to 1
     third_pool: whether jobs may run on nodes of a third kind, A100, too (production)
+    assumptions: scaling, prices and rates that nobody has published: `ours`, `model`, or a file
     semantics: `paper` for the SLOs and training nodes that the paper's figures need
     csv, profile: trace of philly, and whose phase times its jobs get
     trace, phase_times, drift: files of the paper's authors (authors)

@@ -82,7 +82,7 @@ def test_what_is_installed_has_all_examples_and_published_figures(tmp_path: Path
     pytest.importorskip("setuptools")
     build = ["setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path), "build_py", "--build-lib", str(tmp_path / "lib")]
     subprocess.run([sys.executable, *build], cwd=ROOT, capture_output=True, check=True)
-    names = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".yaml")}
+    names = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".yaml", ".csv")}
     assert {path.name for path in (tmp_path / "lib" / "rollmux_env" / "examples").iterdir()} == names
     figures = {path.name for path in (tmp_path / "lib" / "rollmux_env" / "published").glob("*.toml")}
     assert figures == {path.name for path in FOLDER.glob("*.toml")}

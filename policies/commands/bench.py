@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from rollmux_env.bench.results import BenchResult, SweepResult
-    from rollmux_env.bench.suite import Makers, Suite, SuiteRow
+    from rollmux_env.bench.suite import Case, Makers, Suite, SuiteRow
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def _run_suite(name: str, options: BenchOptions) -> None:
     from rollmux_env.report.suites import suite_csv, suite_report, suite_table, write_suite
 
     _refuse_own(options)
-    suite, added = find_suite(name), options.policy or []
+    suite, added = find_suite(name, options.settings or ()), options.policy or []
     if suite.measure is not None and added and suite.adds is None:
         raise InputError(f"--policy {added[0]}: the suite {name} compares {suite.compares}")
     for policy in added:
@@ -236,9 +236,9 @@ def _run_suite(name: str, options: BenchOptions) -> None:
 
 def _refuse_own(options: BenchOptions) -> None:
     """Refuse what a suite has of its own."""
-    for option in ("baseline", "dispatch", "failures", "fidelity", "rollout_policy", "settings", "sweep", "most_phases"):
+    for option in ("baseline", "dispatch", "failures", "fidelity", "rollout_policy", "sweep", "most_phases"):
         if getattr(options, option):
-            hint = {"settings": "--set", "most_phases": "--max-phases"}.get(option, f"--{option.replace('_', '-')}")
+            hint = "--max-phases" if option == "most_phases" else f"--{option.replace('_', '-')}"
             raise typer.BadParameter("a suite has its own", param_hint=hint)
 
 
@@ -246,11 +246,16 @@ def _placed(suite: Suite, added: Sequence[str], numbers: range, options: BenchOp
     """Compare placement policies, the user's among them in every case."""
     from policies.dispatch import make_dispatch
     from policies.registry import make_policy
-    from rollmux_env.bench.harness import run_tasks
+    from rollmux_env.bench.harness import OwnReplay, run_tasks
     from rollmux_env.bench.suite import suite_rows, suite_tasks
     from rollmux_env.report.progress import tracked
 
-    cases = tuple(replace(case, policies=tuple(dict.fromkeys((*case.policies, *added)))) for case in suite.cases)
+    def replayed(case: Case) -> tuple[str, ...]:
+        """The policies of a case, without yardsticks that have no event replay."""
+        names = dict.fromkeys((*case.policies, *added))
+        return tuple(name for name in names if case.dispatch is None or not isinstance(make_policy(name, 0), OwnReplay))
+
+    cases = tuple(replace(case, policies=replayed(case)) for case in suite.cases)
     suite = replace(suite, cases=cases)
     tasks = suite_tasks(suite, numbers, options.quick, make_dispatch, options.check)
     names = [f"{case.label}: {task.spec}, seed {task.seed}" for case, task in tasks]

@@ -34,7 +34,7 @@ from rollmux_env.envs.rollout.types import (
 )
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.feature_tables import Observations, observation_table
-from rollmux_env.kernel.rollout_records import Rollout, rollout_table
+from rollmux_env.kernel.rollout_records import COSTS, Rollout, rollout_table
 from rollmux_env.kernel.rollout_trials import QUANTILES, remember
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.policy import JobPolicy, Round, Wake, deal
@@ -113,7 +113,7 @@ class Network(Rounds):
         self._due: Round | None = None
         self.job: Any = np.zeros(1, JOB)[0]
         self.quantiles = np.zeros((2, QUANTILES))
-        self._costs, self._kv = np.zeros((len(SIZES), 7)), np.zeros(len(SIZES), np.int64)
+        self._costs, self._kv = np.zeros((len(SIZES), COSTS)), np.zeros(len(SIZES), np.int64)
         write_setting(self.job, self._costs, self._kv, setting, policy.switch_s)
         self._out = observation_table(1, ROWS, feature_names(_weights(policy.path)[1]))
 

@@ -17,7 +17,7 @@ from rollmux_env.portable import uniform
 from rollmux_env.scenario import Scenario
 from rollmux_env.timing.drift import FACTORS, drift
 from rollmux_env.workloads import make_workload
-from rollmux_env.workloads.draws import with_versions
+from rollmux_env.workloads.draws import with_durations, with_versions
 from rollmux_env.workloads.options import WorkloadOptions
 
 QUICK_JOBS = 50
@@ -64,7 +64,8 @@ def drifting(name: str, template: str, seed: int, quick: bool = False, **options
 def asynchronous(name: str, versions: int, seed: int, quick: bool = False, **options: Any) -> Scenario:
     """A workload all of whose jobs may be so many versions behind; with 0 they are on-policy, and have their syncs all the same."""
     stream = workload(name, seed, quick, **options)
-    return _with_jobs(stream, (with_versions(job, versions) for job in stream.jobs))
+    law = WorkloadOptions(**options).assumed.asynchrony
+    return _with_jobs(stream, (with_versions(job, versions, law) for job in stream.jobs))
 
 
 def with_actual(scenario: Scenario, mean_fraction: float, cv: float) -> Scenario:
@@ -74,12 +75,7 @@ def with_actual(scenario: Scenario, mean_fraction: float, cv: float) -> Scenario
         mean_fraction: mean before the cap, as a fraction of the worst case.
         cv: coefficient of variation before the cap.
     """
-    law = {"actual": Actual(mean_fraction=mean_fraction, cv=cv)}
-    jobs = (
-        job.model_copy(update={"rollout": job.rollout.model_copy(update=law), "training": job.training.model_copy(update=law)})
-        for job in scenario.jobs
-    )
-    return _with_jobs(scenario, jobs)
+    return _with_jobs(scenario, with_durations(scenario.jobs, Actual(mean_fraction=mean_fraction, cv=cv)))
 
 
 def with_drift(scenario: Scenario, template: str, seed: int) -> Scenario:

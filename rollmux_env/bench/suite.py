@@ -114,6 +114,7 @@ class Suite:
         frontier: headings of two figures to plot against each other, x and y; None for no such plot.
         least: heading of a figure of which less is better: each policy's best case is named below the table.
         varied: name of the option along which the frontier's curves run.
+        assumes: sections of a file of assumptions that it takes (`rollmux_env.keys.assumptions`).
         seeds: how many, as a rule; `--quick` takes one, and shorter streams. 0: nothing is drawn by chance.
         measure: of a suite without cases of placement policies, its rows, from seeds, whether to be quick, and policies.
         compares: what such a suite compares, in words. adds: the kind of policies that `--policy` adds to it, a field of `Makers`;
@@ -132,6 +133,7 @@ class Suite:
     frontier: tuple[str, str] | None = None
     least: str = ""
     varied: str = ""
+    assumes: tuple[str, ...] = ()
     seeds: int = 5
     measure: Callable[..., list[SuiteRow]] | None = None
     compares: str = ""

@@ -123,13 +123,13 @@ class Progress(NamedTuple):
     """What a job has done so far, as observed.
 
     Attributes:
-        iterations: iterations that it has finished.
+        iterations: iterations that it has finished; with fractions in replays of steady periods.
         rollout_busy_s, training_busy_s: node-seconds of its phases on the nodes of either side, those of whole
             iterations and of what a move cut short.
     """
 
     job_id: str
-    iterations: int
+    iterations: float
     rollout_busy_s: float
     training_busy_s: float
 

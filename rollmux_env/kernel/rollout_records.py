@@ -14,7 +14,9 @@ from rollmux_env.kernel.tables import Ints, Records
 NEW, WAITING, RUNNING, FINISHED, ABORTED, AWAY = range(6)
 NONE = -1
 TIE_S = 1e-9  # apart; so that rounding does not say who comes first
-STEP, WEIGHTS, KV, SEQUENCE, PREFILL_TOKEN, PREFILL_TOKEN2, PREFILL = range(7)  # as the fields of ReplicaTiming
+# As the fields of ReplicaTiming, then those of MixtureTiming, which are 0 of dense models.
+STEP, WEIGHTS, KV, SEQUENCE, PREFILL_TOKEN, PREFILL_TOKEN2, PREFILL, EXPERTS, EXPERT_SHARE = range(9)
+COSTS = 9
 
 
 # Columns of the table of responses.
@@ -44,7 +46,7 @@ _RESPONSE = np.dtype(
 # Columns of the table of replicas.
 _REPLICA = np.dtype(
     [
-        ("cost", "f8", (7,)),  # seconds, by STEP to PREFILL
+        ("cost", "f8", (COSTS,)),  # seconds, by STEP to EXPERTS, and a share
         ("kv", "i8"),  # tokens of the cache
         ("most", "i8"),  # sequences of a batch
         ("clock_s", "f8"),  # up to when it was followed

@@ -19,6 +19,8 @@ from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.rollout_records import (
     ABORTED,
     AWAY,
+    EXPERT_SHARE,
+    EXPERTS,
     FINISHED,
     KV,
     NEW,
@@ -38,10 +40,24 @@ from rollmux_env.kernel.tables import Floats, Ints, Records
 
 
 @compiled
+def weights_s(cost: Floats, running: int) -> float:
+    """Seconds to read the weights of a decode step; of experts, those that any of the sequences is sent to."""
+    if cost[EXPERTS] == 0.0:
+        return float(cost[WEIGHTS])
+    unread, base, n = 1.0, 1.0 - cost[EXPERT_SHARE], running
+    while n > 0:  # a power by squaring, which rounds the same everywhere
+        if n & 1:
+            unread *= base
+        base *= base
+        n >>= 1
+    return float(cost[WEIGHTS] + cost[EXPERTS] * (1.0 - unread))
+
+
+@compiled
 def decode_s(cost: Floats, running: int, context: int, n: int) -> float:
     """Seconds of n decode steps of a batch whose context is so many tokens before the first."""
     arithmetic = cost[SEQUENCE] * running
-    memory = cost[WEIGHTS] + cost[KV] * context
+    memory = weights_s(cost, running) + cost[KV] * context
     growth = cost[KV] * running
     bound = n if memory < arithmetic else 0  # steps that are bound by arithmetic: the first ones
     if bound and growth > 0:

@@ -17,7 +17,7 @@ class Model(FileModel):
     """The language model of a job, from whose shape its phases are predicted; its name alone is enough."""
 
     name: Annotated[str, Field(min_length=1)]
-    """A size such as 7B, or the path of a Hugging Face model's config.json, relative to the scenario file."""
+    """A size such as 7B, a mixture such as 30B-A3B, or the path of a Hugging Face config.json, relative to the scenario file."""
     tensor_parallel: NodeCount = 1
     """GPUs of one copy of the model in a rollout."""
     sizes: Unwritten[Annotated[tuple[NodeCount, ...], Field(strict=False)]] = ()
@@ -113,6 +113,10 @@ class ReplicaSeconds(FileModel):
     """Seconds of attention for each pair of a prompt's tokens."""
     kv_tokens: Count
     """Tokens that a replica's KV cache holds."""
+    experts_s: Unwritten[NonNegative] = 0.0
+    """Of a mixture of experts: seconds to read all of them; `weights_s` is what every step reads."""
+    expert_share: Unwritten[Annotated[float, Field(ge=0, le=1)]] = 0.0
+    """Of a mixture of experts: the share of them that one token is sent to."""
 
 
 class ReplicaSize(ReplicaSeconds):

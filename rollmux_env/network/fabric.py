@@ -8,14 +8,7 @@ evenly over them, which hashing only comes near.
 
 With rails, a leaf holds the GPUs of equal places in their nodes. What goes to another place crosses over inside the sender's node.
 
-What a fabric costs follows from its ports. The prices are our own assumptions, in dollars of 2025 for 400 Gbit/s.
-
-| part | $ | why so much |
-|---|---|---|
-| port of an electrical switch | 700 | switches with 64 ports are offered at about 45,000 |
-| transceiver at one end of a fibre | 500 | between long-reach modules at 800 and more and short-reach ones at 400 |
-| copper cable from a GPU to its leaf | 150 | passive, within a rack |
-| port of an optical circuit switch | 500 | estimates of MEMS switches lie between 300 and 1,000; any rate passes |
+What a fabric costs follows from its ports, at prices that are our own assumptions or the user's (`rollmux_env.keys.fabric.Prices`).
 
 A leaf's uplink takes a port of the leaf, two transceivers and a port above; where one layer above cannot join all leaves, each of
 its ports takes two transceivers and two more ports. A circuit takes, at each of its leaves, a port of the leaf, a transceiver and
@@ -32,12 +25,9 @@ import numpy as np
 from rollmux_env.errors import InputError
 from rollmux_env.fields import Checked, Count, Index, Positive
 from rollmux_env.kernel.tables import Floats, Ints
+from rollmux_env.keys.fabric import OUR_PRICES, Prices
 from rollmux_env.network.fairness import completion_s
 from rollmux_env.network.traffic import Traffic
-
-SWITCH_PORT_USD, TRANSCEIVER_USD, COPPER_USD, OPTICAL_PORT_USD = 700.0, 500.0, 150.0, 500.0
-RADIX = 64  # ports of an electrical switch
-PAID_H = 4 * 8760  # over which a fabric is paid
 
 
 @dataclass(frozen=True)
@@ -162,16 +152,17 @@ def _entering(fabric: Fabric, traffic: Traffic) -> Ints:
     return traffic.source - traffic.source % fabric.gpus_per_node + traffic.target % fabric.gpus_per_node
 
 
-def fabric_usd(fabric: Fabric) -> float:
+def fabric_usd(fabric: Fabric, prices: Prices = OUR_PRICES) -> float:
     """Price of a fabric, $: its leaves with the cables to GPUs, its uplinks with all above them, and its circuits."""
-    access = fabric.gpus * (SWITCH_PORT_USD + COPPER_USD)
-    layers = 1 if fabric.leaves <= RADIX else 2
-    uplink = SWITCH_PORT_USD + layers * (SWITCH_PORT_USD + 2 * TRANSCEIVER_USD) + (layers - 1) * SWITCH_PORT_USD
-    circuit_end = SWITCH_PORT_USD + TRANSCEIVER_USD + OPTICAL_PORT_USD
+    port, transceiver = prices.switch_port_usd, prices.transceiver_usd
+    access = fabric.gpus * (port + prices.copper_usd)
+    layers = 1 if fabric.leaves <= prices.radix else 2
+    uplink = port + layers * (port + 2 * transceiver) + (layers - 1) * port
+    circuit_end = port + transceiver + prices.optical_port_usd
     above = 0.0 if fabric.leaves == 1 else fabric.leaves * (fabric.uplinks * uplink + fabric.optical * circuit_end)
     return access + above
 
 
-def usd_per_hour(fabric: Fabric) -> float:
-    """Price of an hour, $, if it is paid over `PAID_H`."""
-    return fabric_usd(fabric) / PAID_H
+def usd_per_hour(fabric: Fabric, prices: Prices = OUR_PRICES) -> float:
+    """Price of an hour, $, if it is paid over `prices.paid_h`."""
+    return fabric_usd(fabric, prices) / prices.paid_h

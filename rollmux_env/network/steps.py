@@ -3,7 +3,8 @@
 One iteration of training goes through its mini-batches. Each is a `pipeline` step (activations between stages, and what experts or
 wide tensor-parallel groups send, beside the computing) and a `gradients` step (reduce-scatter and all-gather among replicas). Then
 the `weights` go to the GPUs that generate. Generation for the next iteration runs beside the training, one step off-policy, and the
-weights wait for both. Its replicas fit into nodes, so nothing of it crosses the fabric.
+weights wait for both. What replicas over several nodes send while they generate crosses beside the pipeline steps, evenly; those
+that fit into nodes send nothing over the fabric. Traffic that the user gives takes the place of a kind's own.
 
 Idle before a `pipeline` step: the first stage's forward pass of the first micro-batch. Before `gradients`: the last backward pass
 of a micro-batch, after its stage has sent what it had to. Before `weights`: the optimizer, and the wait for generation.
@@ -11,7 +12,8 @@ of a micro-batch, after its stage has sent what it had to. Before `weights`: the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import NamedTuple
 
@@ -72,6 +74,7 @@ class FabricJob:
     Attributes:
         model: a key of `ALL_SHAPES`. training: tensor, pipeline, data. generating, replica: GPUs that generate, and
             of a replica. batch: of an iteration. experts: replicas of training that hold all experts together. gpu: of all.
+        flows: of steps of a kind, a name of `PATTERNS`, in place of those that the model sends.
     """
 
     model: str
@@ -81,6 +84,7 @@ class FabricJob:
     batch: Batch
     experts: int = 1
     gpu: str = "H800"
+    flows: Mapping[str, Traffic] = field(default_factory=dict)
 
     @property
     def gpus(self) -> int:
@@ -92,10 +96,11 @@ def iteration_of(job: FabricJob) -> Iteration:
     """What crosses the fabric in an iteration of a job, and what it computes meanwhile.
 
     Raises:
-        InputError: a replica that generates spans nodes, or numbers that do not go together; one line.
+        InputError: a replica that generates fills part of a node, or numbers that do not go together; one line.
     """
-    if job.replica > MACHINE or job.generating % job.replica:
-        raise InputError(f"fabric job: replicas of {job.replica} GPUs must fit into nodes and divide {job.generating} GPUs")
+    if job.generating < 1 or job.generating % job.replica or job.replica % min(job.replica, MACHINE):
+        must = f"must fit into nodes or fill them, and divide {job.generating} GPUs"
+        raise InputError(f"fabric job: replicas of {job.replica} GPUs {must}")
     layout, batch, model = job.training, job.batch, ALL_SHAPES[job.model]
     workers = Workers(job.gpu, layout.gpus, layout.tensor * layout.pipeline, layout.pipeline)
     load = load_of(batch, _SYSTEM)
@@ -113,7 +118,9 @@ def iteration_of(job: FabricJob) -> Iteration:
     steps.append(Step(WEIGHTS, model.parameters * _OPTIMIZER_BYTES / layout.gpus / hbm, 0.0))
     generation = Layout(layout.first + layout.gpus, job.replica, 1, job.generating // job.replica)
     workers = Workers(job.gpu, job.generating, job.replica)
-    traffic = (_pipeline(job, tokens), _gradients(job), weight_traffic(layout, generation, _gb(model.parameters)))
+    beside = joined(_pipeline(job, tokens), _generation(job, generation, tokens * layout.data / generation.data))
+    own = (beside, _gradients(job), weight_traffic(layout, generation, _gb(model.parameters)))
+    traffic = tuple(job.flows.get(name, computed) for name, computed in zip(PATTERNS, own, strict=True))
     return Iteration(traffic, tuple(steps), generation_s(model, workers, batch, _SYSTEM))
 
 
@@ -133,6 +140,12 @@ def _pipeline(job: FabricJob, tokens: float) -> Traffic:
         sent = 2 * passes * layers * activations * model.active / layout.tensor
         parts.append(expert_traffic(layout, job.experts, sent))
     return joined(*parts)
+
+
+def _generation(job: FabricJob, layout: Layout, tokens: float) -> Traffic:
+    """All-reduces of replicas that generate over several nodes, two in each layer, for their part of an update's tokens."""
+    model = ALL_SHAPES[job.model]
+    return tensor_traffic(layout, 2 * model.layers * _gb(tokens * model.hidden), MACHINE)
 
 
 def _gradients(job: FabricJob) -> Traffic:

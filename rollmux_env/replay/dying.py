@@ -17,7 +17,8 @@ from typing import cast
 from numpy.random import Generator
 
 from rollmux_env.cluster.events import Progress
-from rollmux_env.replay.failures import Cause, FailureLog, Failures, Loss
+from rollmux_env.keys.job import Job
+from rollmux_env.replay.failures import Cause, Death, FailureLog, Failures, Loss
 from rollmux_env.replay.replayed import ReplayedJob
 from rollmux_env.replay.running_jobs import RunningJobs
 from rollmux_env.replay.sampling import generator
@@ -25,7 +26,7 @@ from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.core import Scheduler
 
 Node = tuple[int, str, int]  # group, pool, number
-Key = str | Node | None  # id of a job; a node; nothing for the scheduler
+Key = str | Death | Node | None  # id of a job; its death in the script; a node; nothing for the scheduler
 
 _SHORTEST_S = 1e-3  # stay of a job that dies in an iteration that it has begun when its stay was not yet over
 
@@ -76,6 +77,8 @@ class FailureTimes:
         self._nodes: set[tuple[int, str, int]] = set()
         self._scheduler = generator(seed, "", "scheduler")
         self.begin_scheduler(first_s)
+        for death in failures.deaths:
+            heappush(self._heap, (death.at_s, next(self._order), "job", death))
 
     @property
     def next_s(self) -> float:
@@ -107,7 +110,9 @@ class FailureTimes:
         """What dies by `until_s`; of nodes, also those that no group has any more."""
         while self.next_s <= until_s:
             _, order, cause, key = heappop(self._heap)
-            if cause != "job" or self._pending.get(cast("str", key)) == order:
+            if isinstance(key, Death):
+                yield cause, key
+            elif cause != "job" or self._pending.get(cast("str", key)) == order:
                 self._pending.pop(cast("str", key), None)
                 self._nodes.discard(cast("Node", key))
                 yield cause, key
@@ -128,6 +133,7 @@ class Dying:
     Attributes:
         times: as given. log: what has died. again: by id, jobs that have died and have no place yet, as they were.
         back_s: when the scheduler is back; infinite while it is there.
+        away: jobs that are to arrive anew later.
     """
 
     def __init__(self, failures: Failures, times: FailureTimes, jobs: RunningJobs, scheduler: Scheduler) -> None:
@@ -139,15 +145,25 @@ class Dying:
         self.log = FailureLog()
         self.again: dict[str, ReplayedJob] = {}
         self.back_s = inf
+        self.away: list[Job] = []
+
+    @property
+    def next_back_s(self) -> float:
+        """When the scheduler or a job is back next; infinite where nobody is away."""
+        return min([self.back_s, *(job.arrival_s for job in self.away)])
 
     def strike(self, until_s: float, now_s: float) -> bool:
-        """Let die what dies by `until_s`, and the scheduler come back; whether there is something to decide about placements."""
+        """Let die what dies by `until_s`, and come back what does; whether there is something to decide about placements."""
         log, before = self.log, len(self.log.losses)
         back = self.back_s <= until_s
         if back:
             self.back_s, self._jobs.listener = inf, self._scheduler
             self._absent.hand_over()
             self.times.begin_scheduler(now_s)
+        coming = [job for job in self.away if job.arrival_s <= until_s]
+        for job in coming:
+            self.away.remove(job)
+            self._jobs.listener.jobs.arrived(job)
         for cause, key in self.times.due(until_s):
             if cause == "scheduler":
                 log.scheduler_s.append(now_s)
@@ -158,32 +174,36 @@ class Dying:
             log.nodes += cause == "node" and bool(struck)
             for job_run in struck:
                 log.losses.append(Loss(now_s, job_run.job.id, cause, job_run.lost(now_s)))
-                self._kill(job_run, now_s)
+                self._kill(job_run, now_s, key.arrives_s if isinstance(key, Death) else now_s)
                 self.times.end(job_run.job.id)
-        return back or len(log.losses) > before
+        return back or bool(coming) or len(log.losses) > before
 
     def _struck(self, key: Key) -> list[ReplayedJob]:
         """The jobs that a failure takes along: those that are there, and not those that a move has just taken from their place."""
         placed = [one for one in self._jobs.by_id.values() if one.placed]
         if not isinstance(key, tuple):
-            return [one for one in placed if one.job.id == key]
+            return [one for one in placed if one.job.id == (key.job if isinstance(key, Death) else key)]
         group, pool, number = key
         there = [one for one in placed if one.group.number == group]
         return [one for one in there if pool == "training" or number in one.keys["rollout"]]
 
-    def _kill(self, job_run: ReplayedJob, now_s: float) -> None:
+    def _kill(self, job_run: ReplayedJob, now_s: float, arrives_s: float) -> None:
         """A job dies, and arrives anew with what it has left."""
         job, begins, listener = job_run.job, job_run.saved, self._jobs.listener
         self._jobs.cut(job_run, now_s)
         listener.jobs.failed(job.id)
         done = Progress(job.id, begins - job_run.begins, job_run.busy_s["rollout"], job_run.busy_s["training"])
         listener.jobs.cleared(job.id, done)
-        stay: dict[str, float | int] = {"arrival_s": now_s}
+        stay: dict[str, float | int] = {"arrival_s": arrives_s}
         if job.iterations is not None:
             stay["iterations"] = job.iterations - (begins - job_run.begins)
         else:
             stay["duration_s"] = max(job_run.leaves_s - now_s, _SHORTEST_S)
         job_run.job = job.model_copy(update=stay)
-        listener.jobs.arrived(job_run.job.model_copy(update={"drift": ()}))
+        shown = job_run.job.model_copy(update={"drift": ()})
+        if arrives_s > now_s:
+            self.away.append(shown)
+        else:
+            listener.jobs.arrived(shown)
         del self._jobs.by_id[job.id]
         self.again[job.id] = job_run

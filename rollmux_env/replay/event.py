@@ -95,9 +95,11 @@ def replay_events(
         failures: what dies; None: nothing does.
 
     Raises:
-        InputError: there are more phases than the watch allows; one line.
+        InputError: there are more phases than the watch allows, or a script of failures has another job; one line.
         PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
     """
+    if failures is not None:
+        failures.check_jobs(scenario)
     least = sum(2 * (job.iterations or 1) for job in scenario.jobs)
     if least > watch.most:
         raise too_many(f"the jobs have {least:,} phases", watch.most)
@@ -143,10 +145,10 @@ class _Replay:
         losses, total, fails = dying.log.losses, len(self.run.scenario.jobs), self.run.failures is not None
         while state.departed - len(losses) < total:
             now_s, dies_s = min(jobs.next_s, fixed_s), inf
-            if now_s == inf and dying.back_s == inf:
+            if now_s == inf and dying.next_back_s == inf:
                 raise PlanError(waits_for_ever(state))
             if fails:
-                dies_s = min(dying.times.next_s, dying.back_s)
+                dies_s = min(dying.times.next_s, dying.next_back_s)
                 now_s = min(now_s, dies_s)
             if self.begun >= self.look:
                 self._tell(now_s)
@@ -163,7 +165,7 @@ class _Replay:
                 self._place(now_s)
                 fixed_s = min(arrivals.next_s, state.pauses.next_end_s(), scheduler.planner.ticks.next_s)
                 if self.watch.check:
-                    check_state(state, arrivals.taken + len(losses), scheduler.planner.policy.keeps_slo)
+                    check_state(state, arrivals.taken + len(losses) - len(dying.away), scheduler.planner.policy.keeps_slo)
             for command in scheduler.members.permits(now_s):
                 job_run = jobs.by_id[command.job_id]
                 if isinstance(command, Grant):

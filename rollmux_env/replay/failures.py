@@ -4,13 +4,50 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf, sqrt
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
+from pydantic import Field, model_validator
+
+from rollmux_env.errors import InputError
+from rollmux_env.fields import FileModel, JobId, NonNegative, Overriding
+from rollmux_env.files import find_file
 from rollmux_env.keys.job import Job
+from rollmux_env.reading import checked, read_mapping
 from rollmux_env.scenario import Scenario
+from rollmux_env.suggestions import did_you_mean
+from rollmux_env.validation_errors import field_error
 
 Cause = Literal["node", "job", "scheduler"]
 NEVER = 1 << 62  # iterations
+
+
+class Death(FileModel):
+    """That a job dies, of a script."""
+
+    job: JobId
+    """Which."""
+    at_s: NonNegative
+    """When, seconds of the replay; a job that has no place then is left alone."""
+    back_s: Overriding[NonNegative] = None
+    """When it arrives anew; left out, at once."""
+
+    @property
+    def arrives_s(self) -> float:
+        """When it arrives anew."""
+        return self.at_s if self.back_s is None else self.back_s
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Death:
+        if self.arrives_s < self.at_s:
+            raise field_error(f"must be at least at_s, {self.at_s:g}, not {self.back_s:g}", "back_s")
+        return self
+
+
+class Script(FileModel):
+    """A file of deaths."""
+
+    deaths: Annotated[tuple[Death, ...], Field(strict=False, min_length=1)]
+    """In any order."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +59,10 @@ class Failures:
         scheduler_down_s: seconds until the scheduler is back.
         every: iterations from one checkpoint of a job to the next; `young` and `daly`: what these formulas say of the job.
         write_s: seconds that a job waits, between two iterations, until its checkpoint is written.
+        script: deaths of jobs at times that are set, or the path of a file of them.
 
     Raises:
-        ValueError: a value out of range; one line.
+        ValueError: a value out of range, or a file that is none; one line.
     """
 
     node_h: float = inf
@@ -33,6 +71,7 @@ class Failures:
     scheduler_down_s: float = 600.0
     every: int | Literal["young", "daly"] = 1
     write_s: float = 0.0
+    script: str | tuple[Death, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("node_h", "job_h", "scheduler_h", "scheduler_down_s"):
@@ -45,6 +84,31 @@ class Failures:
             isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1
         ):
             raise ValueError(f"every must be a number of iterations from 1, young or daly, not {self.every!r}")
+        if not isinstance(self.script, tuple):
+            path = find_file(str(self.script))
+            object.__setattr__(self, "script", checked(Script, read_mapping(path), str(path), lambda data: data).deaths)
+
+    @property
+    def deaths(self) -> tuple[Death, ...]:
+        """Of the script, once it is read."""
+        return self.script if isinstance(self.script, tuple) else ()
+
+    def check_jobs(self, scenario: Scenario) -> None:
+        """Refuse a script of jobs that a scenario does not have.
+
+        Raises:
+            InputError: one line with the job.
+        """
+        known = [job.id for job in scenario.jobs]
+        for death in self.deaths:
+            if death.job not in known:
+                near = did_you_mean(death.job, known)
+                raise InputError(f"--failures script: job {death.job}: the scenario has none of this name{near}")
+
+    @property
+    def dies(self) -> bool:
+        """Whether anything does."""
+        return bool(self.script) or min(self.node_h, self.job_h, self.scheduler_h) < inf
 
     def interval(self, job: Job) -> int:
         """Iterations from one checkpoint of a job to the next."""

@@ -17,7 +17,7 @@ from rollmux_env.kernel.tables import Floats
 from rollmux_env.keys.model import Lengths as LengthsOfFile
 from rollmux_env.keys.model import ReplicaSeconds, Timing
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise, quantiles_of, sample
-from rollmux_env.timing.replica import ReplicaTiming
+from rollmux_env.timing.replica import MixtureTiming, ReplicaTiming
 from rollmux_env.timing.rollouts import Responses, rollout_s, worst_rollout_s
 from rollmux_env.timing.training import MiniBatch, TrainingTiming
 from rollmux_env.validation_errors import not_one_of
@@ -56,7 +56,8 @@ def responses_of(lengths: LengthsOfFile) -> Responses:
 
 def replica_of(timing: ReplicaSeconds) -> ReplicaTiming:
     """Return a replica of the rollout."""
-    return ReplicaTiming(**{field.name: getattr(timing, field.name) for field in fields(ReplicaTiming)})
+    kind = MixtureTiming if timing.experts_s else ReplicaTiming
+    return kind(**{field.name: getattr(timing, field.name) for field in fields(kind)})
 
 
 def training_of(timing: Timing) -> TrainingTiming:

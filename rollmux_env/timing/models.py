@@ -73,25 +73,26 @@ class ModelShape(Checked):
 
 SHAPES = dict(source("models").table("sizes", ModelShape))
 ALL_SHAPES = SHAPES | dict(source("models").table("others", ModelShape))
-"""With what only published tables are of. Scenario files do not take mixtures: the simulators read all weights in every step."""
+"""With mixtures of experts, and what only published tables are of."""
+MIXTURES = tuple(name for name, shape in ALL_SHAPES.items() if shape.experts > 1)
 
 
 def model_shape(name: str, folder: Path = Path()) -> ModelShape:
     """Return the sizes of a model's parts.
 
     Args:
-        name: a key of `SHAPES`, or the path of a `config.json` or of the directory that holds it.
+        name: a key of `ALL_SHAPES`, or the path of a `config.json` or of the directory that holds it.
         folder: what a relative path is relative to.
 
     Raises:
         InputError: neither, or the file does not describe such a model; one line.
     """
-    if name in SHAPES:
-        return SHAPES[name]
+    if name in ALL_SHAPES:
+        return ALL_SHAPES[name]
     path = folder / name
     path = path / "config.json" if path.is_dir() else path
     if path.suffix != ".json" or not path.is_file():
-        raise InputError(not_one_of(name, SHAPES, ", or a Hugging Face model's config.json"))
+        raise InputError(not_one_of(name, ALL_SHAPES, ", or a Hugging Face model's config.json"))
     return read_shape(path)
 
 
@@ -116,7 +117,7 @@ def shape_of(config: Any, name: str) -> ModelShape:
     if not isinstance(config, dict):
         raise InputError(f"{name}: is not a JSON object")
     if any("expert" in key for key in config):
-        raise InputError(f"{name}: is a mixture of experts; only dense models have a phase time here")
+        raise InputError(f"{name}: is a mixture of experts; of these the names {', '.join(MIXTURES)} are known")
     try:
         hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
         return ModelShape(

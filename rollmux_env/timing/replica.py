@@ -72,7 +72,7 @@ class ReplicaTiming(Checked):
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """(7,) its seconds, as a simulated rollout reads them: in the order of STEP to PREFILL of
+        """(9,) its seconds, as a simulated rollout reads them: in the order of STEP to EXPERT_SHARE of
         `rollmux_env.kernel.rollout_records`."""
         return (
             self.step_s,
@@ -82,6 +82,8 @@ class ReplicaTiming(Checked):
             self.prefill_s_per_token,
             self.prefill_s_per_token2,
             self.prefill_s,
+            0.0,
+            0.0,
         )
 
     def weights_seconds(self, sequences: float | Floats) -> float | Floats:
@@ -111,12 +113,8 @@ class MixtureTiming(ReplicaTiming):
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """None, for what a step reads depends on its sequences.
-
-        Raises:
-            InputError: always.
-        """
-        raise InputError("rollout: the responses of a mixture of experts are not simulated one by one")
+        """With its experts."""
+        return (*super().costs[:-2], self.experts_s, self.expert_share)
 
     def weights_seconds(self, sequences: float | Floats) -> float | Floats:
         """Seconds to read the weights of a step, and of its experts those that so many sequences are sent to."""
@@ -193,6 +191,9 @@ def replica_timing(
     if stages == 1:
         return stage
     hop_s = between.seconds(sequences / stages * token_bytes(model, hardware))
+    if isinstance(stage, MixtureTiming):  # a micro-batch has its part of the sequences
+        share = 1 - (1 - stage.expert_share) ** (1 / stages)
+        stage = replace(stage, experts_s=stages * stage.experts_s, expert_share=share)
     return replace(
         stage,
         step_s=stages * (stage.step_s + hop_s),

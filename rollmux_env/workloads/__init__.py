@@ -20,6 +20,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import not_one_of
 from rollmux_env.workloads import authors, micro, philly, production, profiles
+from rollmux_env.workloads.draws import with_durations
 from rollmux_env.workloads.options import WorkloadOptions
 
 __all__ = ["WORKLOADS", "WorkloadOptions", "make_workload"]
@@ -47,4 +48,7 @@ def make_workload(name: str, options: WorkloadOptions | None = None) -> Scenario
     options = options or WorkloadOptions()
     generate, used = _WORKLOADS[name]
     options.reject_unused(name, used | {"seed"})
-    return generate(options)
+    scenario, actual = generate(options), options.assumed.durations
+    if actual is None or "assumptions" not in used:
+        return scenario
+    return scenario.model_copy(update={"jobs": with_durations(scenario.jobs, actual)})

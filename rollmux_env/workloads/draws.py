@@ -3,29 +3,31 @@
 Every draw is an inverse distribution function of uniform numbers, with one stream per purpose. Streams therefore stay
 the same across NumPy versions, and an option that changes one purpose does not affect the others.
 
-A job of a stream is asynchronous with the probability of the option, and then has a staleness of 1, 2 or 4 with equal
-probability. Its sync is a fifth of its two phases, beside them, as in the suite `asynchrony`: without one all stalenesses would be
-alike, as durations do not vary. The shares are assumed. A job that does a number of iterations does those that its stay would hold
-alone, as ever.
+A job of a stream is asynchronous with the probability of the option, and then has one of the stalenesses that are assumed
+(`rollmux_env.keys.assumptions`: 1, 2 or 4), with equal probability. Its sync is a part of its two phases, beside them, as in the
+suite `asynchrony`: without one all stalenesses would be alike where durations do not vary. A job that does a number of iterations
+does those that its stay would hold alone, as ever.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincinv, ndtr, ndtri
 
+from rollmux_env.keys.assumptions import Asynchrony
+from rollmux_env.keys.cluster import SIDES
 from rollmux_env.keys.job import Job
+from rollmux_env.keys.phases import Actual
 from rollmux_env.portable import between, exp, log1p, uniform
 from rollmux_env.workloads.options import WorkloadOptions
+from rollmux_env.workloads.predicted import model_sync_s
 
 Array = NDArray[np.float64]
-STALENESS = (1, 2, 4)
-SYNC_SHARE = 0.2
 
 
 def lognormal_up_to(u: Array, mu: float, sigma: float, longest: float) -> Array:
@@ -88,18 +90,26 @@ def with_staleness(jobs: Sequence[Job], stays_s: Sequence[float], options: Workl
     """The jobs of a stream, of which those that are drawn are asynchronous; with a share of 0 the same."""
     drawn = uniform(options.seed, "asynchronous", len(jobs)).tolist()
     stalenesses = uniform(options.seed, "staleness", len(jobs)).tolist()
+    law = options.assumed.asynchrony
     return tuple(
-        _asynchronous(job, STALENESS[int(len(STALENESS) * v)], stay_s, options) if u < options.asynchronous else job
+        _asynchronous(job, law.staleness[int(len(law.staleness) * v)], stay_s, options) if u < options.asynchronous else job
         for job, stay_s, u, v in zip(jobs, stays_s, drawn, stalenesses, strict=True)
     )
 
 
 def _asynchronous(job: Job, staleness: int, stay_s: float, options: WorkloadOptions) -> Job:
-    job = with_versions(job, staleness)
+    job = with_versions(job, staleness, options.assumed.asynchrony)
     return job.model_copy(update=stay(options, stay_s, job.solo_s))
 
 
-def with_versions(job: Job, staleness: int) -> Job:
+def with_versions(job: Job, staleness: int, law: Asynchrony) -> Job:
     """The job with a staleness, and with the sync of asynchronous jobs."""
-    sync_s = round(SYNC_SHARE * (job.rollout.worst_case_s + job.training.worst_case_s), 3)
-    return job.model_copy(update={"staleness": staleness, "sync_s": sync_s})
+    phases_s = job.rollout.worst_case_s + job.training.worst_case_s
+    sync_s = model_sync_s(job) if law.model else law.sync * phases_s
+    return job.model_copy(update={"staleness": staleness, "sync_s": round(sync_s, 3)})
+
+
+def with_durations(jobs: Iterable[Job], actual: Actual) -> tuple[Job, ...]:
+    """Give both phases of every job a distribution of their actual durations, for event replays."""
+    law = {"actual": actual}
+    return tuple(job.model_copy(update={side: getattr(job, side).model_copy(update=law) for side in SIDES}) for job in jobs)

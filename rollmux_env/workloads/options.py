@@ -12,10 +12,12 @@ from pydantic import Field
 from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
 from rollmux_env.fields import AtLeastOne, Checked, NonNegative
+from rollmux_env.keys.assumptions import Assumptions, assumed
 from rollmux_env.suggestions import did_you_mean
 
 MAX_JOBS = 1_000_000
-_TEXTS = ("csv", "virtual_cluster", "profile", "trace", "phase_times", "drift")  # a virtual cluster may be called 103959
+# A virtual cluster may be called 103959.
+_TEXTS = ("csv", "virtual_cluster", "profile", "trace", "phase_times", "drift", "assumptions")
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class WorkloadOptions(Checked):
         shapes: jobs may run on half or twice their nodes too, by the rule of `rollmux_env.workloads.shapes` (`production`).
         asynchronous: share of the jobs that are asynchronous, by `rollmux_env.workloads.draws` (all but `micro-*`).
         third_pool: jobs may run on nodes of a third kind, by `rollmux_env.workloads.shapes` (`production`).
+        assumptions: what nobody has published of the options above, and what phases really take: `ours`, those of the phase-time
+            `model`, or a file, as `rollmux_env.keys.assumptions` says (all but `micro-*` and `authors`).
         semantics: `paper` is what the paper's reported production figures need: SLOs from U(1.1, 2) and half the training
             nodes for 32B jobs (`production`, `authors`).
         profile: whose phase times the jobs of a CSV file get: mixed, balanced, rollout-heavy or train-heavy (`philly`).
@@ -53,6 +57,7 @@ class WorkloadOptions(Checked):
     shapes: bool = False
     asynchronous: Annotated[float, Field(ge=0, le=1)] = 0.0
     third_pool: bool = False
+    assumptions: str | Path = "ours"
     semantics: Literal["default", "paper"] = "default"
     profile: str = "mixed"
     csv: str | Path | None = None
@@ -69,6 +74,15 @@ class WorkloadOptions(Checked):
         super().__post_init__()
         if self.slo is not None and self.slo[1] < self.slo[0]:
             raise InputError(f"slo: must be low and high, not {self.slo[0]:g} and {self.slo[1]:g}")
+
+    @property
+    def assumed(self) -> Assumptions:
+        """What is assumed.
+
+        Raises:
+            InputError: no such name, or a file with another value than a key may have; one line.
+        """
+        return assumed(self.assumptions)
 
     def reject_unused(self, workload: str, used: frozenset[str]) -> None:
         """Reject options that would have no effect.

@@ -30,7 +30,7 @@ from rollmux_env.workloads.options import MAX_JOBS, WorkloadOptions
 from rollmux_env.workloads.profiles import profile_jobs
 
 OPTIONS = frozenset(
-    {"seed", "jobs", "stays", "slo", "max_group_size", "asynchronous", "profile", "csv"}
+    {"seed", "jobs", "stays", "slo", "max_group_size", "asynchronous", "assumptions", "profile", "csv"}
     | {"window_start_h", "window_h", "virtual_cluster", "min_stay_h", "max_stay_h"}
 )
 CLUSTER_COLUMNS = ("cluster", "vc")

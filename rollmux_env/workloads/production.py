@@ -21,14 +21,26 @@ from rollmux_env.workloads import draws
 from rollmux_env.workloads.catalogue import PHASES_S, make_job, paper_cluster
 from rollmux_env.workloads.draws import with_staleness
 from rollmux_env.workloads.options import WorkloadOptions
-from rollmux_env.workloads.shapes import THIRD, THIRD_POOL, with_shapes
+from rollmux_env.workloads.shapes import with_shapes
 
 _ROLLMUX = source("rollmux")
 TYPE_COUNTS = {kind: count for kind, (count,) in _ROLLMUX.table("production_types", tuple[int])}
 STAY_MU, STAY_SIGMA, LONGEST_STAY_H = _ROLLMUX.value("production_stays_h", tuple[float, float, float])
 GAP_IN_BURST_MIN, GAP_BETWEEN_BURSTS_MIN = 25.0, 262.0
 OPTIONS = frozenset(
-    {"seed", "jobs", "stays", "slo", "max_group_size", "switches", "shapes", "asynchronous", "third_pool", "semantics"}
+    {
+        "seed",
+        "jobs",
+        "stays",
+        "slo",
+        "max_group_size",
+        "switches",
+        "shapes",
+        "asynchronous",
+        "third_pool",
+        "assumptions",
+        "semantics",
+    }
 )
 
 
@@ -81,4 +93,5 @@ def production(options: WorkloadOptions) -> Scenario:
 
 def production_cluster(options: WorkloadOptions) -> Cluster:
     """The paper's cluster, and the third pool where there is one."""
-    return paper_cluster(options.max_group_size, {THIRD: THIRD_POOL} if options.third_pool else None)
+    third = options.assumed.third_pool
+    return paper_cluster(options.max_group_size, {third.name: third.pool} if options.third_pool else None)

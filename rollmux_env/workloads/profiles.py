@@ -36,7 +36,7 @@ NAMES = ("mixed", *dict(RANGES_S))
 SHORT = {"balanced": "BL", "rollout-heavy": "RH", "train-heavy": "TH"}
 JOBS, LAST_ARRIVAL_H, LONGEST_STAY_H = _ROLLMUX.value("profile_stream", tuple[int, float, float])
 STAY_MU, STAY_SIGMA, GAP_CV = 1.804, 1.59, 1.83
-OPTIONS = frozenset({"seed", "jobs", "stays", "slo", "max_group_size", "asynchronous"})
+OPTIONS = frozenset({"seed", "jobs", "stays", "slo", "max_group_size", "asynchronous", "assumptions"})
 
 
 def profile_workload(name: str, options: WorkloadOptions) -> Scenario:

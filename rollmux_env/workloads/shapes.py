@@ -5,27 +5,28 @@ More or fewer nodes: half of them where there is an even number of them, or doub
 replicas do not shorten; of a training the communication. The state of a training is sharded over its nodes, so each keeps 1 / n of
 it; every rollout node keeps whole replicas. Halving both sides, or one and doubling the other, is not offered.
 
-A third pool: nodes of 8 A100, on which a job may train, roll out, or both, on as many nodes as it asks for. Beside shapes of the
-first kind it may train on twice as many, too.
+A third pool: nodes of another kind, by default of 8 A100, on which a job may train, roll out, or both, on as many nodes as it asks
+for. Beside shapes of the first kind it may train on twice as many, too.
+
+The parts that do not scale, the pool and how long phases take there are assumptions (`rollmux_env.keys.assumptions`). Where the
+phase-time model says them, seconds are relative to what it says of the job's own nodes, and nodes that do not fit are no shape.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from rollmux_env.keys.cluster import Pool
+from rollmux_env.keys.assumptions import Assumptions
+from rollmux_env.keys.cluster import SIDES, Side
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase
-from rollmux_env.keys.shapes import PhaseShape, Shape, TrainingShape
+from rollmux_env.keys.shapes import Shape
 from rollmux_env.workloads.options import WorkloadOptions
+from rollmux_env.workloads.predicted import model_times
 
-FIXED = {"rollout": 0.25, "training": 0.15}  # parts of a phase that more nodes do not shorten; assumed
-
-# An A100 has half the memory bandwidth of an H20 and a third of the arithmetic of an H800; phases reach neither peak. Its price
-# and how many times as long a phase takes on it are assumed: by itself training there costs 9% less, and a rollout 69% more.
-THIRD = "A100"
-THIRD_POOL = Pool(gpu=THIRD, gpus_per_node=8, usd_per_gpu_hour=2.40, node_memory_gb=2000)
-TIMES = {"rollout": 1.3, "training": 2.0}
+Keys = dict[str, Any]
 
 
 def most_shapes(options: WorkloadOptions) -> int:
@@ -37,32 +38,45 @@ def most_shapes(options: WorkloadOptions) -> int:
 
 def with_shapes(job: Job, options: WorkloadOptions) -> Job:
     """The job with the shapes that the options ask for. A shape has no `by_nodes`."""
-    shapes: list[Shape] = []
+    rollout, training = (partial(_keys, side, job, options.assumed) for side in SIDES)
+    pairs: list[tuple[Keys | None, Keys | None]] = []  # of a rollout and of a training: {} is as written, and None does not fit
     if options.shapes:
-        rollouts = {n: PhaseShape(**_scaled("rollout", job.rollout, n)) for n in _factors(job.rollout)}
-        trainings = {n: TrainingShape(**_scaled("training", job.training, n)) for n in _factors(job.training)}
-        shapes += [Shape(rollout=one) for one in rollouts.values()] + [Shape(training=one) for one in trainings.values()]
-        shapes.append(Shape(rollout=rollouts[2.0], training=trainings[2.0]))
+        pairs += [(rollout(n), {}) for n in _factors(job.rollout)] + [({}, training(n)) for n in _factors(job.training)]
+        pairs.append((rollout(2.0), training(2.0)))
     if options.third_pool:
-        rollout, training = PhaseShape(**_elsewhere("rollout", job.rollout)), TrainingShape(**_elsewhere("training", job.training))
-        shapes += [Shape(training=training), Shape(rollout=rollout), Shape(rollout=rollout, training=training)]
+        there = rollout(1.0, True), training(1.0, True)
+        pairs += [({}, there[1]), (there[0], {}), there]
     if options.shapes and options.third_pool:
-        shapes.append(Shape(training=TrainingShape(**_elsewhere("training", job.training, 2.0))))
-    return job.model_copy(update={"shapes": tuple(shapes)}) if shapes else job
+        pairs.append(({}, training(2.0, True)))
+    shapes = [{"rollout": one, "training": other} for one, other in pairs if one is not None and other is not None]
+    known = tuple(Shape.model_validate({side: keys for side, keys in shape.items() if keys}) for shape in shapes)
+    return job.model_copy(update={"shapes": known}) if known else job
 
 
 def _factors(phase: Phase) -> tuple[float, ...]:
     return (2.0,) if phase.nodes % 2 else (0.5, 2.0)
 
 
-def _scaled(side: str, phase: Phase, n: float, times: float = 1.0) -> dict[str, Any]:
-    """Keys of the phase on n times the nodes, of a kind on which it takes so many times as long."""
-    fixed = FIXED[side]
-    keys = {"nodes": int(phase.nodes * n), "worst_case_s": round(phase.worst_case_s * (fixed + (1 - fixed) / n) * times, 3)}
-    return keys | ({"host_memory_gb": round(phase.host_memory_gb / n, 3)} if side == "training" else {})
+def _keys(side: Side, job: Job, assumed: Assumptions, n: float, elsewhere: bool = False) -> Keys | None:
+    """Keys of a phase on n times its nodes, in its own pool or in the third one; None where the model says that it does not fit."""
+    phase, third = getattr(job, side), assumed.third_pool
+    seconds = phase.worst_case_s
+    for times in _times(side, job, assumed, n, elsewhere):
+        if times is None:
+            return None
+        seconds *= times
+    keys: Keys = ({"pool": third.name} if elsewhere else {}) | {"worst_case_s": round(seconds, 3)}
+    if n == 1:
+        return keys
+    memory = {"host_memory_gb": round(phase.host_memory_gb / n, 3)} if side == "training" else {}
+    return keys | {"nodes": int(phase.nodes * n)} | memory
 
 
-def _elsewhere(side: str, phase: Phase, n: float = 1.0) -> dict[str, Any]:
-    """Keys of the phase in the third pool, on n times the nodes."""
-    keys = {"pool": THIRD, "worst_case_s": round(phase.worst_case_s * TIMES[side], 3)}
-    return keys if n == 1 else keys | _scaled(side, phase, n, TIMES[side])
+def _times(side: Side, job: Job, assumed: Assumptions, n: float, elsewhere: bool) -> Iterator[float | None]:
+    """How many times as long the phase takes for its number of nodes, and for their kind."""
+    if n != 1:
+        fixed = getattr(assumed.shapes, side)
+        yield model_times(side, job, n=n) if assumed.shapes.model else fixed + (1 - fixed) / n
+    if elsewhere:
+        third = assumed.third_pool
+        yield model_times(side, job, third.pool) if third.model else getattr(third, side)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from policies.placement.algorithm1 import Algorithm1
 from policies.placement.baselines import Colocated, MostIdle, Random, Solo, idle_share
 from policies.registry import make_policy
 from rollmux_env.bench.harness import OwnReplay
@@ -16,11 +20,13 @@ from rollmux_env.cluster.plan import Place, Wait, carry_out
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
+from rollmux_env.replay.lent import Borrower, lent_share
 from rollmux_env.replay.metrics import metrics, outcome
 from rollmux_env.replay.unordered import replay_unordered
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.options import WorkloadOptions
+from tests.oracle.draw import examples
 from tests.oracle.planner import MEMORY
 
 
@@ -176,6 +182,49 @@ def test_lent_training_nodes_shorten_the_rollouts_of_their_own_job(staleness: in
     found = lending.replay(stream, check=True).metrics
     assert found.slowdown["j0"] == pytest.approx(iteration_s / stream.jobs[0].solo_s)
     assert found.work_h == pytest.approx(1e4 / 3600 / found.slowdown["j0"])
+
+
+def test_lending_beside_sharing_fills_the_bubbles_that_a_group_leaves() -> None:
+    """Two jobs of 100 + 20 s on rollout nodes of their own share a training node, which is idle for 80 s of their 120 s.
+
+    With h seconds of help each, at the speed of its own node, an iteration takes 100 - h + 20 s, and the training node is busy for
+    2 x (20 + h): both are 93.3 s where h is 26.7, and less than that is not possible.
+    """
+    both = {**phases(100, 20), "slo": 1.1}
+    stream = scenario(both, both)
+    plain = outcome(replay(stream, Algorithm1(prune=False))).metrics
+    lending = make_policy("rollmux,prune=false,lend=true")
+    assert isinstance(lending, OwnReplay)
+    lent = lending.replay(stream, check=True).metrics
+    assert plain.admissions == lent.admissions and plain.cost_usd == pytest.approx(lent.cost_usd), "stays are fixed"
+    assert plain.slowdown["j1"] == pytest.approx(1, rel=1e-3) and lent.slowdown["j1"] == pytest.approx(7 / 9, rel=1e-3)
+
+
+@given(st.lists(st.tuples(st.floats(1, 50), st.floats(1, 50), st.floats(1, 90), st.integers(0, 2)), min_size=1, max_size=4))
+@examples(40)
+def test_lending_never_costs_and_never_beats_what_all_nodes_together_could_do(parts: list[tuple[float, float, float, int]]) -> None:
+    members = tuple(Borrower(r, t, 0.0, there, 0.0, 0.0, e, (k % 2,)) for k, (r, t, there, e) in enumerate(parts))
+    share = lent_share(members)
+    assert 0 < share <= 1
+    alone_s = max(
+        sum(one.training_s for one in members),
+        *(sum(one.rollout_s for one in members if one.nodes == (node,)) for node in range(2)),
+        *((one.rollout_s + one.training_s) / (1 + one.staleness) for one in members),
+    )
+    assert share * alone_s >= sum(one.training_s for one in members) * (1 - 1e-9)
+    assert share * alone_s >= max(one.rollout_s * one.there_s / (one.rollout_s + one.there_s) for one in members) * (1 - 1e-9)
+
+
+def test_what_lends_is_a_yardstick_and_the_option_is_refused_in_one_line() -> None:
+    for spec, problem in (
+        ("colocated,lend=true", "lend: does not go with a policy that only replays, or that rolls out on training nodes"),
+        ("optimal,lend=true", "lend: does not go with"),
+        ("rollmux,lend=1", "lend: must be true or false, not 1"),
+        ("rollmux,lend=true,lend=false", "'lend' is set twice"),
+    ):
+        with pytest.raises(InputError, match=re.escape(problem)):
+            make_policy(spec)
+    assert not isinstance(make_policy("rollmux,lend=false"), OwnReplay)
 
 
 def test_a_group_whose_members_miss_their_slos_is_charged_the_slowdown_of_the_worst() -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from rollmux_env.bench.suites import SUITES
 from rollmux_env.errors import InputError
+from rollmux_env.keys.assumptions import OURS
 from rollmux_env.published import FOLDER, Source, source
 from rollmux_env.timing.calibration import PHYSICAL, ROLLMUX
 from rollmux_env.timing.hardware import GPUS
 from rollmux_env.workloads.catalogue import PHASES_S
-from rollmux_env.workloads.draws import SYNC_SHARE
 
 
 class Cells(NamedTuple):
@@ -84,4 +84,4 @@ def test_figures_are_where_a_reader_of_the_paper_looks_for_them() -> None:
 
 
 def test_sentences_about_our_own_constants_are_true() -> None:
-    assert f"takes {SYNC_SHARE:.0%} of a job's rollout and training" in SUITES["asynchrony"].differences[1]
+    assert f"takes {OURS.asynchrony.sync:.0%} of a job's rollout and training" in SUITES["asynchrony"].differences[1]

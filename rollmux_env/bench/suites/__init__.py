@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rollmux_env.bench.suite import Suite
 from rollmux_env.bench.suites import areal_hex, fabric, fidelity, rollout
+from rollmux_env.bench.suites.assuming import assuming
 from rollmux_env.bench.suites.published import published_suite
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import not_one_of
@@ -16,12 +19,12 @@ SUITES: dict[str, Suite] = {name: published_suite(file, name) for file, names in
 SUITES |= {suite.name: suite for suite in (rollout.SUITE, areal_hex.SUITE, fabric.SUITE, fidelity.SUITE)}
 
 
-def find_suite(name: str) -> Suite:
-    """A suite by name.
+def find_suite(name: str, settings: Iterable[str] = ()) -> Suite:
+    """A suite by name, with values of `--set`.
 
     Raises:
-        InputError: there is none; one line with the names.
+        InputError: there is none, or it cannot be with these values; one line.
     """
     if name not in SUITES:
         raise InputError(f"--suite: {not_one_of(name, SUITES)}")
-    return SUITES[name]
+    return assuming(SUITES[name], settings)

@@ -21,9 +21,10 @@ from rollmux_env.envs.rollout.actions import (
 from rollmux_env.envs.rollout.types import KEEP, RESIZE, ROWS, SPARE, TAIL
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.feature_tables import Names, Observations, columns
-from rollmux_env.kernel.rollout_records import KV, NONE, SEQUENCE, STEP, WAITING, WEIGHTS, Rollout
+from rollmux_env.kernel.rollout_records import KV, NONE, SEQUENCE, STEP, WAITING, Rollout
 from rollmux_env.kernel.rollout_rounds import over_s, reward_ends
 from rollmux_env.kernel.rollout_trials import QUANTILES, descending, rest_s
+from rollmux_env.kernel.rollouts import weights_s
 from rollmux_env.kernel.tables import Floats, Ints, Records
 
 Array = NDArray[np.float32]
@@ -114,7 +115,7 @@ def write_observation(
 
     Args:
         job: a record of `JOB`. rollout: the one in hand, after `observe`, or the last one before one begins.
-        quantiles: (2, QUANTILES). costs: (S, 7). kv: (S,).
+        quantiles: (2, QUANTILES). costs: (S, COSTS). kv: (S,).
     """
     mask, rows, of_job, state = out.mask[e], out.candidates[e], out.job[e], out.cluster[e]
     if write_mask(job, rollout, kv, mask) == 1 and job.launching == 0:
@@ -181,7 +182,7 @@ def _write_job(job: Records, quantiles: Floats, cost: Floats, out: Array) -> Non
 def _step_s(job: Records, cost: Floats) -> Any:
     """Seconds of memory and of arithmetic in a decode step with half of the wanted responses running."""
     batch = max(1.0, job.prompts * job.responses / (2 * job.live))
-    return cost[WEIGHTS] + cost[KV] * batch * (job.prompt_tokens + job.cap / 8), cost[SEQUENCE] * batch
+    return weights_s(cost, int(batch)) + cost[KV] * batch * (job.prompt_tokens + job.cap / 8), cost[SEQUENCE] * batch
 
 
 @compiled

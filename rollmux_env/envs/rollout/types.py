@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.rollout_records import rollout_table
+from rollmux_env.kernel.rollout_records import COSTS, rollout_table
 from rollmux_env.kernel.rollout_trials import QUANTILES
 from rollmux_env.kernel.tables import Floats, Ints, Records, fields
 from rollmux_env.rollout.policy import with_spare
@@ -98,7 +98,8 @@ class Jobs(NamedTuple):
     Attributes:
         jobs: (E,). responses to counts: as in `rollmux_env.kernel.rollout_records.Rollout`, with an axis of E in front.
         quantiles: (E, 2, QUANTILES) lengths that are remembered, of short and of long rounds.
-        costs: (E, S, 7) of a replica of each of SIZES, as in the kernel. kv: (E, S) tokens of its cache; 0 where there is no such.
+        costs: (E, S, COSTS) of a replica of each of SIZES, as in the kernel.
+        kv: (E, S) tokens of its cache; 0 where there is no such.
         lengths: (E, N, ATTEMPTS, each). attempts: (E, N) how often each prompt was launched.
         queue: (E, N) prompts that were put off, the first first. numbers: (E, G) the prompts of the rollout in hand.
     """
@@ -127,7 +128,7 @@ def job_table(envs: int, prompts: int, each: int, replicas: int, total: int) -> 
         jobs=np.zeros(envs, JOB),
         **{name: np.repeat(table[None], envs, axis=0) for name, table in rollout._asdict().items()},
         quantiles=np.zeros((envs, 2, QUANTILES)),
-        costs=np.zeros((envs, len(SIZES), 7)),
+        costs=np.zeros((envs, len(SIZES), COSTS)),
         kv=np.zeros((envs, len(SIZES)), np.int64),
         lengths=np.zeros((envs, total, ATTEMPTS, each), np.int32),
         attempts=np.zeros((envs, total), np.int64),
@@ -137,7 +138,7 @@ def job_table(envs: int, prompts: int, each: int, replicas: int, total: int) -> 
 
 
 def write_setting(job: Records, costs: Floats, kv: Ints, setting: Setting, switch_s: float) -> None:
-    """Write what is known of a job before its first rollout: a record of `JOB`, (S, 7) and (S,)."""
+    """Write what is known of a job before its first rollout: a record of `JOB`, (S, COSTS) and (S,)."""
     job["prompts"], job["responses"] = setting.prompts, setting.responses
     job["spare_prompts"], job["spare_responses"] = with_spare(setting.prompts, setting.responses, ETA)
     job["prompt_tokens"], job["gpus"], job["most"] = setting.prompt_tokens, setting.gpus, setting.most

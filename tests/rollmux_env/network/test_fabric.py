@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollmux_env.errors import InputError
-from rollmux_env.network import fabric as fabrics
+from rollmux_env.keys.fabric import Prices
 from rollmux_env.network.fabric import Circuits, Fabric, circuits_for, demand_between, fabric_usd, no_circuits, routes, traffic_s
 from rollmux_env.network.fairness import fair_rates
 from rollmux_env.network.traffic import Traffic
@@ -86,13 +86,12 @@ def test_no_leaf_has_more_circuits_than_ports_and_no_link_carries_too_much(drawn
     assert (loads <= capacity * (1 + 1e-9)).all() and (rates[paths[:, 0] >= 0] > 0).all()
 
 
-def test_prices_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prices_by_hand() -> None:
     access, uplink = 16 * (700 + 150), 700 + (700 + 2 * 500)
     assert fabric_usd(small()) == access + 16 * uplink
     assert fabric_usd(small(uplinks=1, optical=3)) == access + 4 * uplink + 12 * (700 + 500 + 500)
     assert fabric_usd(small(gpus=4)) == 4 * (700 + 150), "one leaf has nothing above it"
-    monkeypatch.setattr(fabrics, "RADIX", 2)
-    assert fabric_usd(small()) == access + 16 * (700 + 2 * (700 + 2 * 500) + 700), "two layers"
+    assert fabric_usd(small(), Prices(radix=2)) == access + 16 * (700 + 2 * (700 + 2 * 500) + 700), "two layers"
 
 
 @pytest.mark.parametrize(

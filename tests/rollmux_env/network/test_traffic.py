@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from rollmux_env.errors import InputError
+from rollmux_env.network.flows import read_flows
 from rollmux_env.network.steps import GRADIENTS, PIPELINE, WEIGHTS, FabricJob, iteration_of
 from rollmux_env.network.traffic import (
     Layout,
@@ -84,5 +89,42 @@ def test_an_iterations_computing_is_what_the_phase_time_model_says() -> None:
     gradients_gb = 2 * SHAPES["7B"].parameters / 1e9
     assert iteration.traffic[GRADIENTS].gb.sum() == pytest.approx(2 * gradients_gb)  # two replicas: each sends all of it once
     assert iteration.traffic[WEIGHTS].gb.sum() == pytest.approx(8 * gradients_gb)
-    with pytest.raises(InputError, match="replicas of 16 GPUs must fit into nodes"):
-        iteration_of(FabricJob("7B", Layout(0, 8, 2, 2), 32, 16, batch))
+    with pytest.raises(InputError, match="replicas of 12 GPUs must fit into nodes or fill them"):
+        iteration_of(FabricJob("7B", Layout(0, 8, 2, 2), 24, 12, batch))
+
+
+def test_replicas_that_generate_over_several_nodes_send_their_messages_over_the_fabric() -> None:
+    batch = Batch(64, 8, 4, 256, Piecewise(2048, ((0.5, 600.0), (0.9, 1800.0))))
+    inside, over = (iteration_of(FabricJob("7B", Layout(0, 8, 2, 2), 32, replica, batch)) for replica in (8, 16))
+    assert over.generation_s > inside.generation_s, "messages to another node take longer"
+    source, _, gb = over.traffic[PIPELINE]
+    assert inside.traffic[PIPELINE].source.max() < 32 <= source.max()
+    tokens = float((batch.prompt_tokens + batch.tokens()).sum()) / 4  # of a mini-batch, over all replicas
+    activations_gb = 2 * tokens * SHAPES["7B"].hidden / 1e9
+    # Two all-reduces a layer between two nodes: in each of them both nodes send all of it once.
+    assert gb[source >= 32].sum() == pytest.approx(2 * 2 * SHAPES["7B"].layers * activations_gb)
+
+
+def test_flows_of_a_file_take_the_place_of_a_kinds_own(tmp_path: Path) -> None:
+    path = tmp_path / "flows.csv"
+    path.write_text("kind,source,target,gb\nweights,0,32,1.5\nweights,1,33,2\n")
+    batch = Batch(64, 8, 4, 256, Piecewise(2048, ((0.5, 600.0), (0.9, 1800.0))))
+    job = FabricJob("7B", Layout(0, 8, 2, 2), 32, 8, batch)
+    own, given = iteration_of(job), iteration_of(replace(job, flows=read_flows(path, job.gpus)))
+    assert [column.tolist() for column in given.traffic[WEIGHTS]] == [[0, 1], [32, 33], [1.5, 2.0]]
+    assert given.traffic[PIPELINE].gb.tolist() == own.traffic[PIPELINE].gb.tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("kind,source,target", "has no column gb"),
+        ("kind,source,target,gb\nweigths,0,1,1", "line 2: kind: must be one of pipeline, gradients, weights, not 'weigths'"),
+        ("kind,source,target,gb\nweights,0,64,1", "line 2: source and target must be GPUs from 0 to 63, not '0' and '64'"),
+        ("kind,source,target,gb\nweights,0,1,0", "line 2: gb must be a number above 0, not '0'"),
+    ],
+)
+def test_flows_that_are_none_are_one_line(text: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "flows.csv").write_text(text)
+    with pytest.raises(InputError, match=re.escape(problem)):
+        read_flows(tmp_path / "flows.csv", 64)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
+from dataclasses import replace
 from math import sqrt
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +19,11 @@ from policies.placement.baselines import Solo
 from rollmux_env.cluster.events import Admitted, Arrived, Departed
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.replay.event import Watch, replay_events
-from rollmux_env.replay.failures import Failures, daly_s, young_s
+from rollmux_env.replay.failures import Death, Failures, daly_s, young_s
 from rollmux_env.replay.metrics import metrics, outcome
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario, parse_scenario
+from tests.conftest import Command
 from tests.oracle import draw
 from tests.oracle.draw import examples
 from tests.rollmux_env.replay.restless import Restless
@@ -52,16 +56,25 @@ FAILURES = st.builds(
 )
 
 
+AWAY_S = st.sampled_from([None, 0.0, 13.0, 500.0])  # of a job that a script kills
+
+
 @pytest.mark.parametrize("dispatch", ["round-robin", "longest-first,migrate=0.8"])
-@given(data=draw.scenarios(max_jobs=5), failures=FAILURES, noise=st.booleans(), moves=st.booleans())
+@given(data=draw.scenarios(max_jobs=5), failures=FAILURES, noise=st.booleans(), moves=st.booleans(), away_s=AWAY_S)
 @examples(20)
-def test_all_work_is_done_once(dispatch: str, data: dict[str, Any], failures: Failures, noise: bool, moves: bool) -> None:
+def test_all_work_is_done_once(
+    dispatch: str, data: dict[str, Any], failures: Failures, noise: bool, moves: bool, away_s: float | None
+) -> None:
     for entry in data["jobs"]:
         if noise:
             entry["rollout"].update(NOISY)
         if "iterations" in entry:  # an iteration is to be shorter than most lives
             entry["iterations"] = min(entry["iterations"], 12)
     problem = parse_scenario(data)
+    if away_s is not None:
+        first = problem.jobs[0]
+        deaths = (first.arrival_s + 7.5 + times * (away_s + 40) for times in range(3))
+        failures = replace(failures, script=tuple(Death(job=first.id, at_s=at_s, back_s=at_s + away_s) for at_s in deaths))
     policy: Policy = Restless(0, keeps_slo=False) if moves else Algorithm1()
     run = replay_events(problem, policy, make_dispatch(dispatch), 0, WATCH, failures=failures)
     log = run.failures
@@ -203,3 +216,44 @@ def test_young_and_daly() -> None:
 def test_what_cannot_be_is_said(bad: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Failures(**bad)
+
+
+def test_a_scripted_death_by_hand() -> None:
+    """Two share nodes. One dies at 100 s, in its seventh iteration, and is back at 400 s: it begins 7 s later, with the fifth."""
+    cold = {"switch": {"cold_s": 2}}
+    problem = scenario(
+        job("a", {"worst_case_s": 10, **cold}, {"worst_case_s": 5}, iterations=40, slo=9),
+        job("b", {"worst_case_s": 5}, {"worst_case_s": 10}, iterations=80, slo=9),
+        migration_s=7,
+    )
+    failures = Failures(every=4, script=(Death(job="a", at_s=100, back_s=400), Death(job="b", at_s=1e6)))
+    run = played(problem, failures, Algorithm1(prune=False))
+    ((job_id, at_s, iterations),) = dying(run)
+    assert (job_id, at_s) == ("a", 100) and 1 < iterations < 4
+    later = [phase for phase in run.phases if phase.job_id == "a" and phase.start_s > 100]
+    assert (later[0].start_s, later[0].iteration, later[0].switch_s) == (407, 4, 2)
+    assert [event.job.id for event in run.log if isinstance(event, Arrived)] == ["a", "b", "a"]
+    others = [phase for phase in run.phases if phase.job_id == "b" and 130 < phase.start_s < 380]
+    assert others[2].start_s - others[0].start_s == pytest.approx(15), "alone it is as fast as it can be"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("deaths: []", "deaths.yaml: deaths: is empty"),
+        ("deaths: [{job: a}]", "deaths.yaml: deaths[0].at_s: is missing"),
+        ("deaths: [{job: a, at_s: 9, back_s: 8}]", "deaths.yaml: deaths[0].back_s: must be at least at_s, 9, not 8"),
+        ("deaths: [{job: a, at: 9}]", "deaths.yaml: deaths[0].at: is not a key of this file format"),
+        ("deaths: [{job: agent-c, at_s: 9}]", "job agent-c: the scenario has none of this name; did you mean agent-b?"),
+    ],
+)
+def test_a_script_that_is_none_is_one_line(text: str, problem: str, tmp_path: Path, command: Command) -> None:
+    (tmp_path / "deaths.yaml").write_text(text)
+    status, out, err = command("bench", "quickstart", "--failures", f"script={tmp_path / 'deaths.yaml'}", "-p", "solo")
+    assert (status, out, err.count("\n")) == (2, "", 1) and problem in err
+
+
+def test_the_example_of_a_script_kills_both_of_its_jobs(command: Command) -> None:
+    words = ("--failures", "script=deaths.yaml,every=10", "-p", "rollmux", "--check", "--format", "json")
+    status, out, _ = command("bench", "quickstart", *words)
+    assert status == 0 and json.loads(out)["runs"][0]["extra"]["job_failures"] == 2

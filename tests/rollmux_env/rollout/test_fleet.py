@@ -17,12 +17,12 @@ from tests.oracle.rollouts import Sequence, roll_replica
 REPLICA = ReplicaTiming(0.002, 0.004, 2e-8, 1e-4, 1e-4, 1e-9, 0.002, 100_000)
 
 SECONDS = st.floats(1e-6, 0.01)
-TIMINGS = st.builds(
-    ReplicaTiming,
+PARTS = dict(
     step_s=SECONDS, weights_s=SECONDS, kv_s_per_token=st.floats(0, 1e-4), sequence_s=st.floats(0, 0.01),
     prefill_s_per_token=st.floats(0, 1e-3), prefill_s_per_token2=st.floats(0, 1e-6), prefill_s=st.floats(0, 0.01),
     kv_tokens=st.integers(150, 1000),
 )  # fmt: skip
+TIMINGS = st.builds(ReplicaTiming, **PARTS) | st.builds(MixtureTiming, **PARTS, experts_s=SECONDS, expert_share=st.floats(0, 1))
 RESPONSES = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 100)), min_size=1, max_size=25)
 
 
@@ -85,7 +85,7 @@ def test_turns_agree_with_a_loop_over_tokens(
 
 @given(TIMINGS, st.integers(1, 50), st.integers(1, 500), st.integers(0, 300))
 def test_seconds_of_many_steps_are_the_sum_of_single_ones(timing: ReplicaTiming, running: int, context: int, n: int) -> None:
-    cost = np.array([timing.step_s, timing.weights_s, timing.kv_s_per_token, timing.sequence_s, 0, 0, 0])
+    cost = np.array(timing.costs)
     summed = sum(timing.decode_s(running, context + k * running) for k in range(n))
     assert decode_s(cost, running, context, n) == pytest.approx(summed, rel=1e-9)
 
@@ -182,9 +182,13 @@ def test_what_cannot_run_is_refused_in_one_line(tokens: tuple[int, int], kv: int
         fleet_of([ReplicaTiming(0.01, 0.01, 0, 0, 0, 0, 0, kv)], [tokens])
 
 
-def test_what_a_mixture_of_experts_reads_is_not_taken_for_a_dense_models() -> None:
-    with pytest.raises(InputError, match=r"^rollout: .*mixture of experts"):
-        fleet_of([MixtureTiming(0.01, 0.01, 0, 0, 0, 0, 0, 100, experts_s=0.1, expert_share=0.1)], [(10, 10)])
+def test_a_step_reads_the_experts_that_any_of_its_sequences_is_sent_to() -> None:
+    """Two responses of 10 and 30 tokens: ten steps read 0.19 of the experts, and 20 steps a tenth."""
+    timing = MixtureTiming(0.01, 0.02, 0, 0, 0, 0, 0, 100, experts_s=1.0, expert_share=0.1)
+    fleet = fleet_of([timing], [(10, 10), (10, 30)])
+    fleet.run()
+    both_s = 10 * (0.03 + 0.19)
+    assert fleet.end_s.tolist() == pytest.approx([both_s, both_s + 20 * (0.03 + 0.1)])
 
 
 def test_a_response_is_launched_once_and_moves_only_while_it_runs() -> None:

@@ -20,9 +20,10 @@ from rollmux_env.schema import scenario_schema
 from rollmux_env.timing.calibration import PHYSICAL
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.jobs import replica_of, training_of
-from rollmux_env.timing.models import SHAPES
+from rollmux_env.timing.models import ALL_SHAPES, SHAPES
 from rollmux_env.timing.replica import replica_timing
 from rollmux_env.timing.training import MiniBatch
+from rollmux_env.workloads.text import write_scenario
 
 CLUSTER = {
     "rollout": {"gpu": "H20", "gpus_per_node": 8, "usd_per_gpu_hour": 1.85},
@@ -47,6 +48,22 @@ def test_a_model_and_lengths_are_enough() -> None:
     assert job.colocated is not None and job.colocated.training_s == job.training.worst_case_s
     assert job.timing is not None and job.timing.replicas == 8
     assert replica_of(job.timing) == replica_timing(SHAPES["7B"], achieved("H20", GPUS["H20"]))
+
+
+def test_a_mixture_of_experts_is_a_model_like_any_other(tmp_path: Path) -> None:
+    """A step of a few sequences reads a part of the experts, so it is shorter than one that reads all weights; memory holds all."""
+    job, dense = the_job(model={"name": "30B-A3B", "tensor_parallel": 2}), the_job(model={"name": "32B", "tensor_parallel": 2})
+    assert job.timing is not None and dense.timing is not None
+    timing = replica_of(job.timing)
+    assert timing == replica_timing(ALL_SHAPES["30B-A3B"], achieved("H20", GPUS["H20"]), 2, 64)
+    assert timing.decode_s(1, 0) - timing.step_s < (timing.decode_s(64, 0) - timing.step_s) / 5
+    assert job.rollout.worst_case_s < dense.rollout.worst_case_s and job.training.worst_case_s < dense.training.worst_case_s / 2
+    assert 0.9 < job.rollout.host_memory_gb / dense.rollout.host_memory_gb < 1
+    setting = setting_of(job)
+    assert setting is not None and 0 < JobRollouts(setting, Plain(), 0).next().seconds <= job.rollout.worst_case_s
+    assert "experts_s" not in dense.timing.model_dump() and "experts_s" in job.timing.model_dump()
+    write_scenario(tmp_path / "mixture.yaml", parse_scenario(file(model={"name": "30B-A3B", "tensor_parallel": 2})))
+    assert load_scenario(tmp_path / "mixture.yaml").jobs == (job,)
 
 
 def test_means_come_from_lengths_and_bounds_from_the_cap() -> None:

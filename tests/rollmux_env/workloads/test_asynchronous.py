@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rollmux_env.keys.assumptions import OURS
 from rollmux_env.workloads import make_workload
-from rollmux_env.workloads.draws import STALENESS
 from rollmux_env.workloads.options import WorkloadOptions
 
 
@@ -15,7 +15,7 @@ def test_a_share_of_the_jobs_is_asynchronous_and_the_others_are_as_they_were(nam
     some, every = (make_workload(name, WorkloadOptions(seed=3, asynchronous=share)).jobs for share in (0.5, 1))
     stale = [job for job in some if job.staleness]
     assert 0.4 < len(stale) / len(some) < 0.6
-    assert {job.staleness for job in stale} == set(STALENESS) == {job.staleness for job in every}
+    assert {job.staleness for job in stale} == set(OURS.asynchrony.staleness) == {job.staleness for job in every}
     assert all(one == was for one, was in zip(some, plain, strict=True) if not one.staleness)
     assert all(one == other for one, other in zip(some, every, strict=True) if one.staleness)  # a larger share has those of a less
 

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.envs.placement.generator import Workload
+from rollmux_env.keys.assumptions import OURS
 from rollmux_env.scenario import load_scenario
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.catalogue import make_job, paper_cluster
 from rollmux_env.workloads.options import WorkloadOptions
-from rollmux_env.workloads.shapes import THIRD, THIRD_POOL, most_shapes, with_shapes
+from rollmux_env.workloads.shapes import most_shapes, with_shapes
 from rollmux_env.workloads.text import to_json, write_scenario
+
+THIRD = OURS.third_pool.name
 
 
 def test_shapes_in_the_third_pool() -> None:
@@ -42,7 +45,7 @@ def test_a_stream_with_everything_loads_back_and_its_draws_are_those_of_the_plai
     write_scenario(tmp_path / "stream.yaml", scenario)
     again = load_scenario(tmp_path / "stream.yaml")
     assert again == scenario and to_json(again) == to_json(make_workload("production", options))
-    assert again.cluster.pools == {**paper_cluster().pools, THIRD: THIRD_POOL}
+    assert again.cluster.pools == {**paper_cluster().pools, THIRD: OURS.third_pool.pool}
     plain = make_workload("production", WorkloadOptions(seed=7, jobs=40, stays="fixed"))
     keys = {"id", "arrival_s", "slo", "duration_s", "rollout", "training"}
     assert [{key: getattr(job, key) for key in keys} for job in again.jobs] == [

@@ -1,0 +1,53 @@
+"""A suite with the assumptions of a user's file in place of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rollmux_env.bench.suite import Case, Suite
+from rollmux_env.bench.suites.fabric import fabric_cases, fabric_rows
+from rollmux_env.command_options import parse_pairs
+from rollmux_env.errors import InputError
+from rollmux_env.files import find_file
+from rollmux_env.keys.assumptions import NAMED, Assumptions, assumed
+
+
+def assuming(suite: Suite, pairs: Iterable[str]) -> Suite:
+    """The suite as pairs of `--set` ask for it: `assumptions=` and a name or a file.
+
+    Where the file says what phases really take, every phase is replayed.
+
+    Raises:
+        InputError: the suite takes no such option, or the file has another value than a key may have; one line.
+    """
+    names = dict(parse_pairs("--set", pairs))
+    for key in names:
+        if key != "assumptions" or not suite.assumes:
+            takes = "assumptions=FILE alone" if suite.assumes else "nothing"
+            raise InputError(f"--set {key}: the suite {suite.name} has its own options, and takes {takes}")
+    if not names:
+        return suite
+    name = names["assumptions"]
+    assumptions = assumed(name)
+    said = replace(suite, differences=(f"With the assumptions {name}; the notes on ours are left out.",))
+    if "fabric" in suite.assumes:
+        folder = Path() if name in NAMED else find_file(name).parent
+        return replace(said, measure=partial(fabric_rows, fabric_cases(assumptions.fabric, folder)))
+    return replace(said, cases=tuple(_case(case, name, assumptions) for case in suite.cases))
+
+
+def _case(case: Case, name: str, assumptions: Assumptions) -> Case:
+    failures = case.failures and replace(case.failures, **_rates(case, assumptions))
+    dispatch = case.dispatch or (None if assumptions.durations is None else "round-robin")
+    stream: Any = case.stream
+    return replace(case, stream=partial(stream, assumptions=name), failures=failures, dispatch=dispatch)
+
+
+def _rates(case: Case, assumptions: Assumptions) -> dict[str, Any]:
+    """The rates of the file; a case in which nothing dies or is written stays so."""
+    rates = assumptions.failures.model_dump(exclude_unset=True)
+    return rates if case.failures is not None and case.failures.dies else {}

@@ -1,0 +1,58 @@
+"""Flows of a job in a file of the user's: CSV with the columns kind, source, target and gb.
+
+A row is a flow of every step of its kind: `pipeline` and `gradients` of a mini-batch, `weights` of an iteration. GPUs are numbered
+from 0, those that train first. Kinds without a row are computed.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from rollmux_env.errors import InputError
+from rollmux_env.fields import Positive
+from rollmux_env.files import text_lines
+from rollmux_env.network.steps import PATTERNS
+from rollmux_env.network.traffic import Traffic
+from rollmux_env.validation_errors import describe, not_one_of, one_line
+
+COLUMNS = ("kind", "source", "target", "gb")
+_GB = TypeAdapter(Positive)
+
+
+def read_flows(path: Path, gpus: int) -> Mapping[str, Traffic]:
+    """The flows of a file, by kind.
+
+    Args:
+        gpus: of the job.
+
+    Raises:
+        InputError: it cannot be read, lacks a column, or a row is no flow between two of the GPUs; one line with its number.
+    """
+    name, rows = one_line(str(path), 4096), csv.DictReader(text_lines(path))
+    for column in COLUMNS:
+        if column not in (rows.fieldnames or ()):
+            raise InputError(f"{name}: has no column {column}")
+    flows: dict[str, list[tuple[int, int, float]]] = {}
+    for row in rows:
+        where = f"{name}: line {rows.line_num}"
+        if row["kind"] not in PATTERNS:
+            raise InputError(f"{where}: kind: {not_one_of(row['kind'], PATTERNS)}")
+        ends = [row["source"] or "", row["target"] or ""]
+        if not all(end.isdecimal() and int(end) < gpus for end in ends):
+            gpu = " and ".join(map(describe, ends))
+            raise InputError(f"{where}: source and target must be GPUs from 0 to {gpus - 1}, not {gpu}")
+        try:
+            flows.setdefault(row["kind"], []).append((int(ends[0]), int(ends[1]), _GB.validate_python(row["gb"])))
+        except ValidationError:
+            raise InputError(f"{where}: gb must be a number above 0, not {describe(row['gb'])}") from None
+    return {kind: _traffic(rows) for kind, rows in flows.items()}
+
+
+def _traffic(flows: list[tuple[int, int, float]]) -> Traffic:
+    source, target, gb = zip(*flows, strict=True)
+    return Traffic(np.array(source, np.int64), np.array(target, np.int64), np.array(gb, np.float64))

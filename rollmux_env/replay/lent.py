@@ -1,0 +1,174 @@
+"""Lending: the training nodes of a group sample responses of its members while they have nothing to train.
+
+It is what people have today for one job (verl #7373, `enable_switch` of its `separate_async` trainer), here for groups too. How
+fast training nodes sample says a job's `colocated` block; without one, as fast as its rollout nodes. Work is divided without loss,
+nobody waits for a tail, and members get help in whatever order suits all, so this is the best that lending can do.
+
+Where one member is alone its iteration is exact. Where several share nodes, their period is shortened by as much as lending takes
+off the largest of their cycles and of their nodes' loads, which is the least that a period can be: a linear program, of what
+help each member's rollout gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from scipy.optimize import linprog
+
+from rollmux_env.cluster.events import Progress
+from rollmux_env.cluster.group import Group
+from rollmux_env.cluster.plan import Policy, plans_switches
+from rollmux_env.cluster.state import State
+from rollmux_env.errors import InputError, PlanError
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.network import refuse_network
+from rollmux_env.replay.checks import check_state
+from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
+from rollmux_env.scenario import Scenario
+from rollmux_env.scheduler.commands import Move
+from rollmux_env.scheduler.core import Scheduler
+from rollmux_env.scheduler.planner import INSTANT_S
+
+_LEAST = 1e-9  # of an iteration that is over
+
+
+@dataclass(frozen=True)
+class Borrower:
+    """A member of a group, whose rollouts training nodes may help.
+
+    Attributes:
+        rollout_s, training_s, sync_s: of an iteration, in its place. there_s: of its rollout on the group's training nodes alone.
+        come_s, back_s: until these begin with it, and until they train again. staleness: of the job. nodes: that it rolls out on.
+    """
+
+    rollout_s: float
+    training_s: float
+    sync_s: float
+    there_s: float
+    come_s: float
+    back_s: float
+    staleness: int
+    nodes: tuple[int, ...]
+
+
+def lent_share(members: tuple[Borrower, ...]) -> float:
+    """What is left of a group's period where its training nodes help: 1 where that does not pay."""
+    nodes = sorted({node for one in members for node in one.nodes})
+    alone_s = max(
+        sum(one.training_s for one in members),
+        *(sum(one.rollout_s for one in members if node in one.nodes) for node in nodes),
+        *((one.rollout_s + one.training_s + one.sync_s) / (1 + one.staleness) for one in members),
+    )
+    n = len(members)
+    rows: list[list[float]] = []  # over the period, each member's rollout, and the help that it gets
+    most: list[float] = []
+
+    def at_most(limit: float, period: float, rollouts: Mapping[int, float], helped: Mapping[int, float]) -> None:
+        rows.append([period, *(rollouts.get(k, 0.0) for k in range(n)), *(helped.get(k, 0.0) for k in range(n))])
+        most.append(limit)
+
+    for k, one in enumerate(members):
+        at_most(-one.rollout_s, 0, {k: -1.0}, {k: -one.rollout_s / one.there_s})
+        at_most(-one.come_s, 0, {k: -1.0}, {k: 1.0})
+        at_most(-one.training_s - one.back_s - one.sync_s, -1.0 - one.staleness, {k: 1.0}, {})
+    for node in nodes:
+        at_most(0.0, -1.0, {k: 1.0 for k, one in enumerate(members) if node in one.nodes}, {})
+    busy_s = sum(one.training_s + one.come_s + one.back_s for one in members)
+    at_most(-busy_s, -1.0, {}, dict.fromkeys(range(n), 1.0))
+    solved = linprog([1.0] + [0.0] * (2 * n), A_ub=np.array(rows), b_ub=np.array(most))
+    return min(1.0, float(solved.fun) / alone_s) if solved.success else 1.0
+
+
+@dataclass
+class _Running:
+    """A job that runs.
+
+    Attributes:
+        done: iterations, with fractions. period_s: of one.
+    """
+
+    job: Job
+    done: float = 0.0
+    period_s: float = inf
+
+
+def replay_lent(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
+    """Replay a scenario in steady periods under a placement policy that knows nothing of lending.
+
+    Args:
+        check: assert the invariants of `rollmux_env.replay.checks` after every instant.
+
+    Raises:
+        InputError: syncs share a link, or both phases run on the same nodes.
+        PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
+    """
+    refuse_network(scenario.cluster, "lend=true")
+    if scenario.cluster.one_device:
+        raise InputError("cluster.one_device: does not go with lend=true: rollouts run on the training nodes anyway")
+    run = Run(scenario, State(scenario.cluster, observed=True, switches=plans_switches(policy)))
+    state, scheduler, arrivals = run.state, Scheduler(run.state, policy), Arrivals(scenario)
+    run.decision_s = scheduler.planner.decision_s
+    running: dict[str, _Running] = {}
+    shares: dict[tuple[Borrower, ...], float] = {}
+    while state.departed < len(scenario.jobs):
+        before_s = state.now_s
+        others_s = min(arrivals.next_s, state.pauses.next_end_s(), state.charges.next_end_s(), scheduler.planner.ticks.next_s)
+        now_s = max(before_s, min([others_s, *(_leaves_s(state, one) for one in running.values())]))
+        if now_s == inf:
+            raise PlanError(waits_for_ever(state))
+        for one in running.values():
+            if not state.is_paused(one.job.id):
+                one.done += (now_s - before_s) / one.period_s
+            scheduler.jobs.iterated(Progress(one.job.id, one.done, 0.0, 0.0))
+        state.now_s = now_s
+        for job_id in [job_id for job_id, one in running.items() if _is_over(state, one)]:
+            del running[job_id]
+            scheduler.jobs.left(job_id)
+        for job_id in state.charges.spent(now_s + INSTANT_S):
+            if running.pop(job_id, None) is not None:
+                scheduler.jobs.left(job_id, over_budget=True)
+        for command in placements(run, scheduler, now_s, arrivals):
+            if isinstance(command, Move):
+                scheduler.jobs.vacated(command.job_id, Progress(command.job_id, running[command.job_id].done, 0.0, 0.0))
+        _settle(state, running, shares)
+        if check:
+            check_state(state, arrivals.taken, policy.keeps_slo)
+    return run
+
+
+def _settle(state: State, running: dict[str, _Running], shares: dict[tuple[Borrower, ...], float]) -> None:
+    """The periods of all groups as they are now; what is left of one is computed once for the same members."""
+    for group in state.group_list():
+        members = tuple(_borrowers(state, group))
+        if members not in shares:
+            shares[members] = lent_share(members)
+        for job_id in group.jobs:
+            running.setdefault(job_id, _Running(state.job(job_id))).period_s = group.period_s * shares[members]
+
+
+def _borrowers(state: State, group: Group) -> Iterable[Borrower]:
+    for job_id in group.jobs:
+        job, (rollout_s, training_s, sync_s) = state.job(job_id), state.planned_s(job_id)
+        there_s = rollout_s
+        if job.colocated is not None:
+            there_s = job.colocated.rollout_s * job.colocated.nodes / group.training_nodes
+        come_s, back_s = job.rollout.switch.warm_s, job.training.switch.warm_s
+        yield Borrower(rollout_s, training_s, sync_s, there_s, come_s, back_s, job.staleness, state.pins(job_id))
+
+
+def _leaves_s(state: State, one: _Running) -> float:
+    """When a job leaves if nothing changes before."""
+    row = state.tables.job_records[state.row(one.job.id)]
+    if one.job.iterations is None:
+        return float(row["leaves_s"])
+    begins_s = max(state.now_s, float(row["paused_until_s"]))
+    return begins_s + (one.job.iterations - one.done) * one.period_s
+
+
+def _is_over(state: State, one: _Running) -> bool:
+    if one.job.iterations is not None:
+        return one.done >= one.job.iterations * (1 - _LEAST)
+    return bool(state.tables.job_records[state.row(one.job.id)]["leaves_s"] <= state.now_s + INSTANT_S)
