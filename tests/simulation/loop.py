@@ -57,14 +57,6 @@ class Process:
         """Its own time, seconds."""
         return self.world.now_s + self.ahead_s
 
-    def due_s(self) -> float | None:
-        """The world's time of its next turn; None: it waits for others."""
-        while self.timers and self.timers[0][2].cancelled():
-            heapq.heappop(self.timers)
-        if self.ready:
-            return max(self.free_s, self.world.now_s)
-        return max(self.free_s, self.timers[0][0] - self.ahead_s) if self.timers else None
-
     def pause(self, seconds: float, sleeps: bool = False) -> None:
         """It does nothing for a while.
 
@@ -130,9 +122,22 @@ class World(asyncio.AbstractEventLoop):
         asyncio._set_running_loop(self)
         try:
             while not is_over():
-                process, due_s = None, until_s
-                for one in self.processes:
-                    if (one.ready or one.timers) and one.free_s < due_s and (its_s := one.due_s()) is not None and its_s < due_s:
+                process, due_s, now_s = None, until_s, self.now_s
+                for one in self.processes:  # this is most of what the loop does
+                    if (its_s := one.free_s) >= due_s:
+                        continue
+                    if one.ready:
+                        if its_s < now_s:
+                            its_s = now_s
+                    else:
+                        timers = one.timers
+                        while timers and timers[0][2].cancelled():
+                            heapq.heappop(timers)
+                        if not timers:
+                            continue
+                        if (timer_s := timers[0][0] - one.ahead_s) > its_s:
+                            its_s = timer_s
+                    if its_s < due_s:
                         process, due_s = one, its_s
                 if process is None:
                     return False

@@ -29,8 +29,6 @@ from runtime.owners.http import leases, ledger
 from runtime.run import driver
 from runtime.service import events, forecast, serve_here
 from runtime.service.http import app as http_app
-from runtime.service.http.openapi import describe_api
-from runtime.service.http.operations import OPERATIONS
 from runtime.service.plan import ServiceOptions
 from runtime.service.service import Service
 from runtime.service.tokens import Holder, Right
@@ -371,7 +369,6 @@ def _check_signals() -> None:
 def simulated() -> Iterator[None]:
     """The service and the client ask the world for time, threads, chance, processes and the disk, instead of this machine."""
     monotonic = threads.Time.monotonic
-    described = describe_api(OPERATIONS)
     known = versions()
     listening = SimpleNamespace(where=None, token="operator")
     replaced: dict[Any, dict[str, Any]] = {
@@ -401,7 +398,6 @@ def simulated() -> Iterator[None]:
             "started": lambda pid: pid if _scene().lives(pid) else 0,
             "user_of": lambda pid: 0,
         },
-        http_app: {"describe_api": lambda operations: described},
         serve_here: {
             "Service": SimulatedService,
             "allowing": _allowing,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -38,13 +39,12 @@ def make_app(service: Service, tokens: Tokens, log: OperationsLog, most_open: in
     endpoints, paths = Endpoints(service, log), Paths()
     for at in OPERATIONS:
         paths.add(at.method, at.path, endpoints.make(at))
-    described = answer(describe_api(OPERATIONS)).body
 
     async def health(*_: object) -> Response:
         return answer({"ok": True})
 
     async def description(*_: object) -> Response:
-        return Response(described, media_type=JSON)
+        return Response(_described(), media_type=JSON)
 
     async def page(*_: object) -> Response:
         from runtime.service.page import page_html
@@ -64,6 +64,11 @@ def make_app(service: Service, tokens: Tokens, log: OperationsLog, most_open: in
         await response(scope, receive, send)
 
     return Guard(answering, tokens, most_open)
+
+
+@cache
+def _described() -> bytes:
+    return bytes(answer(describe_api(OPERATIONS)).body)
 
 
 class Paths:
