@@ -28,6 +28,22 @@ class Dead(BaseException):
     """The process that this is part of is no more."""
 
 
+class Handle:
+    """Something that is to be done, as asyncio knows it."""
+
+    __slots__ = ("arguments", "context", "is_cancelled", "work")
+
+    def __init__(self, work: Callable[..., Any], arguments: tuple[Any, ...], context: Context | None = None) -> None:
+        self.work, self.arguments, self.context = work, arguments, context
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+
 class Process:
     """A process of the world.
 
@@ -42,8 +58,8 @@ class Process:
 
     def __init__(self, world: World, name: str, ahead_s: float = 0.0) -> None:
         self.world, self.name, self.ahead_s = world, name, ahead_s
-        self.ready: deque[asyncio.Handle] = deque()
-        self.timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self.ready: deque[Handle] = deque()
+        self.timers: list[tuple[float, int, Handle]] = []
         self.draw = Random(f"{world.seed} {name}")
         self.steps = self.dies_at = self.signals = 0
         self.free_s = world.now_s
@@ -82,7 +98,8 @@ class Process:
     def post(self, after_s: float, work: Callable[..., None], *arguments: Any) -> None:
         """Let something happen in it, so much later; nothing where it is no more then."""
         if not self.dead:
-            self.world.in_process(self, self.world.call_later, after_s, work, *arguments)
+            world = self.world
+            heapq.heappush(self.timers, (world.now_s + self.ahead_s + after_s, next(world.numbers), Handle(work, arguments)))
 
 
 class World(asyncio.AbstractEventLoop):
@@ -131,7 +148,7 @@ class World(asyncio.AbstractEventLoop):
                             its_s = now_s
                     else:
                         timers = one.timers
-                        while timers and timers[0][2].cancelled():
+                        while timers and timers[0][2].is_cancelled:
                             heapq.heappop(timers)
                         if not timers:
                             continue
@@ -177,12 +194,21 @@ class World(asyncio.AbstractEventLoop):
         try:
             for _ in range(len(ready)):
                 handle = ready.popleft()
-                if handle.cancelled():
+                if handle.is_cancelled:
                     continue
                 process.steps += 1
                 if process.steps == process.dies_at:
                     process.kill()
-                handle._run() if not process.dead else None
+                    break
+                try:
+                    if handle.context is None:
+                        handle.work(*handle.arguments)
+                    else:
+                        handle.context.run(handle.work, *handle.arguments)
+                except SystemExit:
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"message": str(handle.work), "exception": error})
                 if process.dead:
                     break
         except (Dead, SystemExit):
@@ -195,24 +221,22 @@ class World(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self.current.clock()
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
-        handle = asyncio.Handle(callback, args, self, context)
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        handle = Handle(callback, args, context)
         if not self.current.dead:
             self.current.ready.append(handle)
         return handle
 
-    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+    call_soon_threadsafe = call_soon
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        handle = Handle(callback, args, context)
         if not self.current.dead:
             heapq.heappush(self.current.timers, (when, next(self.numbers), handle))
         return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None: ...
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,30 @@ def test_a_job_that_was_cancelled_does_not_go_on_in_the_other_place(tmp_path: Pa
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", movable=True), nodes=PAIRS))
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_a_job_that_was_cancelled_does_not_go_on_when_its_nodes_have_gone(left: int, tmp_path: Path) -> None:
+    """Two jobs of two groups: there are nodes for one of them, or for none."""
+
+    async def work(run: Served) -> None:
+        leases = {name: await run.place(name) for name in ("a", "b")}
+        for lease in leases.values():
+            assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+        await run.driver.lifecycle.cancel(run.driver.run.handles["b"])
+        await run.settle()
+        run.plan = replace(run.plan, nodes=PAIRS[:left])
+        run = await run.replaced()
+        await run.settle()
+        assert run.driver.run.handles["b"].gone
+        assert "b" not in run.driver.run.scheduler.state.waiting
+        run.plan = replace(run.plan, nodes=PAIRS[:4])
+        run = await run.replaced()
+        await run.settle()
+        assert run.driver.run.handles["b"].gone
+        assert not run.driver.run.scheduler.state.is_running("b")
+        await run.stop()
+
+    alone = {"max_group_size": 1}
+    plan = attached_plan(tmp_path, job("a"), job("b"), nodes=PAIRS[:4])
+    served(work, replace(plan, cluster=plan.cluster.model_copy(update=alone)))
