@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rollmux_env.errors import InputError
 from runtime.journal.facts import Fact
-from runtime.journal.read import parsed
+from runtime.journal.read import entries_after, parsed
 from runtime.journal.write import JOURNAL, Journal, Row, Unwritable, read_facts
 from tests.simulation.loop import Dead, Process, Strand, World
 
@@ -49,6 +49,12 @@ class Disk:
         facts = read_facts(self.folder / JOURNAL)
         self.found(len(facts))
         return facts
+
+    def after(self, path: Path, number: int, most: int) -> list[tuple[int, str, str]]:
+        """Entries of the journal, as `runtime.journal.read.entries_after`."""
+        if self.folder is not None:
+            return entries_after(path, number, most)
+        return [(at, *row) for at, row in enumerate(self.rows[number : number + most], number + 1)]
 
     def found(self, count: int) -> None:
         """The file has so many facts: those that were synced, and maybe those of the commit that nobody has been told of."""

@@ -48,7 +48,7 @@ class Process:
     """A process of the world.
 
     Args:
-        ahead_s: its clock is ahead of the world's by so much.
+        ahead_s: its clock is ahead of the world's by so much, at first. rate: its seconds in one of the world's.
 
     Attributes:
         steps: callbacks that it has run. dies_at: the step at which it is killed, instead of running it; 0: none.
@@ -56,8 +56,8 @@ class Process:
         ends: are called when it is no more.
     """
 
-    def __init__(self, world: World, name: str, ahead_s: float = 0.0) -> None:
-        self.world, self.name, self.ahead_s = world, name, ahead_s
+    def __init__(self, world: World, name: str, ahead_s: float = 0.0, rate: float = 1.0) -> None:
+        self.world, self.name, self.ahead_s, self.rate = world, name, ahead_s, rate
         self.ready: deque[Handle] = deque()
         self.timers: list[tuple[float, int, Handle]] = []
         self.draw = Random(f"{world.seed} {name}")
@@ -71,7 +71,7 @@ class Process:
 
     def clock(self) -> float:
         """Its own time, seconds."""
-        return self.world.now_s + self.ahead_s
+        return self.world.now_s * self.rate + self.ahead_s
 
     def pause(self, seconds: float, sleeps: bool = False) -> None:
         """It does nothing for a while.
@@ -81,7 +81,7 @@ class Process:
         """
         self.free_s = max(self.free_s, self.world.now_s) + seconds
         if sleeps:
-            self.ahead_s -= seconds
+            self.ahead_s -= seconds * self.rate
 
     def kill(self) -> None:
         """It is no more; where it was in the middle of something, that is never gone on with."""
@@ -96,10 +96,9 @@ class Process:
             end()
 
     def post(self, after_s: float, work: Callable[..., None], *arguments: Any) -> None:
-        """Let something happen in it, so much later; nothing where it is no more then."""
+        """Let something happen in it, so much later by its clock; nothing where it is no more then."""
         if not self.dead:
-            world = self.world
-            heapq.heappush(self.timers, (world.now_s + self.ahead_s + after_s, next(world.numbers), Handle(work, arguments)))
+            heapq.heappush(self.timers, (self.clock() + after_s, next(self.world.numbers), Handle(work, arguments)))
 
 
 class World(asyncio.AbstractEventLoop):
@@ -152,7 +151,7 @@ class World(asyncio.AbstractEventLoop):
                             heapq.heappop(timers)
                         if not timers:
                             continue
-                        if (timer_s := timers[0][0] - one.ahead_s) > its_s:
+                        if (timer_s := (timers[0][0] - one.ahead_s) / one.rate) > its_s:
                             its_s = timer_s
                     if its_s < due_s:
                         process, due_s = one, its_s
@@ -213,7 +212,7 @@ class World(asyncio.AbstractEventLoop):
                     break
         except (Dead, SystemExit):
             process.kill()
-        process.free_s = max(process.free_s, self.now_s + process.draw.choice(_TURN_S))
+        process.free_s = max(process.free_s, self.now_s + _TURN_S[int(process.draw.random() * len(_TURN_S))])
         self.current = self.outside
 
     # what asyncio asks of a loop
