@@ -220,18 +220,18 @@ class World(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self.current.clock()
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
         handle = Handle(callback, args, context)
         if not self.current.dead:
             self.current.ready.append(handle)
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
         handle = Handle(callback, args, context)
         if not self.current.dead:
             heapq.heappush(self.current.timers, (when, next(self.numbers), handle))

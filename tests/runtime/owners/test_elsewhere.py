@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rollmux_env.errors import Stopping
 from rollmux_env.scheduler.view import HoldName
 from tests.runtime.pretend import PAIRS, Served, attached_plan, job, served
 
@@ -76,3 +77,19 @@ def test_a_job_that_was_cancelled_does_not_go_on_when_its_nodes_have_gone(left: 
     alone = {"max_group_size": 1}
     plan = attached_plan(tmp_path, job("a"), job("b"), nodes=PAIRS[:4])
     served(work, replace(plan, cluster=plan.cluster.model_copy(update=alone)))
+
+
+def test_a_phase_that_ends_behind_its_service_is_told_to_the_next_one(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+        run.driver.stop()
+        assert await run.outcome == "stopped"
+        with pytest.raises(Stopping, match="the service is stopping"):
+            await run.leases.release(lease, "rollout", 0, {}, None)
+        run = Served(replace(run.plan, resume=True))
+        await run.settle()
+        await run.leases.release(lease, "rollout", 0, {}, None)
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a")))
