@@ -1,10 +1,11 @@
 """Worlds on a seed, many of them: service, client, scheduler and journal on a simulated clock, network and disk, with faults.
 
-    python benchmarks/simulate.py --from 0 --seeds 10000
+    python benchmarks/simulate.py --minutes 25
+    python benchmarks/simulate.py --seeds 200000 300000
 
-What it has seen is added to `benchmarks/results/simulated.json`, so that several runs make one sum, of seeds that were not run
-before. `--only SEED` runs one with a log of what happens in it, and makes it smaller where it fails. docs/reference/simulation.md
-describes it.
+What a run has seen is a line of `benchmarks/results/simulated.jsonl`: its seeds, the commit, and what happened, so that runs of
+several days and machines make one sum. Seeds that a run had are refused to later ones. `--only SEED` runs one with a log of what
+happens in it, and makes it smaller where it fails. docs/reference/simulation.md describes it.
 The status is 1 where anything was not as it must be.
 """
 
@@ -15,75 +16,105 @@ import gc
 import json
 import multiprocessing
 import os
+import subprocess
 import sys
 import time
 from collections import Counter
+from itertools import islice
 from pathlib import Path
-
-from rollmux_env.files import write_whole
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "clients" / "python")]
-SUM = HERE / "results" / "simulated.json"
+RUNS = HERE / "results" / "simulated.jsonl"
 _CHUNK = 50  # seeds between two collections of garbage
+_MOST = 1_000_000_000  # where no last seed is given
 
 
 def main() -> None:
-    """Run the seeds, print what was seen, and add it to the sum."""
+    """Run the seeds, print what was seen, and add it to the runs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--from", type=int, default=None, dest="first", help="seed; without it, the first that was not run yet")
-    parser.add_argument("--seeds", type=int, default=1000)
-    parser.add_argument("--minutes", type=float, default=None, help="end after so long, whatever is left")
+    parser.add_argument("--seeds", type=int, nargs=2, metavar=("FROM", "TO"), help="without them, those behind all that were run")
+    parser.add_argument("--minutes", type=float, default=10.0, help="end after so long, whatever is left")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--only", type=int, default=None, help="this seed alone, with its log; nothing is added to the sum")
+    parser.add_argument("--only", type=int, default=None, help="this seed alone, with its log; it counts for no run")
     asked = parser.parse_args()
     if asked.only is not None:
         sys.exit(look_at(asked.only))
-    summary = json.loads(SUM.read_text()) if SUM.exists() else {"next_seed": 0, "seconds": 0.0, "counts": {}, "violations": []}
-    first = summary["next_seed"] if asked.first is None else asked.first
-    if first < summary["next_seed"]:
-        sys.exit(f"--from {first}: seeds before {summary['next_seed']} were run already")
-    began_s = time.monotonic()
-    until_s = None if asked.minutes is None else began_s + 60 * asked.minutes
-    counts, wrong, done = Counter(summary["counts"]), [], 0
-    with multiprocessing.get_context("spawn").Pool(asked.processes, initializer=os.nice, initargs=(5,)) as pool:
-        for counted, problems in pool.imap(run_chunk, chunks(first, asked.seeds)):
-            counts += Counter(counted)
-            done += counted["schedules"]
-            wrong += problems
-            for seed, problem in problems:
-                print(f"{seed}: {problem}", flush=True)
-            if until_s is not None and time.monotonic() >= until_s:
-                break
-    seconds = time.monotonic() - began_s
-    violations = summary["violations"] + wrong
-    summary = {"next_seed": first + done, "seconds": round(summary["seconds"] + seconds, 1)}
-    summary |= {"counts": dict(sorted(counts.items())), "violations": violations}
-    write_whole(SUM, (json.dumps(summary, indent=1) + "\n").encode())
-    print(f"{done} schedules in {seconds:.0f} s, {done / seconds:.1f} a second; {len(wrong)} violations; all runs together:")
-    print(json.dumps(summary["counts"]))
-    sys.exit(1 if wrong else 0)
+    runs: list[dict[str, Any]] = [json.loads(line) for line in RUNS.read_text().splitlines()]
+    first, last = asked.seeds or (max(run["to"] for run in runs), _MOST)
+    for run in runs:
+        if asked.seeds and first < run["to"] and run["from"] < last:
+            sys.exit(f"--seeds: {run['from']} to {run['to']} were run already, on commit {run['commit']}")
+    run = simulate(first, last, asked.minutes, asked.processes)
+    with open(RUNS, "a") as file:
+        file.write(json.dumps(run) + "\n")
+    done, seconds = run["to"] - first, run["seconds"]
+    print(f"seeds {first} to {run['to']}: {done} schedules in {seconds:.0f} s, {done / seconds:.1f} a second, ", end="")
+    print(f"{done / run['cpu_s']:.1f} a second of a core; {len(run['violations'])} violations")
+    print(json.dumps(run["counts"]))
+    runs.append(run)
+    schedules, violations = (sum(how_many(run) for run in runs) for how_many in (_schedules, _violations))
+    print(f"all {len(runs)} runs together: {schedules} schedules, {violations} violations")
+    sys.exit(1 if run["violations"] else 0)
 
 
-def chunks(first: int, seeds: int) -> list[range]:
-    """The seeds in parts."""
-    return [range(begin, min(begin + _CHUNK, first + seeds)) for begin in range(first, first + seeds, _CHUNK)]
+def _schedules(run: dict[str, Any]) -> int:
+    return int(run["to"] - run["from"])
 
 
-def run_chunk(seeds: range) -> tuple[dict[str, int], list[tuple[int, str]]]:
-    """Run some seeds; what has happened in them, and what should not have."""
+def _violations(run: dict[str, Any]) -> int:
+    return len(run["violations"])
+
+
+def simulate(first: int, last: int, minutes: float, processes: int) -> dict[str, Any]:
+    """Run seeds from the first to before the last, as far as the minutes go; what has happened."""
+    counts, wrong, done, cpu_s, began_s = Counter[str](), [], first, 0.0, time.monotonic()
+    context, cores = multiprocessing.get_context("spawn"), sorted(os.sched_getaffinity(0))
+    places = context.Queue()
+    for number in range(processes):
+        places.put(cores[number % len(cores)])
+    with context.Pool(processes, _begin, (places,)) as pool:
+        chunks = (range(begin, min(begin + _CHUNK, last)) for begin in range(first, last, _CHUNK))
+        while time.monotonic() < began_s + 60 * minutes and (part := [*islice(chunks, 4 * processes)]):
+            for seeds, (counted, problems, took_s) in zip(part, pool.map(run_chunk, part, 1), strict=True):
+                counts += Counter(counted)
+                wrong += problems
+                cpu_s += took_s
+                done = seeds.stop
+                for seed, problem in problems:
+                    print(f"{seed}: {problem}", flush=True)
+    seconds = round(time.monotonic() - began_s, 1)
+    run = {"from": first, "to": done, "commit": commit(), "processes": processes, "seconds": seconds, "cpu_s": round(cpu_s, 1)}
+    return run | {"counts": dict(sorted(counts.items())), "violations": wrong}
+
+
+def _begin(places: Any) -> None:
+    os.nice(5)
+    os.sched_setaffinity(0, {places.get()})  # each process has a core of its own
+
+
+def commit() -> str:
+    """The commit that is simulated, with a `+` where files differ from it."""
+    git = ["git", "-C", str(HERE.parent)]
+    head = subprocess.run([*git, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    changes = subprocess.run([*git, "status", "--porcelain", "*.py"], capture_output=True, text=True, check=True).stdout
+    return head + ("+" if changes.strip() else "")
+
+
+def run_chunk(seeds: range) -> tuple[dict[str, int], list[tuple[int, str]], float]:
+    """Run some seeds; what has happened in them, what should not have, and the seconds of a core that it took."""
     from tests.simulation.schedule import drawn
     from tests.simulation.world import carry_out, simulated
 
-    counts, wrong = Counter[str](), []
+    counts, wrong, began_s = Counter[str](), [], time.process_time()
     with simulated():
         for seed in seeds:
             outcome = carry_out(drawn(seed))
             counts += Counter(outcome.counts)
-            counts["schedules"] += 1
             wrong += [(seed, problem) for problem in outcome.problems[:1]]
     gc.collect()
-    return dict(counts), wrong
+    return dict(counts), wrong, time.process_time() - began_s
 
 
 def look_at(seed: int) -> int:

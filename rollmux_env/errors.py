@@ -55,6 +55,12 @@ class TooMany(InputError):
     status = 429
 
 
+class Stopping(InputError):
+    """The service stops; the next one takes it. One line."""
+
+    status = 503
+
+
 class PlanError(RuntimeError):
     """A policy raised an exception, or what it returned breaks a numbered invariant (see `rollmux_env.cluster.plan`). One line."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -141,7 +142,6 @@ def facts_of(database: sqlite3.Connection, name: str) -> Iterator[Fact]:
     Raises:
         DamagedJournal: the next one is not whole; one line.
     """
-    adapters: dict[str, TypeAdapter[Any]] = {}
     number = 1
     rows = database.execute("SELECT number, kind, body FROM facts ORDER BY number")
     while True:
@@ -156,13 +156,22 @@ def facts_of(database: sqlite3.Connection, name: str) -> Iterator[Fact]:
         kind = row[1].decode(errors="replace") if isinstance(row[1], bytes) else describe(row[1])
         if kind not in _KINDS:
             raise DamagedJournal(name, number, f"is of a kind that this RollMux does not know, {one_line(kind, 40)}")
-        adapter = adapters.setdefault(kind, TypeAdapter(_KINDS[kind])) if kind not in adapters else adapters[kind]
         try:
-            yield adapter.validate_json(row[2])
+            yield parsed(kind, row[2])
         except (ValidationError, TypeError, ValueError) as error:
             first = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
             raise DamagedJournal(name, number, f"({kind}) is damaged: {one_line(first, 200)}") from None
         number += 1
+
+
+def parsed(kind: str, body: bytes | str) -> Fact:
+    """The fact of a kind that JSON says; raises ValidationError where it says none."""
+    return cast("Fact", _adapter(kind).validate_json(body))
+
+
+@cache
+def _adapter(kind: str) -> TypeAdapter[Any]:
+    return TypeAdapter(_KINDS[kind])
 
 
 def entries_after(path: Path, number: int, most: int) -> list[tuple[int, str, str]]:

@@ -96,9 +96,9 @@ def replay_journal(facts: Sequence[Fact]) -> Differences:
 
 
 def assigned_nodes(record: RunRecord, nodes: Iterable[Node]) -> NodePool:
-    """Nodes that are assigned as they were in a run, as far as they are there by name."""
-    pool = NodePool(nodes)
-    pool.restore(record.assigned)
+    """Nodes that are assigned as they were in a run, as far as they are there by name, and were whenever it went on."""
+    pool, begun = NodePool(nodes), [(again.at_s, {node.name for node in again.nodes}) for again in record.relaunched]
+    pool.restore(entry for entry in record.assigned if all(entry.at_s > at_s or entry.node in there for at_s, there in begun))
     pool.drained |= record.drained_nodes
     return pool
 

@@ -14,7 +14,7 @@ import os
 import sqlite3
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -31,7 +31,7 @@ from rollmux_env.scheduler import facts as scheduler_facts
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import JobSpec
 from runtime.journal import facts as kinds
-from runtime.journal.facts import TOLD_KINDS, Fact
+from runtime.journal.facts import Fact
 from runtime.journal.read import JOURNAL as JOURNAL
 from runtime.journal.read import SCHEMA as SCHEMA
 from runtime.journal.read import TABLE, check_version, connect
@@ -50,7 +50,6 @@ Row = tuple[str, str]  # kind and JSON of a fact
 _BATCH = 64  # facts; more of the batched kinds are never lost
 _TOGETHER = 400  # facts of a statement: SQLite takes at least 999 values
 _RECENT = 5000  # facts that are kept as they were written
-_AS_JSON_HAS_IT = (str, int, float, bool, type(None))  # the first that a value is looked for among, since most are
 IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)  # of an event
 _PASSING = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
@@ -112,7 +111,7 @@ class Journal:
 
     def put(self, *facts: Fact) -> None:
         """Take facts, which the next commit writes. Those of one call are on the disk together or not at all."""
-        self._unwritten += [(type(fact).__name__, json.dumps(_plain(fact), separators=(",", ":"))) for fact in facts]
+        self._unwritten += [(type(fact).__name__, _JSON.encode(fact)) for fact in facts]
         self.binds = self.binds or not all(map(_may_wait, facts))
 
     def write(self, *facts: Fact) -> None:
@@ -307,23 +306,23 @@ def _may_wait(fact: Fact) -> bool:
     return isinstance(fact, _BATCHED)
 
 
-def _plain(value: Any) -> Any:
-    """A fact as JSON has it."""
-    kind = type(value)
-    if kind in _AS_JSON_HAS_IT:
-        return value
-    if kind in TOLD_KINDS:
-        fields = value._asdict()
-        if fields.get("rule") is not None:
-            fields["rule"] = True
-        return {"kind": kind.__name__, **_plain(fields)}
+def _opened(value: Any) -> Any:
+    """A part of a fact as JSON has it, if JSON does not know it; what is in it may be such a part again."""
+    if isinstance(value, kinds.Told):  # JSON takes what is told for lists
+        return vars(value) | {"facts": [_told(fact) for fact in value.facts]}
+    if dataclasses.is_dataclass(value):
+        return vars(value)
     if isinstance(value, BaseModel):
         as_given = isinstance(value, JobSpec)  # some keys of it exclude each other
         return value.model_dump(mode="json", exclude_none=True, exclude_unset=as_given, by_alias=True)
-    if isinstance(value, tuple | list):
-        return [_plain(part) for part in value]
-    if isinstance(value, frozenset):
-        return [_plain(part) for part in sorted(value)]
-    if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}
-    return {name: _plain(getattr(value, name)) for name in kind.__dataclass_fields__} if dataclasses.is_dataclass(value) else value
+    return sorted(value) if isinstance(value, frozenset) else dict(value)
+
+
+def _told(fact: scheduler_facts.Fact) -> dict[str, Any]:
+    fields = fact._asdict()
+    if fields.get("rule") is not None:
+        fields["rule"] = True
+    return {"kind": type(fact).__name__, **fields}
+
+
+_JSON = json.JSONEncoder(separators=(",", ":"), default=_opened)

@@ -196,7 +196,11 @@ def go_on(run: RunState, node_changes: NodeChanges, record: RunRecord) -> None:
     run.log.write(*notes, restored, *run.scheduler.take_entries())
     run.tell()
     for job_id in again:
-        enlist(run, run.handles[job_id])
+        handle = run.handles[job_id]
+        if _is_over(handle, record):  # only somebody may still have used its nodes
+            handle.gone = True
+        else:
+            enlist(run, handle)
 
 
 def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fact]) -> None:
@@ -206,11 +210,10 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fac
     handle.residency.waits = next((dict(fact.waits) for fact in record.profiled if fact.job.id == job_id), {})
     ever = (done.number + 1 for done in (*record.iterations, *record.repeated) if done.job_id == job_id)
     handle.done = max(ever, default=0)  # also where it went back before: what was told of it stays true
-    over = {failed.job_id for failed in record.failed} | {cancelled.job_id for cancelled in record.cancelled}
     if handle.spec.is_attached:
-        _recall_attached(run, handle, record, job_id in over | record.over_budget)
+        _recall_attached(run, handle, record)
         return
-    if handle.done == handle.spec.iterations or job_id in over | record.over_budget:
+    if _is_over(handle, record):
         handle.gone = True
         return
     handle.saved.recorded = {fact.iterations for fact in record.checkpointed if fact.job_id == job_id}
@@ -223,15 +226,21 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fac
         run.log.say(f"{job_id}: goes on at iteration {handle.begins + 1}")
 
 
-def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord, over: bool) -> None:
+def _is_over(handle: JobHandle, record: RunRecord) -> bool:
+    """Whether a job has ended, or has nothing left to do."""
+    ended = {fact.job_id for fact in (*record.failed, *record.cancelled)} | record.over_budget
+    return handle.id in ended or handle.done == handle.spec.iterations
+
+
+def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord) -> None:
     """Of a job that runs elsewhere nothing is lost; one that has ended keeps its place while somebody may be using that."""
-    job_id = handle.id
+    job_id, state = handle.id, run.scheduler.state
     done = any(fact.job_id == job_id and fact.done for fact in record.leases_ended)
-    if done or ((over or handle.done == handle.spec.iterations) and not is_in_use(record, job_id)):
+    if done or (_is_over(handle, record) and not (state.is_running(job_id) and is_in_use(record, job_id))):
         handle.gone = True
         return
     handle.iteration = handle.begins = handle.done
-    if run.scheduler.state.knows(job_id):
+    if state.knows(job_id):
         _recall_work(run, handle)
 
 

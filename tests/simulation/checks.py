@@ -63,7 +63,9 @@ class Durable:
         self.last[key] = self.count
 
     def answered(self, one: Answered) -> None:
-        """The service answers: what it says is synced."""
+        """The service answers: what it says is synced, and it does not say that it has failed."""
+        if one.status == 500:
+            self.problems.append(f"{one.method} {one.path}: {one.refusal}")
         if (one.status >= 300 and one.status != 409) or (missing := self._missing(one)) is None:
             return
         self.problems.append(f"answered before it was synced: {one.method} {one.path} {one.asked}: {missing}")

@@ -8,12 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-from pydantic import TypeAdapter
 
 from rollmux_env.errors import InputError
-from runtime.journal.facts import KINDS, Fact
+from runtime.journal.facts import Fact
+from runtime.journal.read import entries_after, parsed
 from runtime.journal.write import JOURNAL, Journal, Row, Unwritable, read_facts
 from tests.simulation.loop import Dead, Process, Strand, World
 
@@ -51,6 +49,12 @@ class Disk:
         facts = read_facts(self.folder / JOURNAL)
         self.found(len(facts))
         return facts
+
+    def after(self, path: Path, number: int, most: int) -> list[tuple[int, str, str]]:
+        """Entries of the journal, as `runtime.journal.read.entries_after`."""
+        if self.folder is not None:
+            return entries_after(path, number, most)
+        return [(at, *row) for at, row in enumerate(self.rows[number : number + most], number + 1)]
 
     def found(self, count: int) -> None:
         """The file has so many facts: those that were synced, and maybe those of the commit that nobody has been told of."""
@@ -200,15 +204,10 @@ def enter(disk: Disk) -> None:
 
 
 @cache
-def _adapter(kind: str) -> TypeAdapter[Any]:
-    return TypeAdapter(next(one for one in KINDS if one.__name__ == kind))
+def _known(kind: str, body: str) -> Fact:
+    return parsed(kind, body)
 
 
-@cache
-def _known(kind: str, body: str) -> Any:
-    return _adapter(kind).validate_json(body)
-
-
-def _parsed(kind: str, body: str) -> Any:
+def _parsed(kind: str, body: str) -> Fact:
     """A fact as it is read; what is the same in many worlds is read once."""
-    return _known(kind, body) if kind in ("Started", "Submitted") else _adapter(kind).validate_json(body)
+    return _known(kind, body) if kind in ("Started", "Submitted") else parsed(kind, body)

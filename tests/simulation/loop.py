@@ -28,11 +28,27 @@ class Dead(BaseException):
     """The process that this is part of is no more."""
 
 
+class Handle:
+    """Something that is to be done, as asyncio knows it."""
+
+    __slots__ = ("arguments", "context", "is_cancelled", "work")
+
+    def __init__(self, work: Callable[..., Any], arguments: tuple[Any, ...], context: Context | None = None) -> None:
+        self.work, self.arguments, self.context = work, arguments, context
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+
 class Process:
     """A process of the world.
 
     Args:
-        ahead_s: its clock is ahead of the world's by so much.
+        ahead_s: its clock is ahead of the world's by so much, at first. rate: its seconds in one of the world's.
 
     Attributes:
         steps: callbacks that it has run. dies_at: the step at which it is killed, instead of running it; 0: none.
@@ -40,10 +56,10 @@ class Process:
         ends: are called when it is no more.
     """
 
-    def __init__(self, world: World, name: str, ahead_s: float = 0.0) -> None:
-        self.world, self.name, self.ahead_s = world, name, ahead_s
-        self.ready: deque[asyncio.Handle] = deque()
-        self.timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+    def __init__(self, world: World, name: str, ahead_s: float = 0.0, rate: float = 1.0) -> None:
+        self.world, self.name, self.ahead_s, self.rate = world, name, ahead_s, rate
+        self.ready: deque[Handle] = deque()
+        self.timers: list[tuple[float, int, Handle]] = []
         self.draw = Random(f"{world.seed} {name}")
         self.steps = self.dies_at = self.signals = 0
         self.free_s = world.now_s
@@ -55,15 +71,7 @@ class Process:
 
     def clock(self) -> float:
         """Its own time, seconds."""
-        return self.world.now_s + self.ahead_s
-
-    def due_s(self) -> float | None:
-        """The world's time of its next turn; None: it waits for others."""
-        while self.timers and self.timers[0][2].cancelled():
-            heapq.heappop(self.timers)
-        if self.ready:
-            return max(self.free_s, self.world.now_s)
-        return max(self.free_s, self.timers[0][0] - self.ahead_s) if self.timers else None
+        return self.world.now_s * self.rate + self.ahead_s
 
     def pause(self, seconds: float, sleeps: bool = False) -> None:
         """It does nothing for a while.
@@ -73,7 +81,7 @@ class Process:
         """
         self.free_s = max(self.free_s, self.world.now_s) + seconds
         if sleeps:
-            self.ahead_s -= seconds
+            self.ahead_s -= seconds * self.rate
 
     def kill(self) -> None:
         """It is no more; where it was in the middle of something, that is never gone on with."""
@@ -88,9 +96,9 @@ class Process:
             end()
 
     def post(self, after_s: float, work: Callable[..., None], *arguments: Any) -> None:
-        """Let something happen in it, so much later; nothing where it is no more then."""
+        """Let something happen in it, so much later by its clock; nothing where it is no more then."""
         if not self.dead:
-            self.world.in_process(self, self.world.call_later, after_s, work, *arguments)
+            heapq.heappush(self.timers, (self.clock() + after_s, next(self.world.numbers), Handle(work, arguments)))
 
 
 class World(asyncio.AbstractEventLoop):
@@ -130,9 +138,22 @@ class World(asyncio.AbstractEventLoop):
         asyncio._set_running_loop(self)
         try:
             while not is_over():
-                process, due_s = None, until_s
-                for one in self.processes:
-                    if (one.ready or one.timers) and one.free_s < due_s and (its_s := one.due_s()) is not None and its_s < due_s:
+                process, due_s, now_s = None, until_s, self.now_s
+                for one in self.processes:  # this is most of what the loop does
+                    if (its_s := one.free_s) >= due_s:
+                        continue
+                    if one.ready:
+                        if its_s < now_s:
+                            its_s = now_s
+                    else:
+                        timers = one.timers
+                        while timers and timers[0][2].is_cancelled:
+                            heapq.heappop(timers)
+                        if not timers:
+                            continue
+                        if (timer_s := (timers[0][0] - one.ahead_s) / one.rate) > its_s:
+                            its_s = timer_s
+                    if its_s < due_s:
                         process, due_s = one, its_s
                 if process is None:
                     return False
@@ -172,17 +193,26 @@ class World(asyncio.AbstractEventLoop):
         try:
             for _ in range(len(ready)):
                 handle = ready.popleft()
-                if handle.cancelled():
+                if handle.is_cancelled:
                     continue
                 process.steps += 1
                 if process.steps == process.dies_at:
                     process.kill()
-                handle._run() if not process.dead else None
+                    break
+                try:
+                    if handle.context is None:
+                        handle.work(*handle.arguments)
+                    else:
+                        handle.context.run(handle.work, *handle.arguments)
+                except SystemExit:
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"message": str(handle.work), "exception": error})
                 if process.dead:
                     break
         except (Dead, SystemExit):
             process.kill()
-        process.free_s = max(process.free_s, self.now_s + process.draw.choice(_TURN_S))
+        process.free_s = max(process.free_s, self.now_s + _TURN_S[int(process.draw.random() * len(_TURN_S))])
         self.current = self.outside
 
     # what asyncio asks of a loop
@@ -190,24 +220,22 @@ class World(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self.current.clock()
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
-        handle = asyncio.Handle(callback, args, self, context)
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
+        handle = Handle(callback, args, context)
         if not self.current.dead:
             self.current.ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
+        handle = Handle(callback, args, context)
         if not self.current.dead:
             heapq.heappush(self.current.timers, (when, next(self.numbers), handle))
         return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None: ...
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)

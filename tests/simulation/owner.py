@@ -43,7 +43,8 @@ class Owner:
     def __init__(self, scene: Scene, plan: JobPlan, number: int) -> None:
         self.scene, self.plan = scene, plan
         self.pid = number
-        self.process = Process(scene.world, f"{plan.id}.{number}", scene.world.outside.draw.choice([0.0, 500.0, 90_000.0]))
+        draw = scene.world.outside.draw
+        self.process = Process(scene.world, f"{plan.id}.{number}", draw.choice([0.0, 500.0, 90_000.0]), scene.rate())
         self.process.ends.append(self._gone)
         self.nodes: dict[str, set[str]] = {}  # that it uses, by phase
         self.status: int | None = None

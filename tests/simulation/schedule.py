@@ -56,6 +56,7 @@ class Schedule:
 
     Attributes:
         pairs: of nodes. grace_s: as of the service. file: the journal is in a file of SQLite.
+        drifts: clocks run at rates of their own. watched: somebody follows the journal over HTTP.
     """
 
     seed: int
@@ -65,6 +66,8 @@ class Schedule:
     grace_s: float | None
     file: bool
     faults: tuple[Fault, ...]
+    drifts: bool = False
+    watched: bool = False
 
     def text(self) -> str:
         """As JSON, in one line."""
@@ -95,7 +98,8 @@ def drawn(seed: int) -> Schedule:
     file, pairs = draw.random() < 0.1, draw.choice([1, 1, 2])
     faults = tuple(_fault(draw, ids, pairs, file) for _ in range(draw.choice([0, 1, 2, 3, 4, 6, 8])))
     dispatch = draw.choice(["round-robin", "fifo", "shortest-first"])
-    return Schedule(seed, jobs, pairs, dispatch, draw.choice([None, 5.0]), file, faults)
+    grace_s, drifts, watched = draw.choice([None, 5.0]), draw.random() < 0.3, draw.random() < 0.2
+    return Schedule(seed, jobs, pairs, dispatch, grace_s, file, faults, drifts, watched)
 
 
 def _job(draw: Random, name: str) -> JobPlan:

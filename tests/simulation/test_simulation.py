@@ -14,12 +14,14 @@ from rollmux_client import Turn
 
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.run_state import RunState
+from runtime.journal.facts import Fact, Suspected
+from runtime.journal.write import Journal
 from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.leases import Leases
 from runtime.owners.http.ledger import Lease
 from runtime.service import serve_here
 from tests.simulation.schedule import Fault, Schedule, drawn, schedule_of, shrunk
-from tests.simulation.world import carry_out, simulated
+from tests.simulation.world import Scene, carry_out, simulated
 
 _AT_ONCE = 100
 
@@ -126,3 +128,24 @@ def test_what_fails_is_made_smaller() -> None:
         smallest = shrunk(plain(0, *faults), lambda schedule: any("SIGTERM" in line for line in carry_out(schedule).problems))
     assert smallest.faults == ()  # each world ends with a SIGTERM
     assert [job.iterations for job in smallest.jobs] == [1]
+
+
+def test_the_journal_does_not_follow_from_the_order_of_a_set() -> None:
+    """A lease is lost that holds nodes of both pools."""
+    schedule = plain(1, Fault("pause owner", 6.5, "one", 70.0))
+    one, two = schedule.jobs
+    scene = Scene(replace(schedule, jobs=(replace(one, kind="asynchronous", iterations=3), two)), None)
+    assert scene.carry_out().problems == ()
+    suspects = [fact.nodes for fact in scene.disk.facts() if isinstance(fact, Suspected)]
+    assert suspects == [("rollout-0", "training-0")]
+
+
+def test_an_entry_of_the_journal_that_is_told_of_too_early_is_found() -> None:
+    def put(self: Journal, *facts: Fact) -> None:
+        take(self, *facts)
+        self.recent.extend((number, *row) for number, row in enumerate(self._unwritten, self.last_number + 1))
+
+    take = Journal.put
+    assert not found(range(2), watched=True)
+    with patch.object(Journal, "put", put):
+        assert any("is told of" in line for line in found(range(2), watched=True))

@@ -29,8 +29,6 @@ from runtime.owners.http import leases, ledger
 from runtime.run import driver
 from runtime.service import events, forecast, serve_here
 from runtime.service.http import app as http_app
-from runtime.service.http.openapi import describe_api
-from runtime.service.http.operations import OPERATIONS
 from runtime.service.plan import ServiceOptions
 from runtime.service.service import Service
 from runtime.service.tokens import Holder, Right
@@ -43,11 +41,13 @@ from tests.simulation.loop import Process, Strand, World
 from tests.simulation.network import FATES, ClientService, Network
 from tests.simulation.owner import Owner
 from tests.simulation.schedule import DISK, TIMED, Fault, JobPlan, Schedule
+from tests.simulation.watcher import Watcher
 
 SETTLES_S = 200.0  # after the last fault: leases run out, are freed, and owners come again
 STOPS_S = 20.0  # in which a service that is told to stop has ended
 _PHASES = 4  # of an iteration at most, with an evaluation and a sync
 _ON_THE_WAY_S = 5.0  # all that the network and the disk may take in a period without faults
+_RATES = (1.0, 0.999, 1.001, 0.95, 1.05)  # of clocks; quartz is within 0.0005
 RAM = Path("/dev/shm")
 
 
@@ -56,8 +56,8 @@ class Outcome:
     """What has become of a world.
 
     Attributes:
-        problems: what was not as it must be. counts: what has happened, by kind. digest: of all that has happened, in its order.
-        ends_s: its time at the end. log: lines, where they were asked for.
+        problems: what was not as it must be. counts: what has happened, by kind. digest: of all that has happened, in its order,
+        where a log is kept. ends_s: its time at the end. log: lines, where they were asked for.
     """
 
     schedule: Schedule
@@ -116,6 +116,10 @@ class Scene:
         rules, nodes = LeaseRules(grace_s=schedule.grace_s), PAIRS[: 2 * schedule.pairs]
         self.plan = attached_plan(folder or Path("/"), nodes=nodes, dispatch=schedule.dispatch, leases=rules)
 
+    def rate(self) -> float:
+        """Of the clock of a process that begins."""
+        return self.world.outside.draw.choice(_RATES) if self.schedule.drifts else 1.0
+
     # the service
 
     def start_service(self, again: bool = True) -> None:
@@ -128,7 +132,7 @@ class Scene:
             return
         world = self.world
         self.starts += 1
-        process = Process(world, f"service.{self.starts}", world.outside.draw.choice([0.0, 300.0]))
+        process = Process(world, f"service.{self.starts}", world.outside.draw.choice([0.0, 300.0]), self.rate())
         kills = [fault for fault in self.schedule.faults if fault.kind == "kill service" and fault.target == str(self.starts)]
         process.dies_at = int(kills[0].at) if kills else 0
         if again:
@@ -295,7 +299,8 @@ class Scene:
         counts = self.counts | Counter(self.network.used)
         counts += Counter(requests=self.network.requests, commits=self.disk.commits, torn=self.disk.torn, starts=self.starts)
         problems, log = tuple(self.problems), tuple(world.log or ())
-        return Outcome(schedule, problems, dict(sorted(counts.items())), self._digest(), world.now_s, log)
+        digest = "" if world.log is None else self._digest()
+        return Outcome(schedule, problems, dict(sorted(counts.items())), digest, world.now_s, log)
 
     def _begin(self, outside: Process) -> None:
         outside.post(0.0, self.start_service)
@@ -311,6 +316,8 @@ class Scene:
             if fault.kind in TIMED:
                 outside.post(fault.at, self.fault, fault)
         outside.post(10.0, self.clear)
+        if self.schedule.watched:
+            outside.post(1.0, Watcher, self)
 
     def _start_when_submitted(self, plan: JobPlan) -> None:
         if ("Submitted", plan.id) in self.durable.last:
@@ -371,7 +378,6 @@ def _check_signals() -> None:
 def simulated() -> Iterator[None]:
     """The service and the client ask the world for time, threads, chance, processes and the disk, instead of this machine."""
     monotonic = threads.Time.monotonic
-    described = describe_api(OPERATIONS)
     known = versions()
     listening = SimpleNamespace(where=None, token="operator")
     replaced: dict[Any, dict[str, Any]] = {
@@ -394,14 +400,13 @@ def simulated() -> Iterator[None]:
             "_rehearse": lambda policy: None,
             "versions": lambda: known,
         },
-        events: {"monotonic": monotonic},
+        events: {"monotonic": monotonic, "entries_after": lambda *asked: _scene().disk.after(*asked)},
         forecast: {"monotonic": monotonic},
         leases: {"secrets": threads.Chance},
         ledger: {
             "started": lambda pid: pid if _scene().lives(pid) else 0,
             "user_of": lambda pid: 0,
         },
-        http_app: {"describe_api": lambda operations: described},
         serve_here: {
             "Service": SimulatedService,
             "allowing": _allowing,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rollmux_client import Turn
 
+from rollmux_env.errors import Stopping
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
 from runtime.execution.ends import interrupted_slices, left
@@ -61,8 +62,14 @@ class Iterations:
         self._run.follow(Follows((facts.Alone(handle.id),), (note,), (f"{handle.id}: WARNING: {note.why}",)))
 
     def finish(self, lease: Lease, phase: HoldName) -> None:
-        """A phase is over, and its nodes are free."""
+        """A phase is over, and its nodes are free.
+
+        Raises:
+            Stopping: the job has given up its place already, for the next coordinator; one line.
+        """
         handle, turn, now_s = lease.handle, lease.turns.open[phase], self._run.log.now()
+        if phase not in handle.permits.holds:
+            raise Stopping("the service is stopping; the next one is to be told")
         start_s, cold = handle.permits.holds[phase].start_s, phase not in lease.warm
         if handle.is_guest and not turn.extra:
             handle.profile.took(phase, now_s - start_s)

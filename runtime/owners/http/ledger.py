@@ -224,7 +224,7 @@ class Ledger:
         now_s, job_id = self.run.log.now(), lease.handle.id
         facts: list[Any] = [LeaseEnded(now_s, job_id, lease.id, False, why)]
         if lease.holds:
-            names = tuple(dict.fromkeys(node.name for phase in lease.turns.granted for node in lease.handle.nodes_of(phase)))
+            names = tuple(sorted({node.name for phase in lease.turns.granted for node in lease.handle.nodes_of(phase)}))
             lease.suspects = set(names)
             self.suspected[job_id] = lease
             facts.append(Suspected(now_s, job_id, lease.id, names))

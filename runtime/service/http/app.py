@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
-from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rollmux_env.validation_errors import one_line
-from runtime.service.http.endpoint import HOLDER, JSON, Endpoints, answer, error
+from runtime.service.http.endpoint import HOLDER, JSON, Endpoint, Endpoints, answer, error
 from runtime.service.http.openapi import describe_api
 from runtime.service.http.operations import OPERATIONS
 from runtime.service.operations_log import OperationsLog
@@ -39,35 +36,71 @@ def make_app(service: Service, tokens: Tokens, log: OperationsLog, most_open: in
     Args:
         tokens: of those who may ask. log: of what they do. most_open: requests at a time.
     """
-    endpoints = Endpoints(service, log)
-    routes = [Route(at.path, endpoints.make(at), methods=[at.method]) for at in OPERATIONS]
-    described = answer(describe_api(OPERATIONS)).body
+    endpoints, paths = Endpoints(service, log), Paths()
+    for at in OPERATIONS:
+        paths.add(at.method, at.path, endpoints.make(at))
 
-    async def health(request: Request) -> Response:
+    async def health(*_: object) -> Response:
         return answer({"ok": True})
 
-    async def description(request: Request) -> Response:
-        return Response(described, media_type=JSON)
+    async def description(*_: object) -> Response:
+        return Response(_described(), media_type=JSON)
 
-    async def page(request: Request) -> Response:
+    async def page(*_: object) -> Response:
         from runtime.service.page import page_html
 
         return HTMLResponse(page_html(), headers=_PAGE)
 
-    async def broken(request: Request, wrong: Exception) -> Response:
-        service.run.log.say(f"{request.method} {one_line(request.url.path)}: {type(wrong).__name__}: {one_line(str(wrong))}")
-        return error(500, f"{type(wrong).__name__}: a defect of RollMux; the service goes on")
+    for path, endpoint in (("/healthz", health), ("/openapi.json", description), ("/", page)):
+        paths.add("GET", path, endpoint)
 
-    routes += [Route("/healthz", health), Route("/openapi.json", description), Route("/", page)]
-    handlers = {HTTPException: _refused, Exception: broken}
-    app = Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
-    app.router.redirect_slashes = False
-    return Guard(app, tokens, most_open)
+    async def answering(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            response = await paths.answer(scope, receive)
+        except Exception as wrong:
+            path, problem = one_line(scope["path"]), f"{type(wrong).__name__}: {one_line(str(wrong))}"
+            service.run.log.say(f"{scope['method']} {path}: {problem}")
+            response = error(500, f"{type(wrong).__name__}: a defect of RollMux; the service goes on")
+        await response(scope, receive, send)
+
+    return Guard(answering, tokens, most_open)
 
 
-async def _refused(request: Request, wrong: HTTPException) -> Response:
-    problem = {404: "there is no such path", 405: "this path has no such method"}.get(wrong.status_code, wrong.detail)
-    return error(wrong.status_code, problem, wrong.headers)
+@cache
+def _described() -> bytes:
+    return bytes(answer(describe_api(OPERATIONS)).body)
+
+
+class Paths:
+    """Finds what answers a request, by its path and method. The third part of a path is a name, as in `/v1/jobs/{job}/attach`."""
+
+    def __init__(self) -> None:
+        self._at: dict[str, tuple[str, dict[str, Endpoint]]] = {}  # by path without that part; of what it is the name
+
+    def add(self, method: str, path: str, endpoint: Endpoint) -> None:
+        """Let requests of a path be answered by an endpoint."""
+        rest, kind = _without_name(path)
+        self._at.setdefault(rest, ((kind or "")[1:-1], {}))[1][method] = endpoint
+
+    async def answer(self, scope: Scope, receive: Receive) -> Response:
+        """The answer to a request."""
+        rest, name = _without_name(scope["path"])
+        if rest not in self._at or name == "":
+            return error(404, "there is no such path")
+        kind, by_method = self._at[rest]
+        endpoint = by_method.get("GET" if scope["method"] == "HEAD" else scope["method"])
+        if endpoint is None:
+            return error(405, "this path has no such method", {"Allow": ", ".join(by_method)})
+        return await endpoint(scope, receive, {} if name is None else {kind: name})
+
+
+def _without_name(path: str) -> tuple[str, str | None]:
+    """A path with nothing in place of its third part, and that part; None where it has none."""
+    parts = path.split("/", 4)
+    if len(parts) < 4:
+        return path, None
+    name, parts[3] = parts[3], ""
+    return "/".join(parts), name
 
 
 class Guard:

@@ -14,12 +14,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope
 
 from rollmux_env.errors import Conflict, InputError, NotAllowed, TooMany
 from rollmux_env.validation_errors import format_error, one_line, problems
@@ -34,6 +34,7 @@ _LONGEST = 1000  # characters of an error
 HOLDER = "holder"  # of the token: key of the scope of a request
 MOST_BYTES = 1 << 20  # of a body
 MOST_OF_A_LEASE = 4  # open requests
+_GONE = 499  # status of an answer that nobody reads
 _BODY_S = 5.0  # that a body may take to arrive
 _LOOKS_S = 0.1  # that a request which may wait has before it is looked whether its client is there
 
@@ -100,8 +101,12 @@ class Operation:
     at_once: bool = False
 
 
+Endpoint = Callable[[Scope, Receive, Mapping[str, str]], Awaitable[Response]]
+"""What answers a request, whose path has parts by name."""
+
+
 class Endpoints:
-    """Makes the functions that Starlette calls.
+    """Makes the functions that answer requests.
 
     Args:
         service: that is asked. log: of operations.
@@ -113,24 +118,24 @@ class Endpoints:
         self._open_of: Counter[str | None] = Counter()  # requests of leases
         self._asks = Asks()
 
-    def make(self, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
+    def make(self, operation: Operation) -> Endpoint:
         """The function for an operation."""
 
-        async def endpoint(request: Request) -> Response:
-            call = Call(self._service, request.scope[HOLDER], request.path_params)
+        async def endpoint(scope: Scope, receive: Receive, path: Mapping[str, str]) -> Response:
+            call = Call(self._service, scope[HOLDER], path)
             try:
                 _allow(call.holder, operation.right)
                 if operation.check is not None:
                     operation.check(call)
                 if operation.query is not None:
-                    call = call._replace(query=_query_of(request, operation.query))
+                    call = call._replace(query=_query_of(scope, operation.query))
                 if operation.body is not None:
-                    call = call._replace(body=_parsed(await _body_of(request), operation.body))
+                    call = call._replace(body=_parsed(await _body_of(scope, receive), operation.body))
                 with self._counted(call.path.get("lease")):
                     if not operation.at_once:
                         await self._asks.turn(call.holder.user)
                     work = operation.work(call)
-                    value = await (_while_connected(work, request) if operation.waits else work)
+                    value = await (_while_connected(work, receive) if operation.waits else work)
                 response = value if isinstance(value, Response) else answer(value, operation.status)
             except InputError as refused:
                 if refused.status == Conflict.status:  # it tells of what has happened, as that a job is there or has ended
@@ -139,8 +144,6 @@ class Endpoints:
                 response = refusal(refused)
             except asyncio.CancelledError:  # the server closes
                 response = error(503, "the service is stopping", {"Connection": "close", "Retry-After": "1"})
-            except HTTPException as unread:
-                response = error(unread.status_code, unread.detail)  # what still comes of the body is dropped for a while
             if operation.logged and not getattr(call.query, "dry_run", False):
                 outcome = "done" if response.status_code < 300 else bytes(response.body).decode()
                 await asyncio.to_thread(self._log.write, call.holder.user, operation.name, _subject(call), outcome)
@@ -176,22 +179,33 @@ def _subject(call: Call) -> str:
     return next(iter(call.path.values()), "") or ", ".join(str(entry.get("id", "")) for entry in entries if isinstance(entry, dict))
 
 
-async def _body_of(request: Request) -> bytes:
-    """The body; raises HTTPException where it is too long or does not come."""
-    length = request.headers.get("content-length", "0")
-    data = bytearray()
+class _Unread(InputError):
+    """A body that is too long, or does not come; what still comes of it is dropped for a while. One line."""
+
+    def __init__(self, status: int, problem: str) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
+async def _body_of(scope: Scope, receive: Receive) -> bytes:
+    """The body; raises _Unread."""
+    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    data = b""
     if length.isdigit() and len(length) <= 10 and int(length) <= MOST_BYTES:
         try:
             async with asyncio.timeout(_BODY_S):
-                async for part in request.stream():
-                    data += part
-                    if len(data) > MOST_BYTES:
+                while len(data) <= MOST_BYTES:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _Unread(_GONE, "the client has gone")
+                    data += message["body"]
+                    if not message["more_body"]:
                         break
-                else:
-                    return bytes(data)
         except TimeoutError:
-            raise HTTPException(408, f"the body has not come within {_BODY_S:.0f} s") from None
-    raise HTTPException(413, f"a body has {MOST_BYTES} bytes at most")
+            raise _Unread(408, f"the body has not come within {_BODY_S:.0f} s") from None
+        if len(data) <= MOST_BYTES:
+            return data
+    raise _Unread(413, f"a body has {MOST_BYTES} bytes at most")
 
 
 def _parsed(data: bytes, model: type[BaseModel]) -> Any:
@@ -204,8 +218,8 @@ def _parsed(data: bytes, model: type[BaseModel]) -> Any:
         raise InputError(f"the body is not JSON: {one_line(str(wrong), 200)}") from None
 
 
-def _query_of(request: Request, model: type[BaseModel]) -> BaseModel:
-    pairs = request.query_params.multi_items()
+def _query_of(scope: Scope, model: type[BaseModel]) -> BaseModel:
+    pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     parameters = dict(pairs)
     if len(parameters) < len(pairs):
         raise InputError("a parameter is given twice")
@@ -220,7 +234,7 @@ def _valid(validate: Callable[[], BaseModel], model: type[BaseModel]) -> BaseMod
         raise InputError(problem.replace("this file format", "this request")) from None
 
 
-async def _while_connected(work: Awaitable[Any], request: Request) -> Any:
+async def _while_connected(work: Awaitable[Any], receive: Receive) -> Any:
     """What comes of work that may wait, as long as there is somebody to tell; for that it is looked when it takes a while."""
     waiting, is_over = asyncio.current_task(), False
     leaving: list[asyncio.Future[None]] = []
@@ -231,7 +245,7 @@ async def _while_connected(work: Awaitable[Any], request: Request) -> Any:
             waiting.cancel()
 
     def look() -> None:
-        leaving.append(asyncio.ensure_future(_gone(request)))
+        leaving.append(asyncio.ensure_future(_gone(receive)))
         leaving[0].add_done_callback(end)
 
     timer = asyncio.get_running_loop().call_later(_LOOKS_S, look)
@@ -241,7 +255,7 @@ async def _while_connected(work: Awaitable[Any], request: Request) -> Any:
         if not leaving or not leaving[0].done():
             raise
         waiting.uncancel()
-        return Response(status_code=499)  # which nobody reads
+        return Response(status_code=_GONE)
     finally:
         is_over = True
         timer.cancel()
@@ -249,9 +263,9 @@ async def _while_connected(work: Awaitable[Any], request: Request) -> Any:
             watch.cancel()
 
 
-async def _gone(request: Request) -> None:
+async def _gone(receive: Receive) -> None:
     """Wait until the client has gone; what it sends meanwhile nobody reads."""
-    while (await request.receive())["type"] != "http.disconnect":
+    while (await receive())["type"] != "http.disconnect":
         pass
 
 

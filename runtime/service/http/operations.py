@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 from starlette.responses import Response
 
-from rollmux_env.errors import InputError, NotAllowed, NotFound, Unprocessable
+from rollmux_env.errors import InputError, NotAllowed, NotFound, TooMany, Unprocessable
 from rollmux_env.fields import NonNegative
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import format_error, one_line, problems
@@ -23,6 +23,7 @@ from runtime.metrics import CONTENT_TYPE
 from runtime.output import LOGS, SERVICE_LOG, log_files, read_log
 from runtime.owners.http.leases import Leases
 from runtime.run.driver import RunDriver
+from runtime.service.forecast import MOST_PREVIEWED
 from runtime.service.http.endpoint import JSON, Body, Call, Operation, Query, Sent, answer, answer_in_steps
 from runtime.service.tokens import Holder, Right
 
@@ -142,6 +143,8 @@ async def _submit(call: Call) -> Any:
     entries = call.body if isinstance(call.body, list) else [call.body]
     if not entries:
         raise InputError("there is no job in the list")
+    if call.query.dry_run and len(entries) > MOST_PREVIEWED:
+        raise TooMany(f"{len(entries)} jobs are too many: a dry run looks at {MOST_PREVIEWED} at most")
     specs = [await asyncio.to_thread(_spec_of, entry, call.holder, call.service.folder, call.query.dry_run) for entry in entries]
     if call.query.dry_run:
         previews = await call.service.preview(specs)

@@ -28,11 +28,39 @@ _REFUSALS = {
     400: ("Bad Request", "this is no HTTP request"),
     431: ("Request Header Fields Too Large", f"the headers of a request have {MOST_HEADERS} bytes at most"),
 }
+_CONTINUE = b"HTTP/1.1 100 "  # what an answer that is still to come may be behind
 _ENDS_S = 1  # that open requests have when the server closes
 _IDLE_S = 60  # that a connection without a request is kept
 _SILENT_S = 60  # that a client may take none of what is sent to it
 _AGAIN_S = 0.2
 _FILES = MOST_CONNECTIONS + 1000
+
+
+class _Answer:
+    """Where an answer is written to: its headers wait for what follows them, so that both take one call of the system."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = None
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        """Send something."""
+        if self._head is None and not data.startswith(_CONTINUE):
+            self._head = data
+            return
+        self._transport.write((self._head or b"") + data)
+        self._head = b"" if self._head is not None else None
+
+    def flush(self) -> None:
+        """Send the headers, if nothing has followed them."""
+        if self._head:
+            self.write(b"")
+
+    def close(self) -> None:
+        """The connection ends when all is sent."""
+        self.flush()
+        self._transport.close()
 
 
 class Connection(HttpToolsProtocol):
@@ -79,9 +107,11 @@ class Connection(HttpToolsProtocol):
         if version not in ("1.0", "1.1") or hosts > 1 or (version == "1.1" and not hosts):
             raise ValueError("no request of HTTP/1.1")
         super().on_headers_complete()
+        self.cycle.transport = _Answer(self.transport)  # type: ignore[assignment]
 
     def on_response_complete(self) -> None:
         """It has been answered."""
+        self.cycle.transport.flush()  # type: ignore[attr-defined]
         super().on_response_complete()
         if self.cycle.more_body and not self._in_work():  # it still sends what nobody reads
             self._watch()

@@ -161,3 +161,25 @@ def test_an_empty_journal_beside_what_a_run_left_is_no_new_run(command: Command,
         status, out, err = command("serve", str(tmp_path))
         assert (status, out, err.count("\n")) == (2, "", 1) and "of a run that had one" in err
     assert digests(tmp_path) == before
+
+
+@pytest.mark.parametrize("step", [47, pytest.param(1, marks=pytest.mark.long)])
+def test_a_byte_that_is_another_one_is_one_line_or_loses_no_fact(step: int, tmp_path: Path) -> None:
+    """Wherever it is in the file: what is in a fact's own text is not known to be another one."""
+    path = tmp_path / JOURNAL
+    journal = Journal(path)
+    journal.write(*FACTS)
+    journal.close()
+    whole, data = read_facts(path), path.read_bytes()
+    refused = 0
+    for at in range(0, len(data), step):
+        for mask in (0x01, 0x80, 0xFF):
+            path.write_bytes(data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :])
+            try:
+                facts = read_facts(path)
+            except InputError as error:
+                refused += 1
+                assert "\n" not in str(error)
+            else:
+                assert [type(fact) for fact in facts] == [type(fact) for fact in whole], at
+    assert refused > len(data) // step // 4

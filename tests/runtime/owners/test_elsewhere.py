@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rollmux_env.errors import Stopping
 from rollmux_env.scheduler.view import HoldName
 from tests.runtime.pretend import PAIRS, Served, attached_plan, job, served
 
@@ -48,3 +50,46 @@ def test_a_job_that_was_cancelled_does_not_go_on_in_the_other_place(tmp_path: Pa
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", movable=True), nodes=PAIRS))
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_a_job_that_was_cancelled_does_not_go_on_when_its_nodes_have_gone(left: int, tmp_path: Path) -> None:
+    """Two jobs of two groups: there are nodes for one of them, or for none."""
+
+    async def work(run: Served) -> None:
+        leases = {name: await run.place(name) for name in ("a", "b")}
+        for lease in leases.values():
+            assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+        await run.driver.lifecycle.cancel(run.driver.run.handles["b"])
+        await run.settle()
+        run.plan = replace(run.plan, nodes=PAIRS[:left])
+        run = await run.replaced()
+        await run.settle()
+        assert run.driver.run.handles["b"].gone
+        assert "b" not in run.driver.run.scheduler.state.waiting
+        run.plan = replace(run.plan, nodes=PAIRS[:4])
+        run = await run.replaced()
+        await run.settle()
+        assert run.driver.run.handles["b"].gone
+        assert not run.driver.run.scheduler.state.is_running("b")
+        await run.stop()
+
+    alone = {"max_group_size": 1}
+    plan = attached_plan(tmp_path, job("a"), job("b"), nodes=PAIRS[:4])
+    served(work, replace(plan, cluster=plan.cluster.model_copy(update=alone)))
+
+
+def test_a_phase_that_ends_behind_its_service_is_told_to_the_next_one(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+        run.driver.stop()
+        assert await run.outcome == "stopped"
+        with pytest.raises(Stopping, match="the service is stopping"):
+            await run.leases.release(lease, "rollout", 0, {}, None)
+        run = Served(replace(run.plan, resume=True))
+        await run.settle()
+        await run.leases.release(lease, "rollout", 0, {}, None)
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a")))

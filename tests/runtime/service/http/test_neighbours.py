@@ -5,19 +5,24 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from runtime.journal.facts import Attached
+from runtime.journal.facts import Attached, Granted, Iteration, LeaseEnded, PhaseSlice
 from runtime.journal.read import JOURNAL
 from runtime.journal.write import read_facts
 from runtime.owners.http import ledger
 from runtime.owners.http.ledger import boot_of, known_processes, own_processes
+from runtime.service import forecast
 from runtime.service.http.endpoint import MOST_OF_A_LEASE
 from runtime.service.tokens import Right
-from tests.runtime.service.http.conftest import Served
+from tests.runtime.pretend import PATIENCE_S
+from tests.runtime.service.http.conftest import Answer, Served
 from tests.runtime.service.http.test_leases import SHARED, attach
 from tests.runtime.service.http.test_strangers import answer_to, request
 
@@ -118,6 +123,52 @@ def test_numbers_that_the_journal_does_not_take_are_refused_at_the_door(served: 
             key = [*body][-1]
             assert (answer.status, answer.value) == (400, {"error": f"{key}: must be at most 1e+15, not {number}"})
     served.ask("DELETE", f"/v1/leases/{lease}?done=true", token=ann)
+
+
+def test_a_dry_run_keeps_nobody_from_looking(served: Served, ann: str, bob: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ends, over = threading.Event(), threading.Event(), threading.Event()
+
+    def look(*_: object) -> tuple[()]:
+        begun.set()
+        ends.wait(5.0)
+        over.set()
+        return ()
+
+    monkeypatch.setattr(forecast, "preview", look)
+    with ThreadPoolExecutor(1) as asking:
+        asking.submit(served.ask, "POST", "/v1/jobs?dry_run=true", {"id": "tried", **SHARED}, bob)
+        assert begun.wait(PATIENCE_S)
+        assert served.ask("GET", "/v1/status", token=ann).status == 200
+        assert not over.is_set()
+        ends.set()
+
+
+def test_a_dry_run_looks_at_so_many_jobs_at_most(served: Served, bob: str) -> None:
+    jobs = [{"id": f"tried-{number}", **SHARED} for number in range(101)]
+    answer = served.ask("POST", "/v1/jobs?dry_run=true", jobs, bob)
+    assert (answer.status, answer.value) == (429, {"error": "101 jobs are too many: a dry run looks at 100 at most"})
+
+
+def test_of_a_hundred_threads_that_own_one_job_one_does(served: Served, ann: str) -> None:
+    served.ask("POST", "/v1/jobs", {"id": "raced", **SHARED}, ann)
+    with ThreadPoolExecutor(100) as threads:
+
+        def all_ask(method: str, path: str, body: object = None) -> list[Answer]:
+            return [*threads.map(lambda _: served.ask(method, path, body, ann), range(100))]
+
+        attached = [one for one in all_ask("POST", "/v1/jobs/raced/attach", {"wait_s": 30}) if one.status != 409]
+        assert [one.status for one in attached] == [200]
+        at = f"/v1/leases/{attached[0].value['lease']}"
+        for iteration in range(2):
+            for phase in ("rollout", "training"):
+                turn = {"phase": phase, "iteration": iteration}
+                asked = all_ask("POST", f"{at}/acquire", {**turn, "wait_s": 30})
+                assert {one.status for one in asked} <= {200, 429} and all(one.value.get("granted", True) for one in asked)
+                assert {one.status for one in all_ask("POST", f"{at}/release", {**turn, "metrics": {}})} <= {200, 429}
+        assert {one.status for one in all_ask("DELETE", f"{at}?done=true")} <= {200, 429}
+    facts = read_facts(served.folder / JOURNAL)
+    mine = [fact for fact in facts if isinstance(fact, Granted | PhaseSlice | Iteration | LeaseEnded) and fact.job_id == "raced"]
+    assert Counter(type(fact) for fact in mine) == {Granted: 4, PhaseSlice: 4, Iteration: 2, LeaseEnded: 1}
 
 
 def test_one_users_open_requests_leave_room_for_others(tmp_path_factory: pytest.TempPathFactory) -> None:
