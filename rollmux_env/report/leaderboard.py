@@ -39,7 +39,7 @@ def entry_csv(entry: Entry) -> str:
 
 def _cells(score: TrackScore) -> tuple[str, str, str, str]:
     marked = "" if score.agrees else f", {LOWER}"
-    return _text(score.fixed), _text(score.fresh) + marked, f"{score.kept:.0%}", f"{score.decision_ms:.2f}"
+    return _text(score.fixed), _text(score.fresh) + marked, f"{score.attainment:.0%}", f"{score.decision_ms:.2f}"
 
 
 def _text(mean: Mean) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
+from math import hypot
 from os import cpu_count
 from pathlib import Path
 from secrets import randbelow
@@ -74,20 +75,20 @@ class TrackScore:
     """An entry in one track.
 
     Attributes:
-        fixed, fresh: mean score over the streams. kept: share of all streams in which every job kept its SLO.
+        fixed, fresh: mean score over the streams. attainment: share of all streams in which every job kept its SLO.
         decision_ms: median over all streams of `StreamResult.decision_ms`.
     """
 
     fixed: Mean
     fresh: Mean
-    kept: float
+    attainment: float
     decision_ms: float
 
     @property
     def agrees(self) -> bool:
         """Whether fresh streams score no less than fixed ones, within the interval of the difference."""
         widths = self.fixed.half_width or 0.0, self.fresh.half_width or 0.0
-        return self.fresh.mean >= self.fixed.mean - (widths[0] ** 2 + widths[1] ** 2) ** 0.5
+        return self.fresh.mean >= self.fixed.mean - hypot(*widths)
 
 
 def track_score(track: Track, entry: Entry) -> TrackScore | None:
@@ -154,7 +155,7 @@ def read_entry(path: Path) -> Entry:
     try:
         entry = _adapter().validate_json(read_text(path))
     except ValidationError as error:
-        raise InputError(f"{path}: {format_error(problems(error)[0], Entry)}") from None
+        raise InputError(f"{path}: {format_error(problems(error)[0], None)}") from None
     if entry.benchmark != VERSION:
         raise InputError(f"{path}: benchmark: is {entry.benchmark}, and scores compare with {VERSION} alone; run it again")
     return entry

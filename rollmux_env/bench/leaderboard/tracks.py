@@ -42,7 +42,7 @@ class Entrant:
     def name(self) -> str:
         """What is given, with the kind of what is no placement policy."""
         kinds = {"": self.placement, "dispatch ": self.dispatch, "rollout ": self.rollout}
-        return " + ".join(f"{kind}{given}" for kind, given in kinds.items() if given is not None)
+        return " + ".join(f"{kind}{spec}" for kind, spec in kinds.items() if spec is not None)
 
 
 REFERENCE = Entrant("rollmux", "round-robin,migrate=0.8", "plain")
@@ -115,15 +115,15 @@ def keeps_slo(job: JobResult) -> bool:
 
 
 def _played(outcome: Outcome) -> Played:
-    metrics, kept = outcome.metrics, all(map(keeps_slo, outcome.jobs))
-    return Played(metrics.usd_per_work_hour, kept, metrics.migrations, 1e3 * float(np.median(outcome.decision_s)))
+    metrics, keeps = outcome.metrics, all(map(keeps_slo, outcome.jobs))
+    return Played(metrics.usd_per_work_hour, keeps, metrics.migrations, 1e3 * float(np.median(outcome.decision_s)))
 
 
 def _fluid(name: str) -> Kind:
     """60 jobs in steady periods, which do the same work under every policy; the bound is the exact optimum of each instant."""
 
     def play(seed: int, entrant: Entrant, makers: Makers) -> Played:
-        return _played(run_task(makers.placement, Task(_given(entrant, "placement"), seed, workload(name, seed, jobs=60))).outcome)
+        return _played(run_task(makers.placement, Task(_policy(entrant, "placement"), seed, workload(name, seed, jobs=60))).outcome)
 
     def bound(seed: int, makers: Makers) -> float:
         return play(seed, Entrant("optimal-work"), makers).usd
@@ -131,9 +131,9 @@ def _fluid(name: str) -> Kind:
     return Kind(play, bound, lambda seed: workload(name, seed, jobs=60).sha256)
 
 
-def _given(entrant: Entrant, kind: str) -> str:
-    given: str = getattr(entrant, kind) or getattr(REFERENCE, kind)
-    return given
+def _policy(entrant: Entrant, kind: str) -> str:
+    spec: str = getattr(entrant, kind) or getattr(REFERENCE, kind)
+    return spec
 
 
 @lru_cache(maxsize=4)
@@ -143,7 +143,7 @@ def _group(seed: int) -> Group:
 
 def _play_group(seed: int, entrant: Entrant, makers: Makers) -> Played:
     """One group until its horizon."""
-    group, order = _group(seed), makers.dispatch(_given(entrant, "dispatch"))
+    group, order = _group(seed), makers.dispatch(_policy(entrant, "dispatch"))
     began = perf_counter()
     run = replay_group(group, order)
     phase_ms = 1e3 * (perf_counter() - began) / len(run.phases)
@@ -157,9 +157,9 @@ def _modelled(seed: int, jobs: int) -> Scenario:
 
 def _replayed(scenario: Scenario, seed: int, entrant: Entrant, makers: Makers) -> Result:
     """An event replay under all three policies."""
-    inside = makers.rollout(_given(entrant, "rollout"))
-    order = makers.dispatch(makers.migrating(_given(entrant, "dispatch"), inside))
-    return run_task(makers.placement, Task(_given(entrant, "placement"), seed, scenario, order, rollout=inside))
+    inside = makers.rollout(_policy(entrant, "rollout"))
+    order = makers.dispatch(makers.migrating(_policy(entrant, "dispatch"), inside))
+    return run_task(makers.placement, Task(_policy(entrant, "placement"), seed, scenario, order, rollout=inside))
 
 
 def _play_rollouts(seed: int, entrant: Entrant, makers: Makers) -> Played:
@@ -179,7 +179,7 @@ def _together(stream: Callable[[int], Scenario]) -> Kind:
     """Jobs in an event replay, with switches; placement policies plan with them."""
 
     def play(seed: int, entrant: Entrant, makers: Makers) -> Played:
-        placement = _given(entrant, "placement")
+        placement = _policy(entrant, "placement")
         planned = placement if ",switches=" in placement else f"{placement},switches=true"
         return _played(_replayed(stream(seed), seed, Entrant(planned, entrant.dispatch, entrant.rollout), makers).outcome)
 
