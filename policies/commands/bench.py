@@ -120,6 +120,8 @@ def bench(options: BenchOptions) -> None:
         if options.quick:
             raise typer.BadParameter("goes with --suite", param_hint="--quick")
         _compare(options.target, options)
+    elif options.target is None and options.suite == "leaderboard":
+        _enter(options)
     elif options.target is None and options.suite is not None:
         _run_suite(options.suite, options)
     else:
@@ -207,6 +209,32 @@ def makers() -> Makers:
     return Makers(make_policy, make_dispatch, make_rollout, migrating, make_network, make_allocator)
 
 
+def _enter(options: BenchOptions) -> None:
+    """Measure an entrant of the leaderboard, and write its entry."""
+    import json
+
+    from rich.text import Text
+
+    from policies.commands.leaderboard import enter
+    from rollmux_env.bench.leaderboard.entries import entry_json, file_name
+    from rollmux_env.bench.leaderboard.tracks import Entrant
+    from rollmux_env.files import write_whole
+    from rollmux_env.report.folder import check_spare, make_folder
+    from rollmux_env.report.leaderboard import entry_csv, entry_tables
+
+    _refuse_own(options, "seeds", "quick", "check", "settings", but=("dispatch", "rollout_policy"))
+    if len(options.policy or ()) > 1:
+        raise typer.BadParameter("the leaderboard takes one policy at a time", param_hint="--policy")
+    entrant = Entrant(options.policy[0] if options.policy else None, options.dispatch, options.rollout_policy)
+    folder = options.out or Path()
+    make_folder(folder)
+    file = folder / file_name(entrant)
+    check_spare(file, options.overwrite)
+    entry = enter(entrant, options.workers)
+    write_whole(file, entry_json(entry))
+    _print(options.format, json.loads(entry_json(entry)), entry_csv(entry), *entry_tables(entry), Text(f"written: {file}"))
+
+
 def _run_suite(name: str, options: BenchOptions) -> None:
     """Run a suite: of placement policies, to which the user may add, or of something else."""
     from rollmux_env.bench.suites import find_suite
@@ -234,11 +262,12 @@ def _run_suite(name: str, options: BenchOptions) -> None:
     _print(options.format, report, suite_csv(suite, rows), table)
 
 
-def _refuse_own(options: BenchOptions) -> None:
-    """Refuse what a suite has of its own."""
-    for option in ("baseline", "dispatch", "failures", "fidelity", "rollout_policy", "sweep", "most_phases"):
-        if getattr(options, option):
-            hint = "--max-phases" if option == "most_phases" else f"--{option.replace('_', '-')}"
+def _refuse_own(options: BenchOptions, *more: str, but: Sequence[str] = ()) -> None:
+    """Refuse what a suite has of its own, but for some options."""
+    own = ("baseline", "dispatch", "failures", "fidelity", "rollout_policy", "sweep", "most_phases", *more)
+    for option in own:
+        if option not in but and getattr(options, option):
+            hint = {"settings": "--set", "most_phases": "--max-phases"}.get(option, f"--{option.replace('_', '-')}")
             raise typer.BadParameter("a suite has its own", param_hint=hint)
 
 

@@ -26,5 +26,5 @@ def find_suite(name: str, settings: Iterable[str] = ()) -> Suite:
         InputError: there is none, or it cannot be with these values; one line.
     """
     if name not in SUITES:
-        raise InputError(f"--suite: {not_one_of(name, SUITES)}")
+        raise InputError(f"--suite: {not_one_of(name, [*SUITES, 'leaderboard'])}")
     return assuming(SUITES[name], settings)

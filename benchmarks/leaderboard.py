@@ -1,0 +1,49 @@
+"""The page docs/leaderboard.md, from the entries in benchmarks/leaderboard/.
+
+python benchmarks/leaderboard.py              write the page
+python benchmarks/leaderboard.py --measure    measure all baselines anew before: minutes each on two cores
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from policies.commands.leaderboard import enter
+from rollmux_env.bench.leaderboard.entries import entry_json, file_name, read_entry
+from rollmux_env.bench.leaderboard.tracks import Entrant
+from rollmux_env.files import write_whole
+from rollmux_env.report.leaderboard import page
+
+ENTRIES = Path(__file__).parent / "leaderboard"
+PAGE = Path(__file__).parents[1] / "docs" / "leaderboard.md"
+PLACEMENT = (
+    *("rollmux", "rollmux,prune=false", "consolidate", "learned:default", "learned:default,moves=false"),
+    *("learned:random,moves=false", "solo", "random", "most-idle", "first_fit:FirstFit", "resubmit"),
+)
+DISPATCH = ("round-robin", "fifo,migrate=0.8", "least-recently-served,migrate=0.8", "learned:default")
+ROLLOUT = ("tail-batching", "tail-batching,each_engine=true", "tail-migration", "learned:default")
+BASELINES = (
+    *(Entrant(placement) for placement in PLACEMENT),
+    *(Entrant(dispatch=dispatch) for dispatch in DISPATCH),
+    *(Entrant(rollout=rollout) for rollout in ROLLOUT),
+    Entrant("consolidate", "fifo,migrate=0.8", "tail-batching"),
+    Entrant("learned:default", "learned:default", "learned:default"),
+)
+
+
+def main() -> None:
+    """Measure what is asked for, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", action="store_true", help="measure all baselines anew")
+    parser.add_argument("--workers", type=int, default=1, help="processes")
+    options = parser.parse_args()
+    sys.path.append(str(PAGE.parents[1] / "examples"))
+    for entrant in BASELINES if options.measure else ():
+        write_whole(ENTRIES / file_name(entrant), entry_json(enter(entrant, options.workers)))
+    write_whole(PAGE, page([read_entry(path) for path in sorted(ENTRIES.glob("*.json"))]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""`rollmux bench --suite leaderboard`: one entrant on all streams of its tracks."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
+from multiprocessing import get_context
+
+from policies.commands.bench import makers
+from policies.named import LEARNED, is_own, own_factory
+from policies.registry import make_runnable
+from policies.rollout.places import make_at
+from rollmux_env.bench.leaderboard.entries import Entry, StreamResult, entry_of, measure, planned_streams
+from rollmux_env.bench.leaderboard.tracks import Entrant
+from rollmux_env.bench.suite import Makers
+from rollmux_env.errors import InputError
+from rollmux_env.files import read_file
+from rollmux_env.progress import Progress
+
+
+def enter(entrant: Entrant, workers: int = 1) -> Entry:
+    """Measure an entrant.
+
+    Args:
+        workers: processes.
+
+    Raises:
+        InputError, PlanError: no such policies, or they broke an invariant; one line.
+    """
+    if not entrant.name:
+        raise InputError("--suite leaderboard: give --policy, --dispatch or --rollout-policy")
+    made = replaying_makers()
+    if entrant.placement is not None:
+        make_runnable(entrant.placement)
+    if entrant.dispatch is not None:
+        made.dispatch(entrant.dispatch)
+    if entrant.rollout is not None:
+        made.rollout(entrant.rollout)
+    streams, results = planned_streams(entrant), []
+    with Progress("leaderboard") as progress:
+        for result in _measured(entrant, streams, workers):
+            results.append(result)
+            progress.tell(f"{len(results)} of {len(streams)} streams done")
+    return entry_of(entrant, results, sources_of(entrant))
+
+
+@cache
+def replaying_makers() -> Makers:
+    """All factories of policies, of rollouts as they are in an event replay."""
+    return makers()._replace(rollout=partial(make_at, place="replay"))
+
+
+def _measured(entrant: Entrant, streams: Sequence[tuple[str, int, bool]], workers: int) -> Iterator[StreamResult]:
+    if workers == 1:
+        yield from measure(entrant, streams, replaying_makers())
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(partial(_one, entrant), streams)
+
+
+def _one(entrant: Entrant, stream: tuple[str, int, bool]) -> StreamResult:
+    (result,) = measure(entrant, [stream], replaying_makers())
+    return result
+
+
+def sources_of(entrant: Entrant) -> dict[str, str]:
+    """SHA-256 of the file of each of an entrant's own policies, and of each policy file, by the name of the policy."""
+    files = {}
+    for spec in filter(None, (entrant.placement, entrant.dispatch, entrant.rollout)):
+        name = spec.partition(",")[0]
+        if is_own(spec):
+            files[name] = inspect.getsourcefile(own_factory("leaderboard", name))
+        elif name.startswith(LEARNED) and name.removeprefix(LEARNED) not in ("default", "random"):
+            files[name] = name.removeprefix(LEARNED)
+    return {name: hashlib.sha256(read_file(file)).hexdigest() for name, file in files.items() if file is not None}

@@ -1,0 +1,110 @@
+"""What no policy of the leaderboard can go below, or hardly: dollars of a work-hour at which a stream scores 100."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import coo_array
+
+from rollmux_env.envs.dispatch.types import MIGRATION, Group
+from rollmux_env.keys.job import Job
+from rollmux_env.replay.sampling import Durations
+from rollmux_env.rollout.setting import Setting, setting_of
+from rollmux_env.scenario import Scenario
+from rollmux_env.timing.jobs import training_of
+from rollmux_env.timing.replica import ReplicaTiming
+from rollmux_env.timing.tail import TailModel
+from rollmux_env.timing.training import MiniBatch
+
+_QUANTILES = 4096
+
+
+def without_tails(scenario: Scenario) -> Scenario:
+    """The same jobs, with rollouts that take no longer than all tokens on full replicas; limits of their stays are kept.
+
+    It is the least that a rollout takes if all responses are sampled to their ends: one that drops long responses for good may
+    take less.
+    """
+    return Scenario(version=1, cluster=scenario.cluster, jobs=tuple(map(_without_tails, scenario.jobs)))
+
+
+def _without_tails(job: Job) -> Job:
+    setting = setting_of(job)
+    if setting is None or job.timing is None:
+        return job
+    shares = (np.arange(setting.prompts * setting.responses) + 0.5) / (setting.prompts * setting.responses)
+    trained = MiniBatch.of(setting.prompt_tokens + setting.lengths.quantile(shares))
+    phases = {
+        "rollout": job.rollout.model_copy(update={"worst_case_s": full_replicas_s(setting)}),
+        "training": job.training.model_copy(update={"worst_case_s": training_of(job.timing).seconds(trained)}),
+    }
+    ideal = job.model_copy(update={**phases, "model": None, "timing": None, "lengths": None})
+    return ideal.model_copy(update={"slo": job.slo * job.solo_s / ideal.solo_s})
+
+
+def full_replicas_s(setting: Setting) -> float:
+    """Seconds of a rollout whose replicas have as many responses as fit until the end, at the best size of replicas.
+
+    Each token is read once for every later token of its response; the weights are read once a step, and a step has at most the
+    replica's share of the responses. Prefill takes no time.
+    """
+    tokens = setting.lengths.quantile((np.arange(_QUANTILES) + 0.5) / _QUANTILES)
+    sampled, squared = float(np.mean(tokens)), float(np.mean(np.square(tokens)))
+    read = setting.prompt_tokens * sampled + squared / 2
+    return min(
+        _replica_s(timing, setting, sampled, read, setting.gpus // size) for size, timing in setting.timings if timing.kv_tokens > 0
+    )
+
+
+def _replica_s(timing: ReplicaTiming, setting: Setting, sampled: float, read: float, replicas: int) -> float:
+    responses = setting.prompts * setting.responses
+    batch = max(1, min(setting.most, timing.kv_tokens // (setting.prompt_tokens + 1), ceil(responses / replicas)))
+    tokens = responses / replicas * sampled
+    memory_s = tokens / batch * timing.weights_s + responses / replicas * read * timing.kv_s_per_token
+    return tokens / batch * timing.step_s + max(memory_s, tokens * timing.sequence_s)
+
+
+def group_usd_per_work_hour(group: Group) -> float:
+    """Dollars of a work-hour of a group that no order of its phases goes below.
+
+    A linear program over the durations that are really sampled: how much of each phase is done until the horizon, in the order of
+    its job, where a node runs one phase at a time, but for tails, which hold no node at all, and no phase begins with a switch.
+    """
+    phases = _Phases(group)
+    solved = linprog(-phases.work_s, A_ub=phases.uses, b_ub=phases.limits, bounds=(0, 1), method="highs")
+    return group.usd_per_hour * group.horizon_s / float(-solved.fun)
+
+
+class _Phases:
+    """The program's columns, a rollout and a training after the other for each iteration of each job, and its rows."""
+
+    def __init__(self, group: Group) -> None:
+        self._cells: list[tuple[int, int, float]] = []
+        work_s: list[float] = []
+        shared = 1 + group.rollout_nodes  # rows of the nodes; the training nodes are one
+        limits = [group.horizon_s] * shared
+        for job, pins in zip(group.jobs, group.pins, strict=True):
+            training_s = job.training_s(group.training_nodes)
+            own, done_s = len(limits), 0.0
+            limits.append(group.horizon_s + job.sync_s)
+            durations = Durations(job, group.seed, TailModel(), MIGRATION)
+            iteration = 0
+            while done_s < group.horizon_s:
+                while len(durations.rollout) <= iteration:
+                    durations.extend()
+                seconds = job.rollout.worst_case_s * durations.rollout[iteration], training_s * durations.training[iteration]
+                for trains, phase_s in enumerate(seconds):
+                    column = len(work_s)
+                    work_s.append(training_s + job.sync_s if trains else job.rollout.worst_case_s)
+                    held_s = phase_s if trains else phase_s * durations.threshold[iteration]
+                    self._cells += [(node, column, held_s) for node in ((shared - 1,) if trains else pins)]
+                    self._cells.append((own, column, phase_s + job.sync_s * trains))
+                    if iteration or trains:  # not before the phase before it
+                        self._cells += [(len(limits), column, 1.0), (len(limits), column - 1, -1.0)]
+                        limits.append(0.0)
+                done_s, iteration = done_s + sum(seconds) + job.sync_s, iteration + 1
+        rows, columns, values = zip(*self._cells, strict=True)
+        self.work_s, self.limits = np.array(work_s), np.array(limits)
+        self.uses = coo_array((values, (rows, columns)), shape=(len(limits), len(work_s))).tocsr()

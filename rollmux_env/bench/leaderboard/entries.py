@@ -1,0 +1,167 @@
+"""An entry of the leaderboard: what an entrant did on every stream, as a JSON file, and the scores that follow from it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.metadata import version
+from math import hypot
+from os import cpu_count
+from pathlib import Path
+from secrets import randbelow
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from rollmux_env.bench.intervals import Mean, mean_interval
+from rollmux_env.bench.leaderboard.tracks import KINDS, REFERENCE, TRACKS, VERSION, Entrant, Track
+from rollmux_env.bench.suite import Makers
+from rollmux_env.errors import InputError
+from rollmux_env.files import read_text
+from rollmux_env.portable import FIRST_DRAWN_SEED
+from rollmux_env.validation_errors import format_error, problems
+
+
+@dataclass(frozen=True)
+class StreamResult:
+    """An entrant on one stream.
+
+    Attributes:
+        kind: of the stream. seed, sha256: of it. fresh: whether the seed was drawn when it ran.
+        usd, reference_usd, bound_usd: dollars of a work-hour of the entrant, of the reference and of the bound.
+        slo_kept: whether all of the entrant's jobs kept their SLO. moves: of running jobs. decision_ms: as of `Played`.
+    """
+
+    kind: str
+    seed: int
+    sha256: str
+    fresh: bool
+    usd: float
+    reference_usd: float
+    bound_usd: float
+    slo_kept: bool
+    moves: int
+    decision_ms: float
+
+    @property
+    def score(self) -> float:
+        """0 for the reference's dollars, 100 for the bound's; 0 at most where an SLO is broken."""
+        gained = 100 * (self.reference_usd - self.usd) / max(self.reference_usd - self.bound_usd, 1e-6 * self.reference_usd)
+        return gained if self.slo_kept else min(0.0, gained)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entrant's results.
+
+    Attributes:
+        benchmark: version of the leaderboard. rollmux: version of the package. entrant: its policies.
+        sources: SHA-256 of each file of the entrant's own, by the name of its policy. machine: what it ran on.
+        streams: results by stream.
+    """
+
+    benchmark: int
+    rollmux: str
+    entrant: Entrant
+    sources: Mapping[str, str]
+    machine: Mapping[str, str]
+    streams: tuple[StreamResult, ...]
+
+
+@dataclass(frozen=True)
+class TrackScore:
+    """An entry in one track.
+
+    Attributes:
+        fixed, fresh: mean score over the streams. attainment: share of all streams in which every job kept its SLO.
+        decision_ms: median over all streams of `StreamResult.decision_ms`.
+    """
+
+    fixed: Mean
+    fresh: Mean
+    attainment: float
+    decision_ms: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether fresh streams score no less than fixed ones, within the interval of the difference."""
+        widths = self.fixed.half_width or 0.0, self.fresh.half_width or 0.0
+        return self.fresh.mean >= self.fixed.mean - hypot(*widths)
+
+
+def track_score(track: Track, entry: Entry) -> TrackScore | None:
+    """The score of an entry; None where it is not in the track, as what moves jobs is not where that is not allowed."""
+    own = [result for result in entry.streams if result.kind in track.kinds]
+    if not track.takes(entry.entrant) or not own or (not track.moves and any(result.moves for result in own)):
+        return None
+    fixed, fresh = ([result.score for result in own if result.fresh == drawn] for drawn in (False, True))
+    middle = sorted(result.decision_ms for result in own)[len(own) // 2]
+    return TrackScore(mean_interval(fixed), mean_interval(fresh), sum(one.slo_kept for one in own) / len(own), middle)
+
+
+def planned_streams(entrant: Entrant, tracks: Sequence[Track] = TRACKS) -> list[tuple[str, int, bool]]:
+    """The streams of an entrant's tracks: kind, seed, and whether it is drawn now, which no two runs share."""
+    each = {kind: track.each for track in tracks if track.takes(entrant) for kind in track.kinds}
+    fixed = [(kind, seed, False) for kind, count in each.items() for seed in range(count)]
+    fresh = [(kind, FIRST_DRAWN_SEED + randbelow(2**31 - FIRST_DRAWN_SEED), True) for kind, _, _ in fixed]
+    return fixed + fresh
+
+
+def measure(entrant: Entrant, streams: Iterable[tuple[str, int, bool]], makers: Makers) -> Iterator[StreamResult]:
+    """Play an entrant, the reference and the bound on every stream.
+
+    Raises:
+        InputError, PlanError: no such policies, or they broke an invariant; one line.
+    """
+    for kind, seed, fresh in streams:
+        own = KINDS[kind].play(seed, entrant, makers)
+        yield StreamResult(
+            kind, seed, fresh=fresh, **_standards(kind, seed, makers), **{name: getattr(own, name) for name in own._fields}
+        )
+
+
+@lru_cache(maxsize=512)
+def _standards(name: str, seed: int, makers: Makers) -> dict[str, Any]:
+    """What every entrant is held against on a stream."""
+    kind = KINDS[name]
+    reference = kind.play(seed, REFERENCE, makers)
+    return {"sha256": kind.sha256(seed), "reference_usd": reference.usd, "bound_usd": kind.bound(seed, makers)}
+
+
+def entry_of(entrant: Entrant, streams: Iterable[StreamResult], sources: Mapping[str, str]) -> Entry:
+    """The entry of an entrant that has been measured on this machine."""
+    machine = {"system": platform.platform(), "processors": str(cpu_count()), "python": platform.python_version()}
+    return Entry(VERSION, version("rollmux"), entrant, sources, machine, tuple(streams))
+
+
+@cache
+def _adapter() -> TypeAdapter[Entry]:
+    return TypeAdapter(Entry)
+
+
+def entry_json(entry: Entry) -> str:
+    """The file of an entry."""
+    return _adapter().dump_json(entry, indent=1).decode() + "\n"
+
+
+def read_entry(path: Path) -> Entry:
+    """The entry of a file.
+
+    Raises:
+        InputError: it is none, or of another version of the leaderboard; one line.
+    """
+    try:
+        entry = _adapter().validate_json(read_text(path))
+    except ValidationError as error:
+        raise InputError(f"{path}: {format_error(problems(error)[0], None)}") from None
+    if entry.benchmark != VERSION:
+        raise InputError(f"{path}: benchmark: is {entry.benchmark}, and scores compare with {VERSION} alone; run it again")
+    return entry
+
+
+def file_name(entrant: Entrant) -> str:
+    """The name of an entry's file."""
+    letters = "".join(letter if letter.isalnum() else "-" for letter in entrant.name)
+    return "-".join(part for part in letters.split("-") if part) + ".json"

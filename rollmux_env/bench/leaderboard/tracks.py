@@ -1,0 +1,207 @@
+"""The tracks and streams of the leaderboard, and what one entrant, its reference and its bound do on a stream."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+
+from rollmux_env.bench.harness import Result, Task, run_task
+from rollmux_env.bench.leaderboard.bounds import group_usd_per_work_hour, without_tails
+from rollmux_env.bench.streams import workload
+from rollmux_env.bench.suite import Makers
+from rollmux_env.bench.suites.rollout import with_models
+from rollmux_env.envs.dispatch.generator import RandomGroups
+from rollmux_env.envs.dispatch.replay import figures, replay_group
+from rollmux_env.envs.dispatch.types import Group
+from rollmux_env.replay.metrics import JobResult, Outcome, outcome
+from rollmux_env.scenario import Scenario
+
+VERSION = 1
+"""Of the tracks, streams, references and bounds: scores of different versions do not compare."""
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """Policies that enter together, by name and options; None: that of the reference.
+
+    Attributes:
+        placement, dispatch, rollout: policies of the three kinds.
+    """
+
+    placement: str | None = None
+    dispatch: str | None = None
+    rollout: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What is given, with the kind of what is no placement policy."""
+        kinds = {"": self.placement, "dispatch ": self.dispatch, "rollout ": self.rollout}
+        return " + ".join(f"{kind}{spec}" for kind, spec in kinds.items() if spec is not None)
+
+
+REFERENCE = Entrant("rollmux", "round-robin,migrate=0.8", "plain")
+"""The paper's policies: Algorithm 1, strict round robin with long-tail migration, and rollouts that run to their ends."""
+
+
+class Played(NamedTuple):
+    """What policies have done with a stream.
+
+    Attributes:
+        usd: of a work-hour, $. slo_kept: whether all jobs kept their SLO. moves: of running jobs.
+        decision_ms: of a placement decision, median; of a group, the whole replay over its phases, and of rollouts, over the jobs'
+            iterations; milliseconds.
+    """
+
+    usd: float
+    slo_kept: bool
+    moves: int
+    decision_ms: float
+
+
+class Kind(NamedTuple):
+    """A kind of stream.
+
+    Attributes:
+        play: the policies of an entrant on the stream of a seed. bound: dollars of a work-hour that score 100 there.
+        sha256: what identifies the stream.
+    """
+
+    play: Callable[[int, Entrant, Makers], Played]
+    bound: Callable[[int, Makers], float]
+    sha256: Callable[[int], str]
+
+
+@dataclass(frozen=True)
+class Track:
+    """What is compared.
+
+    Attributes:
+        name, title: in a terminal and on the page.
+        needs: the kind of policy without which an entrant is not in it; empty: any.
+        kinds: of its streams. each: how many fixed streams of each kind, seeds 0 and up, and how many fresh ones.
+        moves: whether running jobs may move.
+    """
+
+    name: str
+    title: str
+    needs: str
+    kinds: tuple[str, ...]
+    each: int
+    moves: bool = True
+
+    def takes(self, entrant: Entrant) -> bool:
+        """Whether an entrant is in it."""
+        return not self.needs or getattr(entrant, self.needs) is not None
+
+
+TRACKS = (
+    Track("placement", "Placement without moves", "placement", ("production", "mixed"), 5, moves=False),
+    Track("moves", "Placement with moves", "placement", ("production", "mixed"), 5),
+    Track("dispatch", "Dispatch", "dispatch", ("groups",), 20),
+    Track("rollout", "Rollouts", "rollout", ("rollouts",), 5),
+    Track("together", "All together, with switches and observed SLOs", "", ("worst cases", "lengths"), 4),
+)
+
+
+def keeps_slo(job: JobResult) -> bool:
+    """Whether a job left within its SLO: of its time alone at worst cases, as promised, or as observed where that is longer."""
+    return job.slo_kept or bool(job.slo_kept_observed)
+
+
+def _played(outcome: Outcome) -> Played:
+    metrics, keeps = outcome.metrics, all(map(keeps_slo, outcome.jobs))
+    return Played(metrics.usd_per_work_hour, keeps, metrics.migrations, 1e3 * float(np.median(outcome.decision_s)))
+
+
+def _fluid(name: str) -> Kind:
+    """60 jobs in steady periods, which do the same work under every policy; the bound is the exact optimum of each instant."""
+
+    def play(seed: int, entrant: Entrant, makers: Makers) -> Played:
+        return _played(run_task(makers.placement, Task(_policy(entrant, "placement"), seed, workload(name, seed, jobs=60))).outcome)
+
+    def bound(seed: int, makers: Makers) -> float:
+        return play(seed, Entrant("optimal-work"), makers).usd
+
+    return Kind(play, bound, lambda seed: workload(name, seed, jobs=60).sha256)
+
+
+def _policy(entrant: Entrant, kind: str) -> str:
+    spec: str = getattr(entrant, kind) or getattr(REFERENCE, kind)
+    return spec
+
+
+@lru_cache(maxsize=4)
+def _group(seed: int) -> Group:
+    return RandomGroups().group(seed)
+
+
+def _play_group(seed: int, entrant: Entrant, makers: Makers) -> Played:
+    """One group until its horizon."""
+    group, order = _group(seed), makers.dispatch(_policy(entrant, "dispatch"))
+    began = perf_counter()
+    run = replay_group(group, order)
+    phase_ms = 1e3 * (perf_counter() - began) / len(run.phases)
+    return Played(figures(group, run)["usd_per_work_hour"], all(map(keeps_slo, outcome(run).jobs)), 0, phase_ms)
+
+
+@lru_cache(maxsize=4)
+def _modelled(seed: int, jobs: int) -> Scenario:
+    return with_models(workload("production", seed, jobs=jobs))
+
+
+def _replayed(scenario: Scenario, seed: int, entrant: Entrant, makers: Makers) -> Result:
+    """An event replay under all three policies."""
+    inside = makers.rollout(_policy(entrant, "rollout"))
+    order = makers.dispatch(makers.migrating(_policy(entrant, "dispatch"), inside))
+    return run_task(makers.placement, Task(_policy(entrant, "placement"), seed, scenario, order, rollout=inside))
+
+
+def _play_rollouts(seed: int, entrant: Entrant, makers: Makers) -> Played:
+    """Ten jobs with models, each alone on its own nodes."""
+    result = _replayed(_modelled(seed, 10), seed, Entrant("solo", "round-robin", entrant.rollout), makers)
+    iteration_ms = 1e3 * result.total_s / sum(job.iterations for job in result.outcome.jobs)
+    return _played(result.outcome)._replace(decision_ms=iteration_ms)
+
+
+def _ideal_usd(policy: str, scenario: Scenario, seed: int, makers: Makers) -> float:
+    """Dollars of a work-hour of a stream, as it is written, if no rollout had a tail."""
+    ideal = run_task(makers.placement, Task(policy, seed, without_tails(scenario))).outcome.metrics
+    return ideal.cost_usd / sum(job.iterations * job.solo_s for job in scenario.jobs if job.iterations) * 3600
+
+
+def _together(stream: Callable[[int], Scenario]) -> Kind:
+    """Jobs in an event replay, with switches; placement policies plan with them."""
+
+    def play(seed: int, entrant: Entrant, makers: Makers) -> Played:
+        placement = _policy(entrant, "placement")
+        planned = placement if ",switches=" in placement else f"{placement},switches=true"
+        return _played(_replayed(stream(seed), seed, Entrant(planned, entrant.dispatch, entrant.rollout), makers).outcome)
+
+    def bound(seed: int, makers: Makers) -> float:
+        return _ideal_usd("optimal-work", stream(seed), seed, makers)
+
+    return Kind(play, bound, lambda seed: stream(seed).sha256)
+
+
+KINDS = {
+    "production": _fluid("production"),
+    "mixed": _fluid("mixed"),
+    "groups": Kind(
+        _play_group,
+        lambda seed, makers: group_usd_per_work_hour(_group(seed)),
+        lambda seed: hashlib.sha256(repr(_group(seed)).encode()).hexdigest(),
+    ),
+    "rollouts": Kind(
+        _play_rollouts,
+        lambda seed, makers: _ideal_usd("solo", _modelled(seed, 10), seed, makers),
+        lambda seed: _modelled(seed, 10).sha256,
+    ),
+    "worst cases": _together(lambda seed: workload("production", seed, jobs=20, switches=True)),
+    "lengths": _together(lambda seed: _modelled(seed, 10)),
+}

@@ -1,0 +1,76 @@
+"""The leaderboard: an entry's scores as a table, and all entries' as the page docs/leaderboard.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from rollmux_env.bench.intervals import Mean
+from rollmux_env.bench.leaderboard.entries import Entry, TrackScore, track_score
+from rollmux_env.bench.leaderboard.tracks import REFERENCE, TRACKS, VERSION
+from rollmux_env.report.results import to_csv
+from rollmux_env.report.tables import heading, make_table
+
+_HEADINGS = ("score", "fresh streams", "SLOs kept", "decision, ms")
+LOWER = "lower than the fixed ones"
+
+
+def entry_tables(entry: Entry) -> list[RenderableType]:
+    """An entry's scores by track, and what they are."""
+    table = make_table("track", *_HEADINGS)
+    for track in TRACKS:
+        if (score := track_score(track, entry)) is not None:
+            table.add_row(track.name, *_cells(score))
+    streams = sum(1 for result in entry.streams if not result.fresh)
+    return [
+        heading(f"RollMux-Bench {VERSION}: {entry.entrant.name}"),
+        table,
+        Text(f"{streams} fixed streams and as many that were drawn now; 0: {REFERENCE.name}; 100: the bound", style="dim"),
+    ]
+
+
+def entry_csv(entry: Entry) -> str:
+    """One line a stream."""
+    names = ("kind", "seed", "fresh", "usd", "reference_usd", "bound_usd", "slo_kept", "moves", "decision_ms", "score")
+    return to_csv(names, ([getattr(result, name) for name in names] for result in entry.streams))
+
+
+def _cells(score: TrackScore) -> tuple[str, str, str, str]:
+    marked = "" if score.agrees else f", {LOWER}"
+    return _text(score.fixed), _text(score.fresh) + marked, f"{score.attainment:.0%}", f"{score.decision_ms:.2f}"
+
+
+def _text(mean: Mean) -> str:
+    return mean.text(1)
+
+
+_HEAD = f"""\
+# Leaderboard
+
+RollMux-Bench {VERSION}. `python benchmarks/leaderboard.py` writes this page from the entries in
+`benchmarks/leaderboard/`; [how it is scored, and how to enter](guides/leaderboard.md).
+
+A score is the mean over fixed public streams, with its 95% interval: 0 for the reference
+(`{REFERENCE.placement}`, `{REFERENCE.dispatch}`, `{REFERENCE.rollout}`), 100 for the bound. Beside
+it stands the score on as many streams that were drawn when the entry was measured. *SLOs kept* is
+the share of all these streams on which every job kept its SLO; a stream on which one did not scores
+0 at most. Decision times are of the entry's own machine.
+"""
+
+
+def page(entries: Sequence[Entry]) -> str:
+    """The page of all entries, a table a track; the best of the fixed streams first."""
+    parts = [_HEAD]
+    for track in TRACKS:
+        scores = {entry.entrant.name: score for entry in entries if (score := track_score(track, entry)) is not None}
+        parts.append(f"## {track.title}\n\n{_table(scores)}")
+    return "\n".join(parts)
+
+
+def _table(scores: Mapping[str, TrackScore]) -> str:
+    ranked = sorted(scores.items(), key=lambda item: (-item[1].fixed.mean, item[0]))
+    lines = [f"| | entry | {' | '.join(_HEADINGS)} |", "|---" * (2 + len(_HEADINGS)) + "|"]
+    lines += [f"| {rank} | `{name}` | {' | '.join(_cells(score))} |" for rank, (name, score) in enumerate(ranked, 1)]
+    return "\n".join(lines) + "\n"
