@@ -49,15 +49,15 @@ def main() -> None:
     if asked.one:
         print(json.dumps(wake_late(asked.one == "short", asked.seconds)))
         return
-    seen: dict[str, list[list[float]]] = {"short": [], "usual": []}
+    late: dict[str, list[list[float]]] = {"short": [], "usual": []}
     with busy(asked.loops):
         for _ in range(asked.repeats):
             own = [sys.executable, __file__, "--seconds", str(asked.seconds), "--one"]
-            pair = {name: subprocess.Popen([*own, name], stdout=subprocess.PIPE, text=True) for name in seen}
+            pair = {name: subprocess.Popen([*own, name], stdout=subprocess.PIPE, text=True) for name in late}
             for name, process in pair.items():
-                seen[name].append(json.loads(process.communicate()[0]))
+                late[name].append(json.loads(process.communicate()[0]))
     table = make_table("slices", *(f"late by, p{100 * q:g} ms" for q in _QUANTILES))
-    for name, repeats in seen.items():
+    for name, repeats in late.items():
         of_quantiles = ([repeat[number] for repeat in repeats] for number in range(len(_QUANTILES)))
         table.add_row(name, *(f"{statistics.median(own):.1f} ({', '.join(f'{one:.1f}' for one in own)})" for own in of_quantiles))
     show(table)

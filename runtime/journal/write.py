@@ -309,7 +309,7 @@ def _may_wait(fact: Fact) -> bool:
 def _opened(value: Any) -> Any:
     """A part of a fact as JSON has it, if JSON does not know it; what is in it may be such a part again."""
     if isinstance(value, kinds.Told):  # JSON takes what is told for lists
-        return vars(value) | {"facts": [_told(fact) for fact in value.facts]}
+        return vars(value) | {"facts": [_news_as_json(fact) for fact in value.facts]}
     if dataclasses.is_dataclass(value):
         return vars(value)
     if isinstance(value, BaseModel):
@@ -318,7 +318,7 @@ def _opened(value: Any) -> Any:
     return sorted(value) if isinstance(value, frozenset) else dict(value)
 
 
-def _told(fact: scheduler_facts.Fact) -> dict[str, Any]:
+def _news_as_json(fact: scheduler_facts.Fact) -> dict[str, Any]:
     fields = fact._asdict()
     if fields.get("rule") is not None:
         fields["rule"] = True

@@ -40,11 +40,11 @@ class QueueForecast:
         self._known: dict[str, Waiting] = {}
         self._version: tuple[Any, ...] = ()
         self._next_s = self._stale_s = 0.0
-        self._looks, self._previews = asyncio.Lock(), asyncio.Lock()
+        self._of_queue, self._of_previews = asyncio.Lock(), asyncio.Lock()
 
     async def waiting(self) -> Mapping[str, Waiting]:
         """What is known of the jobs that wait, by id; of the last second or more, and nothing where the policy cannot be copied."""
-        async with self._looks:
+        async with self._of_queue:
             state, now_s = self._run.scheduler.state, monotonic()
             version = (state.arrived, state.departed, state.rollout_nodes, state.training_nodes, tuple(state.waiting))
             if now_s >= self._next_s and (version != self._version or now_s >= self._stale_s):
@@ -72,7 +72,7 @@ class QueueForecast:
         for job in known:
             if problem := self._run.too_large(job):
                 raise Unprocessable(f"job {job.id}: {problem}")
-        async with self._previews:  # a long one, of one user, keeps no other one from looking at the queue
+        async with self._of_previews:  # a long one, of one user, keeps no other one from looking at the queue
             try:
                 previews = iter(await self._ahead(lambda state, policy: preview(state, policy, *known)))
             except PlanError as error:
