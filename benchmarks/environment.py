@@ -57,7 +57,8 @@ def vectorised(name: str, choose: Agent, streams: int, decisions: int, **options
     while ended < streams or steps * streams < decisions:
         actions = choose(observation)
         began = process_time()
-        observation, _, over, _, _ = envs.step(actions)
+        observation, _, terminated, truncated, _ = envs.step(actions)
+        over = terminated | truncated
         seconds += process_time() - began
         rows += float(observation["candidates"].any(-1).sum(1).mean())
         ended += int(over.sum())
@@ -73,8 +74,8 @@ def single(name: str, choose: Agent, decisions: int, **options: object) -> float
     for _ in range(decisions):
         action = int(choose(observation))
         began = process_time()
-        observation, _, over, _, _ = env.step(action)
-        if over:
+        observation, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
             observation, _ = env.reset()
         seconds += process_time() - began
     return decisions / seconds

@@ -125,7 +125,8 @@ def trace(name: str) -> dict[str, Any]:
     total, episodes = 0.0, 0
     for _ in range(steps):
         actions = np.array([rng.choice(np.flatnonzero(mask)) for mask in observation["mask"]])
-        observation, rewards, over, _, _ = envs.step(actions)
+        observation, rewards, terminated, truncated, _ = envs.step(actions)
+        over = terminated | truncated
         for column, values in observation.items():
             columns[column].update(values.tobytes())
         paid.update(np.asarray(rewards, dtype=np.float64).tobytes())

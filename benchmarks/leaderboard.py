@@ -23,13 +23,11 @@ PLACEMENT = (
     *("learned:random,moves=false", "solo", "random", "most-idle", "first_fit:FirstFit", "resubmit"),
 )
 DISPATCH = ("round-robin", "fifo,migrate=0.8", "least-recently-served,migrate=0.8", "learned:default")
-ROLLOUT = ("tail-batching", "tail-batching,each_engine=true", "tail-migration", "learned:default")
+ROLLOUT = ("tail-batching",)
 BASELINES = (
     *(Entrant(placement) for placement in PLACEMENT),
     *(Entrant(dispatch=dispatch) for dispatch in DISPATCH),
     *(Entrant(rollout=rollout) for rollout in ROLLOUT),
-    Entrant("consolidate", "fifo,migrate=0.8", "tail-batching"),
-    Entrant("learned:default", "learned:default", "learned:default"),
 )
 
 

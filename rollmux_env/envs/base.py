@@ -43,6 +43,8 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
     """
 
     metadata: dict[str, Any] = {**METADATA, "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    time_limited: ClassVar[bool] = False
+    """Whether episodes end at a time that is not observed: they are truncated, not terminated."""
 
     def __init__(self, num_envs: int, rows: int, names: Names, reward: Any, render_mode: str | None, autoreset: bool) -> None:
         modes = self.metadata["render_modes"]
@@ -166,7 +168,8 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
             which = np.flatnonzero(over)
             self._begin(which, [self._draw(s) for s in which])
         info.update(self._with_masks(self._info(), self._all))
-        return self._observation(), rewards, over, np.zeros(self.num_envs, dtype=np.bool_), info
+        never = np.zeros(self.num_envs, dtype=np.bool_)
+        return self._observation(), rewards, *((never, over) if self.time_limited else (over, never)), info
 
     def _summary(self, over: NDArray[np.bool_]) -> Info:
         return self._with_masks({"stream_seed": self._seeds.copy(), **self._figures()}, over)
@@ -249,9 +252,9 @@ class BaseEnv(gym.Env[Observation, np.int64]):
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, Info]:
         """Carry out a decision and go on to the next."""
         self._action[0] = action
-        observation, rewards, terminated, _, info = self.vector.step(self._action)
+        observation, rewards, terminated, truncated, info = self.vector.step(self._action)
         self._show()
-        return _first(observation), float(rewards[0]), bool(terminated[0]), False, _plain(info)
+        return _first(observation), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _plain(info)
 
     def action_masks(self) -> NDArray[np.bool_]:
         """(A,) True where a choice may be made; sb3-contrib's name for it."""

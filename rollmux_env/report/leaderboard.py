@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -43,7 +44,7 @@ def _cells(score: TrackScore) -> tuple[str, str, str, str]:
 
 
 def _text(mean: Mean) -> str:
-    return mean.text(1)
+    return replace(mean, mean=round(mean.mean, 1) + 0.0).text(1)  # no -0.0
 
 
 _HEAD = f"""\
@@ -53,8 +54,8 @@ RollMux-Bench {VERSION}. `python benchmarks/leaderboard.py` writes this page fro
 `benchmarks/leaderboard/`; [how it is scored, and how to enter](guides/leaderboard.md).
 
 A score is the mean over fixed public streams, with its 95% interval: 0 for the reference
-(`{REFERENCE.placement}`, `{REFERENCE.dispatch}`, `{REFERENCE.rollout}`), 100 for the bound. Beside
-it stands the score on as many streams that were drawn when the entry was measured. *SLOs kept* is
+(`{REFERENCE.placement}`, `{REFERENCE.dispatch}`, `{REFERENCE.rollout}`), 100 for the bound. Beside it
+stands the score on as many streams that were drawn when the entry was measured. *SLOs kept* is
 the share of all these streams on which every job kept its SLO; a stream on which one did not scores
 0 at most. Decision times are of the entry's own machine.
 """

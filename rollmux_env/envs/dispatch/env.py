@@ -29,6 +29,8 @@ class DispatchVectorEnv(BaseVectorEnv):
         others: see `DispatchEnv`.
     """
 
+    time_limited = True
+
     def __init__(
         self,
         num_envs: int = 1,
@@ -152,7 +154,8 @@ class DispatchEnv(BaseEnv):
 
     ## Episode End
 
-    Terminates at the group's horizon. Never truncates. `info` then has `cost_usd`, `work_h`, `usd_per_work_hour`,
+    Truncates at the group's horizon, since nothing in a group ends there and the horizon is not observed: the value of the last
+    observation is to be counted. Never terminates. `info` then has `cost_usd`, `work_h`, `usd_per_work_hour`,
     `slo_attainment`, `worst_over_slo`, `iterations`, `decisions` and `tails_migrated`.
 
     ## Arguments

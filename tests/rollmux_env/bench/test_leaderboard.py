@@ -154,10 +154,11 @@ def test_the_page_is_that_of_the_entries() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.PAGE.read_text() == page([read_entry(path) for path in ENTRIES]), "python benchmarks/leaderboard.py writes it"
+    assert {file_name(entrant) for entrant in module.BASELINES} <= {path.name for path in ENTRIES}
 
 
 def test_entries_are_of_the_streams_that_there_are() -> None:
     """Of every kind and seed: a change of the workloads makes another version of the leaderboard."""
     hashes = {(one.kind, one.seed): one.sha256 for path in ENTRIES for one in read_entry(path).streams if not one.fresh}
-    assert hashes
+    assert {kind for kind, _ in hashes} == {*KINDS}
     assert {key: KINDS[key[0]].sha256(key[1]) for key in hashes} == hashes

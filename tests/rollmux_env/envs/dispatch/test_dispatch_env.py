@@ -90,7 +90,7 @@ def test_a_network_decides_in_the_event_replay_as_in_the_environment(shape: str,
         while not over:
             rows = np.flatnonzero(observation["mask"][0])
             seen = observation["job"][0], observation["candidates"][0, rows], observation["cluster"][0]
-            observation, _, ended, _, _ = env.step(rows[[score(weights, *seen).argmax()]])
+            observation, _, _, ended, _ = env.step(rows[[score(weights, *seen).argmax()]])
             over = ended[0]
         assert spans_of(group, env.groups) == replayed(group, Learned(str(tmp_path / "policy.safetensors")))
 
@@ -110,7 +110,7 @@ def test_rows_and_columns_of_stale_members_change_nothing_of_groups_without() ->
             assert (first[name] == second[name][:, :width]).all() and not second[name][:, width:].any()
         assert (first["candidates"] == second["candidates"][:, :n, : len(ROW_FEATURES)]).all()
         actions = choose(first["mask"])
-        (one, gained, over, *_), (other, rewards, *_) = plain.step(actions), env.step(actions)
+        (one, gained, _, over, *_), (other, rewards, *_) = plain.step(actions), env.step(actions)
         both = [one, other]
         assert (gained == rewards).all()
 
@@ -148,7 +148,7 @@ def test_random_choices_keep_every_invariant() -> None:
     choose, over = at_random_of(1), np.zeros(40, dtype=bool)
     while not over.all():
         now_s = env.groups.groups["now_s"].copy()
-        observation, _, ended, _, info = env.step(choose(observation["mask"]))
+        observation, _, _, ended, info = env.step(choose(observation["mask"]))
         members = env.groups.members
         assert (env.groups.groups["now_s"] >= now_s).all() and not info["invalid_action"][~over].any()
         for phase in ("rollout", "training"):
@@ -191,7 +191,7 @@ def test_the_return_is_the_work_and_what_was_lost_against_slos() -> None:
     first_s = env.groups.clocks["all_work_s"].copy()
     returns, over, choose = np.zeros(8), np.zeros(8, dtype=bool), at_random_of(0)
     while not over.all():
-        observation, rewards, ended, _, _ = env.step(choose(observation["mask"]))
+        observation, rewards, _, ended, _ = env.step(choose(observation["mask"]))
         returns += np.where(over, 0, rewards)
         over |= ended
     clock = env.groups.clocks
@@ -206,7 +206,7 @@ def test_following_the_reference_gains_nothing_over_it() -> None:
     returns, over = np.zeros(6), np.zeros(6, dtype=bool)
     while not over.all():
         rows = observation["candidates"][:, :, ROW_FEATURES.index("in turn")] * observation["mask"]
-        observation, rewards, ended, _, _ = env.step(rows.argmax(1))
+        observation, rewards, _, ended, _ = env.step(rows.argmax(1))
         returns += np.where(over, 0, rewards)
         over |= ended
     assert returns == pytest.approx(0, abs=1e-9)
@@ -228,8 +228,9 @@ def test_a_step_that_ends_an_episode_shows_its_end_and_the_next_ones_beginning()
     choose, over = at_random_of(0), np.zeros(2, dtype=bool)
     while not over.any():
         before = info["stream_seed"]
-        observations, _, over, truncated, info = envs.step(choose(observations["mask"]))
-    assert not truncated.any() and (info["_final_obs"] == over).all()
+        observations, _, terminated, over, info = envs.step(choose(observations["mask"]))
+    assert not terminated.any(), "a time limit"
+    assert (info["_final_obs"] == over).all()
     assert (info["final_info"]["stream_seed"] == before).all() and (info["stream_seed"][over] != before[over]).all()
     assert (info["final_obs"]["mask"][over].sum(1) == 1).all() and (observations["mask"].sum(1) > 1).all()
     assert (info["stream_seed"] >= FIRST_DRAWN_SEED).all() and (info["final_info"]["work_h"][over] > 0).all()
