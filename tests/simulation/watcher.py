@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import rollmux_client
 
@@ -31,9 +31,12 @@ class Watcher:
 
     def _watch(self) -> None:
         service = ClientService(self._scene.network, "operator")
+
+        def ask() -> dict[str, Any]:
+            return service.ask("GET", f"/v1/events?after={self.seen}&wait_s={_WAITS_S:g}")
+
         while True:
-            path = f"/v1/events?after={self.seen}&wait_s={_WAITS_S:g}"
-            for event in rollmux_client._until_answered(lambda path=path: service.ask("GET", path))["events"]:
+            for event in rollmux_client._until_answered(ask)["events"]:
                 self._see(event["number"], event["kind"], event["body"])
 
     def _see(self, number: int, kind: str, body: object) -> None:

@@ -317,7 +317,10 @@ class Scene:
                 outside.post(fault.at, self.fault, fault)
         outside.post(10.0, self.clear)
         if self.schedule.watched:
-            outside.post(1.0, Watcher, self)
+            outside.post(1.0, self._watch)
+
+    def _watch(self) -> None:
+        Watcher(self)
 
     def _start_when_submitted(self, plan: JobPlan) -> None:
         if ("Submitted", plan.id) in self.durable.last:
