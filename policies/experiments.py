@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from policies.commands.options import find_scenario
 from policies.dispatch import make_dispatch
 from policies.named import make_with
-from policies.registry import make_policy
+from policies.registry import checked, make_policy
 from policies.rollout import migrating
 from policies.rollout.places import check_sizes, make_at
 from rollmux_env.bench.harness import Contender, OwnReplay, Result, Task, Tell, run_tasks
@@ -223,11 +223,7 @@ def _contenders(names: list[str], make: Callable[[str, int], Contender], how: Re
 def _make(own: Mapping[str, OwnPolicy], name: str, seed: int) -> Contender:
     if name not in own:
         return make_policy(name, seed)
-    policy: Contender = make_with(f"policy {name}", name, own[name], (), seed)
-    for needed in ("decide", "keeps_slo"):
-        if not isinstance(policy, OwnReplay) and not hasattr(policy, needed):
-            raise InputError(f"policy {name}: has no `{needed}`")
-    return policy
+    return checked(f"policy {name}", name, make_with(f"policy {name}", name, own[name], (), seed))
 
 
 def _name(named: object) -> str:

@@ -19,6 +19,7 @@ PLACEMENT = {
     "rollmux": "policies.placement.algorithm1:Algorithm1",
     "random": "policies.placement.baselines:Random",
     "most-idle": "policies.placement.baselines:MostIdle",
+    "first-fit": "policies.placement.baselines:FirstFit",
     "solo": "policies.placement.baselines:Solo",
     "colocated": "policies.placement.baselines:Colocated",
     "consolidate": "policies.placement.consolidate:Consolidate",
@@ -53,11 +54,7 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
         raise InputError(f"--policy: {not_one_of(name, sorted(PLACEMENT), f', {LEARNED}FILE{OWN}')}")
     factory = own_factory(f"--policy {name}", target)
     others = () if isinstance(factory, OwnReplay) else (SWITCHES.rstrip("="), LEND.rstrip("="))
-    policy = make_with(f"--policy {spec}", name, factory, [*presets, *pairs], seed, others)
-    if not hasattr(policy, "decide") and not hasattr(policy, "replay"):
-        raise InputError(f"--policy {spec}: {name} has no method `decide`")
-    if hasattr(policy, "decide") and not hasattr(policy, "keeps_slo"):
-        raise InputError(f"--policy {spec}: {name} has no attribute `keeps_slo`, True or False")
+    policy = checked(f"--policy {spec}", name, make_with(f"--policy {spec}", name, factory, [*presets, *pairs], seed, others))
     if switches is not None:
         if isinstance(policy, OwnReplay) and not hasattr(policy, "plans_switches"):
             raise InputError(f"--policy {spec}: {name} has no option 'switches'")
@@ -66,6 +63,22 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
         from policies.placement.lending import Lending
 
         policy = make_with(f"--policy {spec}", name, partial(Lending, policy), ())
+    return policy
+
+
+def checked(label: str, name: str, policy: Any) -> Contender:
+    """A policy, if it has what one needs.
+
+    Args:
+        label: start of error messages. name: of the policy in them.
+
+    Raises:
+        InputError: it lacks something; one line.
+    """
+    if not hasattr(policy, "decide") and not hasattr(policy, "replay"):
+        raise InputError(f"{label}: {name} has no method `decide`")
+    if hasattr(policy, "decide") and not hasattr(policy, "keeps_slo"):
+        raise InputError(f"{label}: {name} has no attribute `keeps_slo`, True or False")
     return policy  # type: ignore[no-any-return]
 
 

@@ -69,7 +69,7 @@ class Evaluation(Settings):
     every: Count = 100_000
     """Decisions between evaluations."""
     references: tuple[str, ...] = ("solo", "rollmux")
-    """Policies to compare with on the same streams; `bench` computes their dollars once."""
+    """Policies to compare with on the same streams, and `masked-random` and `untrained`; their dollars are computed once."""
 
     @model_validator(mode="after")
     def _held_out(self) -> Evaluation:

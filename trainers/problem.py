@@ -61,6 +61,10 @@ class Problem(Settings):
         """
         raise NotImplementedError
 
+    def usd(self, played: Figures) -> NDArray[np.float64]:
+        """(E,) dollars of the episodes of `play`, as those of a reference."""
+        raise NotImplementedError
+
     def columns(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> Figures:
         """Figures (E,) of the episodes of `play` in `env`, by name, but for `return`. A ratio is taken episode by episode.
 
@@ -138,13 +142,17 @@ class PlacementProblem(Problem):
         """Dollars of the stream."""
         return run_task(make_policy, Task(policy, seed, self.generator.scenario(seed))).outcome.metrics.cost_usd
 
+    def usd(self, played: Figures) -> NDArray[np.float64]:
+        """Dollars of the stream."""
+        return np.asarray(played["cost_usd"])
+
     def columns(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> Figures:
         """Dollars over those of others, dollars of a work-hour, SLOs, and moves."""
         assert isinstance(env, PlacementVectorEnv)
         hours = (env.streams.clock["now_s"] - env.streams.jobs["arrival_s"][:, 0]) / 3600
         return {
             "dollars_over_solo": played["cost_over_solo"],
-            **{f"dollars_over_{name}": played["cost_usd"] / usd for name, usd in references.items()},
+            **{f"dollars_over_{name}": self.usd(played) / usd for name, usd in references.items()},
             "usd_per_work_hour": played["cost_usd"] / played["work_h"],
             "slo_attainment": played["slo_attainment"],
             "moves_per_hour": played["migrations"] / hours,
@@ -198,9 +206,13 @@ class DispatchProblem(Problem):
         group = self.generator.group(seed)
         return figures(group, replay_group(group, make_dispatch(policy)))["usd_per_work_hour"]
 
+    def usd(self, played: Figures) -> NDArray[np.float64]:
+        """Dollars of a work-hour."""
+        return np.asarray(played["usd_per_work_hour"])
+
     def columns(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> Figures:
         """Dollars of a work-hour, those over others', SLOs, and tails."""
-        usd = played["usd_per_work_hour"]
+        usd = self.usd(played)
         return {
             "usd_per_work_hour": usd,
             **{f"dollars_over_{name}": usd / other for name, other in references.items()},
@@ -246,12 +258,16 @@ class RolloutProblem(Problem):
     def reference_usd(self, policy: str, seed: int) -> float:
         """The cost of an episode over that of `plain`."""
         env = self.environment(1, autoreset=False)
-        return -float(play(env, [seed], PolicyAgent(policy, env).actions)["return"][0])
+        return float(self.usd(play(env, [seed], PolicyAgent(policy, env).actions))[0])
+
+    def usd(self, played: Figures) -> NDArray[np.float64]:
+        """The cost over that of `plain`."""
+        return -np.asarray(played["return"])
 
     def columns(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> Figures:
         """Cost over that of others, seconds, and what was done."""
         names = ("seconds_over_plain", "held_over_plain", "switches", "migrated")
-        over = {f"cost_over_{name}": -played["return"] / other for name, other in references.items()}
+        over = {f"cost_over_{name}": self.usd(played) / other for name, other in references.items()}
         return over | {name: played[name] for name in names}
 
     def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:

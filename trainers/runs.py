@@ -22,6 +22,7 @@ from trainers.config import LAST_SEED, Config, Evaluation
 from trainers.maskable_ppo import maskable_ppo
 from trainers.problem import Figures, Problem, make_problem
 from trainers.progress import ProgressPrinter, training_bar
+from trainers.references import reference_usd
 from trainers.train import CHECKPOINT, Learner, Run, train
 
 Curve = list[dict[str, float]]
@@ -75,7 +76,7 @@ def find_references(problem: Problem, settings: Evaluation, file: Path, tell: Ca
             key = f"{policy} on {problem.reference_key(seed)}"
             if key not in known:
                 tell(f"{policy}, seed {seed}")
-                known[key] = problem.reference_usd(policy, seed)
+                known[key] = reference_usd(problem, policy, seed)
                 write_whole(file, json.dumps(known, indent=1) + "\n")
             usd.append(known[key])
         references[policy] = np.array(usd)

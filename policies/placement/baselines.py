@@ -1,4 +1,4 @@
-"""Baselines: `solo`, `colocated`, `random`, `most-idle`, and the yardstick `naive`.
+"""Baselines: `solo`, `colocated`, `random`, `most-idle`, `first-fit`, and the yardstick `naive`.
 
 `solo` (standard disaggregation) and `colocated` (veRL's way) give every job nodes of its own. `random` and `most-idle` share nodes
 but ignore SLOs (paper, section 6.5). They respect physical limits: group size, training nodes, host memory and `max_nodes`. They
@@ -96,6 +96,27 @@ class MostIdle(ArrivalPolicy):
         rows = _fewest_new_nodes(table, group)
         row = min(rows.tolist(), key=lambda r: (_load_s(state, table, r), r))
         return table.placement(row)
+
+
+class FirstFit(ArrivalPolicy):
+    """The first place that keeps every SLO, groups in order of their numbers and a new one last, whatever it costs.
+
+    Args:
+        most_new_nodes: rollout nodes that may be added to a group.
+    """
+
+    keeps_slo = True
+
+    def __init__(self, most_new_nodes: int = 1) -> None:
+        if most_new_nodes < 0:
+            raise ValueError(f"most_new_nodes must be at least 0, not {most_new_nodes}")
+        self._most_new_nodes = most_new_nodes
+
+    def place(self, state: State, job: Job) -> Placement | None:
+        """The first place, if there is any."""
+        table = candidates(state, job.id)
+        rows = np.flatnonzero(table.feasible & ((table.group < 0) | (table.new_nodes <= self._most_new_nodes)))
+        return table.placement(int(rows[0])) if rows.size else None
 
 
 def idle_share(state: State, group_id: int) -> float:

@@ -207,7 +207,7 @@ def test_what_cannot_be_swept_is_one_line(command: Command, words: tuple[str, ..
         ({"fidelity": "exact"}, "fidelity: must be one of fluid, event, not 'exact'"),
         ({"fidelity": "fluid", "dispatch": "fifo"}, "--dispatch: a fluid replay runs no single phases"),
         ({"settings": {"jobs": 3}}, "settings: only a workload by name has options"),
-        ({"policies": [dict]}, "policy dict: has no `decide`"),
+        ({"policies": [dict]}, "policy dict: dict has no method `decide`"),
     ],
 )
 def test_what_python_asks_for_and_cannot_have_is_one_line(how: dict[str, Any], problem: str) -> None:
