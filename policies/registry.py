@@ -54,7 +54,8 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
         raise InputError(f"--policy: {not_one_of(name, sorted(PLACEMENT), f', {LEARNED}FILE{OWN}')}")
     factory = own_factory(f"--policy {name}", target)
     others = () if isinstance(factory, OwnReplay) else (SWITCHES.rstrip("="), LEND.rstrip("="))
-    policy = checked(f"--policy {spec}", name, make_with(f"--policy {spec}", name, factory, [*presets, *pairs], seed, others))
+    policy: Any = make_with(f"--policy {spec}", name, factory, [*presets, *pairs], seed, others)
+    policy = checked(f"--policy {spec}", name, policy)
     if switches is not None:
         if isinstance(policy, OwnReplay) and not hasattr(policy, "plans_switches"):
             raise InputError(f"--policy {spec}: {name} has no option 'switches'")
@@ -63,7 +64,7 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
         from policies.placement.lending import Lending
 
         policy = make_with(f"--policy {spec}", name, partial(Lending, policy), ())
-    return policy
+    return policy  # type: ignore[no-any-return]
 
 
 def checked(label: str, name: str, policy: Any) -> Contender:

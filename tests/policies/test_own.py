@@ -59,10 +59,10 @@ def test_bench_and_trace_take_a_dispatch_policy(command: Command, tmp_path: Path
 def test_bench_and_trace_take_a_rollout_policy(command: Command, tmp_path: Path) -> None:
     words = ("models", "--rollout-policy", EXAMPLES["rollout"], "-p", "rollmux")
     status, early, err = command("bench", *words, "--format", "csv")
-    assert (status, err) == (0, "")
+    assert status == 0, err  # on a slow machine it says there how far it is
     assert early != command("bench", "models", "--rollout-policy", "plain", "-p", "rollmux", "--format", "csv")[1]
     status, _, err = command("trace", *words, "--out", str(tmp_path))
-    assert (status, err) == (0, "") and (tmp_path / "trace.json").exists()
+    assert status == 0 and (tmp_path / "trace.json").exists()
 
 
 def test_a_suite_takes_policies_of_its_kind(command: Command) -> None:
