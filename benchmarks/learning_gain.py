@@ -1,0 +1,110 @@
+"""What reinforcement learning adds in each environment, beyond policies that have learned nothing.
+
+python benchmarks/learning_gain.py [--decisions 8192] [--seeds 10]
+
+For each environment, on the streams of `--seeds` held-out seeds from 100 on: how many times smaller a policy's dollars are than
+the reference's, paired by seed; above 1 the policy is cheaper. Dollars are those of a stream at equal work (Placement-v0), of a
+work-hour (Dispatch-v0), and cost over that of `plain` (Rollout-v0). `ppo` is trained here, on one core, for so many decisions from
+random weights, as `rollmux train` does; what comes with RollMux is `learned:default`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmux_env.bench.intervals import mean_interval, ratios
+from rollmux_env.report.tables import heading, make_table, show
+from trainers.config import read_config
+from trainers.problem import Problem, make_problem
+from trainers.references import reference_usd
+from trainers.runs import run_all
+
+FIRST_SEED = 100
+
+
+@dataclass(frozen=True)
+class Part:
+    """One environment.
+
+    Attributes:
+        title: over its rows. environment: keys of a configuration. policies: the first is the reference; `ppo` is trained.
+        each: streams of a seed; the figure of a seed is their mean.
+    """
+
+    title: str
+    environment: dict[str, Any]
+    policies: tuple[str, ...]
+    each: int = 1
+
+
+PARTS = (
+    Part(
+        "Placement-v0, production, without moves",
+        {"name": "placement", "workload": "production", "options": {"jobs": 60}},
+        (
+            *("rollmux", "masked-random", "untrained", "first-fit", "rollmux,prune=false"),
+            *("ppo", "learned:default,moves=false", "consolidate"),
+        ),
+    ),
+    Part(
+        "Dispatch-v0",
+        {"name": "dispatch"},
+        ("round-robin,migrate=0.8", "masked-random", "untrained", "round-robin", "fifo,migrate=0.8", "ppo", "learned:default"),
+        each=4,
+    ),
+    Part(
+        "Rollout-v0",
+        {"name": "rollout", "rollouts": 3},
+        ("tail-batching", "masked-random", "untrained", "plain", "tail-batching+adaptive-parallelism", "ppo", "learned:default"),
+    ),
+)
+
+
+def trained(part: Part, decisions: int, folder: Path) -> str:
+    """Train by masked PPO, and return the best policy's name."""
+    base = part.environment["name"] if part.environment["name"] in ("dispatch", "rollout") else "mixed"
+    options = [f"environment={json.dumps(part.environment)}", f"steps={decisions}", f"evaluation.every={decisions}"]
+    config = read_config(base, [*options, "evaluation.references=[]", "evaluation.seeds=4"])
+    run_all(config, base, 1, folder, resume=False)
+    moves = ",moves=false" if part.environment["name"] == "placement" else ""
+    return f"learned:{folder}/seed-0/best.safetensors{moves}"
+
+
+def figures(problem: Problem, policy: str, seeds: int, each: int) -> NDArray[np.float64]:
+    """(seeds,) mean dollars of a policy."""
+    streams = range(FIRST_SEED, FIRST_SEED + seeds * each)
+    return np.array([reference_usd(problem, policy, seed) for seed in streams]).reshape(seeds, each).mean(axis=1)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--decisions", type=int, default=8192)
+    parser.add_argument("--seeds", type=int, default=10)
+    options = parser.parse_args()
+    table = make_table("environment", "policy", "gain", "cheaper on", left=2)
+    for part in PARTS:
+        problem = make_problem(part.environment, part.title)
+        table.add_section()
+        with TemporaryDirectory() as folder:
+            own = trained(part, options.decisions, Path(folder) / "run")
+            base = figures(problem, part.policies[0], options.seeds, part.each)
+            table.add_row(part.title, part.policies[0], "1", "")
+            for policy in part.policies[1:]:
+                usd = figures(problem, own if policy == "ppo" else policy, options.seeds, part.each)
+                gains = ratios(base.tolist(), usd.tolist())
+                name = f"ppo, {options.decisions:,} decisions" if policy == "ppo" else policy
+                table.add_row("", name, mean_interval(gains).text(3), f"{sum(gain > 1 for gain in gains)} of {options.seeds}")
+    show(heading(f"gain over the first policy of each environment, {options.seeds} held-out seeds; above 1 is cheaper"), table)
+
+
+if __name__ == "__main__":
+    main()
