@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,24 +14,27 @@ from trainers.pointer import PointerPolicy
 from trainers.problem import Problem
 from trainers.vec_env import Observation, play
 
+Vectors = VectorEnv[Any, Any, Any]
 Choose = Callable[[Observation], NDArray[np.int64]]
 
 
-def masked_random(env: VectorEnv, seed: int) -> Choose:
+def masked_random(env: Vectors, seed: int) -> Choose:
     """Any choice that the mask allows, each as likely."""
     draws = np.random.default_rng(seed)
 
     def choose(observation: Observation) -> NDArray[np.int64]:
         allowed = observation["mask"] > 0
-        return np.where(allowed, draws.random(allowed.shape), -1.0).argmax(axis=1)
+        chosen: NDArray[np.int64] = np.where(allowed, draws.random(allowed.shape), -1.0).argmax(axis=1)
+        return chosen
 
     return choose
 
 
-def untrained(env: VectorEnv, seed: int) -> Choose:
+def untrained(env: Vectors, seed: int) -> Choose:
     """The best choice by the network with which PPO begins."""
     torch.manual_seed(seed)
-    network = PointerPolicy(env.single_observation_space, env.single_action_space, lambda left: 0.0)
+    spaces: tuple[Any, Any] = env.single_observation_space, env.single_action_space
+    network = PointerPolicy(*spaces, lambda left: 0.0)
     network.set_training_mode(False)
 
     def choose(observation: Observation) -> NDArray[np.int64]:
@@ -39,7 +43,7 @@ def untrained(env: VectorEnv, seed: int) -> Choose:
     return choose
 
 
-AGENTS: dict[str, Callable[[VectorEnv, int], Choose]] = {"masked-random": masked_random, "untrained": untrained}
+AGENTS: dict[str, Callable[[Vectors, int], Choose]] = {"masked-random": masked_random, "untrained": untrained}
 """By name in `evaluation.references`; each seed has draws, or a network, of its own."""
 
 
