@@ -109,31 +109,12 @@ def bench(
     base = baseline or names[0]
     if base not in names:
         raise InputError(f"--baseline: {base} is not among the policies {', '.join(names)}")
-    inside = make_at(replaying.rollout_policy or "plain", "replay")
-    order = migrating(replaying.dispatch or "round-robin", inside)
-    rule = make_dispatch(order) if replaying.is_event else None
-    dying = None
-    if replaying.failures is not None:
-        dying = make_with("--failures", "it", Failures, replaying.failures.split(","))
     texts = _texts(settings)
     scenarios = {number: _scenario(target, number, texts) for number in numbers}
-    check_sizes(replaying.rollout_policy or "plain", scenarios.values())
-    tasks = [
-        Task(name, number, scenario, rule, replaying.check, inside, replaying.most_phases, dying)
-        for number, scenario in scenarios.items()
-        for name in names
-    ]
-    gather = run or (lambda tell, names: [result for _, result in sorted(tell(lambda *progress: None), key=lambda one: one[0])])
+    tasks, phases = _tasks(names, scenarios, replaying)
+    gather = run or _gather_silently
     results = gather(lambda tell: run_tasks(make, tasks, workers, tell), [f"{task.spec}, seed {task.seed}" for task in tasks])
-    said = {
-        "scenario": _name(target),
-        "settings": texts,
-        "fidelity": "event" if rule else "fluid",
-        "dispatch": order if rule else None,
-        "rollout_policy": (replaying.rollout_policy or "plain") if rule else None,
-        "failures": replaying.failures,
-        "left_out": left_out,
-    }
+    said = {"scenario": _name(target), "settings": texts, **phases, "failures": replaying.failures, "left_out": left_out}
     return bench_result(results, base, said, scenarios)
 
 
@@ -210,6 +191,28 @@ def _replaying(how: Mapping[str, Any]) -> Replaying:
         if name not in known:
             raise InputError(f"bench: there is no option {name}; it has {', '.join(known)}{did_you_mean(name, known)}")
     return Replaying(**how)
+
+
+def _tasks(names: Sequence[str], scenarios: Mapping[int, Scenario], how: Replaying) -> tuple[list[Task], dict[str, str | None]]:
+    """A replay of each scenario, by its seed, under each policy; and what is said of how phases are replayed."""
+    rollouts = how.rollout_policy or "plain"
+    inside = make_at(rollouts, "replay")
+    order = migrating(how.dispatch or "round-robin", inside)
+    rule = make_dispatch(order) if how.is_event else None
+    dying = make_with("--failures", "it", Failures, how.failures.split(",")) if how.failures is not None else None
+    check_sizes(rollouts, scenarios.values())
+    tasks = [
+        Task(name, number, scenario, rule, how.check, inside, how.most_phases, dying)
+        for number, scenario in scenarios.items()
+        for name in names
+    ]
+    if rule is None:
+        return tasks, {"fidelity": "fluid", "dispatch": None, "rollout_policy": None}
+    return tasks, {"fidelity": "event", "dispatch": order, "rollout_policy": rollouts}
+
+
+def _gather_silently(tell: Callable[[Tell], Iterable[tuple[int, Result]]], names: Sequence[str]) -> list[Result]:
+    return [result for _, result in sorted(tell(lambda *progress: None), key=lambda one: one[0])]
 
 
 def _contenders(names: list[str], make: Callable[[str, int], Contender], how: Replaying) -> tuple[list[str], dict[str, str]]:
