@@ -22,7 +22,7 @@ from time import monotonic
 ROOT = Path(__file__).parents[1]
 MOST_S = 540  # of a part
 PACKAGES = ("torch", "transformers", "vllm", "ray", "numpy", "nvidia-ml-py")
-DOCTOR = ("-c", "import sys, rollmux; sys.argv = ['rollmux', 'doctor']; rollmux.main()")
+DOCTOR = ("-m", "rollmux", "doctor")
 PARTS: dict[str, tuple[str, ...]] = {
     "doctor": DOCTOR,
     "training": ("benchmarks/gpu_training.py", "--shape", "0.5b", "1.5b", "3b"),
@@ -43,9 +43,12 @@ REHEARSAL: dict[str, tuple[str, ...]] = {
 
 def machine(cuda: bool) -> str:
     """Hardware and versions, a line each."""
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    gpu = subprocess.run(query, capture_output=True, text=True).stdout.strip() if cuda else "none: a rehearsal"
-    lines = [f"GPU: {gpu}", f"CPU: {os.cpu_count()} cores, Python {platform.python_version()}"]
+    from runtime.doctor import find_gpus
+
+    gpus = (
+        [f"{gpu.name} with {gpu.memory_gb:.0f} GB, driver {gpu.driver}" for gpu in find_gpus()] if cuda else ["none: a rehearsal"]
+    )
+    lines = [f"GPU: {'; '.join(gpus)}", f"CPU: {os.cpu_count()} cores, Python {platform.python_version()}"]
     for name in PACKAGES:
         try:
             lines.append(f"{name} {metadata.version(name)}")

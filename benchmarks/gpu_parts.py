@@ -176,6 +176,39 @@ class Rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(cells, self._widths, strict=False)).rstrip(), flush=True)
 
 
+def announce() -> bool:
+    """Say which device is measured; whether it is a GPU."""
+    import torch
+
+    cuda = torch.cuda.is_available()
+    no_gpu = "no CUDA device: a try on the CPU, whose figures say nothing of GPUs"
+    print(torch.cuda.get_device_name() if cuda else no_gpu, flush=True)
+    return cuda
+
+
+COLUMNS = (f"{'stage':<27}", "s", "GB", f"{'rate':<16}", "beside")
+
+
+def cells(figures: dict[str, Any], ways: dict[str, str], rates: dict[str, float]) -> tuple[str, ...]:
+    """What a measuring process has said, in the columns of `COLUMNS`.
+
+    Args:
+        ways: of stages that move bytes, where these go. rates: of the bus, as `bus` has them.
+    """
+    stage, seconds, moved = figures["stage"], figures.get("s"), figures.get("bytes")
+    rate = beside = ""
+    if "tokens_per_s" in figures:
+        rate = f"{figures['tokens_per_s']:,.0f} tokens/s"
+        beside = f"{figures['flops'] / 1e12:.1f} TFLOP/s" if "flops" in figures else ""
+    elif seconds and moved:
+        rate = f"{moved / seconds / 1e9:.1f} GB/s"
+        beside = f"bus {rates[ways[stage]] / 1e9:.1f} GB/s" if rates and stage in ways else ""
+    elif "forecast" in figures:
+        beside = f"forecast {figures['forecast'] / 1e9:.2f} GB"
+    taken = f"{seconds:.2f}" if seconds is not None else ""
+    return f"{stage:<27}", taken, f"{moved / 1e9:.2f}" if moved else "", f"{rate:<16}", beside
+
+
 class Budget:
     """Seconds that are left of a benchmark's minutes."""
 

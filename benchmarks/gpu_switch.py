@@ -17,7 +17,23 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from gpu_parts import MEASURE, PROMPTS, ROUNDS, Budget, Child, Laps, Rows, bus, device_free, make_model_apart, parser, say
+from gpu_parts import (
+    COLUMNS,
+    MEASURE,
+    PROMPTS,
+    ROUNDS,
+    Budget,
+    Child,
+    Laps,
+    Rows,
+    announce,
+    bus,
+    cells,
+    device_free,
+    make_model_apart,
+    parser,
+    say,
+)
 
 KINDS = ("torch", "vllm")
 TURNS = 10
@@ -130,7 +146,7 @@ def main() -> None:
     asked = arguments.parse_args()
     budget, kinds = Budget(asked.minutes), usable(asked.engine)
     rates = bus()
-    rows = Rows("model", "engine", f"{'stage':<27}", "s", "GB", f"{'rate':<16}", "beside")
+    rows = Rows("model", "engine", *COLUMNS)
     with tempfile.TemporaryDirectory() as name:
         for size in asked.shape:
             folder = Path(name) / size
@@ -143,14 +159,9 @@ def main() -> None:
 
 def usable(kinds: list[str]) -> list[str]:
     """The engines that run here; a line about the others."""
-    import torch
-
     from runtime.engines import vllm_problem
 
-    cuda = torch.cuda.is_available()
-    print(
-        torch.cuda.get_device_name() if cuda else "no CUDA device: a try on the CPU, whose figures say nothing of GPUs", flush=True
-    )
+    cuda = announce()
     problem = vllm_problem(cuda) if "vllm" in kinds else None
     if problem:
         print(f"vllm: left out: {problem}", flush=True)
@@ -161,12 +172,7 @@ def switches(rows: Rows, size: str, kind: str, folder: Path, budget: Budget, rat
     """One engine's cold and warm starts, then two of them in turns."""
     pair = [Child(__file__, (kind, str(folder)), budget)]
     for figures in pair[0].figures():
-        stage, seconds, moved = figures["stage"], figures.get("s"), figures.get("bytes")
-        rate = f"{moved / seconds / 1e9:.1f} GB/s" if seconds and moved else ""
-        there = f"bus {rates[WAYS[stage]] / 1e9:.1f} GB/s" if rate and stage in WAYS and rates else ""
-        rate = f"{figures['tokens_per_s']:,.0f} tokens/s" if "tokens_per_s" in figures else rate
-        gigabytes = f"{moved / 1e9:.2f}" if moved else ""
-        rows.add(size, kind, f"{stage:<27}", f"{seconds:.2f}" if seconds is not None else "", gigabytes, f"{rate:<16}", there)
+        rows.add(size, kind, *cells(figures, WAYS, rates))
     problem = pair[0].problem
     if not problem:
         pair.append(Child(__file__, (kind, str(folder)), budget))

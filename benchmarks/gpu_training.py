@@ -25,7 +25,23 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-from gpu_parts import MEASURE, ROUNDS, Budget, Child, GpuWatch, Laps, Rows, bus, device_free, make_model_apart, parser, say
+from gpu_parts import (
+    COLUMNS,
+    MEASURE,
+    ROUNDS,
+    Budget,
+    Child,
+    GpuWatch,
+    Laps,
+    Rows,
+    announce,
+    bus,
+    cells,
+    device_free,
+    make_model_apart,
+    parser,
+    say,
+)
 
 GROUP, PROMPT, TOKENS = 8, 4, 508  # responses of a prompt; tokens of a prompt, and of a response
 ALGORITHM = {
@@ -157,18 +173,7 @@ def report(rows: Rows, size: str, words: list[str], budget: Budget, rates: dict[
     """What a process finds that measures the training of one model."""
     child = Child(__file__, words, budget)
     for figures in child.figures():
-        stage, seconds, moved = figures["stage"], figures.get("s"), figures.get("bytes")
-        rate = beside = ""
-        if "tokens_per_s" in figures:
-            rate = f"{figures['tokens_per_s']:,.0f} tokens/s"
-            beside = f"{figures['flops'] / 1e12:.1f} TFLOP/s" if "flops" in figures else ""
-        elif seconds and moved:
-            rate = f"{moved / seconds / 1e9:.1f} GB/s"
-            beside = f"bus {rates[WAYS[stage]] / 1e9:.1f} GB/s" if rates else ""
-        elif "forecast" in figures:
-            beside = f"forecast {figures['forecast'] / 1e9:.2f} GB"
-        gigabytes = f"{moved / 1e9:.2f}" if moved else ""
-        rows.add(size, f"{stage:<27}", f"{seconds:.2f}" if seconds is not None else "", gigabytes, f"{rate:<16}", beside)
+        rows.add(size, *cells(figures, WAYS, rates))
     child.close()
     if child.problem:
         print(f"{size}: cut off: {child.problem}", flush=True)
@@ -191,10 +196,9 @@ def run_two_jobs(folder: Path, model: Path, budget: Budget) -> str:
     """Both jobs through the runtime, together and each alone; its summary is printed. Why it was not, or nothing."""
     if find_spec("ray") is None:
         return "Ray is not installed"
-    code = "import sys, rollmux; sys.argv[0] = 'rollmux'; rollmux.main()"
     words = ["run", str(make_job_file(folder, model)), "--compare", "solo", "--out", str(folder / "run")]
     with GpuWatch() as watch:
-        process = subprocess.Popen([sys.executable, "-c", code, *words])
+        process = subprocess.Popen([sys.executable, "-m", "rollmux", *words])
         try:
             status = process.wait(budget.left_s())
         except subprocess.TimeoutExpired:
@@ -212,18 +216,14 @@ def main() -> None:
     if sys.argv[1:2] == [MEASURE]:
         measure(Path(sys.argv[2]), sys.argv[3:] == ["host"])
         return
-    import torch
-
     arguments = parser(__doc__, ["0.5b", "1.5b", "3b", "7b"])
     arguments.add_argument("--cpu-offload", action="store_true", help="updates with the state in host memory too")
     arguments.add_argument("--jobs", action="store_true", help="run two jobs of the first model too")
     asked = arguments.parse_args()
-    budget, cuda = Budget(asked.minutes), torch.cuda.is_available()
-    print(
-        torch.cuda.get_device_name() if cuda else "no CUDA device: a try on the CPU, whose figures say nothing of GPUs", flush=True
-    )
+    budget = Budget(asked.minutes)
+    announce()
     rates = bus()
-    rows = Rows("model", f"{'stage':<27}", "s", "GB", f"{'rate':<16}", "beside")
+    rows = Rows("model", *COLUMNS)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for size in asked.shape:

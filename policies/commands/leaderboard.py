@@ -55,15 +55,14 @@ def replaying_makers() -> Makers:
 
 def _measured(entrant: Entrant, streams: Sequence[tuple[str, int, bool]], workers: int) -> Iterator[StreamResult]:
     if workers == 1:
-        yield from measure(entrant, streams, replaying_makers())
+        yield from map(partial(_one, entrant), streams)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         yield from pool.map(partial(_one, entrant), streams)
 
 
 def _one(entrant: Entrant, stream: tuple[str, int, bool]) -> StreamResult:
-    (result,) = measure(entrant, [stream], replaying_makers())
-    return result
+    return measure(entrant, stream, replaying_makers())
 
 
 def sources_of(entrant: Entrant) -> dict[str, str]:

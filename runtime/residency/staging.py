@@ -156,7 +156,7 @@ class OpenedStage:
         except BaseException:
             os.close(self._file)
             raise
-        first = 8 + int.from_bytes(bytes(self._bytes[:8].tolist()), "little")
+        first = 8 + int.from_bytes(self._bytes[:8].numpy().tobytes(), "little")
         layout = Layout.read(self._bytes[8:first].numpy().tobytes())
         self.weights = layout.views(self._bytes[first : first + layout.nbytes])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -11,6 +11,7 @@ from math import hypot
 from os import cpu_count
 from pathlib import Path
 from secrets import randbelow
+from statistics import median_high
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -97,8 +98,8 @@ def track_score(track: Track, entry: Entry) -> TrackScore | None:
     if not track.takes(entry.entrant) or not own or (not track.moves and any(result.moves for result in own)):
         return None
     fixed, fresh = ([result.score for result in own if result.fresh == drawn] for drawn in (False, True))
-    middle = sorted(result.decision_ms for result in own)[len(own) // 2]
-    return TrackScore(mean_interval(fixed), mean_interval(fresh), sum(one.slo_kept for one in own) / len(own), middle)
+    decision_ms = median_high(result.decision_ms for result in own)
+    return TrackScore(mean_interval(fixed), mean_interval(fresh), sum(one.slo_kept for one in own) / len(own), decision_ms)
 
 
 def planned_streams(entrant: Entrant, tracks: Sequence[Track] = TRACKS) -> list[tuple[str, int, bool]]:
@@ -109,17 +110,15 @@ def planned_streams(entrant: Entrant, tracks: Sequence[Track] = TRACKS) -> list[
     return fixed + fresh
 
 
-def measure(entrant: Entrant, streams: Iterable[tuple[str, int, bool]], makers: Makers) -> Iterator[StreamResult]:
-    """Play an entrant, the reference and the bound on every stream.
+def measure(entrant: Entrant, stream: tuple[str, int, bool], makers: Makers) -> StreamResult:
+    """Play an entrant, the reference and the bound on one of `planned_streams`.
 
     Raises:
         InputError, PlanError: no such policies, or they broke an invariant; one line.
     """
-    for kind, seed, fresh in streams:
-        own = KINDS[kind].play(seed, entrant, makers)
-        yield StreamResult(
-            kind, seed, fresh=fresh, **_standards(kind, seed, makers), **{name: getattr(own, name) for name in own._fields}
-        )
+    kind, seed, fresh = stream
+    own = KINDS[kind].play(seed, entrant, makers)
+    return StreamResult(kind, seed, fresh=fresh, **_standards(kind, seed, makers), **own._asdict())
 
 
 @lru_cache(maxsize=512)

@@ -82,7 +82,7 @@ def test_an_entrant_plays_the_fixed_streams_of_its_tracks_and_as_many_that_are_d
 
 def test_the_reference_scores_0() -> None:
     streams = [("groups", seed, False) for seed in range(3)]
-    assert [one.score for one in measure(REFERENCE, streams, replaying_makers())] == [0.0, 0.0, 0.0]
+    assert [measure(REFERENCE, stream, replaying_makers()).score for stream in streams] == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
