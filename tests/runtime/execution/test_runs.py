@@ -11,7 +11,7 @@ import pytest
 from rollmux_env.cluster.events import Admitted, Departed, Moved, Resumed
 from runtime.journal.audit import check_run
 from runtime.journal.facts import Returned
-from runtime.journal.write import state_of
+from runtime.journal.write import JOURNAL, state_of
 from runtime.machine import Node
 from tests.runtime.execution.conftest import Running
 
@@ -186,13 +186,12 @@ def test_solo_on_one_pair_of_nodes_queues(run: Running) -> None:
     assert starts["b"] >= ends["a"]
 
 
-def test_a_move_is_a_checkpoint_and_a_restart_elsewhere(run: Running, nodes: tuple[Node, ...]) -> None:
+def test_a_move_is_a_checkpoint_and_a_restart_elsewhere(run: Running, nodes: tuple[Node, ...], tmp_path: Path) -> None:
+    options = {"journal": str(tmp_path / "x" / JOURNAL), "does": {"rollout 9": "fact Moved mover"}}  # neither is over before it
+    common = {"options": options, "iterations": 25, "slo": 1000.0}  # on a slow machine a move would break a short one
     twice = (*nodes, *(replace(node, name=node.name.replace("0", "1")) for node in nodes))
-    jobs = [
-        {"id": "mover", "class": "toy_jobs:WithWorkers", "iterations": 25},
-        {**job("stays", rollout_s=0.08, train_s=0.08), "iterations": 25},
-    ]
-    outcome, record, _ = run(jobs, policy="tests.runtime.toy_jobs:MoveOnce", on=twice)
+    jobs = [{"id": "mover", "class": "toy_jobs:WithWorkers", **common}, {"id": "stays", **SLEEPER, **common}]
+    outcome, record, _ = run(jobs, policy="tests.runtime.toy_jobs:MoveOnce", on=twice, folder=tmp_path / "x")
     assert outcome == "done" and not record.failed
     check_run(record)
     (moved,) = [event for event in record.log if isinstance(event, Moved)]

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rollmux_env.cluster.events import Moved, Reprofiled, Withdrawn
 from rollmux_env.errors import InputError
 from runtime.journal.audit import check_run
+from runtime.journal.write import JOURNAL
 from runtime.output import LOGS, lines
 from runtime.service.report import STATES
 from tests.fixtures import copied
@@ -33,14 +34,15 @@ def over(jobs: dict[str, dict[str, Any]]) -> bool:
 
 def test_five_jobs_of_which_one_is_cancelled_one_killed_one_poisoned_and_one_moved(serve: Serving, tmp_path: Path) -> None:
     service = serve("tests.runtime.toy_jobs:MoveOnce", pairs=2)
+    mover = {"journal": str(service.folder / JOURNAL), "does": {"rollout 20": "fact Moved mover"}}
     killed = {"folder": str(tmp_path), "does": {"train 3": "once; worker train die"}}
     service.submit(
-        {"id": "mover", **WORKERS, "iterations": 40},
+        {"id": "mover", **WORKERS, "options": mover, "iterations": 40, "slo": 1000.0},
         {"id": "killed", **WORKERS, "options": killed, "iterations": 12, "checkpoint": {"every": 1}},
         {"id": "poisoned", **SLEEPER, "options": {"does": {"train 2": "raise"}}, "iterations": 9},
     )
     service.submit({"id": "cancelled", **SLEEPER, "iterations": 500}, {"id": "plain", **SLEEPER, "iterations": 15})
-    service.until(lambda jobs: jobs["cancelled"]["iteration"] > 0)
+    service.until(lambda jobs: jobs["cancelled"]["iteration"] > 0 and jobs["mover"]["iteration"] > 20)
     service.ask("cancel", "cancelled")
     jobs = service.until(over)
     assert {name: job["state"] for name, job in jobs.items()} == {
