@@ -18,7 +18,9 @@ from tests.chromium import Browser, browsing
 
 Command = Callable[..., tuple[int, str, str]]
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is there: tests run side by side, and its threads would fight for cores
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # before torch is there: tests run side by side, and its threads would fight for cores
 HERE = Path(__file__).parent
 LONGEST = (  # files that take longest begin first, so that no process waits at the end; what one of them compiles others find
     "runtime/grpo/test_job.py",

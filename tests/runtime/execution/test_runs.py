@@ -191,7 +191,7 @@ def test_a_move_is_a_checkpoint_and_a_restart_elsewhere(run: Running, nodes: tup
     common = {"options": options, "iterations": 25, "slo": 1000.0}  # on a slow machine a move would break a short one
     twice = (*nodes, *(replace(node, name=node.name.replace("0", "1")) for node in nodes))
     jobs = [{"id": "mover", "class": "toy_jobs:WithWorkers", **common}, {"id": "stays", **SLEEPER, **common}]
-    outcome, record, _ = run(jobs, policy="tests.runtime.toy_jobs:MoveOnce", on=twice, folder=tmp_path / "x")
+    outcome, record, _ = run(jobs, policy="tests.runtime.toy_policies:MoveOnce", on=twice, folder=tmp_path / "x")
     assert outcome == "done" and not record.failed
     check_run(record)
     (moved,) = [event for event in record.log if isinstance(event, Moved)]

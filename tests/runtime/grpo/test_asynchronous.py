@@ -73,7 +73,7 @@ def test_a_moved_job_goes_on_with_its_samples(run: Running, nodes: tuple[Node, .
     options = {"journal": str(tmp_path / "x" / JOURNAL), "does": {"rollout 1": "fact Moved mover"}}
     stays = {"id": "stays", "class": "toy_jobs:Sleeper", "options": options, "iterations": 8, "slo": 1000.0}
     mover = job("mover", iterations=12, staleness=2, checkpoint={"every": 1})
-    policy = "tests.runtime.toy_jobs:MoveOnce"
+    policy = "tests.runtime.toy_policies:MoveOnce"
     outcome, record, _ = run([mover, stays], policy=policy, on=twice, folder=tmp_path / "x")
     assert outcome == "done" and not record.failed and any(isinstance(event, Moved) for event in record.log)
     check_versions(record, "mover", 2, 12)

@@ -185,7 +185,7 @@ def test_a_moved_job_goes_on_with_its_weights(run: Running, nodes: tuple[Node, .
     twice = (*nodes, *(replace(node, name=node.name.replace("0", "1")) for node in nodes))
     options = {"journal": str(tmp_path / "x" / JOURNAL), "does": {"rollout 1": "fact Moved mover"}}
     stays = {"id": "stays", "class": "toy_jobs:Sleeper", "options": options, "iterations": 8, "slo": 1000.0}
-    policy = "tests.runtime.toy_jobs:MoveOnce"
+    policy = "tests.runtime.toy_policies:MoveOnce"
     _, record, _ = run([job("mover", iterations=12), stays], policy=policy, on=twice, folder=tmp_path / "x")
     assert not record.failed
     check_run(record)

@@ -19,7 +19,7 @@ from tests.runtime.service.test_service import over, true_throughout
 @pytest.mark.long
 def test_healthy_jobs_lose_nothing_beside_bad_ones(serve: Serving, tmp_path: Path) -> None:
     (tmp_path / "hangs.py").write_text("import time\ntime.sleep(3000)\n")
-    service = serve("tests.runtime.toy_jobs:MoveOnce", pairs=1, memory_gb=2.0, timeouts=Timeouts(least_s=120.0, profile_s=20.0))
+    service = serve("tests.runtime.toy_policies:MoveOnce", pairs=1, memory_gb=2.0, timeouts=Timeouts(least_s=120.0, profile_s=20.0))
 
     def job(name: str, **does: str) -> dict[str, Any]:
         options = {"folder": str(tmp_path), "does": {when.replace("_", " "): what for when, what in does.items()}}

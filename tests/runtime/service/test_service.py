@@ -33,7 +33,7 @@ def over(jobs: dict[str, dict[str, Any]]) -> bool:
 
 
 def test_five_jobs_of_which_one_is_cancelled_one_killed_one_poisoned_and_one_moved(serve: Serving, tmp_path: Path) -> None:
-    service = serve("tests.runtime.toy_jobs:MoveOnce", pairs=2)
+    service = serve("tests.runtime.toy_policies:MoveOnce", pairs=2)
     mover = {"journal": str(service.folder / JOURNAL), "does": {"rollout 20": "fact Moved mover"}}
     killed = {"folder": str(tmp_path), "does": {"train 3": "once; worker train die"}}
     service.submit(
@@ -154,7 +154,7 @@ def test_who_waits_can_be_cancelled_and_the_next_one_takes_the_turn(serve: Servi
 
 
 def test_what_cannot_be_taken_is_refused_whole_and_who_can_never_be_placed_fails(serve: Serving) -> None:
-    service = serve("tests.runtime.toy_jobs:Never")
+    service = serve("tests.runtime.toy_policies:Never")
     with pytest.raises(InputError, match=r"job wide: rollout\.nodes: asks for 2 nodes"):
         service.submit({"id": "a", **SLEEPER}, {"id": "wide", **SLEEPER, "rollout": {"nodes": 2}})
     service.submit({"id": "a", **SLEEPER})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.runtime.toy_jobs import MoveOnce
+from tests.runtime.toy_policies import MoveOnce
 
 
 class MoveOne(MoveOnce):
