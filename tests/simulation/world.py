@@ -398,7 +398,6 @@ def simulated() -> Iterator[None]:
             "monotonic": monotonic,
             "time": lambda: _scene().wall_s + _scene().world.now_s,
             "read_facts": lambda path: _scene().disk.facts(),
-            "trim": lambda folder: None,
             "_TRIMS_S": 60.0,
             "_rehearse": lambda policy: None,
             "versions": lambda: known,
