@@ -428,6 +428,8 @@ def simulated() -> Iterator[None]:
         os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})  # threads hand over to each other much sooner on one core
         stack.callback(gc.enable)
         gc.disable()  # when garbage is collected does not follow from the seed
+        stack.callback(gc.unfreeze)
+        gc.freeze()  # modules and compiled code are not looked at each time
         yield
 
 
