@@ -149,10 +149,10 @@ class Service:
         if run.log.problem is not None:
             raise Unwritable(run.log.problem)
         ids = Counter(spec.id for spec in specs)
-        for spec in specs:
+        for spec, beyond in zip(specs, run.new_beyond(specs), strict=True):
             if spec.id in run.handles or ids[spec.id] > 1:
                 raise Conflict(f"job {spec.id}: this service has had a job of that name; names are used once")
-            if problem := run.beyond(spec) or run.shapes_beyond(spec) or driver.lacks(spec):
+            if problem := beyond or driver.lacks(spec):
                 raise Unprocessable(f"job {spec.id}: {problem}")
         present = [handle.spec for handle in run.handles.values() if not handle.gone]
         check_limits(specs, len(present))

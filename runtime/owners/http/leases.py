@@ -377,6 +377,8 @@ def reason(run: RunState, handle: JobHandle) -> tuple[str, int | None]:
 
 def problem_of_names(run: RunState, spec: JobSpec) -> str | None:
     """Why a job cannot be on the nodes that its entry names; None: it can, or names none. One line."""
+    if spec.nodes is None:
+        return None
     there = {node.name: node for node in run.all_nodes()}
     for pool, names in spec.nodes_named.items():
         for name in names:
@@ -384,8 +386,6 @@ def problem_of_names(run: RunState, spec: JobSpec) -> str | None:
                 return f"nodes.{pool}: there is no node {name}"
             if there[name].pool != pool:
                 return f"nodes.{pool}: {name} is a {there[name].pool} node"
-    if spec.nodes is None:
-        return None
     names_of_all = frozenset(name for names in spec.nodes_named.values() for name in names)
     if drained := sorted(names_of_all & run.nodes.drained):
         return f"nodes: {drained[0]} is drained"
