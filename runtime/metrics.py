@@ -56,11 +56,14 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._figures = {name: _figure(name, definition, self._registry) for name, definition in DEFINITIONS.items()}
+        self._tagged: dict[tuple[str, ...], Any] = {}  # those with tags, by name and the values of these
         self._written_s: dict[tuple[str, str], float] = {}  # figures of jobs, by name and job
 
     def write(self, name: str, value: float, **tags: str) -> None:
         """Set a gauge, add to a counter, or note a value of a histogram."""
-        figure = self._figures[name].labels(**tags) if tags else self._figures[name]
+        figure = self._tagged.get(known := (name, *tags.values()))
+        if figure is None:
+            figure = self._tagged[known] = self._figures[name].labels(**tags) if tags else self._figures[name]
         getattr(figure, _WRITE[DEFINITIONS[name].kind])(value)
         if "job_id" in tags:
             self._written_s[name, tags["job_id"]] = monotonic()
@@ -74,6 +77,7 @@ class Metrics:
         for (name, job_id), written_s in [*self._written_s.items()]:
             if job_id not in job_ids and written_s <= before_s:
                 self._figures[name].remove(job_id)
+                del self._tagged[name, job_id]
                 del self._written_s[name, job_id]
 
     def text(self) -> str:

@@ -10,7 +10,7 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -71,11 +71,11 @@ def open_log(folder: Path, name: str) -> IO[bytes]:
     return open(folder / f"{name}.log", "ab", opener=private_opener)
 
 
-def trim(folder: Path, largest: int = LARGEST) -> None:
-    """Keep the files of all jobs in bounds. What is printed in the instant between copying and cutting is lost, and where there is
-    no room for a copy all of the file.
+def trim(folders: Iterable[Path], largest: int = LARGEST) -> None:
+    """Keep the files of jobs in bounds. What is printed in the instant between copying and cutting is lost, and where there is no
+    room for a copy all of the file.
     """
-    for path in folder.glob("*/*.log"):
+    for path in (path for folder in folders for path in folder.glob("*.log")):
         with contextlib.suppress(OSError):  # it has gone meanwhile
             if path.stat().st_size > largest:
                 with contextlib.suppress(OSError), open(path.with_name(path.name + _OLDER), "wb", opener=private_opener) as older:
@@ -90,10 +90,13 @@ def append_bounded(path: Path, lines: str, largest: int) -> None:
         lines: whole ones. largest: bytes of the file; a larger one loses its older half.
     """
     with contextlib.suppress(OSError, InputError):
-        private_folder(path.parent)
+        if not path.exists():
+            private_folder(path.parent)
         with open(path, "a", opener=private_opener) as file:
             file.write(lines)
-        if path.stat().st_size > largest:
+            file.flush()
+            size = file.tell()
+        if size > largest:
             write_whole(path, _newer_half(path, largest), private=True)
 
 

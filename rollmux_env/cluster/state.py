@@ -78,12 +78,12 @@ class State:
     @property
     def rollout_nodes(self) -> int:
         """Nodes of all pools provisioned for rollouts, those held for a move included."""
-        return int(self.nodes[:, ROLLOUT].sum())
+        return sum(self.nodes[:, ROLLOUT].tolist())
 
     @property
     def training_nodes(self) -> int:
         """Likewise for trainings."""
-        return int(self.nodes[:, TRAINING].sum())
+        return sum(self.nodes[:, TRAINING].tolist())
 
     @property
     def usd_per_hour(self) -> float:

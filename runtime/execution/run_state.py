@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -315,11 +315,15 @@ class RunState:
 
     def beyond(self, spec: JobSpec) -> str | None:
         """Why there can be no place for a job, if there can be none."""
-        return beyond(spec, self.plan.cluster, self.plan.policy, self._nodes_left())
+        return self._beyond(spec, self._nodes_left())
 
-    def shapes_beyond(self, spec: JobSpec) -> str | None:
-        """Which shape of a new job there are too few nodes for, if there is one; later it is only never chosen."""
-        return too_few_nodes(spec, self._nodes_left(), " left")
+    def new_beyond(self, specs: Iterable[JobSpec]) -> Iterator[str | None]:
+        """The same of new jobs, or which shape of one there are too few nodes for; later it is only never chosen."""
+        left = self._nodes_left()
+        return (self._beyond(spec, left) or too_few_nodes(spec, left, " left") for spec in specs)
+
+    def _beyond(self, spec: JobSpec, left: Counter[str]) -> str | None:
+        return beyond(spec, self.plan.cluster, self.plan.policy, left)
 
     def too_large(self, job: Job) -> str | None:
         """Why no node can hold a job, if none can."""

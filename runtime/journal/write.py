@@ -325,4 +325,4 @@ def _news_as_json(fact: scheduler_facts.Fact) -> dict[str, Any]:
     return {"kind": type(fact).__name__, **fields}
 
 
-_JSON = json.JSONEncoder(separators=(",", ":"), default=_opened)
+_JSON = json.JSONEncoder(separators=(",", ":"), default=_opened, check_circular=False)

@@ -139,9 +139,12 @@ class RunDriver:
             await log.close()
 
     async def _keep_logs(self) -> None:
-        """Keep what jobs print in bounds."""
+        """Keep what jobs print in bounds; owners that have attached print elsewhere."""
+        logs = Path(self.run.plan.folder) / LOGS
         while True:
-            await asyncio.to_thread(trim, Path(self.run.plan.folder) / LOGS)
+            print_here = [logs / handle.id for handle in self.run.handles.values() if not handle.spec.attach]
+            if print_here:
+                await asyncio.to_thread(trim, print_here)
             await asyncio.sleep(_TRIMS_S)
 
     async def _tick(self) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _DYING_S = 30.0  # how long the process that had the port before may still take to end
 
-_FULL_EVERY = 1000  # collections of younger objects; some minutes under load
+_COLLECTS = (10_000, 10, 70)  # thresholds of collections of garbage: a full one every some minutes under load
 
 
 class Service:
@@ -109,10 +109,10 @@ class Service:
             await self._http.begin()
             # Answers wait for this thread and the one that commits.
             # A full collection takes a tenth of a second of 1,000 jobs, for which permits wait: let it be rare, and leave out what
-            # is there from the start, modules and compiled code.
+            # is there from the start, modules and compiled code. Nearly all that a request makes goes without any.
             ask_for_short_slices()
             gc.freeze()
-            gc.set_threshold(*gc.get_threshold()[:2], _FULL_EVERY)
+            gc.set_threshold(*_COLLECTS)
         return self._http.url, self._http.port
 
     async def give_access(self, token: str) -> None:
@@ -149,10 +149,10 @@ class Service:
         if run.log.problem is not None:
             raise Unwritable(run.log.problem)
         ids = Counter(spec.id for spec in specs)
-        for spec in specs:
+        for spec, beyond in zip(specs, run.new_beyond(specs), strict=True):
             if spec.id in run.handles or ids[spec.id] > 1:
                 raise Conflict(f"job {spec.id}: this service has had a job of that name; names are used once")
-            if problem := run.beyond(spec) or run.shapes_beyond(spec) or driver.lacks(spec):
+            if problem := beyond or driver.lacks(spec):
                 raise Unprocessable(f"job {spec.id}: {problem}")
         present = [handle.spec for handle in run.handles.values() if not handle.gone]
         check_limits(specs, len(present))

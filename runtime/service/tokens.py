@@ -83,13 +83,14 @@ class Tokens:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._path = os.fspath(folder / TOKENS)
         self._version: tuple[int, ...] = ()
         self._holders: dict[str, Holder] = {}
 
     def holder(self, bearer: str) -> Holder | None:
         """Whose token this is; None for what is none, and for all where the file is missing or damaged."""
         try:
-            status = os.stat(self._folder / TOKENS)
+            status = os.stat(self._path)
             version = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
             if version != self._version:
                 self._holders = {token.sha256: Holder(token.user, token.right) for token in self.list()}

@@ -34,9 +34,9 @@ def test_files_stay_in_bounds_and_keep_what_came_last(tmp_path: Path) -> None:
     path = tmp_path / "job" / "controller.log"
     path.parent.mkdir()
     path.write_text("".join(f"line {k}\n" for k in range(1000)))
-    trim(tmp_path, largest=10_000)
+    trim([tmp_path / "job"], largest=10_000)
     assert len([*lines(path.parent)]) == 1000
-    trim(tmp_path, largest=1000)
+    trim([tmp_path / "job"], largest=1000)
     assert sum(file.stat().st_size for file in path.parent.iterdir()) <= 500
     with path.open("a") as file:
         file.write("more\n")
@@ -94,5 +94,5 @@ def test_a_file_that_goes_meanwhile_or_cannot_be_copied_stops_nobody(tmp_path: P
     path = tmp_path / "job" / "long.log"
     path.write_text("x" * 2000)
     (tmp_path / "job" / "long.log.1").mkdir()  # in place of a disk without room
-    trim(tmp_path, largest=1000)
+    trim([tmp_path / "job"], largest=1000)
     assert path.stat().st_size == 0

@@ -398,7 +398,6 @@ def simulated() -> Iterator[None]:
             "monotonic": monotonic,
             "time": lambda: _scene().wall_s + _scene().world.now_s,
             "read_facts": lambda path: _scene().disk.facts(),
-            "trim": lambda folder: None,
             "_TRIMS_S": 60.0,
             "_rehearse": lambda policy: None,
             "versions": lambda: known,
@@ -429,6 +428,8 @@ def simulated() -> Iterator[None]:
         os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})  # threads hand over to each other much sooner on one core
         stack.callback(gc.enable)
         gc.disable()  # when garbage is collected does not follow from the seed
+        stack.callback(gc.unfreeze)
+        gc.freeze()  # modules and compiled code are not looked at each time
         yield
 
 

@@ -108,7 +108,7 @@ class Leases:
                 await self._run.durable()
                 return refusal
             permit = lease.handle.permits.waits.get(phase)
-            if permit is not None:
+            if permit is not None and not permit.done():
                 await asyncio.wait((permit,), timeout=wait_s)
             await self._run.written()
             self._check_lives(lease)
@@ -129,11 +129,12 @@ class Leases:
     async def _ask(self, lease: Lease, turn: Turn, wait_s: float) -> dict[str, Any] | None:
         """Ask for a phase when it may begin; the answer where it is not to begin now."""
         self._check_lives(lease)
-        elsewhere = lease.is_elsewhere
-        if lease.moves and not (elsewhere or lease.handle.place.moving or self._run.scheduler.is_to_go(lease.handle.id)):
-            lease.go("stay")
-        if lease.moves and (elsewhere or lease.turns.may_leave(turn)):
-            return {"granted": False, "move": True}
+        if lease.moves:
+            elsewhere = lease.is_elsewhere
+            if not (elsewhere or lease.handle.place.moving or self._run.scheduler.is_to_go(lease.handle.id)):
+                lease.go("stay")
+            elif elsewhere or lease.turns.may_leave(turn):
+                return {"granted": False, "move": True}
         if self._run.stopping or not await self._may_begin(lease, turn, wait_s):
             return {"granted": False}
         self._iterations.ask(lease, turn)
@@ -376,6 +377,8 @@ def reason(run: RunState, handle: JobHandle) -> tuple[str, int | None]:
 
 def problem_of_names(run: RunState, spec: JobSpec) -> str | None:
     """Why a job cannot be on the nodes that its entry names; None: it can, or names none. One line."""
+    if spec.nodes is None:
+        return None
     there = {node.name: node for node in run.all_nodes()}
     for pool, names in spec.nodes_named.items():
         for name in names:
@@ -383,8 +386,6 @@ def problem_of_names(run: RunState, spec: JobSpec) -> str | None:
                 return f"nodes.{pool}: there is no node {name}"
             if there[name].pool != pool:
                 return f"nodes.{pool}: {name} is a {there[name].pool} node"
-    if spec.nodes is None:
-        return None
     names_of_all = frozenset(name for names in spec.nodes_named.values() for name in names)
     if drained := sorted(names_of_all & run.nodes.drained):
         return f"nodes: {drained[0]} is drained"

@@ -116,6 +116,7 @@ class Guard:
         self._tokens = tokens
         self._most_open = most_open
         self._open_of: Counter[str] = Counter()  # by user
+        self._open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # there are no web sockets
@@ -126,23 +127,29 @@ class Guard:
             return
         user = scope[HOLDER].user if HOLDER in scope else ""
         self._open_of[user] += 1
+        self._open += 1
         try:
             await self._app(scope, receive, send)
         finally:
+            self._open -= 1
             self._open_of[user] -= 1
             if not self._open_of[user]:
                 del self._open_of[user]
 
     def _refusal(self, scope: Scope) -> Response | None:
         """The answer to a request that does not come in; else None, and its scope has who asks."""
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
-        if sum(len(name) + len(value) + 4 for name, value in headers) > MOST_HEADERS:
+        size, authorizations = 0, []
+        for name, value in scope["headers"]:
+            size += len(name) + len(value) + 4
+            if name == b"authorization":
+                authorizations.append(value)
+        if size > MOST_HEADERS:
             return error(431, f"the headers of a request have {MOST_HEADERS} bytes at most")
-        if self._open_of.total() >= self._most_open + (_MORE_AT_ONCE if _is_at_once(scope["path"]) else 0):
+        if self._open >= self._most_open and self._open >= self._most_open + (_MORE_AT_ONCE if _is_at_once(scope["path"]) else 0):
             return _no_room(f"{self._most_open} requests")
         if scope["path"] in OPEN_TO_ALL:
             return None
-        bearer = _bearer([value for name, value in headers if name == b"authorization"])
+        bearer = _bearer(authorizations)
         if bearer is None:
             return error(401, "needs the header `Authorization: Bearer TOKEN`", _UNKNOWN)
         holder = scope[HOLDER] = self._tokens.holder(bearer)

@@ -32,10 +32,12 @@ JSON = "application/json"
 _TOGETHER = 100  # parts of a list
 _LONGEST = 1000  # characters of an error
 HOLDER = "holder"  # of the token: key of the scope of a request
+WHOLE = "whole"  # likewise: all of its body is there
 MOST_BYTES = 1 << 20  # of a body
 MOST_OF_A_LEASE = 4  # open requests
 _GONE = 499  # status of an answer that nobody reads
 _BODY_S = 5.0  # that a body may take to arrive
+_STRICT = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _LOOKS_S = 0.1  # that a request which may wait has before it is looked whether its client is there
 
 
@@ -193,7 +195,7 @@ async def _body_of(scope: Scope, receive: Receive) -> bytes:
     data = b""
     if length.isdigit() and len(length) <= 10 and int(length) <= MOST_BYTES:
         try:
-            async with asyncio.timeout(_BODY_S):
+            async with asyncio.timeout(None if WHOLE in scope else _BODY_S):
                 while len(data) <= MOST_BYTES:
                     message = await receive()
                     if message["type"] == "http.disconnect":
@@ -285,9 +287,9 @@ async def answer_in_steps(value: dict[str, Any], name: str) -> Response:
 
 def _text(value: Any) -> str:
     try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+        return _STRICT.encode(value)
     except ValueError:
-        return json.dumps(finite(value), allow_nan=False, separators=(",", ":"))
+        return _STRICT.encode(finite(value))
 
 
 def error(status: int, problem: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -257,7 +257,7 @@ def _owners(ask: Callable[..., Any], summary: str, sent: type[Sent], at: str = "
         leases, lease = call.service.driver.leases, call.path.get("lease")
         if lease is not None:
             leases.touch(lease)
-        return await ask(leases, lease or call.path["job"], **dict(call.body or call.query))
+        return await ask(leases, lease or call.path["job"], **vars(call.body or call.query))
 
     method, path = at.split() if at else ("POST", f"{_LEASE}/{ask.__name__}")
     query, body = (None, sent) if issubclass(sent, Body) else (sent, None)

@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from rollmux_env.errors import InputError
 from runtime.service.address import Listen
 from runtime.service.http.app import MOST_HEADERS
+from runtime.service.http.endpoint import WHOLE
 
 MOST_CONNECTIONS = 12_000
 _HEADERS_S = 15.0  # that the headers of a request, or what is left of a body that nobody reads, may take to arrive
@@ -108,6 +109,11 @@ class Connection(HttpToolsProtocol):
             raise ValueError("no request of HTTP/1.1")
         super().on_headers_complete()
         self.cycle.transport = _Answer(self.transport)  # type: ignore[assignment]
+
+    def on_message_complete(self) -> None:
+        """All of it is there."""
+        self.scope[WHOLE] = True  # type: ignore[typeddict-unknown-key]
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """It has been answered."""
