@@ -35,7 +35,8 @@ class OwnReplay(Protocol):
 Contender = Policy | OwnReplay
 MakeContender = Callable[[str, int], Contender]
 Tell = Callable[[int, int, int], None]
-Item, Found = TypeVar("Item"), TypeVar("Found")
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 FLUID_ONLY = "a yardstick with a fluid replay only"
 """What a contender is that `can_replay` says no of."""
 _LOOKS_S = 0.5  # between looks at what workers have done
