@@ -23,7 +23,10 @@ PLACEMENT = (
 )
 DISPATCH = ("round-robin", "fifo,migrate=0.8", "least-recently-served,migrate=0.8", "learned:default")
 ROLLOUT = ("plain", "tail-batching", "learned:default")
-TOGETHER = (Entrant("consolidate", "fifo,migrate=0.8", "tail-batching"),)
+TOGETHER = (
+    Entrant("consolidate", "fifo,migrate=0.8", "tail-batching"),
+    Entrant("learned:default", "learned:default", "learned:default"),
+)
 BASELINES = (
     *(Entrant(placement) for placement in PLACEMENT),
     *(Entrant(dispatch=dispatch) for dispatch in DISPATCH),
