@@ -7,7 +7,6 @@ python benchmarks/leaderboard.py --measure    measure all baselines anew before:
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from policies.commands.leaderboard import enter
@@ -20,14 +19,19 @@ ENTRIES = Path(__file__).parent / "leaderboard"
 PAGE = Path(__file__).parents[1] / "docs" / "leaderboard.md"
 PLACEMENT = (
     *("rollmux", "rollmux,prune=false", "consolidate", "learned:default", "learned:default,moves=false"),
-    *("learned:random,moves=false", "solo", "random", "most-idle", "first_fit:FirstFit", "resubmit"),
+    *("learned:random,moves=false", "solo", "random", "most-idle", "first-fit", "resubmit"),
 )
 DISPATCH = ("round-robin", "fifo,migrate=0.8", "least-recently-served,migrate=0.8", "learned:default")
-ROLLOUT = ("tail-batching",)
+ROLLOUT = ("plain", "tail-batching", "learned:default")
+TOGETHER = (
+    Entrant("consolidate", "fifo,migrate=0.8", "tail-batching"),
+    Entrant("learned:default", "learned:default", "learned:default"),
+)
 BASELINES = (
     *(Entrant(placement) for placement in PLACEMENT),
     *(Entrant(dispatch=dispatch) for dispatch in DISPATCH),
     *(Entrant(rollout=rollout) for rollout in ROLLOUT),
+    *TOGETHER,
 )
 
 
@@ -37,7 +41,6 @@ def main() -> None:
     parser.add_argument("--measure", action="store_true", help="measure all baselines anew")
     parser.add_argument("--workers", type=int, default=1, help="processes")
     options = parser.parse_args()
-    sys.path.append(str(PAGE.parents[1] / "examples"))
     for entrant in BASELINES if options.measure else ():
         write_whole(ENTRIES / file_name(entrant), entry_json(enter(entrant, options.workers)))
     write_whole(PAGE, page([read_entry(path) for path in sorted(ENTRIES.glob("*.json"))]))

@@ -1,5 +1,7 @@
 """A learning curve from the logs of `rollmux train`: one line a folder, the mean over its seeds, with their spread.
 
+Where a folder has the seeds and evaluations of the first one, a line says its figures less those of the first, paired by seed.
+
 python benchmarks/learning_curve.py runs/maskable-ppo runs/ppo runs/dqn --figure dollars_over_rollmux --out curve.png
 """
 
@@ -12,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from rollmux_env.bench.intervals import mean_interval
 from rollmux_env.errors import InputError
 from rollmux_env.report.styles import draw
 
@@ -46,6 +49,7 @@ def main() -> None:
     arguments = parser.parse_args()
     picture = Figure(figsize=(7, 3.5), layout="constrained")
     axes = picture.subplots()
+    first, base_steps, base = arguments.folders[0].name, *curves(arguments.folders[0], arguments.figure)
     for folder in arguments.folders:
         steps, values = curves(folder, arguments.figure)
         draw(axes, steps, values, folder.name, f"{folder.name}, {len(values)} seeds", marker="o", markersize=3)
@@ -53,6 +57,9 @@ def main() -> None:
             f"{folder.name}: "
             + ", ".join(f"{step:,.0f}: {value:.3f}" for step, value in zip(steps, values.mean(axis=0), strict=True))
         )
+        if folder.name != first and values.shape == base.shape and (steps == base_steps).all():
+            less = [f"{step:,.0f}: {mean_interval(each).text(4)}" for step, each in zip(steps, (values - base).T, strict=True)]
+            print(f"{folder.name} less {first}: {', '.join(less)}")
     axes.set_xlabel("decisions")
     axes.set_ylabel(arguments.figure.replace("_", " "))
     axes.grid(alpha=0.2)

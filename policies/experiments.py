@@ -16,7 +16,7 @@ from policies.named import make_with
 from policies.registry import checked, make_policy
 from policies.rollout import migrating
 from policies.rollout.places import check_sizes, make_at
-from rollmux_env.bench.harness import Contender, OwnReplay, Result, Task, Tell, run_tasks
+from rollmux_env.bench.harness import FLUID_ONLY, Contender, Result, Task, Tell, can_replay, run_tasks
 from rollmux_env.bench.results import BenchResult, RunResult, SweepPoint, SweepResult, bench_result
 from rollmux_env.command_options import parse_value
 from rollmux_env.errors import InputError
@@ -217,10 +217,10 @@ def _gather_silently(tell: Callable[[Tell], Iterable[tuple[int, Result]]], names
 
 def _contenders(names: list[str], make: Callable[[str, int], Contender], how: Replaying) -> tuple[list[str], dict[str, str]]:
     """The policies that this replay can have, and why others are left out."""
-    yardsticks = [name for name in names if isinstance(make(name, 0), OwnReplay) and how.is_event]
-    if len(yardsticks) == len(names):
-        raise InputError(f"event replay: {names[0]} is a yardstick with a fluid replay only")
-    return [name for name in names if name not in yardsticks], dict.fromkeys(yardsticks, "a yardstick with a fluid replay only")
+    able = [name for name in names if can_replay(make(name, 0), how.is_event)]
+    if not able:
+        raise InputError(f"event replay: {names[0]} is {FLUID_ONLY}")
+    return able, {name: FLUID_ONLY for name in names if name not in able}
 
 
 def _make(own: Mapping[str, OwnPolicy], name: str, seed: int) -> Contender:

@@ -101,6 +101,8 @@ class PlacementProblem(Problem):
     """Mask choices that would break an SLO."""
     candidates: Annotated[int, Field(ge=2)] = 32
     """Rows of the candidate table. If there are more choices, the cheapest are kept."""
+    skip_forced: bool = False
+    """Carry out decisions with one legal action unasked: they are no steps."""
     reference: Reference | None = None
     """Reward the saving over this policy on the same stream instead of the dollars."""
     invalid_penalty: Annotated[float, Field(ge=0)] = 1.0
@@ -130,7 +132,7 @@ class PlacementProblem(Problem):
 
     def environment(self, streams: int, autoreset: bool = True) -> PlacementVectorEnv:
         """Streams of the workload."""
-        names = ("moves", "known_stays", "shield", "candidates")
+        names = ("moves", "known_stays", "shield", "candidates", "skip_forced")
         options = {name: getattr(self, name) for name in names}
         return PlacementVectorEnv(streams, generator=self.generator, reward=self.reward, autoreset=autoreset, **options)
 

@@ -275,14 +275,14 @@ def _placed(suite: Suite, added: Sequence[str], numbers: range, options: BenchOp
     """Compare placement policies, the user's among them in every case."""
     from policies.dispatch import make_dispatch
     from policies.registry import make_policy
-    from rollmux_env.bench.harness import OwnReplay, run_tasks
+    from rollmux_env.bench.harness import can_replay, run_tasks
     from rollmux_env.bench.suite import suite_rows, suite_tasks
     from rollmux_env.report.progress import tracked
 
     def replayed(case: Case) -> tuple[str, ...]:
-        """The policies of a case, without yardsticks that have no event replay."""
+        """The policies of a case that have its replay."""
         names = dict.fromkeys((*case.policies, *added))
-        return tuple(name for name in names if case.dispatch is None or not isinstance(make_policy(name, 0), OwnReplay))
+        return tuple(name for name in names if can_replay(make_policy(name, 0), case.dispatch is not None))
 
     cases = tuple(replace(case, policies=replayed(case)) for case in suite.cases)
     suite = replace(suite, cases=cases)

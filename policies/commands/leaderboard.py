@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 from functools import cache, partial
-from multiprocessing import get_context
 
 from policies.commands.bench import makers
 from policies.named import LEARNED, is_own, own_factory
 from policies.registry import make_runnable
 from policies.rollout.places import make_at
+from rollmux_env.bench.harness import spread
 from rollmux_env.bench.leaderboard.entries import Entry, StreamResult, entry_of, measure, planned_streams
 from rollmux_env.bench.leaderboard.tracks import Entrant
 from rollmux_env.bench.suite import Makers
@@ -39,12 +38,12 @@ def enter(entrant: Entrant, workers: int = 1) -> Entry:
         made.dispatch(entrant.dispatch)
     if entrant.rollout is not None:
         made.rollout(entrant.rollout)
-    streams, results = planned_streams(entrant), []
+    streams, results = planned_streams(entrant), {}
     with Progress("leaderboard") as progress:
-        for result in _measured(entrant, streams, workers):
-            results.append(result)
+        for index, result in spread(partial(_one, entrant), streams, workers):
+            results[index] = result
             progress.tell(f"{len(results)} of {len(streams)} streams done")
-    return entry_of(entrant, results, sources_of(entrant))
+    return entry_of(entrant, [results[index] for index in range(len(streams))], sources_of(entrant))
 
 
 @cache
@@ -53,15 +52,7 @@ def replaying_makers() -> Makers:
     return makers()._replace(rollout=partial(make_at, place="replay"))
 
 
-def _measured(entrant: Entrant, streams: Sequence[tuple[str, int, bool]], workers: int) -> Iterator[StreamResult]:
-    if workers == 1:
-        yield from map(partial(_one, entrant), streams)
-        return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(partial(_one, entrant), streams)
-
-
-def _one(entrant: Entrant, stream: tuple[str, int, bool]) -> StreamResult:
+def _one(entrant: Entrant, stream: tuple[str, int, bool], tell: Callable[[int, int], None]) -> StreamResult:
     return measure(entrant, stream, replaying_makers())
 
 

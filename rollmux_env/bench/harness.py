@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.errors import InputError, PlanError
@@ -35,7 +35,16 @@ class OwnReplay(Protocol):
 Contender = Policy | OwnReplay
 MakeContender = Callable[[str, int], Contender]
 Tell = Callable[[int, int, int], None]
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+FLUID_ONLY = "a yardstick with a fluid replay only"
+"""What a contender is that `can_replay` says no of."""
 _LOOKS_S = 0.5  # between looks at what workers have done
+
+
+def can_replay(contender: Contender, is_event: bool) -> bool:
+    """Whether a contender has such a replay: of every phase (`is_event`), or of steady periods."""
+    return not is_event or not isinstance(contender, OwnReplay)
 
 
 @dataclass(frozen=True)
@@ -90,9 +99,9 @@ def run_task(make: MakeContender, task: Task, tell: Callable[[int, int], None] =
     contender = make(task.spec, task.seed)
     began = perf_counter()
     try:
+        if not can_replay(contender, task.dispatch is not None):
+            raise InputError(f"event replay: {task.spec} is {FLUID_ONLY}")
         if isinstance(contender, OwnReplay):
-            if task.dispatch is not None:
-                raise InputError(f"event replay: {task.spec} is a yardstick with a fluid replay only")
             measured = contender.replay(task.scenario, check=task.check)
         elif task.dispatch is not None:
             watch = Watch(task.check, task.most_phases, tell)
@@ -120,18 +129,36 @@ def run_tasks(
     Raises:
         InputError, PlanError: as `run_task`; the other tasks are then stopped, as they are by an interrupt.
     """
+    return spread(partial(run_task, make), tasks, workers, tell)
+
+
+def spread(
+    work: Callable[[Item, Callable[[int, int], None]], Found],
+    items: Sequence[Item],
+    workers: int = 1,
+    tell: Tell = lambda index, phases, departed: None,
+) -> Iterator[tuple[int, Found]]:
+    """Do work on items, in several processes, and yield (index, what came of it) as they end.
+
+    Args:
+        work: a function of a module, of an item and of what it tells about it, two numbers.
+        workers, tell: as of `run_tasks`.
+
+    Raises:
+        InputError: no worker, or one was killed. Others are what `work` raises; other work is then stopped, as by an interrupt.
+    """
     if workers < 1:
         raise InputError(f"--workers {workers}: must be at least 1")
-    if workers == 1 or len(tasks) == 1:
-        for index, task in enumerate(tasks):
-            yield index, run_task(make, task, partial(tell, index))
+    if workers == 1 or len(items) == 1:
+        for index, item in enumerate(items):
+            yield index, work(item, partial(tell, index))
         return
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
-    counts = context.Array("q", 2 * len(tasks), lock=False)
-    pool = ProcessPoolExecutor(min(workers, len(tasks)), mp_context=context, initializer=_begin, initargs=(counts,))
+    counts = context.Array("q", 2 * len(items), lock=False)
+    pool = ProcessPoolExecutor(min(workers, len(items)), mp_context=context, initializer=_begin, initargs=(counts,))
     try:
-        waiting = {pool.submit(_run_counted, make, index, task): index for index, task in enumerate(tasks)}
+        waiting = {pool.submit(_count, work, index, item): index for index, item in enumerate(items)}
         while waiting:
             done, _ = wait(waiting, timeout=_LOOKS_S, return_when=FIRST_COMPLETED)
             for future in done:
@@ -149,7 +176,7 @@ def run_tasks(
         pool.shutdown(cancel_futures=True)
 
 
-_counts: Any = None  # in a worker: phases and departures of each task, shared with the process that waits
+_counts: Any = None  # in a worker: what is told of each item, shared with the process that waits
 
 
 def _begin(counts: Any) -> None:
@@ -159,8 +186,8 @@ def _begin(counts: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _run_counted(make: MakeContender, index: int, task: Task) -> Result:
+def _count(work: Callable[[Item, Callable[[int, int], None]], Found], index: int, item: Item) -> Found:
     def tell(phases: int, departed: int) -> None:
         _counts[2 * index], _counts[2 * index + 1] = phases, departed
 
-    return run_task(make, task, tell)
+    return work(item, tell)

@@ -185,16 +185,11 @@ def differences(results: Sequence[Result]) -> tuple[Difference, ...]:
                 other,
                 between(lambda one, two: one.outcome.metrics.cost_usd - two.outcome.metrics.cost_usd),
                 between(lambda one, two: one.outcome.metrics.usd_per_work_hour - two.outcome.metrics.usd_per_work_hour),
-                between(lambda one, two: mean_slowdown(one) - mean_slowdown(two)),
+                between(lambda one, two: one.outcome.mean_slowdown - two.outcome.mean_slowdown),
                 between(lambda one, two: two.outcome.metrics.cost_usd / one.outcome.metrics.cost_usd),
             )
         )
     return tuple(rows)
-
-
-def mean_slowdown(result: Result) -> float:
-    """Over jobs, as observed where it was."""
-    return float(np.mean([job.shown_slowdown for job in result.outcome.jobs]))
 
 
 def draws_nothing(results: Sequence[Result]) -> bool:

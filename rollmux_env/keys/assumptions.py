@@ -125,15 +125,20 @@ OURS = NAMED["ours"]
 
 
 def assumed(name: str | Path) -> Assumptions:
-    """The assumptions of a name or of a file.
+    """The assumptions of a name or of a file. Raises what `find_assumptions` does."""
+    return find_assumptions(name)[0]
+
+
+def find_assumptions(name: str | Path) -> tuple[Assumptions, Path]:
+    """The assumptions of a name or of a file, and the folder that paths in them are relative to.
 
     Raises:
         InputError: there is neither, or a key has a value that it cannot have; one line with file, key and problem.
     """
     if name in NAMED:
-        return NAMED[str(name)]
+        return NAMED[str(name)], Path()
     path = Path(name)
     if not path.suffix and not path.exists():
         raise InputError(f"assumptions: {not_one_of(str(name), NAMED, ', or a file')}")
     path = find_file(path)
-    return checked(Assumptions, read_mapping(path), str(path), lambda data: data)
+    return checked(Assumptions, read_mapping(path), str(path), lambda data: data), path.parent

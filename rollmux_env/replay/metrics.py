@@ -167,6 +167,11 @@ class Outcome:
     usd_per_hour: dict[str, float] = field(default_factory=dict)
     jobs: tuple[JobResult, ...] = ()
 
+    @property
+    def mean_slowdown(self) -> float:
+        """Over jobs, each as observed where it was: against the same job alone under the same sampling."""
+        return float(np.mean([job.shown_slowdown for job in self.jobs]))
+
 
 def outcome(run: Run, failures: Failures | None = None) -> Outcome:
     """A finished replay as an outcome.

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from rollmux_env.bench.suite import Case, Suite
 from rollmux_env.bench.suites.fabric import fabric_cases, fabric_rows
 from rollmux_env.command_options import parse_pairs
 from rollmux_env.errors import InputError
-from rollmux_env.files import find_file
-from rollmux_env.keys.assumptions import NAMED, Assumptions, assumed
+from rollmux_env.keys.assumptions import Assumptions, find_assumptions
 
 
 def assuming(suite: Suite, pairs: Iterable[str]) -> Suite:
@@ -32,10 +30,9 @@ def assuming(suite: Suite, pairs: Iterable[str]) -> Suite:
     if not names:
         return suite
     name = names["assumptions"]
-    assumptions = assumed(name)
+    assumptions, folder = find_assumptions(name)
     said = replace(suite, differences=(f"With the assumptions {name}; the notes on ours are left out.",))
     if "fabric" in suite.assumes:
-        folder = Path() if name in NAMED else find_file(name).parent
         return replace(said, measure=partial(fabric_rows, fabric_cases(assumptions.fabric, folder)))
     return replace(said, cases=tuple(_case(case, name, assumptions) for case in suite.cases))
 

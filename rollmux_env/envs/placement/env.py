@@ -46,6 +46,7 @@ class PlacementVectorEnv(BaseVectorEnv):
         known_stays: bool = True,
         shield: bool = True,
         candidates: int = 32,
+        skip_forced: bool = False,
         render_mode: str | None = None,
         autoreset: bool = True,
     ) -> None:
@@ -61,7 +62,7 @@ class PlacementVectorEnv(BaseVectorEnv):
         self._limits = limits_of(cluster)
         decay = -math.log(self._gamma)
         prune = self._against != "rollmux,prune=false"
-        self._rules = Rules(self._limits, moves, cluster.migration_s, shield, known_stays, decay, prune)
+        self._rules = Rules(self._limits, moves, cluster.migration_s, shield, known_stays, skip_forced, decay, prune)
         self._streams = streams_for(made, num_envs)
         self._reference = streams_for(made, num_envs if self._against else 0)
         self._choices = choice_table(self._streams, candidates)
@@ -219,6 +220,13 @@ class PlacementEnv(BaseEnv):
     Algorithm 1 spends on the same stream in the same time: the return is the saving over it. `Dollars(gamma_per_hour=0.99)`
     discounts by the hour; `info["discount"]` is the factor over the interval.
 
+    With `skip_forced=True`, `reset` and `step` carry out decisions whose mask has a single 1 and go on to the next that has more,
+    or to the end. The reward is asked once, of the whole interval between two such decisions; dollars are discounted from its
+    beginning on. So `Dollars` gives r0 + d0 * r1 + d0 * d1 * r2 ... of the rewards r and discounts d that steps one by one would
+    have given (but for penalties, which are not discounted within an interval), and `info["discount"]` is the product of these d.
+    The first step's reward also holds what the way to the first decision cost, from the beginning of the stream on. Returns stay
+    the same, to rounding, and states to the byte. In a stream without any choice one step, of whatever action, ends the episode.
+
     ## Starting State
 
     The empty cluster at the first arrival. `reset(seed=...)` seeds the draws of streams; `reset(options={"stream_seed": 7})` asks
@@ -239,6 +247,7 @@ class PlacementEnv(BaseEnv):
     | `known_stays` | `True` | whether it is observed how long jobs stay |
     | `shield` | `True` | whether choices that break an SLO are masked |
     | `candidates` | `32` | rows of the table |
+    | `skip_forced` | `False` | whether decisions with one legal action are carried out unasked (see Rewards) |
     | `render_mode` | `None` | `human`, `rgb_array` or `ansi` |
 
     ```python

@@ -32,6 +32,18 @@ def _fallback(choices: Records, count: int) -> int:
 
 
 @compiled(arrays=False)
+def _forced(choices: Records, count: int) -> int:
+    """The one choice that may be made, or -1 where there are several."""
+    only = -1
+    for k in range(count):
+        if choices[k].allowed == 1:
+            if only >= 0:
+                return -1
+            only = k
+    return only
+
+
+@compiled(arrays=False)
 def _answer(streams: Streams, s: int, rules: Rules, choices: Records, action: int) -> None:
     """Carry a choice out, or the fallback where it is masked."""
     c = streams.clock[s]
@@ -97,7 +109,8 @@ def step_all(
 ) -> None:
     """Carry out one decision in every stream that is not over, and bring it to the next that has a feasible choice.
 
-    A stream that has just begun is brought to its first decision, whatever its action.
+    A stream that has just begun is brought to its first decision, whatever its action. What is counted on the way to it belongs to
+    the interval of that decision.
 
     Args:
         actions: (E,) choices; SKIP where a stream is to stay as it is.
@@ -109,11 +122,16 @@ def step_all(
         c = streams.clock[s]
         if actions[s] == SKIP:
             continue
-        begin_interval(streams, s)
+        starting = c.asks == LATER
+        if not starting and c.first == 1:
+            c.first = 0
+        elif not starting:
+            begin_interval(streams, s)
+            if len(reference.clock) > 0:
+                begin_interval(reference, s)
         if c.asks == OVER:
             continue
-        begun = c.asks == LATER
-        if not begun:
+        if not starting:
             _answer(streams, s, rules, choices[s], actions[s])
         open_choices = False
         while not open_choices:
@@ -130,7 +148,11 @@ def step_all(
                 open_choices = c.choices > 1
             if not open_choices:
                 defer(streams, s)
+            elif rules.skip_forced:
+                forced = _forced(choices[s], c.choices)
+                if forced >= 0:
+                    _answer(streams, s, rules, choices[s], forced)
+                    open_choices = False
         observe(streams, s, rules, choices[s], workspace, scratch, out)
-        if len(reference.clock) > 0 and not begun:
-            begin_interval(reference, s)
+        if len(reference.clock) > 0:
             follow(reference, s, rules, np.inf if c.asks == OVER else c.now_s, rows)

@@ -32,6 +32,7 @@ CLOCK = np.dtype(
         ("left", "i8"),  # jobs that left
         ("left_broken", "i8"),  # those of them with a slowdown above their SLO
         ("invalid", "i8"),  # 1 where the last choice was masked
+        ("first", "i8"),  # 1 until the first decision is made: the first interval counts from the beginning of the stream
         ("n_jobs", "i8"),
         ("taken", "i8"),  # jobs that have arrived; rows are in order of arrival
         ("admitted", "i8"),  # jobs that have been placed: the queue is rows admitted to taken
@@ -65,6 +66,7 @@ class Rules(NamedTuple):
         moves: jobs may be moved after admissions and departures. migration_s: their pause, seconds.
         shield: choices that break an SLO are masked.
         known_stays: it is observed when jobs leave.
+        skip_forced: decisions with one choice that may be made are carried out and not asked.
         decay: dollars count exp(-decay * hours since the last decision) times.
         prune: the reference, Algorithm 1, leaves saturated groups out, as printed in the paper.
     """
@@ -74,6 +76,7 @@ class Rules(NamedTuple):
     migration_s: float
     shield: bool
     known_stays: bool
+    skip_forced: bool
     decay: float
     prune: bool
 
@@ -142,6 +145,7 @@ def begin(streams: Streams, s: int, n_jobs: int) -> None:
     c.served = c.asks = c.choices = c.overflow = 0
     c.stage = NEXT
     c.asks = LATER
+    c.first = 1
 
 
 @compiled(arrays=False)

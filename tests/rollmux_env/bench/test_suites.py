@@ -9,10 +9,10 @@ import pytest
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_policy
-from rollmux_env.bench.columns import COST, SLO_KEPT, SLO_OBSERVED
+from rollmux_env.bench.columns import COST, SLO_KEPT, SLO_OBSERVED, SLOWDOWN
 from rollmux_env.bench.harness import OwnReplay, run_tasks
 from rollmux_env.bench.intervals import Mean
-from rollmux_env.bench.streams import workload
+from rollmux_env.bench.streams import sampled, workload
 from rollmux_env.bench.suite import Case, Suite, SuiteRow, best_cases, suite_rows, suite_tasks
 from rollmux_env.bench.suites import SUITES
 from rollmux_env.bench.suites.published import published_suite
@@ -87,6 +87,18 @@ def test_what_an_event_replay_observes_stands_beside_what_steady_periods_say() -
     assert metrics[2].slo_attainment_observed is not None and metrics[0].cost_usd != metrics[2].cost_usd
     assert figures[0] == [metrics[0].cost_usd / 1000, 100.0, 100 * metrics[2].slo_attainment_observed]
     assert figures[1] == [metrics[1].cost_usd / 1000, 100.0, None]
+
+
+def test_the_slowdown_is_against_the_same_job_alone_under_the_same_sampling() -> None:
+    """Alone, phases that take less than their worst case speed nothing up."""
+    case = Case("case", partial(sampled, "production", jobs=4), ("solo",), dispatch="round-robin")
+    suite = Suite("suite", "title", "source", (case,), (SLOWDOWN,))
+    ((owner, task),) = suite_tasks(suite, (0,), True, make_dispatch)
+    ((_, result),) = run_tasks(make_policy, [task])
+    (row,) = suite_rows(suite, [(owner, result)])
+    slowdown = row.figures["slowdown"]
+    assert slowdown is not None and slowdown.mean == pytest.approx(1.0)
+    assert max(result.outcome.metrics.slowdown.values()) < 0.99
 
 
 @pytest.mark.parametrize(

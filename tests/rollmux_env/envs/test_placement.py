@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ from rollmux_env.replay.metrics import metrics
 from rollmux_env.scenario import Scenario, parse_scenario
 from tests.oracle import draw as drawing
 from tests.oracle.draw import examples
-from tests.rollmux_env.envs.playing import Episode, Replayed, Watching, at_random, cheapest, gainful, play
+from tests.rollmux_env.envs.playing import Agent, Episode, Replayed, Watching, at_random, at_random_of, cheapest, gainful, play
 
 MIXED = Workload("mixed", jobs=40)
 PRODUCTION = Workload("production", jobs=40, stays="fixed")
@@ -211,6 +211,87 @@ def test_discount_by_the_hour() -> None:
     assert info["discount"][0] == pytest.approx(0.9**hours)
     solo_usd = metrics(replay(MIXED.scenario(1), Solo())).cost_usd
     assert rewards[0] == pytest.approx(-price * (1 - 0.9**hours) / -np.log(0.9) / solo_usd)
+
+
+class Decisions(NamedTuple):
+    """An episode from one decision with several legal actions to the next, and the figures at its end.
+
+    The states are the bytes of observations and of all tables.
+    """
+
+    states: list[tuple[bytes, ...]]
+    rewards: list[float]
+    discounts: list[float]
+    figures: dict[str, Any]
+
+
+def decisions(env: PlacementVectorEnv, choose: Agent) -> Decisions:
+    """Play an episode. A decision with one legal action is carried out by hand, where it is asked."""
+    observation, _ = env.reset(seed=0)
+    states: list[tuple[bytes, ...]] = []
+    rewards, discounts, over = [0.0], [1.0], False
+    while not over:
+        mask = env.action_masks()[0]
+        action = int(mask.argmax())
+        if mask.sum() > 1:
+            tables = [np.ascontiguousarray(table) for name, table in env.streams._asdict().items() if name != "clock"]
+            names = ("now_s", "usd", "work_h", "taken", "admitted", "departed", "broken", "moved", "stage")
+            counts = [env.streams.clock[name] for name in names]
+            states.append(tuple(column.tobytes() for column in (*observation.values(), *tables, *counts)))
+            action = choose(env)
+            if len(states) > 1:
+                rewards.append(0.0)
+                discounts.append(1.0)
+        observation, reward, terminated, _, info = env.step(np.array([action]))
+        rewards[-1] += discounts[-1] * float(reward[0])
+        discounts[-1] *= float(info["discount"][0])
+        over = bool(terminated[0])
+    return Decisions(states, rewards, discounts, {name: info[name][0] for name in ("cost_usd", "work_h", "migrations", "isolated")})
+
+
+@examples(60)
+@given(data=st.data())
+def test_skipping_forced_decisions_is_stepping_through_them(data: st.DataObject) -> None:
+    generator = Fixed(parse_scenario(data.draw(drawing.scenarios())))
+    reward = Dollars(data.draw(st.sampled_from([None, "rollmux"])), data.draw(st.sampled_from([1.0, 0.9])), slo_penalty=0)
+    options = {
+        "moves": data.draw(st.booleans()),
+        "shield": data.draw(st.booleans()),
+        "candidates": data.draw(st.sampled_from([3, 32])),
+    }
+    seed = data.draw(st.integers(0, 5))
+    by_hand, skipping = (
+        decisions(alone(generator, reward=reward, skip_forced=skip, **options), at_random(seed)) for skip in (False, True)
+    )
+    assert (skipping.states, skipping.figures) == (by_hand.states, by_hand.figures)
+    np.testing.assert_allclose(skipping.rewards, by_hand.rewards, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(skipping.discounts, by_hand.discounts, rtol=1e-9)
+
+
+def test_streams_side_by_side_skip_forced_decisions_across_their_ends() -> None:
+    env = PlacementVectorEnv(3, Workload("mixed", jobs=6), skip_forced=True)
+    choose, returns, ended = at_random_of(0), np.zeros(3), 0
+    observation, _ = env.reset(seed=0)
+    for _ in range(40):
+        several = observation["mask"].sum(axis=1) > 1
+        observation, rewards, over, _, info = env.step(choose(observation["mask"]))
+        assert (several | over).all()  # a stream in which there is nothing to choose is over
+        returns += rewards
+        for s in np.flatnonzero(over):
+            assert returns[s] == pytest.approx(-info["final_info"]["cost_over_solo"][s], rel=1e-9)
+            returns[s], ended = 0.0, ended + 1
+    assert ended > 3
+
+
+def test_a_stream_without_a_choice_is_one_step() -> None:
+    for reward, expected in ((Dollars(), -1.0), (Dollars("rollmux"), 0.0)):
+        env = alone(Workload("mixed", jobs=1), skip_forced=True, reward=reward)
+        observation, _ = env.reset(seed=0)
+        assert observation["mask"][0].sum() == 1
+        for returned in (expected, 0.0):  # over, and still over
+            _, rewards, over, _, info = env.step(np.array([0]))
+            assert over[0] and not info["invalid_action"][0]
+            assert rewards[0] == pytest.approx(returned)
 
 
 def test_a_masked_action_does_choice_0_and_costs_a_penalty() -> None:
