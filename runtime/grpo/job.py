@@ -327,8 +327,8 @@ class Grpo:
     def _tell_landed(self) -> None:
         """Let every engine know what has been staged for it."""
         landed = {k: self._beside(self._engines[k], "landed") for k in {*self._stager}}
-        told = zip(self._engines, self._stager, strict=True)
-        runtime_hook.wait([self._beside(worker, "know", landed[stager]) for worker, stager in told])
+        pairs = zip(self._engines, self._stager, strict=True)
+        runtime_hook.wait([self._beside(worker, "know", landed[stager]) for worker, stager in pairs])
 
     def _beside(self, worker: WorkerHandle, method: str, *arguments: Any) -> Any:
         """Call a worker."""

@@ -274,14 +274,14 @@ class StageReader:
         """
         if self.landed is None:
             raise RuntimeError("no weights are staged")
-        told, path = self.landed
+        known, path = self.landed
         try:
             opened = self.open(path)
         except OSError:
-            raise RuntimeError(f"weights of version {told} are gone: the process that had staged them has ended") from None
+            raise RuntimeError(f"weights of version {known} are gone: the process that had staged them has ended") from None
         with opened.read() as version:
             if version is None:
-                raise RuntimeError(f"weights that were staged after version {told} are not complete: their sync has failed")
+                raise RuntimeError(f"weights that were staged after version {known} are not complete: their sync has failed")
             yield StagedWeights(opened.weights, path), version
 
     def open(self, path: str) -> OpenedStage:
