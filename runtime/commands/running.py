@@ -169,7 +169,7 @@ def memory_tables(expected: Sequence[Forecast], there: dict[Pool, Limits]) -> Re
             _number(one.on_gpu["rollout"]),
             *_gb(sampling.weights, sampling.cache, sampling.device),
             figure(there["rollout"].device_gb, form=".1f"),
-            *_gb(one.engines * sampling.asleep, one.engines * sampling.staged),
+            *_gb(one.engines * sampling.asleep, sampling.staged),
             figure(there["rollout"].node_gb, form=".1f"),
         )
     titles = (

@@ -43,7 +43,7 @@ class SamplingMemory(NamedTuple):
 
     Attributes:
         weights, cache: on each of its GPUs, or in its process; the cache is that of one response.
-        asleep, staged: in host memory: its weights while it sleeps, and new ones.
+        asleep: in host memory: its weights while it sleeps. staged: new ones, once for all engines of the job on a machine.
     """
 
     weights: int
@@ -55,11 +55,6 @@ class SamplingMemory(NamedTuple):
     def device(self) -> int:
         """What it takes of a device at least."""
         return self.weights + self.cache
-
-    @property
-    def host(self) -> int:
-        """What it takes of host memory."""
-        return self.asleep + self.staged
 
 
 def sampling_memory(size: ModelSize, length: int, tensor_parallel: int, on_gpu: bool) -> SamplingMemory:

@@ -17,6 +17,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -367,6 +368,8 @@ def _environment(threads: int, gpu: bool) -> None:
             from torch._dynamo import config
 
             config.disable = os.environ["TORCH_COMPILE_DISABLE"] == "1"
+    elif find_spec("flashinfer") is None:  # vLLM (0.32 too) imports it to see whether it can sample with it
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
     for name, value in {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's loop in this process
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # whoever starts this process pins it to its cores

@@ -15,7 +15,7 @@ from torch import Tensor
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 
-from runtime.residency.staging import OpenedStage
+from runtime.residency.staging import StageReader
 
 BACKEND = "staged"
 
@@ -63,27 +63,17 @@ class StagedTransfer(WeightTransferEngine[Nothing, Staged]):
             assert update_info.weights is not None
             load(update_info.weights.items())
             return
-        self._open(update_info.path)
-        assert self._opened is not None
-        load(self._opened.weights.items())
+        if self._staged is None:
+            self._staged = StageReader(pinned=torch.cuda.is_available())
+        weights = self._staged.open(update_info.path).weights  # the engine keeps others from writing them
+        load(weights.items())
         if update_info.alias is not None:
             name, meant = update_info.alias
-            load([(name, self._opened.weights[meant])])
+            load([(name, weights[meant])])
         if not update_info.keep:
-            self._close()
+            self._staged.close()
 
-    _opened: OpenedStage | None = None
-
-    def _open(self, path: str) -> None:
-        if self._opened is not None and not self._opened.is_at(path):
-            self._close()
-        if self._opened is None:
-            self._opened = OpenedStage(path, pinned=torch.cuda.is_available())
-
-    def _close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
-        self._opened = None
+    _staged: StageReader | None = None
 
     def finish_weight_update(self) -> None:
         """Bring the layers into the form that the device's kernels want."""
@@ -93,7 +83,8 @@ class StagedTransfer(WeightTransferEngine[Nothing, Staged]):
 
     def shutdown(self) -> None:
         """Give back what is mapped."""
-        self._close()
+        if self._staged is not None:
+            self._staged.close()
 
     @staticmethod
     def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:

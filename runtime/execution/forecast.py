@@ -164,7 +164,7 @@ def _checks(one: Forecast, there: dict[Pool, Limits]) -> Iterator[_Check]:
     limit = there["rollout"]
     whole_gb = limit.device_gb if one.on_gpu["rollout"] else limit.machine_gb
     yield _Check("sampling", sampling.weights, sampling.device, limit.device_gb, whole_gb)
-    waiting = one.engines * sampling.host
+    waiting = one.engines * sampling.asleep + sampling.staged
     yield _Check("its weights in the host memory of a rollout node", waiting, waiting, limit.node_gb, limit.machine_gb)
 
 

@@ -4,6 +4,10 @@ A profile is an iteration like others: its phases wait for permits of a dispatch
 one of free nodes that are lent for it. No more jobs are profiled together than there are nodes, or than `_TOGETHER`. Where nodes
 are cores of a machine they follow one another, from the start of their processes on: else each would be measured while others
 import and load. A phase that had no core for long is measured once more.
+
+A profile is written down as soon as it is measured. Jobs that came at one time arrive together all the same, when all of them are
+known: in the order of their file, as they do in a replay, whoever of them was measured first; and none of them takes nodes or runs
+phases while others are measured.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ class Profiling:
             await self._bring([handle for handle in coming if handle.spec.arrival_s == at_s])
 
     async def _bring(self, handles: Sequence[JobHandle]) -> None:
-        """Profile jobs that nobody knows, and hand all to the policy together and in order."""
+        """Profile jobs that nobody knows, and hand all to the policy, in order, when all are known."""
         run = self._run
         ids = [handle.id for handle in handles]
         for handle in handles:
@@ -181,10 +185,12 @@ class Profiling:
             return
         await self._run.written()
         self._run.tell(facts.Unprofiled({handle.id: needs_of(self._run, handle) for handle in passes}))
-        await asyncio.wait(passes.values())
-        for handle in passes:
-            if not handle.gone and handle.profile.measurements.keys() == {"rollout", "training"}:
-                self._run.attempt(handle, "profile", self._learn_measured, handle, keys[handle.id])
+        await asyncio.gather(*(self._learn_when_over(handle, over, keys[handle.id]) for handle, over in passes.items()))
+
+    async def _learn_when_over(self, handle: JobHandle, over: asyncio.Future[None], key: str) -> None:
+        await over
+        if not handle.gone and handle.profile.measurements.keys() == {"rollout", "training"}:
+            self._run.attempt(handle, "profile", self._learn_measured, handle, key)
 
     def _look_for_caches(self, handle: JobHandle) -> None:
         handle.profile.loads_first = not profiles.has_loaded(profiles.engine_key(handle.spec, _node_types(self._run)))

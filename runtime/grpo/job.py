@@ -55,6 +55,7 @@ class Grpo:
         self._reward_workers: list[WorkerHandle] = []
         self._rolled = Rolled()
         self._machines: list[str] = []  # of the engines
+        self._stager: list[int] = []  # of each engine that which receives new weights for it: the first on its machine
         self._sizes: list[int] = []  # of them
         self._size = spec.rollout.tensor_parallel  # of those in use
         self._weights: list[Kept] = []
@@ -305,11 +306,14 @@ class Grpo:
     @phase("sync")
     def sync(self) -> None:
         """Stage the new weights in host memory of every rollout worker."""
-        plan = make_plan([weights.ranges for weights in self._weights], self._machines, self._spec.sync.topology)
-        addresses = runtime_hook.wait([self._beside(worker, "open_inbox") for worker in self._engines])
+        here = [*dict.fromkeys(self._stager)]
+        machines, parts = [self._machines[k] for k in here], [weights.ranges for weights in self._weights]
+        plan = make_plan(parts, machines, self._spec.sync.topology, len(self._engines))
+        stagers = [self._engines[k] for k in here]
+        addresses = runtime_hook.wait([self._beside(worker, "open_inbox") for worker in stagers])
         version, layout = self._weights[0].version, self._weights[0].layout
         transfer = Transfer(version, layout, plan, tuple(addresses), secrets.token_bytes(32))
-        receiving = [self._beside(worker, "stage", transfer) for worker in self._engines]
+        receiving = [self._beside(worker, "stage", place, transfer) for place, worker in enumerate(stagers)]
         sending = [worker.call("send", transfer) for worker in self._ranks]
         try:
             sizes = runtime_hook.wait(sending)
@@ -317,7 +321,14 @@ class Grpo:
         except RuntimeError:  # a process that has died is the reason, if there is one
             runtime_hook.wait([self._beside(worker, "ready") for worker in self._ranks + self._engines])
             raise
+        self._tell_landed()
         runtime_hook.report(sync_link_bytes=sum(sizes), sync_weight_bytes=layout.nbytes)
+
+    def _tell_landed(self) -> None:
+        """Let every engine know what has been staged for it."""
+        landed = {k: self._beside(self._engines[k], "landed") for k in {*self._stager}}
+        pairs = zip(self._engines, self._stager, strict=True)
+        runtime_hook.wait([self._beside(worker, "know", landed[stager]) for worker, stager in pairs])
 
     def _beside(self, worker: WorkerHandle, method: str, *arguments: Any) -> Any:
         """Call a worker."""
@@ -326,7 +337,7 @@ class Grpo:
     def profile(self) -> None:
         """One iteration with every response at its longest; weights and optimizer are then as they were."""
         Grpo.step(self)
-        runtime_hook.wait([worker.call("drop_stage") for worker in self._engines])
+        runtime_hook.wait([worker.call("know", None) for worker in self._engines])
         self._profiled = True
 
     def checkpoint(self, folder: Path) -> Callable[[], dict[str, tuple[int, str]]]:
@@ -375,16 +386,20 @@ class Grpo:
                 )
                 for k, seat in enumerate(seats)
             ]
-            runtime_hook.wait([worker.call("ready") for worker in self._engines])
+            places = runtime_hook.wait([worker.call("ready") for worker in self._engines])
         self._machines, self._sizes = [seat.node.machine for seat in seats], [seat.size for seat in seats]
+        self._stager = [places.index(place) if place else k for k, place in enumerate(places)]
         timings = {}
         for self._size in reversed(rollout.all_sizes):  # the configured one last: it stays on the devices
-            own = [self._engines[k] for k in self._of_its_size()]
-            self._stages([worker.call("open", self._source()) for worker in own])
+            own = self._of_its_size()
+            self._stages([self._engines[k].call("open", self._source(), self._stager[k] == k) for k in own])
             if rollout.sizes:
-                timings[self._size] = runtime_hook.wait(own[0].call("timing"))
+                timings[self._size] = runtime_hook.wait(self._engines[own[0]].call("timing"))
             if self._size != rollout.tensor_parallel:
                 self._leave(self._in_use())
+        if self._checkpoint is not None:
+            self._tell_landed()
+            self._stages([self._engines[k].call("renew") for k in self._of_its_size()])
         if is_controlled(self._spec):
             from runtime.grpo.control import control_of
 

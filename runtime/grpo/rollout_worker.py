@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +20,12 @@ from runtime.grpo.shares import Prompts, RunningShare, Share, rounds_of
 from runtime.grpo.state import read_data, stage_weights
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import Example
-from runtime.machine import Node, threads_of
+from runtime.machine import Node, memory_id, threads_of
 from runtime.phases import WorkerHandle, runtime_hook
 
 if TYPE_CHECKING:
     from rollmux_env.timing.replica import ReplicaTiming
+    from runtime.residency.staging import Landed
     from runtime.sync.wire import Address, Transfer
 
 
@@ -61,14 +61,17 @@ class RolloutWorker:
         self._sampled: list[Sampled] = []
         self._worst_case = True  # no weights come that are to stay
         self._dropped = False  # the engine sleeps without weights: those that are staged will come in their place
-        self._stages = Lock()  # who writes what is staged, or reads it: weights may come at any time
 
-    def ready(self) -> bool:
-        """The process is there."""
-        return True
+    def ready(self) -> bytes:
+        """The process is there; workers who say the same can read each other's memory, if they say anything."""
+        return memory_id()
 
-    def open(self, checkpoint: str | None) -> Timed:
-        """Load model, tokenizer and task, and leave the engine as `restore` wants it."""
+    def open(self, checkpoint: str | None, is_stager: bool = True) -> Timed:
+        """Load model, tokenizer and task, and leave the engine as `restore` wants it.
+
+        Args:
+            checkpoint: a folder. is_stager: it receives new weights for the engines of its machine; those of the checkpoint now.
+        """
         stages: dict[str, float] = {}
         self._rewards = Rewards(self._spec, self._reward_workers)  # its processes start while the engine does
         with stage(stages, "import"):
@@ -77,7 +80,7 @@ class RolloutWorker:
             from runtime.engines import make_engine, why_torch
             from runtime.engines.model_files import read_model_files
             from runtime.jobs.models import load_tokenizer, model_directory
-            from runtime.residency.staging import WeightStage
+            from runtime.residency.staging import StageReader, WeightStage
         spec, settings = self._spec, self._spec.algorithm
         with stage(stages, "model"):
             directory = model_directory(spec.model, spec.seed, Path(spec.folder))
@@ -85,7 +88,7 @@ class RolloutWorker:
             self._prompts = Prompts(spec, self._tokenizer, self._rewards)
             number_bytes = 2 if self._node.gpus else 4  # as `Trainer.weights` gives them, whatever the files hold
             files = read_model_files(directory)
-            self._stage_bytes = files.parameters * number_bytes
+            self._stage_bytes = files.parameters * number_bytes if is_stager else 0
         if why := why_torch(spec.rollout.engine, bool(self._node.gpus), files.head):
             runtime_hook.warn(why)
         with stage(stages, "engine"):
@@ -98,7 +101,8 @@ class RolloutWorker:
                 tensor_parallel=max(1, len(self._node.gpus)) if spec.rollout.sizes else spec.rollout.tensor_parallel,
                 options=self._engine_options(),
             )
-            self._staged = WeightStage(pinned=bool(self._node.gpus))
+            self._stage = WeightStage(pinned=bool(self._node.gpus))
+            self._staged = StageReader(bool(self._node.gpus), self._stage)
         with stage(stages, "warm-up"):  # a batch of an iteration's size: the first of its shape takes longer than those after it
             self._engine.generate([(0,)] * self._batch, Sampling(max_tokens=2, ignore_end=True))
             self._rewards.wait_until_ready()
@@ -109,8 +113,8 @@ class RolloutWorker:
         with stage(stages, "checkpoint"):
             if checkpoint is not None:
                 self._rewards.learn(read_data(Path(checkpoint)).anchors)
-                version = stage_weights(Path(checkpoint), self._staged, torch.bfloat16 if self._node.gpus else torch.float32)
-                self._engine.update_weights(self._staged.weights(), version)
+                if is_stager:
+                    stage_weights(Path(checkpoint), self._stage, torch.bfloat16 if self._node.gpus else torch.float32)
         return Footprint(), stages
 
     def _engine_options(self) -> dict[str, Any]:
@@ -124,16 +128,25 @@ class RolloutWorker:
 
     def restore(self) -> Timed:
         """Bring the engine to its device, with the weights that were staged meanwhile."""
-        with self._stages:
-            wanted = self._dropped or self._staged.version != self._engine.version
-            staged = (self._staged.weights(), self._staged.version) if wanted and self._staged.complete else ()
-            restored = timed("restore", self._engine.restore, *staged)
+        if self._staged.landed is not None and (self._dropped or self._staged.landed.version != self._engine.version):
+            with self._staged.reading() as staged:
+                restored = timed("restore", self._engine.restore, *staged)
+        else:
+            restored = timed("restore", self._engine.restore)
         self._dropped = False
         return restored
 
+    def renew(self) -> Timed:
+        """Let the engine, which is on its device, take the weights that are staged."""
+        stages: dict[str, float] = {}
+        with self._staged.reading() as staged, stage(stages, "checkpoint"):
+            self._engine.update_weights(*staged)
+        return Footprint(), stages
+
     def offload(self) -> Timed:
         """Take it off the device. Weights that are staged too, and so can come back from there, are not kept twice."""
-        drop = not self._worst_case and self._staged.complete and self._staged.version == self._engine.version
+        landed = self._staged.landed
+        drop = not self._worst_case and landed is not None and landed.version == self._engine.version
         footprint, seconds = timed("offload", self._engine.offload, drop)
         self._dropped = self._dropped or drop
         return footprint + self._stage_footprint(), seconds
@@ -144,8 +157,8 @@ class RolloutWorker:
         return footprint + self._stage_footprint(), seconds
 
     def _stage_footprint(self) -> Footprint:
-        staged = self._staged.footprint()
-        return staged if staged.host else Footprint(host=self._stage_bytes)
+        staged = self._stage.footprint()
+        return (staged if staged.host else Footprint(host=self._stage_bytes)) + self._staged.footprint()
 
     def begin(self, iteration: int, worst_case: bool, total: int, shares: Sequence[Share], anchors: Mapping[str, float]) -> None:
         """Take up this engine's shares of a round.
@@ -187,16 +200,16 @@ class RolloutWorker:
 
     def _has_landed(self) -> bool:
         """Whether newer weights than the engine's are staged, and responses are to go on with them."""
-        newer = self._staged.complete and self._staged.version != self._engine.version
+        landed = self._staged.landed
+        newer = landed is not None and landed.version != self._engine.version
         return self._spec.rollout.interruptible and not self._worst_case and newer
 
     def _take_landed(self) -> bool:
         """Go on with them; whether there were any."""
-        with self._stages:
-            if not self._has_landed() or self._staged.version is None:
-                return False
-            self._engine.update_weights(self._staged.weights(), self._staged.version)
-            return True
+        if not self._has_landed():
+            return False
+        self.renew()
+        return True
 
     def _sample_on(self) -> tuple[int, ...]:
         """As `sample`, until new weights have landed too."""
@@ -315,21 +328,31 @@ class RolloutWorker:
         self._inbox = Inbox(str(ray.util.get_node_ip_address()))  # type: ignore[no-untyped-call]
         return self._inbox.address
 
-    def stage(self, transfer: Transfer) -> int:
+    def stage(self, place: int, transfer: Transfer) -> int:
         """Take new weights into host memory; neither device nor permit is needed. Returns the bytes that came over the link.
+
+        Args:
+            place: which of the receivers this is.
 
         Raises:
             RuntimeError: a stream broke; one line. The engine's weights are as they were.
         """
         try:
-            with self._stages:
-                return self._inbox.receive(self._place, transfer, self._staged)
+            return self._inbox.receive(place, transfer, self._stage)
         finally:
+            self._stage.end()
             self._inbox.close()
 
-    def drop_stage(self) -> None:
-        """Forget what was staged; the engine has weights of its own."""
-        self._staged.close()
+    def landed(self) -> Landed | None:
+        """Weights that are staged here for the engines of this machine."""
+        return self._stage.landed()
+
+    def know(self, landed: Landed | None) -> None:
+        """Weights have been staged for it, perhaps by another worker; or they are forgotten, and the engine has its own."""
+        self._staged.landed = landed
+        if landed is None:
+            self._staged.close()
+            self._stage.close()
 
     def close(self) -> None:
         """Give everything back."""
@@ -338,6 +361,7 @@ class RolloutWorker:
         if hasattr(self, "_engine"):
             self._engine.close()
             self._staged.close()
+            self._stage.close()
 
 
 def _timing_of(engine: Engine, vocabulary: int, batch: int, prompt: int, response: int) -> ReplicaTiming:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,9 +70,14 @@ class Layout:
             start = end
         return cls(tuple(rows), start)
 
-    def header(self) -> bytes:
-        """What stands before the bytes in a safetensors file."""
-        entries = {
+    def header(self, **metadata: str) -> bytes:
+        """What stands before the bytes in a safetensors file.
+
+        Args:
+            metadata: comes first in it.
+        """
+        entries: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+        entries |= {
             name: {"dtype": code, "shape": list(shape), "data_offsets": [start, end]}
             for name, code, shape, start, end in self.tensors
         }
@@ -84,6 +89,7 @@ class Layout:
     def read(cls, header: bytes) -> Layout:
         """The layout that a safetensors file says, from its header without the eight bytes of its length."""
         entries = json.loads(header)
+        entries.pop("__metadata__", None)
         rows = [(name, one["dtype"], tuple(one["shape"]), *one["data_offsets"]) for name, one in entries.items()]
         return cls(tuple(rows), max((end for *_, end in rows), default=0))
 

@@ -237,7 +237,9 @@ class Reports:
         """Why a job waits, in words."""
         if position is not None:
             return known.reason if known is not None else "there is no place for it now"
-        return "it has not arrived yet" if handle.spec.arrival_s > self._run.log.now() else "it waits to be profiled"
+        if handle.spec.arrival_s > self._run.log.now():
+            return "it has not arrived yet"
+        return "it arrives when those that came with it are profiled too" if handle.job is not None else "it waits to be profiled"
 
     def _problem(self, handle: JobHandle) -> str | None:
         if handle.gone:

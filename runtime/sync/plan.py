@@ -43,12 +43,13 @@ class Stream:
         return length(self.ranges)
 
 
-def make_plan(parts: Sequence[Ranges], nodes: Sequence[Hashable], topology: Topology) -> tuple[Stream, ...]:
+def make_plan(parts: Sequence[Ranges], nodes: Sequence[Hashable], topology: Topology, least: int = 1) -> tuple[Stream, ...]:
     """The streams of a sync.
 
     Args:
         parts: what each training rank holds; `flat` looks at rank 0 alone, which has to hold everything.
         nodes: the rollout node of each rollout worker; workers of a node stand together.
+        least: streams of `aware` at least, each with a connection and a thread of its own.
 
     Returns:
         `aware`: as many streams as there are ranks or workers, whichever are more, so that all of them take part; a rank that has
@@ -60,7 +61,7 @@ def make_plan(parts: Sequence[Ranges], nodes: Sequence[Hashable], topology: Topo
         ways = [tuple(k for k, node in enumerate(nodes) if node == nodes[first]) for first in firsts]
         streams = [Stream(number, 0, way, parts[0], 0) for number, way in enumerate(ways)]
     else:
-        count = max(len(parts), len(nodes))
+        count = max(len(parts), len(nodes), least)
         streams = []
         for number in range(count):
             rank = number % len(parts)

@@ -131,7 +131,8 @@ def test_workers_of_their_own_read_staged_weights_where_they_wait(engine: Engine
     if not isinstance(engine, VllmEngine):
         pytest.skip("one process reads them from memory")
     monkeypatch.setattr(engine, "_several", True)
-    made, opened = count_calls(monkeypatch, "vllm_engine.WeightStage"), count_calls(monkeypatch, "vllm_worker.OpenedStage")
+    made = count_calls(monkeypatch, "engines.vllm_engine.WeightStage")
+    opened = count_calls(monkeypatch, "residency.staging.OpenedStage")
     stage = WeightStage()
     for version in (1, 2):
         new = tiny(version).state_dict()
@@ -149,13 +150,13 @@ def test_workers_of_their_own_read_staged_weights_where_they_wait(engine: Engine
 
 def count_calls(monkeypatch: pytest.MonkeyPatch, name: str) -> list[object]:
     """What a class of `runtime.engines` is made with from now on."""
-    calls, true = list[object](), pkgutil.resolve_name(f"runtime.engines.{name}")
+    calls, true = list[object](), pkgutil.resolve_name(f"runtime.{name}")
 
     def make(*arguments: object, **named: object) -> object:
         calls.append(arguments)
         return true(*arguments, **named)
 
-    monkeypatch.setattr(f"runtime.engines.{name}", make)
+    monkeypatch.setattr(f"runtime.{name}", make)
     return calls
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import tomllib
 from collections.abc import Iterator
 from importlib import metadata, util
@@ -12,7 +13,7 @@ import pytest
 
 import runtime.engines
 from rollmux_env.errors import InputError
-from runtime.engines import make_engine, probe, vllm_problem, why_torch
+from runtime.engines import make_engine, probe, vllm_engine, vllm_problem, why_torch
 from runtime.engines.torch_engine import TorchEngine
 from tests.runtime.engines.models import saved
 
@@ -111,3 +112,16 @@ def test_heads_that_vllm_has_no_kernel_for_on_cpus_are_named_in_one_line(monkeyp
     assert problem is not None and problem.startswith("on CPUs vLLM has no kernel for attention heads of 16 numbers (head_dim)")
     assert why_torch("auto", False, 16) == f"engine auto samples with torch, not vLLM: {problem}"
     assert vllm_problem(False, 64) is vllm_problem(True, 16) is vllm_problem(False) is None
+
+
+@pytest.mark.parametrize(
+    ("there", "before", "after"), [(False, {}, "0"), (True, {}, None), (False, {"VLLM_USE_FLASHINFER_SAMPLER": "1"}, "1")]
+)
+def test_without_flashinfer_vllm_samples_by_itself(
+    there: bool, before: dict[str, str], after: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = dict(before)
+    monkeypatch.setattr(os, "environ", found)
+    monkeypatch.setattr(vllm_engine, "find_spec", lambda name: object() if there else None)
+    vllm_engine._environment(1, gpu=True)  # noqa: SLF001 (what vLLM finds)
+    assert found.get("VLLM_USE_FLASHINFER_SAMPLER") == after

@@ -13,7 +13,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.report.fitting import fitted
 from rollmux_env.report.tables import WIDTH
 from runtime.commands.running import memory_tables
-from runtime.engines.memory import ModelSize
+from runtime.engines.memory import ModelSize, sampling_memory
 from runtime.execution.forecast import Forecast, check_memory, forecasts, limits
 from runtime.execution.pools import cluster_of, device_room
 from runtime.jobs.grpo_spec import Algorithm
@@ -102,6 +102,17 @@ def test_a_job_of_ones_own_is_not_foretold() -> None:
     bad = own | {"training": {"cpu_offload": True}}
     with pytest.raises(InputError, match=r"jobs\[0\]\.training\.cpu_offload: is a key of jobs with task, not with class"):
         parse_jobs({"version": 1, "jobs": [bad]}, "jobs.yaml", Path())
+
+
+@pytest.mark.parametrize(("gpus", "needed"), [(2, r"45\.7"), (4, r"76\.2")])
+def test_new_weights_are_staged_once_for_all_engines_of_a_node(gpus: int, needed: str) -> None:
+    """A 7B has 15.2 GB in bf16: asleep in each engine, and staged."""
+    nodes = _nodes(20.0, gpus)
+    (one,) = forecasts([_spec()], nodes)
+    assert one.engines == gpus
+    one = one._replace(sampling=sampling_memory(QWEN_7B, 1024, 1, True))
+    with pytest.raises(InputError, match=rf"^job a: its weights in the host memory of a rollout node takes {needed} GB at least;"):
+        _said(one, nodes)
 
 
 def test_nodes_of_one_machine_are_its_memory() -> None:

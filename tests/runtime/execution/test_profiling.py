@@ -107,6 +107,17 @@ def test_jobs_on_gpus_are_measured_together(tmp_path: Path) -> None:
     assert [fact.provisional for fact in record.profiled] == [BOTH, BOTH]
 
 
+def test_a_profile_is_written_when_it_is_measured_and_jobs_that_came_together_arrive_together(tmp_path: Path) -> None:
+    gpus = tuple(replace(node, cores=(), gpus=(0,), device="1 GPU") for node in NODES)
+    plan = begun(tmp_path / "run", [job("a"), job("b", phase_s=0.01)], gpus)
+    carried_out(plan)
+    facts = read_facts(Path(plan.folder) / JOURNAL)
+    known = [place for place, fact in enumerate(facts) if isinstance(fact, Profiled)]
+    measured = [place for place, fact in enumerate(facts) if isinstance(fact, PhaseSlice) and fact.profile]
+    admitted = [place for place, fact in enumerate(facts) if isinstance(fact, Admitted)]
+    assert known[0] < measured[-1] < known[1] < admitted[0]
+
+
 def test_a_phase_that_had_no_core_is_measured_once_more(tmp_path: Path) -> None:
     plan = begun(tmp_path / "run", [job("a", runs_s=10.0, cold_s=[43.0], waits_s={"rollout": [5.0, 0.5]})])
     record = carried_out(plan)

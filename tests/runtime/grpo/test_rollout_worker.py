@@ -24,7 +24,7 @@ from tests.runtime.engines.models import VOCABULARY, tiny
 _HEADER = 16 << 10  # most that a safetensors header of a small model and the last page take
 
 
-def test_a_stage_is_counted_before_it_is_filled(tmp_path: Path) -> None:
+def test_a_stage_is_counted_before_it_is_filled_and_once_for_all_engines_of_a_machine(tmp_path: Path) -> None:
     model = tiny(0, tied=True).to(torch.bfloat16)
     model.save_pretrained(tmp_path / "model")
     for file in model_directory(ModelSpec(hidden_size=64, layers=1), 0).glob("tokenizer*"):
@@ -32,18 +32,24 @@ def test_a_stage_is_counted_before_it_is_filled(tmp_path: Path) -> None:
     algorithm = {"max_prompt_tokens": 16, "max_tokens": 8, "prompts_per_iteration": 2, "group_size": 2}
     job = {"id": "a", "slo": 2, "iterations": 1, "task": "echo", "model": "model", "rollout": {"engine": "torch"}}
     spec = parse_jobs({"version": 1, "jobs": [job | {"algorithm": algorithm}]}, "test", tmp_path).jobs[0]
-    worker = RolloutWorker(spec, 0, 1, Node("rollout-0", "rollout", "m", (0,), (), 4.0, "1 core"))
+    node = Node("rollout-0", "rollout", "m", (0,), (), 4.0, "1 core")
+    worker, other = (RolloutWorker(spec, k, 2, node) for k in range(2))
     worker.open(None)
+    other.open(None, is_stager=False)
+    assert worker.ready() == other.ready()
     try:
         before = worker.offload()[0].host
+        own = other.offload()[0].host  # its engine's weights
         weights = {name: tensor.detach().float() for name, tensor in model.named_parameters()}
         layout = Layout.of(weights)
         held = ((0, layout.nbytes),)
         transfer = Transfer(1, layout, make_plan([held], ["m"], "aware"), (worker.open_inbox(),), bytes(16))
         with ThreadPoolExecutor() as threads:
-            staged = threads.submit(worker.stage, transfer)
+            staged = threads.submit(worker.stage, 0, transfer)
             data = torch.cat([weights[name].flatten() for name, *_ in layout.tensors]).view(torch.uint8)
             assert send_streams(0, transfer, 1, data) == staged.result(60)
+        for one in (worker, other):
+            one.know(worker.landed())
         counted = worker.offload()[0].host
         assert VOCABULARY * 4 * 128 < before <= counted <= before + _HEADER
         share = Share(0, rounds_of(spec).next())
@@ -52,8 +58,15 @@ def test_a_stage_is_counted_before_it_is_filled(tmp_path: Path) -> None:
         once = worker.offload()[0].host  # what is staged is not kept by the engine too
         assert once - _HEADER <= layout.nbytes <= once < counted - layout.nbytes / 2
         worker.restore()
-        assert worker._engine.version == 1  # noqa: SLF001 (nobody else has it)
+        assert own + layout.nbytes <= before <= own + layout.nbytes + _HEADER
+        other.restore()
+        other.begin(0, False, 1, (share,), {})
+        assert other.offload()[0].host < _HEADER  # it comes back with what the first one keeps
+        other.restore()
+        for one in (worker, other):
+            assert one._engine.version == 1  # noqa: SLF001 (nobody else has it)
     finally:
+        other.close()
         worker.close()
 
 

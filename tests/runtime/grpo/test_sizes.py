@@ -147,4 +147,4 @@ def test_a_jobs_memory_is_that_of_all_sizes_and_new_weights_reach_all(tmp_path: 
         assert {name: two[name] for name in ("reward", "response_tokens")} == {
             name: one[name] for name in ("reward", "response_tokens")
         }
-    assert memory["two"].host >= 3 * memory["one"].host  # three engines for one: new weights are staged for each
+    assert memory["one"].host <= memory["two"].host < 1.5 * memory["one"].host  # three engines have one copy of what is staged

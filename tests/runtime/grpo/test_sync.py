@@ -14,7 +14,7 @@ from runtime.grpo.messages import Kept
 from runtime.jobs.spec import parse_jobs
 from runtime.phases import WorkerError, runtime_hook, set_session
 from runtime.residency.layout import Layout
-from runtime.residency.staging import WeightStage
+from runtime.residency.staging import Landed, StageReader, WeightStage
 from runtime.sync.streams import Inbox, send_streams
 from runtime.sync.wire import HEADER_BYTES, TAG_BYTES, Address, Transfer
 from tests.runtime.grpo.here import Here, Worker
@@ -29,19 +29,28 @@ class Engine:
     def __init__(self, place: int, dies: bool) -> None:
         self.place, self.dies, self.dead = place, dies, False
         self.staged = WeightStage()
+        self.known: Landed | None = None
 
     def open_inbox(self) -> Address:
         self.inbox = Inbox("127.0.0.1")
         return self.inbox.address
 
-    def stage(self, transfer: Transfer) -> int:
+    def stage(self, place: int, transfer: Transfer) -> int:
         try:
             if self.dies:
                 self.dead = True
                 raise WorkerError(f"its process on rollout-{self.place} has died")
-            return self.inbox.receive(self.place, transfer, self.staged)
+            return self.inbox.receive(place, transfer, self.staged)
         finally:
             self.inbox.close()
+
+    def landed(self) -> Landed | None:
+        return self.staged.landed()
+
+    def know(self, landed: Landed | None) -> None:
+        self.dead = self.dies
+        self.ready()
+        self.known = landed
 
     def ready(self) -> bool:
         if self.dead:
@@ -72,7 +81,7 @@ def in_a_run() -> Iterator[None]:
 
 
 def job(topology: str, dies: int | None = None) -> tuple[Grpo, list[Engine], list[Rank]]:
-    """After a training on two ranks, with three rollout workers on two machines."""
+    """After a training on two ranks, with three rollout workers on two machines: the first of each stages weights for all."""
     given = {"id": "a", "slo": 2, "iterations": 1, "task": "echo", "sync": {"topology": topology}}
     made: Any = Grpo(parse_jobs({"version": 1, "jobs": [given]}, "test", Path()).jobs[0])
     cut = LAYOUT.nbytes if topology == "flat" else LAYOUT.nbytes // 2
@@ -81,6 +90,7 @@ def job(topology: str, dies: int | None = None) -> tuple[Grpo, list[Engine], lis
     held = ((0, cut),), ((cut, LAYOUT.nbytes),) if cut < LAYOUT.nbytes else ()
     kept = [Kept(5, LAYOUT, ranges) for ranges in held]
     made._engines, made._machines = [Worker(engine) for engine in engines], ["x", "x", "y"]  # noqa: SLF001 (would be processes)
+    made._stager = [0, 0, 2]  # noqa: SLF001
     made._ranks, made._weights = [Worker(rank) for rank in ranks], kept  # noqa: SLF001 (of the same)
     return made, engines, ranks
 
@@ -93,10 +103,15 @@ def test_what_crossed_the_link_is_reported(topology: str, copies: int, streams: 
         "sync_link_bytes": copies * LAYOUT.nbytes + streams * (HEADER_BYTES + TAG_BYTES),
         "sync_weight_bytes": LAYOUT.nbytes,
     }
-    for engine in engines:
-        assert engine.staged.version == 5
-        assert torch.equal(engine.staged.weights()["weights"], DATA)
-        engine.staged.close()
+    for engine, stager in zip(engines, (0, 0, 2), strict=True):
+        landed = engine.known
+        assert landed is not None and landed.path == engines[stager].staged.path
+        reader = StageReader(False)
+        reader.landed = landed
+        with reader.reading() as (weights, version):
+            assert version == 5 and torch.equal(weights["weights"], DATA)
+        reader.close()
+    assert engines[1].staged.footprint().host == 0
     made.close()
 
 
@@ -105,7 +120,7 @@ def test_a_worker_that_dies_in_it_is_named(dies: int) -> None:
     made, engines, _ = job("aware", dies)
     with pytest.raises(WorkerError, match=f"its process on rollout-{dies} has died"):
         made.sync()
-    assert not any(engine.staged.complete for engine in engines)
+    assert dies == 1 or not any(engine.staged.complete for engine in engines)  # it has nothing staged for others
     made.close()
 
 
