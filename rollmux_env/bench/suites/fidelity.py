@@ -16,6 +16,7 @@ import numpy as np
 
 from rollmux_env.bench import tables
 from rollmux_env.bench.suite import Column, Makers, Suite, SuiteRow, measured_row
+from rollmux_env.bench.suites.overlapped import FILES, WAYS, compared_steps
 from rollmux_env.bench.suites.recorded import ORDERS, RUNS, compared_runs, measured
 from rollmux_env.bench.tables import Row, Table
 from rollmux_env.published import source
@@ -118,7 +119,7 @@ def recorded_rows(makers: Makers) -> list[SuiteRow]:
             headings,
             {GAIN if each.is_gain else SECONDS: [each.predicted], SCHEDULE: [100 * (each.predicted / each.measured - 1)]},
         )
-        for each in compared_runs(makers)
+        for each in (*compared_runs(makers), *compared_steps(makers))
     ]
 
 
@@ -148,13 +149,17 @@ def _recorded() -> dict[tuple[str, str, str], float]:
                 figures[run.name, f"{order}: gain", GAIN] = run.gain
     for case, (_, shared_s) in source("rollmux").table("micro_iterations", tuple[float, float]):
         figures[f"Weave, Table 4, {case}", "round-robin: period", SECONDS] = shared_s
+    for way in WAYS:
+        figures[way.source, f"{way.name}: step", SECONDS] = way.steps.step_s
+        if way.apart:
+            figures[way.source, f"{way.name}: gain", GAIN] = way.gain
     return figures
 
 
 SUITE = Suite(
     name="fidelity",
     title="Phase-time model beside every published figure, as it is and times one constant a machine; recorded runs, replayed",
-    source=", ".join(table.name for table in TABLES) + ", llm-d, Weave",
+    source=", ".join(table.name for table in TABLES) + ", llm-d, Weave, vime",
     cases=(),
     columns=COLUMNS,
     paper={
@@ -170,6 +175,8 @@ SUITE = Suite(
         *(f"{table.name}: {line}" for table in TABLES for line in table.assumed),
         f"Recorded runs are from {source('llm_d').value('source', str)}, and from Weave's Table 4 (phases derived from "
         "an iteration alone). While new weights are sent a job holds both locks, so these seconds are in both its phases.",
+        *(f"Steps of {source(each).value('name', str)}, are from {source(each).value('source', str)}." for each in FILES),
+        "Such a replay is given the means of stages: what varies from step to step, or is in no stage, is not in it.",
         "fifo is the order in which the locks of llm-d are given; round-robin is what RollMux plans.",
         "Errors that others print of their own simulators, on their own clusters: 2 to 6% (Charon, Frontier), 5% (RLSim).",
     ),

@@ -48,7 +48,7 @@ class RecordedRun:
         switch_s: seconds from one job's phase to another's that waits for it, of rollouts and of trainings.
         before_s: of the run that were left out at the beginning. whole_s: from there to the end.
         alone_s: of each job on GPUs of its own, from beginning to end; None where nothing compares with it.
-        iterations: in the order of their trainings.
+        iterations: in the order of their trainings. staleness: of every job, in iterations.
     """
 
     name: str
@@ -58,6 +58,7 @@ class RecordedRun:
     whole_s: float
     iterations: tuple[Iteration, ...]
     alone_s: float | None = None
+    staleness: int = 0
 
     @property
     def jobs(self) -> tuple[str, ...]:
@@ -87,6 +88,7 @@ class RecordedRun:
             arrival_s=0.0,
             iterations=len(own),
             slo=_LIMIT,
+            staleness=self.staleness,
             rollout=Phase(worst_case_s=rollout_s, switch=rollout),
             training=Training(worst_case_s=training_s, switch=training),
             drift=tuple(Drift(iteration=k, rollout=first, training=second) for k, (first, second) in enumerate(factors)),

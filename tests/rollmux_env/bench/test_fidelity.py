@@ -20,7 +20,7 @@ SMALL = tables.ROLLPACKER
 
 @pytest.mark.parametrize(
     "table, lines, covered, rest",
-    [(tables.VERL, 18, 61, 69), (tables.NEMO_RL, 50, 50, 2), (SMALL, 3, 3, 15), (tables.ROLLMUX, 48, 64, 12)],
+    [(tables.VERL, 18, 61, 69), (tables.NEMO_RL, 50, 50, 2), (SMALL, 3, 3, 21), (tables.ROLLMUX, 48, 64, 12)],
 )
 def test_every_line_of_a_table_is_there_or_says_why_not(table: Table, lines: int, covered: int, rest: int) -> None:
     assert len({row.name for row in table.rows}) == len(table.rows) == lines
@@ -70,8 +70,8 @@ def test_a_machine_with_one_row_has_no_constant() -> None:
 def test_the_summary_is_of_the_rows_above_it() -> None:
     rows, compared = fidelity_rows((SMALL,)), figures(SMALL)
     assert [row.policy for row in rows[-4:]] == [
-        "median |error| of 3 of 18",
-        "largest |error| of 3 of 18",
+        "median |error| of 3 of 24",
+        "largest |error| of 3 of 24",
         "bound over published, median",
         "figures above their bound",
     ]

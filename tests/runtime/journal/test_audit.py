@@ -162,6 +162,13 @@ def test_a_problem_names_its_invariant(number: str, changed: object) -> None:
     assert any(line.startswith(number) for line in audit(facts).problems), problems(facts)
 
 
+def test_an_iteration_that_is_there_twice_is_one_problem() -> None:
+    facts = killed_run()
+    k = next(k for k, fact in enumerate(facts) if isinstance(fact, Iteration))
+    said = [line for line in audit([*facts[: k + 1], *facts[k:]]).problems if "iteration" in line]
+    assert said == ["A2: job a did iteration 0 when 1 was due"]
+
+
 def test_the_command_prints_what_is_wrong(command: Command, tmp_path: Path) -> None:
     shutil.copy(FIXTURES / "finished-run" / JOURNAL, tmp_path)
     status, out, _ = command("journal", "audit", str(tmp_path))
