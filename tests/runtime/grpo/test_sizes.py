@@ -156,11 +156,7 @@ def test_engines_of_all_sizes_go_on_from_a_checkpoint_that_one_of_them_has_stage
 ) -> None:
     monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(Here, "nodes", lambda self, pool: (TWO_CORES,))
-    spec, run, folder = (
-        spec_of({**ADAPTIVE, "policy": always_resizes(tmp_path / "policy")}, seed=3, algorithm=FEW),
-        Here(),
-        tmp_path,
-    )
+    spec = spec_of({**ADAPTIVE, "policy": always_resizes(tmp_path / "policy")}, seed=3, algorithm=FEW)
     try:
         set_session(Here())
         made = Grpo(spec)
