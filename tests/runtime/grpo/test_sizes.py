@@ -148,3 +148,30 @@ def test_a_jobs_memory_is_that_of_all_sizes_and_new_weights_reach_all(tmp_path: 
             name: one[name] for name in ("reward", "response_tokens")
         }
     assert memory["one"].host <= memory["two"].host < 1.5 * memory["one"].host  # three engines have one copy of what is staged
+
+
+@pytest.mark.long
+def test_engines_of_all_sizes_go_on_from_a_checkpoint_that_one_of_them_has_staged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(Here, "nodes", lambda self, pool: (TWO_CORES,))
+    spec = spec_of({**ADAPTIVE, "policy": always_resizes(tmp_path / "policy")}, seed=3, algorithm=FEW)
+    try:
+        set_session(Here())
+        made = Grpo(spec)
+        runtime_hook.renew()
+        made.step()
+        made.checkpoint(tmp_path)()
+        made.close()
+        resumed = Grpo(spec)
+        resumed.restore(tmp_path)
+        resumed.load("rollout")
+        workers: list[Any] = [worker.held for worker in resumed._engines]  # type: ignore[attr-defined]  # noqa: SLF001
+        assert [worker._engine.version for worker in workers] == [1, 1, 0]  # noqa: SLF001
+        workers[2].restore()  # it takes what is staged when its time comes
+        assert workers[2]._engine.version == 1  # noqa: SLF001
+        assert [worker._stage.footprint().host > 0 for worker in workers] == [True, False, False]  # noqa: SLF001
+        resumed.close()
+    finally:
+        set_session(None)
