@@ -45,7 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--figure", default="return", help="a column of curve.csv")
-    parser.add_argument("--out", type=Path, required=True, help="a PNG file")
+    parser.add_argument("--out", type=Path, help="a PNG file, for a picture too")
     arguments = parser.parse_args()
     picture = Figure(figsize=(7, 3.5), layout="constrained")
     axes = picture.subplots()
@@ -64,7 +64,8 @@ def main() -> None:
     axes.set_ylabel(arguments.figure.replace("_", " "))
     axes.grid(alpha=0.2)
     axes.legend(frameon=False)
-    picture.savefig(arguments.out, dpi=110)
+    if arguments.out:
+        picture.savefig(arguments.out, dpi=110)
 
 
 if __name__ == "__main__":
