@@ -255,17 +255,19 @@ class Bell:
     """Wakes all who wait. Who has been woken looks at what it waits for, and may wait again."""
 
     def __init__(self) -> None:
-        self._rings = asyncio.Event()
+        self._rings: asyncio.Event | None = None  # while somebody waits
 
     async def wait(self, timeout_s: float | None = None) -> None:
         """Wait until it rings, or for so long, seconds; None: without end."""
+        rings = self._rings = self._rings or asyncio.Event()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._rings.wait(), None if timeout_s is None else max(0.0, timeout_s))
+            await asyncio.wait_for(rings.wait(), None if timeout_s is None else max(0.0, timeout_s))
 
     def ring(self) -> None:
         """Something has changed."""
-        self._rings.set()
-        self._rings = asyncio.Event()
+        if self._rings is not None:
+            self._rings.set()
+            self._rings = None
 
 
 @dataclass(eq=False)

@@ -65,11 +65,10 @@ class Iterations:
         """A phase is over, and its nodes are free.
 
         Raises:
-            Stopping: the job has given up its place already, for the next coordinator; one line.
+            Stopping: as `_check_goes_on`.
         """
         handle, turn, now_s = lease.handle, lease.turns.open[phase], self._run.log.now()
-        if phase not in handle.permits.holds:
-            raise Stopping("the service is stopping; the next one is to be told")
+        _check_goes_on(phase in handle.permits.holds)
         start_s, cold = handle.permits.holds[phase].start_s, phase not in lease.warm
         if handle.is_guest and not turn.extra:
             handle.profile.took(phase, now_s - start_s)
@@ -90,10 +89,11 @@ class Iterations:
         """The new weights of an iteration are on the rollout nodes.
 
         Raises:
-            OutOfOrder: its training is not over, or that of the next one is.
+            OutOfOrder: its training is not over, or that of the next one is. Stopping: as `_check_goes_on`.
         """
         run, handle, turns = self._run, lease.handle, lease.turns
         turns.check_synced(number)
+        _check_goes_on(run.present(handle) or not run.stopping)
         if "sync" in turns.granted:
             self.finish(lease, "sync")
         if turns.synced(number):
@@ -137,21 +137,26 @@ class Iterations:
             self._carry_out(lease, what, why)
 
     def done(self, lease: Lease) -> None:
-        """The job is over, as its owner says; the iteration in hand counts if only its sync is missing."""
-        handle = lease.handle
+        """The job is over, as its owner says; the iteration in hand counts if only its sync is missing.
+
+        Raises:
+            Stopping: as `_check_goes_on`.
+        """
+        handle, run = lease.handle, self._run
         if _is_over(handle):
             self.ledger.end(lease, "its owner has ended", None)
             lease.stay.free.set()
             return
+        _check_goes_on(run.present(handle) or not run.stopping)
         if lease.turns.trainings > handle.iteration:
             self.iterated(lease)
         whole = handle.iteration == handle.spec.iterations
         for phase in [*handle.permits.holds] if whole else ():
             if phase in lease.turns.open:
                 self.finish(lease, phase)
-        notes = interrupted_slices(self._run, handle)
+        notes = interrupted_slices(run, handle)
         self.ledger.end(lease, "its owner says that the job is done", End("done"), done=True)
-        self._run.follow(left(handle, notes=notes))
+        run.follow(left(handle, notes=notes))
 
     def end_spent(self, lease: Lease) -> None:
         """End a job that is between two iterations and whose budget is spent."""
@@ -169,6 +174,12 @@ class Iterations:
         if moves:
             lease.stay.since_s = self._run.log.now()
         carry_out(self._run, lease.handle, what, Follows())
+
+
+def _check_goes_on(is_here: bool) -> None:
+    """Raises Stopping, one line: the run stops, and the job has given up its place already, for the next coordinator."""
+    if not is_here:
+        raise Stopping("the service is stopping; the next one is to be told")
 
 
 def _is_over(handle: JobHandle) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 from rollmux_env.errors import Stopping
 from rollmux_env.scheduler.view import HoldName
+from runtime.execution.nodes import POOLS
 from tests.runtime.pretend import PAIRS, Served, attached_plan, job, served
 
 
@@ -93,3 +94,27 @@ def test_a_phase_that_ends_behind_its_service_is_told_to_the_next_one(tmp_path: 
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a")))
+
+
+@pytest.mark.parametrize("word", ["synced", "done"])
+def test_the_end_of_a_sync_or_a_job_behind_its_service_is_told_to_the_next_one(word: str, tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        async def say() -> None:
+            await (run.leases.synced(lease, 0, 0.1) if word == "synced" else run.leases.end(lease, done=True))
+
+        lease = await run.place("a")
+        for phase in POOLS:
+            assert (await run.leases.acquire(lease, phase, 0, 5.0))["granted"]
+            await run.leases.release(lease, phase, 0, {}, None)
+        run.driver.stop()
+        assert await run.outcome == "stopped"
+        with pytest.raises(Stopping, match="the service is stopping"):
+            await say()
+        run = Served(replace(run.plan, resume=True))
+        await run.settle()
+        await say()
+        handle = run.driver.run.handles["a"]
+        assert (handle.iteration, handle.gone) == ((1, False) if word == "synced" else (1, True))
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a", sync_s=0.2)))

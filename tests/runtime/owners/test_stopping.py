@@ -105,7 +105,7 @@ def test_ctrl_c_answers_who_waits_and_leases_go_on_with_the_next_start(tmp_path:
         assert clients.ask(f"/v1/leases/{leases[0]}/acquire", rollout)["granted"]
         threads = [poll("b", f"/v1/leases/{leases[1]}/acquire", rollout), poll("c", "/v1/jobs/c/attach", {})]
         ledger = clients.services[-1].driver.leases.ledger
-        while not ledger.leases[leases[1]].turns.open or not ledger.run.handles["c"].changed._rings._waiters:
+        while not ledger.leases[leases[1]].turns.open or ledger.run.handles["c"].changed._rings is None:
             pass
         os.kill(os.getpid(), signal.SIGINT)
         for thread in threads:
