@@ -75,7 +75,7 @@ def test_killed_at_any_write_a_run_ends_jobs_over_their_budget_once(tmp_path: Pa
 def test_a_run_is_charged_as_its_journal_says_after_any_kill(tmp_path: Path) -> None:
     jobs = [{"id": "a", "iterations": 2, "user": "ann"}, {"id": "b", "iterations": 2}]
     plan = plan_of(tmp_path, jobs)
-    assert carry_out(plan, 12) == "killed"
+    assert carry_out(plan, 10) == "killed"
     known = state_of(record_of(read_facts(tmp_path / JOURNAL)))
     assert carry_out(replace(plan, resume=True)) == "done"
     record = checked(tmp_path)

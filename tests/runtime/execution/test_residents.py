@@ -123,7 +123,7 @@ def test_a_job_that_moves_leaves_what_it_has(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_knows_who_may_stay(tmp_path: Path) -> None:
     jobs = [_job("a", 3.0), _job("b", 3.0)]
     plan = plan_of(tmp_path, jobs, ONE_OF_EACH, policy=SHARES)
-    assert carry_out(plan, dies_at=14) == "killed"
+    assert carry_out(plan, dies_at=10) == "killed"
     assert carry_out(replace(plan, resume=True)) == "done"
     record = check_end(tmp_path, jobs)
     again = [part for part in record.phases if part.start_s > record.relaunched[0].at_s]
