@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Literal
@@ -20,9 +21,11 @@ from rollmux_env.bench.harness import FLUID_ONLY, Contender, Result, Task, Tell,
 from rollmux_env.bench.results import BenchResult, RunResult, SweepPoint, SweepResult, bench_result
 from rollmux_env.command_options import parse_value
 from rollmux_env.errors import InputError
+from rollmux_env.files import find_file
 from rollmux_env.keys.cluster import Cluster
+from rollmux_env.reading import read_mapping
 from rollmux_env.replay.failures import Failures
-from rollmux_env.scenario import Scenario
+from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import format_error, not_one_of, problems
 from rollmux_env.workloads import WORKLOADS
@@ -161,7 +164,12 @@ _OPTIONS = [option.name for option in fields(WorkloadOptions) if option.name != 
 
 
 def _changed(target: Target, settings: Mapping[str, str], key: str, value: Any, seed: int) -> Scenario:
-    return with_cluster(_scenario(target, seed, settings), key, value)
+    scenario = _scenario(target, seed, settings)
+    if not isinstance(target, str) or target in WORKLOADS:
+        return with_cluster(scenario, key, value)
+    file = find_file(target)  # what its jobs derive from the cluster is derived anew
+    data = read_mapping(file)
+    return parse_scenario(data | {"cluster": _with(data["cluster"], key, value)}, f"--sweep {key}={_text(value)}", file.parent)
 
 
 def with_cluster(scenario: Scenario, key: str, value: Any) -> Scenario:
@@ -170,19 +178,24 @@ def with_cluster(scenario: Scenario, key: str, value: Any) -> Scenario:
     Raises:
         InputError: there is no such key, or the scenario cannot be with this value; one line.
     """
-    cluster = scenario.cluster.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    *path, last = key.split(".")
-    inner = cluster
-    for part in path:
-        inner = inner.get(part) if isinstance(inner, dict) else None  # type: ignore[assignment]
-    if not isinstance(inner, dict) or (not path and last not in Cluster.model_fields):
-        known = [*_OPTIONS, *(name for name in Cluster.model_fields if name != "by_name")]
-        raise InputError(f"--sweep {key}: neither an option of the workload nor a key of its cluster{did_you_mean(key, known)}")
-    inner[last] = value
+    cluster = _with(scenario.cluster.model_dump(mode="json", by_alias=True, exclude_unset=True), key, value)
     try:
         return Scenario.model_validate({"version": scenario.version, "cluster": cluster, "jobs": scenario.jobs})
     except ValidationError as error:
         raise InputError(f"--sweep {key}={_text(value)}: {format_error(problems(error)[0], Scenario)}") from None
+
+
+def _with(cluster: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    *path, last = key.split(".")
+    changed = deepcopy(dict(cluster))
+    inner: Any = changed
+    for part in path:
+        inner = inner.get(part) if isinstance(inner, dict) else None
+    if not isinstance(inner, dict) or (not path and last not in Cluster.model_fields):
+        known = [*_OPTIONS, *(name for name in Cluster.model_fields if name != "by_name")]
+        raise InputError(f"--sweep {key}: neither an option of the workload nor a key of its cluster{did_you_mean(key, known)}")
+    inner[last] = value
+    return changed
 
 
 def _replaying(how: Mapping[str, Any]) -> Replaying:

@@ -18,6 +18,7 @@ from rollmux_env.bench.results import results_schema
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import parse_scenario
 from tests.conftest import Command
+from tests.test_package import ROOT
 
 
 def stream(actual: dict[str, float] | None = None) -> rollmux.Scenario:
@@ -176,6 +177,14 @@ def test_a_sweep_of_a_file_has_a_table_and_a_plot(command: Command, tmp_path: Pa
     }  # fmt: skip
     status, latex, _ = command(*words, "--format", "latex")
     assert status == 0 and latex.count(r"\begin{tabular}") == latex.count(r"\bottomrule") == 2 and r"cost \$" in latex
+
+
+def test_a_sweep_of_a_file_derives_anew_what_its_jobs_derive_from_the_cluster(tmp_path: Path) -> None:
+    file, slow = ROOT / "examples" / "shared_link.yaml", tmp_path / "slow.yaml"
+    slow.write_text(file.read_text().replace("link_gbps: 40", "link_gbps: 20"))
+    found = rollmux.sweep(str(file), "network.link_gbps", [20, 40], ["solo"], 1)
+    alone = [rollmux.bench(str(path), ["solo"], 1) for path in (slow, file)]
+    assert [point.bench.summary[0].cost_usd for point in found.points] == [one.summary[0].cost_usd for one in alone]
 
 
 @pytest.mark.parametrize(
