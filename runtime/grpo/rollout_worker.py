@@ -51,7 +51,7 @@ class RolloutWorker:
         reward_workers: Sequence[WorkerHandle] = (),
         together: int | None = None,
     ) -> None:
-        self._spec, self._place, self._together, self._node = spec, place, together or of, node
+        self._spec, self._together, self._node = spec, together or of, node
         shares = rounds_of(spec).next().shares(self._together)
         self._batch = max(1, max(len(share.prompts) * share.responses for share in shares))  # responses of a round
         count = len(reward_workers)  # each engine begins with another one

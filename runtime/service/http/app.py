@@ -116,7 +116,6 @@ class Guard:
         self._tokens = tokens
         self._most_open = most_open
         self._open_of: Counter[str] = Counter()  # by user
-        self._open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # there are no web sockets
@@ -127,11 +126,9 @@ class Guard:
             return
         user = scope[HOLDER].user if HOLDER in scope else ""
         self._open_of[user] += 1
-        self._open += 1
         try:
             await self._app(scope, receive, send)
         finally:
-            self._open -= 1
             self._open_of[user] -= 1
             if not self._open_of[user]:
                 del self._open_of[user]
@@ -145,7 +142,7 @@ class Guard:
                 authorizations.append(value)
         if size > MOST_HEADERS:
             return error(431, f"the headers of a request have {MOST_HEADERS} bytes at most")
-        if self._open >= self._most_open and self._open >= self._most_open + (_MORE_AT_ONCE if _is_at_once(scope["path"]) else 0):
+        if self._open_of.total() >= self._most_open + (_MORE_AT_ONCE if _is_at_once(scope["path"]) else 0):
             return _no_room(f"{self._most_open} requests")
         if scope["path"] in OPEN_TO_ALL:
             return None
