@@ -12,7 +12,6 @@ The status is 1 where anything was not as it must be.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import multiprocessing
 import os
@@ -27,7 +26,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "clients" / "python")]
 RUNS = HERE / "results" / "simulated.jsonl"
-_CHUNK = 50  # seeds between two collections of garbage
+_CHUNK = 50  # seeds of a process; what it leaves behind is never collected
 _MOST = 1_000_000_000  # where no last seed is given
 
 
@@ -69,29 +68,26 @@ def _violations(run: dict[str, Any]) -> int:
 
 def simulate(first: int, last: int, minutes: float, processes: int) -> dict[str, Any]:
     """Run seeds from the first to before the last, as far as the minutes go; what has happened."""
+    from tests.simulation.world import simulated
+
     counts, wrong, done, cpu_s, began_s = Counter[str](), [], first, 0.0, time.monotonic()
-    context, cores = multiprocessing.get_context("spawn"), sorted(os.sched_getaffinity(0))
-    places = context.Queue()
-    for number in range(processes):
-        places.put(cores[number % len(cores)])
-    with context.Pool(processes, _begin, (places,)) as pool:
-        chunks = (range(begin, min(begin + _CHUNK, last)) for begin in range(first, last, _CHUNK))
-        while time.monotonic() < began_s + 60 * minutes and (part := [*islice(chunks, 4 * processes)]):
-            for seeds, (counted, problems, took_s) in zip(part, pool.map(run_chunk, part, 1), strict=True):
-                counts += Counter(counted)
-                wrong += problems
-                cpu_s += took_s
-                done = seeds.stop
-                for seed, problem in problems:
-                    print(f"{seed}: {problem}", flush=True)
+    os.nice(5)
+    fork = multiprocessing.get_context("fork")
+    chunks = (range(begin, min(begin + _CHUNK, last)) for begin in range(first, last, _CHUNK))
+    with simulated():
+        run_chunk(range(1))  # all is imported and compiled before processes are forked off
+        with fork.Pool(processes, maxtasksperchild=1) as pool:
+            while time.monotonic() < began_s + 60 * minutes and (part := [*islice(chunks, 4 * processes)]):
+                for seeds, (counted, problems, took_s) in zip(part, pool.map(run_chunk, part, 1), strict=True):
+                    counts += Counter(counted)
+                    wrong += problems
+                    cpu_s += took_s
+                    done = seeds.stop
+                    for seed, problem in problems:
+                        print(f"{seed}: {problem}", flush=True)
     seconds = round(time.monotonic() - began_s, 1)
     run = {"from": first, "to": done, "commit": commit(), "processes": processes, "seconds": seconds, "cpu_s": round(cpu_s, 1)}
     return run | {"counts": dict(sorted(counts.items())), "violations": wrong}
-
-
-def _begin(places: Any) -> None:
-    os.nice(5)
-    os.sched_setaffinity(0, {places.get()})  # each process has a core of its own
 
 
 def commit() -> str:
@@ -105,15 +101,13 @@ def commit() -> str:
 def run_chunk(seeds: range) -> tuple[dict[str, int], list[tuple[int, str]], float]:
     """Run some seeds; what has happened in them, what should not have, and the seconds of a core that it took."""
     from tests.simulation.schedule import drawn
-    from tests.simulation.world import carry_out, simulated
+    from tests.simulation.world import carry_out
 
     counts, wrong, began_s = Counter[str](), [], time.process_time()
-    with simulated():
-        for seed in seeds:
-            outcome = carry_out(drawn(seed))
-            counts += Counter(outcome.counts)
-            wrong += [(seed, problem) for problem in outcome.problems[:1]]
-    gc.collect()
+    for seed in seeds:
+        outcome = carry_out(drawn(seed))
+        counts += Counter(outcome.counts)
+        wrong += [(seed, problem) for problem in outcome.problems[:1]]
     return dict(counts), wrong, time.process_time() - began_s
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +17,8 @@ from contextvars import Context
 from itertools import count
 from random import Random
 from typing import Any
+
+from greenlet import getcurrent, greenlet
 
 _TURN_S = (0.00002, 0.00002, 0.0002, 0.002)  # that a turn of a process may take
 _EXECUTOR_S = (0.0001, 0.001, 0.02)  # before work that is handed to a thread begins
@@ -296,33 +297,30 @@ class Strand:
 
     def __init__(self, process: Process, work: Callable[[], Any]) -> None:
         self.process, self._work = process, work
-        self._worker: _Worker | None = None
+        self._frames = greenlet(self._carry_out)
         self.blocks = 0  # how often it has blocked: who wakes it from an earlier time is too late
         self.over = False
         self.joining: list[Strand] = []
         process.threads.append(self)
 
     def resume(self, blocks: int) -> None:
-        """Let it run until it blocks again; in the loop's thread."""
+        """Let it run until it blocks again; in the loop."""
         if self.over or blocks != self.blocks:
             return
+        self._go_on()
+
+    def _go_on(self) -> None:
         before, Strand.present = Strand.present, self
-        if self._worker is None:
-            self._worker = _idle.pop() if _idle else _Worker()
-            self._worker.strand = self
-        self._worker.go.release()
-        self._worker.back.acquire()
+        self._frames.parent = getcurrent()
+        self._frames.switch()
         Strand.present = before
-        if self.over:
-            _idle.append(self._worker)
-            self._worker = None
 
     def wake(self, after_s: float = 0.0) -> None:
         """Let it go on, from where it blocks now or is about to."""
         self.process.post(after_s, self.resume, self.blocks)
 
     def block(self, timeout_s: float | None = None) -> None:
-        """Wait for a `wake`; in its own thread.
+        """Wait for a `wake`; in its own frames.
 
         Raises:
             Dead: its process is no more.
@@ -331,26 +329,17 @@ class Strand:
             raise Dead
         if timeout_s is not None:
             self.wake(max(0.0, timeout_s))
-        worker = self._worker
-        assert worker is not None
-        worker.back.release()
-        worker.go.acquire()
+        self._frames.parent.switch()
         self.blocks += 1
         if self.process.dead:
             raise Dead
 
     def unwind(self) -> None:
         """Its process is no more: leave its frames."""
-        Strand.present = self
-        while self._worker is not None and not self.over:
-            self._worker.go.release()
-            self._worker.back.acquire()
-        Strand.present = None
-        if self._worker is not None:
-            _idle.append(self._worker)
-            self._worker = None
+        while self._frames and not self.over:
+            self._go_on()
 
-    def carry_out(self) -> None:
+    def _carry_out(self) -> None:
         """All that it does."""
         try:
             self._work()
@@ -362,26 +351,3 @@ class Strand:
         self.over = True
         for other in self.joining:
             other.wake()
-
-
-class _Worker:
-    """A thread of this process, in which strands run one after the other."""
-
-    def __init__(self) -> None:
-        self.go, self.back = threading.Lock(), threading.Lock()
-        self.go.acquire()
-        self.back.acquire()
-        self.strand: Strand | None = None
-        threading.Thread(target=self._live, daemon=True).start()
-
-    def _live(self) -> None:
-        while True:
-            self.go.acquire()
-            strand, self.strand = self.strand, None
-            assert strand is not None
-            strand.carry_out()
-            del strand
-            self.back.release()
-
-
-_idle: list[_Worker] = []

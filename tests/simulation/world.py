@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -423,9 +422,6 @@ def simulated() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for module, values in replaced.items():
             stack.enter_context(patch.multiple(module, **values))
-        cores = sorted(os.sched_getaffinity(0))
-        stack.callback(os.sched_setaffinity, 0, cores)
-        os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})  # threads hand over to each other much sooner on one core
         stack.callback(gc.enable)
         gc.disable()  # when garbage is collected does not follow from the seed
         stack.callback(gc.unfreeze)
