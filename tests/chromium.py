@@ -21,7 +21,7 @@ CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome", "chrome") if (path := shutil.which(name))), None
 )
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed here (Debian: chromium)")
-_PATIENCE_S = 60.0
+_PATIENCE_S = 300.0
 _FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars")
 _QUIET = ("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions")
 # The browser reads commands from descriptor 3 and answers on 4.

@@ -6,7 +6,9 @@ Ray says that an actor has died, or ends this process after a minute.
 from __future__ import annotations
 
 import atexit
+from contextlib import suppress
 from pathlib import Path
+from subprocess import TimeoutExpired
 from time import monotonic
 
 import ray
@@ -19,6 +21,7 @@ from runtime.execution.own_ray import answers
 has_died = False  # this process has been a part of a Ray that has died
 _LOOKS_S = 2.0
 _FAILURES = 3  # in a row, since a network may have its moments
+_ENDS_S = 60.0  # a process that was killed
 
 
 class RayDied(InputError):
@@ -71,4 +74,9 @@ def shut_down() -> None:
         has_died = True
         atexit.unregister(ray.shutdown)
     else:
+        node = worker._global_node
+        started = [one.process for of_kind in (node.all_processes if node else {}).values() for one in of_kind]
         ray.shutdown()
+        for process in started:  # on a busy machine Ray leaves those that it has killed before they have ended
+            with suppress(TimeoutExpired):
+                process.wait(_ENDS_S)
