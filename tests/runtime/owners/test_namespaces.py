@@ -35,17 +35,21 @@ async def lost(run: Served) -> None:
     assert run.leases.ledger.suspects() == {"rollout-0": "a"}
 
 
-def test_a_number_of_another_namespace_is_no_process_of_the_owner(tmp_path: Path, stranger: subprocess.Popen[bytes]) -> None:
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_number_of_another_namespace_is_no_process_of_the_owner(
+    ends: bool, tmp_path: Path, stranger: subprocess.Popen[bytes]
+) -> None:
     async def work(run: Served) -> None:
         lease = (await run.leases.attach("a", 5.0, HERE, (stranger.pid,), INSIDE))["lease"]
         await run.leases.heartbeat(lease, (stranger.pid, os.getpid()), INSIDE)
         assert (await run.leases.acquire(lease, "rollout", 0, 1.0))["granted"]
         await lost(run)
-        stranger.kill()
-        stranger.wait()
-        run.leases.ledger.look()
-        assert run.leases.ledger.suspects() == {"rollout-0": "a"}  # the owner may live
-        await run.place("a")  # nobody of it is taken to be alive
+        if ends:
+            stranger.kill()
+            stranger.wait()
+            run.leases.ledger.look()
+            assert run.leases.ledger.suspects() == {"rollout-0": "a"}  # the owner may live
+        await run.place("a")  # a stranger that lives is none of it
         assert run.leases.ledger.suspects() == {}
         facts = await run.stop()
         first = next(fact for fact in facts if isinstance(fact, Attached))
@@ -126,6 +130,10 @@ def test_the_first_process_of_a_container_ends_itself(words: tuple[str, ...]) ->
     assert process.returncode in (137, -9) and out == "" and err == "rollmux_client: its lease is lost: this process group ends\n"
 
 
+def child_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+
+
 OWNER = """
 import os, sys, time
 with open("/proc/sys/kernel/ns_last_pid", "w") as file:
@@ -133,6 +141,7 @@ with open("/proc/sys/kernel/ns_last_pid", "w") as file:
 if os.fork():
     os.wait()
     sys.exit()
+os.setsid()
 import rollmux_client
 with rollmux_client.attach("mine") as job, job.phase("rollout"):
     print(os.getpid(), flush=True)
@@ -148,10 +157,10 @@ def test_an_owner_in_a_container_with_the_number_of_a_stranger(tmp_path: Path, s
             client.ask("POST", "/v1/jobs", job("mine"))
         environment = os.environ | {"ROLLMUX_URL": service.url, "ROLLMUX_TOKEN": service.token}
         line = inside(OWNER, str(stranger.pid))
-        with subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True) as owner:
+        with subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True) as owner:
             try:
                 assert owner.stdout is not None and owner.stdout.readline() == f"{stranger.pid}\n"
-                os.killpg(owner.pid, signal.SIGSTOP)
+                os.kill(child_of(child_of(owner.pid)), signal.SIGSTOP)
                 assert service.service.driver is not None
                 leases = service.service.driver.leases.ledger
                 (lease,) = leases.leases.values()
@@ -163,6 +172,6 @@ def test_an_owner_in_a_container_with_the_number_of_a_stranger(tmp_path: Path, s
                 service.in_loop(leases.look)
                 assert leases.suspects() == {"rollout-0": "mine"}
             finally:
-                os.killpg(owner.pid, signal.SIGKILL)
+                os.kill(child_of(owner.pid), signal.SIGKILL)
     finally:
         service.close()
