@@ -453,6 +453,16 @@ def pids_of(group: int) -> list[int]:
     return pids
 
 
+def pid_space() -> str:
+    """Where the numbers of this process's neighbours mean the same processes: the machine since it was booted, and the namespace
+    of process numbers, as of a container. Empty where the system does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
 def own_pids() -> list[int]:
     """The processes of this process's group, itself among them."""
     return sorted({os.getpid(), *pids_of(os.getpgrp())})
@@ -461,7 +471,10 @@ def own_pids() -> list[int]:
 def end_process_group(why: str) -> None:
     """Say why, and end this process with all of its group, at once."""
     os.write(2, f"rollmux_client: {why}: this process group ends\n".encode())
-    os.killpg(os.getpgrp(), signal.SIGKILL)
+    try:
+        os.kill(0, signal.SIGKILL)  # not by the group's number: to group 1, that of a container's first process, it means everybody
+    finally:
+        os._exit(128 + signal.SIGKILL)  # that process is not ended by its own signal; all in the container end with it
 
 
 class Phase:
@@ -578,7 +591,7 @@ class Job:
         assert self._service is not None
         path, since_s, reason, pause_s = _path_of(self.name), _now(), "", 0.0
         while True:
-            body = {"wait_s": _WAIT_S, "host": self._host or socket.gethostname(), "pids": self._pids()}
+            body = {"wait_s": _WAIT_S, "host": self._host or socket.gethostname(), **self._processes()}
             try:
                 answer = self._service.ask("POST", path + "/attach", body, _WAIT_S + _ANSWERS_S)
             except OSError as error:
@@ -619,7 +632,7 @@ class Job:
         self.ttl_s, self.iteration = float(answer.get("ttl_s", _TTL_S)), int(answer.get("iteration", 0))
         self.nodes = answer.get("nodes") or {}
         self._answered_s, self.stopping, self._over = _now(), False, False
-        self._ask("heartbeat", {"pids": self._pids()})  # the answer that has just come may have waited; the lease counts from here
+        self._ask("heartbeat", self._processes())  # the answer that has just come may have waited; the lease counts from here
         self._heart = threading.Thread(target=self._beat, name="rollmux-heartbeat", daemon=True)
         self._heart.start()
 
@@ -780,7 +793,7 @@ class Job:
                 answer = self._ask("acquire", body, _WAIT_S)
             except Refused as error:
                 if error.status == 409:  # because it has to stop?
-                    self._ask("heartbeat", {"pids": self._pids()})
+                    self._ask("heartbeat", self._processes())
                     self._check_stop()
                 raise
             if answer.get("move"):
@@ -846,6 +859,9 @@ class Job:
         self.stopping = self.stopping or bool(answer.get("stop"))
         return answer
 
+    def _processes(self) -> dict[str, Any]:
+        return {"pids": self._pids(), "pid_space": pid_space()}
+
     def _check_fence(self, now_s: float | None = None) -> None:
         silent_s = (_now() if now_s is None else now_s) - self._answered_s
         if silent_s >= self.ttl_s:
@@ -868,7 +884,7 @@ class Job:
                 if progress is not None:
                     self._once("progress", progress, timeout_s)
                 if _now() >= next_s:
-                    self._once("heartbeat", {"pids": self._pids()}, timeout_s)
+                    self._once("heartbeat", self._processes(), timeout_s)
                     next_s = _now() + period_s
             except (OSError, Refused) as error:
                 next_s = _now() + min(max(1.0, _after(error)), period_s)

@@ -36,21 +36,23 @@ def device_gb(pids: Collection[int], gpus: Collection[int]) -> float | None:
 
         pynvml.nvmlInit()
     except Exception as error:
-        if not _said:
-            _said.append(str(error))
-            _LOG.warning("NVML cannot be asked (%s): what the job keeps on its GPUs goes by its job file", error)
+        _say(f"NVML cannot be asked ({error})")
         return None
     try:
-        return max(_used(pynvml.nvmlDeviceGetHandleByIndex(gpu), pids) for gpu in gpus) / 1e9
+        running = [pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(gpu)) for gpu in gpus]
     finally:
         pynvml.nvmlShutdown()
+    own = [[process for process in there if process.pid in pids] for there in running]
+    if not any(own) and any(running):
+        _say("NVML names other processes alone, as where it numbers those of a container otherwise")
+        return None
+    return max(sum(process.usedGpuMemory or 0 for process in there) for there in own) / 1e9
 
 
-def _used(device: object, pids: Collection[int]) -> int:
-    import pynvml
-
-    running = pynvml.nvmlDeviceGetComputeRunningProcesses(device)
-    return sum(process.usedGpuMemory or 0 for process in running if process.pid in pids)
+def _say(why: str) -> None:
+    if not _said:
+        _said.append(why)
+        _LOG.warning("%s: what the job keeps on its GPUs goes by its job file", why)
 
 
 def family() -> set[int]:

@@ -38,6 +38,7 @@ from rollmux_env.scheduler.facts import Drained, Undrained
 from rollmux_env.validation_errors import one_line
 from runtime.journal import facts as kinds
 from runtime.journal.facts import LEASE, Bound, Fact, Offloaded, PhaseSlice, Span, Started
+from runtime.journal.log import log_problem
 from runtime.journal.read import JOURNAL, DamagedJournal, check_there, facts_of, opened, structure_problem
 from runtime.journal.record import RunRecord
 from runtime.journal.write import IMPOSSIBLE, LOCK, read_facts, record_of
@@ -330,14 +331,15 @@ def check_journal(folder: Path) -> Check:
     path = folder / JOURNAL
     name = one_line(str(path), 4096)
     facts: list[Fact] = []
-    problem = None
-    with _copied(path) as copy, opened(copy) as database:
-        try:
-            for fact in facts_of(database, name):
-                facts.append(fact)  # noqa: PERF402 - what was read stays known
-            problem = structure_problem(database)
-        except DamagedJournal as damage:
-            problem = f"fact {damage.number} {damage.problem}"
+    with _copied(path) as copy:
+        problem = log_problem(copy)
+        with opened(copy) as database:
+            try:
+                for fact in facts_of(database, name):
+                    facts.append(fact)  # noqa: PERF402 - what was read stays known
+                problem = problem or structure_problem(database)
+            except DamagedJournal as damage:
+                problem = f"fact {damage.number} {damage.problem}"
     possible, why = _possible(facts)
     if why is not None:
         problem = f"fact {possible + 1} ({type(facts[possible]).__name__}) cannot have happened after those before it: {why}"

@@ -408,8 +408,9 @@ class Attached(_OfJob):
     """An owner has a lease of its job's place; again with the same lease, its processes are known anew.
 
     Attributes:
-        lease: its id. host: where the owner says that it is. boot: the machine and its uptime, as `runtime.machine.boot_id`,
-            where that is this one; else empty. processes: those that it has named. nodes: names of the nodes of the place.
+        lease: its id. host: where the owner says that it is. boot: where the numbers of its processes mean something, as
+            `rollmux_client.pid_space`, where they mean the same for the service; else empty. processes: those that it has named.
+            nodes: names of the nodes of the place.
     """
 
     lease: str

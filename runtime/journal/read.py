@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
+from zlib import crc32
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -15,10 +16,12 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular
 from rollmux_env.validation_errors import describe, one_line
 from runtime.journal.facts import KINDS, Fact
+from runtime.journal.log import log_problem
 
 JOURNAL = "journal.sqlite"
-SCHEMA = 3
-TABLE = "CREATE TABLE facts (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL)"
+SCHEMA = 4
+TABLE = "CREATE TABLE facts (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL, checksum INTEGER NOT NULL)"
+_TABLES = {3: "CREATE TABLE facts (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL)", SCHEMA: TABLE}
 _LARGEST = 64 << 20  # bytes of a fact
 _OF_A_RUN = ("checkpoints/*/*/checkpoint.json", "logs/*/*.log")  # what there is only where a journal has held facts
 _KINDS = {kind.__name__: kind for kind in KINDS}
@@ -35,6 +38,11 @@ class DamagedJournal(InputError):
         super().__init__(f"{name}: fact {number} {problem}; `rollmux journal check` says what is whole")
         self.number = number
         self.problem = problem
+
+
+def checksum(number: int, kind: bytes, body: bytes) -> int:
+    """CRC-32 of a fact with its number, so that a fact that stands in the place of another is known, too."""
+    return crc32(body, crc32(b"%d %b " % (number, kind)))
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -75,6 +83,7 @@ def is_begun(path: Path) -> bool:
 
 
 def _has_facts(path: Path, name: str) -> bool:
+    check_log(path)
     try:
         with contextlib.closing(_reading(path)) as database:
             tables = database.execute("SELECT 1 FROM sqlite_master").fetchone()
@@ -91,6 +100,7 @@ def read_facts(path: Path) -> list[Fact]:
     """
     name = one_line(str(path), 4096)
     facts = []
+    check_log(path)
     with opened(path) as database:
         for fact in facts_of(database, name):
             facts.append(fact)  # noqa: PERF402 - what was read stays known
@@ -109,9 +119,19 @@ def check_there(path: Path) -> None:
         raise InputError(f"{one_line(str(path), 4096)}: there is no journal of a run here")
 
 
+def check_log(path: Path) -> None:
+    """Refuse a journal of whose log SQLite would leave out commits.
+
+    Raises:
+        InputError: so it is; one line.
+    """
+    if problem := log_problem(path):
+        raise InputError(f"{one_line(str(path), 4096)}: {problem}; `rollmux journal check` says what is whole")
+
+
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """A journal to be read, of this version.
+    """A journal to be read, of a version that this RollMux reads.
 
     Raises:
         InputError: there is none, or none that can be read; one line.
@@ -122,9 +142,9 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         database = _reading(path)
         try:
-            check_version(database, name)
+            version = check_version(database, name)
             kind = database.execute("SELECT type, sql FROM sqlite_master WHERE name = 'facts'").fetchone()
-            if kind is not None and kind != (b"table", TABLE.encode()):  # a view may go on for ever
+            if kind is not None and kind != (b"table", _TABLES[version].encode()):  # a view may go on for ever
                 raise InputError(f"{name}: is no journal: its facts are no table of RollMux")
             yield database
         finally:
@@ -143,7 +163,7 @@ def facts_of(database: sqlite3.Connection, name: str) -> Iterator[Fact]:
         DamagedJournal: the next one is not whole; one line.
     """
     number = 1
-    rows = database.execute("SELECT number, kind, body FROM facts ORDER BY number")
+    rows = _rows_after(database, 0)
     while True:
         try:
             row = rows.fetchone()
@@ -153,7 +173,7 @@ def facts_of(database: sqlite3.Connection, name: str) -> Iterator[Fact]:
             return
         if row[0] != number:
             raise DamagedJournal(name, number, "is missing")
-        kind = row[1].decode(errors="replace") if isinstance(row[1], bytes) else describe(row[1])
+        kind = _whole_kind(row, name)
         if kind not in _KINDS:
             raise DamagedJournal(name, number, f"is of a kind that this RollMux does not know, {one_line(kind, 40)}")
         try:
@@ -162,6 +182,29 @@ def facts_of(database: sqlite3.Connection, name: str) -> Iterator[Fact]:
             first = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
             raise DamagedJournal(name, number, f"({kind}) is damaged: {one_line(first, 200)}") from None
         number += 1
+
+
+def _rows_after(database: sqlite3.Connection, number: int, most: int = -1) -> sqlite3.Cursor:
+    """Number, kind, body and checksum of facts, oldest first; the checksum is None in a journal of a version that had none."""
+    stated = "NULL" if _version(database) < SCHEMA else "coalesce(checksum, -1)"
+    return database.execute(
+        f"SELECT number, kind, body, {stated} FROM facts WHERE number > ? ORDER BY number LIMIT ?", (number, most)
+    )
+
+
+def _whole_kind(row: tuple[int, Any, Any, int | None], name: str) -> str:
+    """The kind of a fact that is as it was written.
+
+    Raises:
+        DamagedJournal: it is not; one line.
+    """
+    number, kind, body, stated = row
+    said = kind.decode(errors="replace") if isinstance(kind, bytes) else describe(kind)
+    if stated is not None:
+        is_text = isinstance(kind, bytes) and isinstance(body, bytes)
+        if not is_text or checksum(number, kind, body) != stated:
+            raise DamagedJournal(name, number, f"({one_line(said, 40)}) is damaged: its checksum is another one")
+    return said
 
 
 def parsed(kind: str, body: bytes | str) -> Fact:
@@ -181,8 +224,8 @@ def entries_after(path: Path, number: int, most: int) -> list[tuple[int, str, st
         InputError: there is none, or none that can be read; one line.
     """
     with opened(path) as database:
-        rows = database.execute("SELECT number, kind, body FROM facts WHERE number > ? ORDER BY number LIMIT ?", (number, most))
-        return [(at, kind.decode(), body.decode()) for at, kind, body in rows]
+        rows = _rows_after(database, number, most).fetchall()
+    return [(row[0], _whole_kind(row, path.name), row[2].decode()) for row in rows]
 
 
 def structure_problem(database: sqlite3.Connection) -> str | None:
@@ -194,12 +237,32 @@ def structure_problem(database: sqlite3.Connection) -> str | None:
     return None if verdict == "ok" else one_line(verdict, 200)
 
 
-def check_version(database: sqlite3.Connection, name: str) -> None:
-    """Refuse a journal that another version wrote.
+def check_version(database: sqlite3.Connection, name: str) -> int:
+    """The version of a journal, if this RollMux reads it.
 
     Raises:
         InputError: it is of another version; one line.
     """
-    version = int(database.execute("PRAGMA user_version").fetchone()[0])
-    if version != SCHEMA:
-        raise InputError(f"{name}: is of version {version}; this RollMux reads version {SCHEMA}")
+    version = _version(database)
+    if version not in _TABLES:
+        read = " and ".join(map(str, _TABLES))
+        raise InputError(f"{name}: is of version {version}; this RollMux reads versions {read}")
+    return version
+
+
+def _version(database: sqlite3.Connection) -> int:
+    return int(database.execute("PRAGMA user_version").fetchone()[0])
+
+
+def add_checksums(database: sqlite3.Connection) -> None:
+    """Bring an open journal of the version before this one to this one; whole, or not at all."""
+    database.create_function("checksum_of", 3, checksum)
+    checked = "number, kind, body, checksum_of(number, CAST(kind AS BLOB), CAST(body AS BLOB))"
+    copies = ("ALTER TABLE facts RENAME TO older", TABLE, f"INSERT INTO facts SELECT {checked} FROM older", "DROP TABLE older")
+    try:
+        for statement in ("BEGIN IMMEDIATE", *copies, f"PRAGMA user_version={SCHEMA}", "COMMIT"):
+            database.execute(statement)
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise

@@ -34,7 +34,7 @@ from runtime.journal import facts as kinds
 from runtime.journal.facts import Fact
 from runtime.journal.read import JOURNAL as JOURNAL
 from runtime.journal.read import SCHEMA as SCHEMA
-from runtime.journal.read import TABLE, check_version, connect
+from runtime.journal.read import TABLE, add_checksums, check_version, checksum, connect
 from runtime.journal.read import is_begun as is_begun
 from runtime.journal.read import read_facts as read_facts
 from runtime.journal.record import RunRecord, fields_of_kinds
@@ -48,7 +48,7 @@ _AT_ONCE = (  # what must not be forgotten of what the scheduler was told, and f
 )
 Row = tuple[str, str]  # kind and JSON of a fact
 _BATCH = 64  # facts; more of the batched kinds are never lost
-_TOGETHER = 400  # facts of a statement: SQLite takes at least 999 values
+_TOGETHER = 240  # facts of a statement: SQLite takes at least 999 values
 _RECENT = 5000  # facts that are kept as they were written
 IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)  # of an event
 _PASSING = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
@@ -98,15 +98,19 @@ class Journal:
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
             if resume:
-                check_version(self._database, name)
+                if check_version(self._database, name) < SCHEMA:
+                    read_facts(path)  # what is damaged gets no checksums
+                    add_checksums(self._database)
             else:
                 self._database.execute("BEGIN IMMEDIATE")
                 self._database.execute(TABLE)
                 self._database.execute(f"PRAGMA user_version={SCHEMA}")
                 self._database.execute("COMMIT")
             self.last_number: int = self._database.execute("SELECT coalesce(max(number), 0) FROM facts").fetchone()[0]
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, InputError) as error:
             self._lock.close()
+            if isinstance(error, InputError):
+                raise
             raise InputError(f"{name}: cannot be written: {error}") from None
 
     def put(self, *facts: Fact) -> None:
@@ -150,13 +154,17 @@ class Journal:
 
         Usually that is one statement, which is a transaction of its own: each takes Python's lock from the loop and gives it back.
         """
+        checked = [
+            (number, kind, body, checksum(number, kind.encode(), body.encode()))
+            for number, (kind, body) in enumerate(rows, self.last_number + 1)
+        ]
         try:
             if len(rows) > _TOGETHER:
                 self._database.execute("BEGIN IMMEDIATE")
             for first in range(0, len(rows), _TOGETHER):
-                part = rows[first : first + _TOGETHER]
-                places = ",".join(["(?,?)"] * len(part))
-                self._database.execute(f"INSERT INTO facts (kind, body) VALUES {places}", [*chain.from_iterable(part)])
+                part = checked[first : first + _TOGETHER]
+                places = ",".join(["(?,?,?,?)"] * len(part))
+                self._database.execute(f"INSERT INTO facts VALUES {places}", [*chain.from_iterable(part)])
             if len(rows) > _TOGETHER:
                 self._database.execute("COMMIT")
         except sqlite3.Error as error:

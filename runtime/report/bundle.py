@@ -17,10 +17,12 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, copy_data, write_whole
 from rollmux_env.validation_errors import one_line
 from runtime.execution.profiles import installed_version
+from runtime.journal.log import log_problem
 from runtime.journal.read import JOURNAL, check_there, connect
 from runtime.own_folder import spare_folder
 
 MACHINE = "machine.json"
+_JOURNAL = (JOURNAL, f"{JOURNAL}-wal")  # the second of a damaged one
 _LIBRARIES = (
     "rollmux",
     "rollmux-client",
@@ -66,7 +68,9 @@ def write_bundle(folder: Path, to: Path) -> list[str]:
     with spare_folder() as spare:
         _copy_journal(folder / JOURNAL, spare / JOURNAL)
         with zipfile.ZipFile(spare / "bundle", "x", zipfile.ZIP_DEFLATED) as bundle:
-            bundle.write(spare / JOURNAL, JOURNAL)
+            for name in _JOURNAL:
+                if (spare / name).is_file():
+                    bundle.write(spare / name, name)
             bundle.writestr(MACHINE, json.dumps(_machine(), indent=1) + "\n")
             for path in sorted(path for pattern in _LOGS for path in folder.glob(pattern) if path.is_file()):
                 bundle.writestr(str(path.relative_to(folder)), _last_lines(path))
@@ -88,7 +92,8 @@ def folder_of_bundle(target: Path) -> Iterator[Path]:
     with spare_folder() as spare:
         try:
             with zipfile.ZipFile(target) as bundle:
-                bundle.extract(JOURNAL, spare)
+                for name in _JOURNAL if _JOURNAL[1] in bundle.namelist() else _JOURNAL[:1]:
+                    bundle.extract(name, spare)
         except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError):
             raise InputError(f"{one_line(str(target), 4096)}: is no folder, and no file of `rollmux bundle`") from None
         yield spare
@@ -98,12 +103,15 @@ def _copy_journal(path: Path, to: Path) -> None:
     """Copy a journal, what is not in its main file yet included; one that SQLite cannot read as it is."""
     check_there(path)
     check_regular(path)
-    try:
-        with contextlib.closing(connect(path)) as database, contextlib.closing(sqlite3.connect(to)) as copy:
-            database.backup(copy)
-    except sqlite3.Error:
-        to.unlink(missing_ok=True)
-        copy_data(path, to)
+    with contextlib.suppress(sqlite3.Error):
+        if log_problem(path) is None:
+            with contextlib.closing(connect(path)) as database, contextlib.closing(sqlite3.connect(to)) as copy:
+                database.backup(copy)
+            return
+    for name in _JOURNAL:
+        to.with_name(name).unlink(missing_ok=True)
+        if path.with_name(name).is_file():
+            copy_data(path.with_name(name), to.with_name(name))
 
 
 def _last_lines(path: Path) -> str:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
 
+from rollmux_client import pid_space
+
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.cluster import Pool as PoolSpec
@@ -350,7 +352,7 @@ class Served:
 
     async def place(self, job_id: str, host: str = HERE, pids: tuple[int, ...] = ()) -> str:
         """Attach to a job that has a place, or is about to have one."""
-        answer = await self.leases.attach(job_id, 5.0, host, pids or (os.getpid(),))
+        answer = await self.leases.attach(job_id, 5.0, host, pids or (os.getpid(),), pid_space())
         return str(answer["lease"])
 
     async def phase(self, lease: str, phase: HoldName, iteration: int, **metrics: float) -> None:
@@ -447,6 +449,14 @@ class Listening:
         await self.server.close()
         await self.service.stop()
         await self.service.ended()
+
+    def in_loop(self, work: Callable[[], T]) -> T:
+        """Do something where the service does everything."""
+
+        async def call() -> T:
+            return work()
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(PATIENCE_S)
 
     @property
     def url(self) -> str:

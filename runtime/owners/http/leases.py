@@ -31,7 +31,7 @@ from runtime.execution.run_state import RunState
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Attached, Granted
 from runtime.owners.http.iterations import Iterations
-from runtime.owners.http.ledger import Lease, Stay, boot_of, described, known_processes, own_processes, wake
+from runtime.owners.http.ledger import Lease, Stay, described, known_processes, own_processes, space_of, wake
 from runtime.owners.protocol import turns_of
 
 _OWN = "owner"  # who counts an attached job's progress
@@ -53,19 +53,20 @@ class Leases:
         self._run = self.ledger.run
         self._iterations = iterations
 
-    async def attach(self, job_id: str, wait_s: float, host: str, pids: Sequence[int]) -> dict[str, Any]:
+    async def attach(self, job_id: str, wait_s: float, host: str, pids: Sequence[int], pid_space: str = "") -> dict[str, Any]:
         """Wait until a job has a place, and take a lease of it.
 
         Args:
             wait_s: for so long, seconds. host: on which the owner is; empty where it does not say so. pids: its processes there.
+            pid_space: where these numbers mean something, as `rollmux_client.pid_space`.
 
         Raises:
             NotFound: there is no such job. Conflict: another lease of it lives, what its last one held may be in use, it has ended,
                 or it does not run elsewhere. One line.
         """
-        run, boot = self._run, boot_of(host)
+        run, boot = self._run, space_of(host, pid_space)
         processes = await asyncio.to_thread(own_processes, pids, boot)
-        handle, stay = await find_place(self._iterations, job_id, wait_s, host, pids)
+        handle, stay = await find_place(self._iterations, job_id, wait_s, host, pids if boot else ())
         if stay is None:
             why, position = reason(run, handle)
             return {"placed": False, "reason": why, "position": position}
@@ -209,11 +210,12 @@ class Leases:
             lease.handle.tail.progress[_OWN] = (done, total, tokens)
         return {}
 
-    async def heartbeat(self, lease_id: str, pids: Sequence[int] = ()) -> dict[str, Any]:
+    async def heartbeat(self, lease_id: str, pids: Sequence[int] = (), pid_space: str = "") -> dict[str, Any]:
         """The owner lives.
 
         Args:
-            pids: its processes, where they have changed.
+            pids: its processes, where they have changed. pid_space: as of `attach`; where it is another one, nobody can see any
+                more whether all of them have ended.
 
         Returns:
             `stop`: it is to end its phase and itself; a lease that was lost is over.
@@ -223,9 +225,12 @@ class Leases:
         """
         lease = self.ledger.lease(lease_id)
         with self.ledger.sign(lease):
-            known = {one.pid for one in lease.owner.processes}
-            if lease.owner.boot and not lease.ended and not known.issuperset(pids):
-                await self._know(lease, pids)
+            owner, known = lease.owner, {one.pid for one in lease.owner.processes}
+            if pids and owner.boot and not lease.ended:
+                if pid_space != owner.boot:
+                    await self._note(lease, replace(owner, at_s=self._run.log.now(), boot=""))
+                elif not known.issuperset(pids):
+                    await self._know(lease, pids)
         return {"stop": bool(lease.ended) or lease.stops_s is not None}
 
     async def _know(self, lease: Lease, pids: Sequence[int]) -> None:
@@ -233,11 +238,15 @@ class Leases:
         async with lease.naming:
             owner = lease.owner
             processes = await asyncio.to_thread(known_processes, owner, pids)
-            if processes != owner.processes and not lease.ended:
-                lease.owner = replace(owner, at_s=self._run.log.now(), processes=processes)
-                self._run.log.write(lease.owner)
-                await self._run.durable()
+            if processes != owner.processes and not lease.ended and lease.owner is owner:
+                await self._note(lease, replace(owner, at_s=self._run.log.now(), processes=processes))
             await asyncio.sleep(_KNOWS_S)
+
+    async def _note(self, lease: Lease, owner: Attached) -> None:
+        """What is known of an owner from now on."""
+        lease.owner = owner
+        self._run.log.write(owner)
+        await self._run.durable()
 
     async def end(self, lease_id: str, done: bool = False) -> dict[str, Any]:
         """The owner uses nothing any more, and its lease is over.

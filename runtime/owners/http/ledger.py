@@ -2,7 +2,8 @@
 their run.
 
 Of leases without a sign of life, and of nodes that lost ones held, it looks who still uses them, as far as that can be known. A
-process is known by its number and by when the machine started it, since numbers are used again.
+process is known by its number and by when the machine started it, since numbers are used again. A number says nothing in another
+namespace of process numbers: owners in containers of their own are as those on other machines.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollmux_client import ATTACHMENT, OutOfOrder, Turn, Turns
+from rollmux_client import ATTACHMENT, OutOfOrder, Turn, Turns, pid_space
 
 from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler import facts
@@ -26,7 +27,6 @@ from runtime.execution.nodes import POOLS
 from runtime.execution.run_state import RunState
 from runtime.journal.facts import Attached, Fact, Freed, Granted, LeaseEnded, OwnProcess, Suspected
 from runtime.journal.record import RunRecord
-from runtime.machine import boot_id
 from runtime.owners.protocol import continued, turns_of
 
 MOST_PROCESSES = 4096  # of an owner that are looked at
@@ -118,16 +118,20 @@ class Lease:
         self.ended = self.ended or why
 
 
-def boot_of(host: str) -> str:
-    """This machine and its uptime, if that is an owner's host; else empty: processes elsewhere cannot be looked at."""
-    return boot_id().strip() if host == os.uname().nodename else ""
+def space_of(host: str, space: str) -> str:
+    """Where an owner's process numbers mean something, if they mean the same here; else empty: others cannot be looked at.
+
+    Args:
+        host: on which the owner is. space: what it says of its own processes, as `rollmux_client.pid_space`.
+    """
+    return space if host == os.uname().nodename and space == pid_space() else ""
 
 
 def own_processes(pids: Iterable[int], boot: str) -> tuple[OwnProcess, ...]:
     """The processes that an owner names.
 
     Args:
-        boot: of their machine, where that is this one; else empty.
+        boot: where their numbers mean something, as of `space_of`.
     """
     return tuple(OwnProcess(pid, started(pid) if boot else 0) for pid in dict.fromkeys(pids))
 
@@ -142,9 +146,24 @@ def known_processes(owner: Attached, pids: Iterable[int]) -> tuple[OwnProcess, .
     return (*lasting, *(one for one in own_processes(fresh, owner.boot) if one.started))[:MOST_PROCESSES]
 
 
+def is_seen(owner: Attached) -> bool:
+    """Whether an owner's processes are such that can be looked at: of this machine since it was booted, and of this namespace."""
+    return bool(owner.boot) and owner.boot == pid_space()
+
+
+def _has_named(owner: Attached) -> bool:
+    return any(one.started for one in owner.processes)
+
+
+def has_restarted(owner: Attached) -> bool:
+    """Whether an owner was on this machine before it was booted last: none of its processes lives."""
+    boot, here = owner.boot.partition(" ")[0], pid_space().partition(" ")[0]
+    return owner.host == os.uname().nodename and "" not in (boot, here) and boot != here
+
+
 def living(owner: Attached) -> list[int]:
-    """Those of an owner's processes that are seen to live: none where they are of another machine, or of one started since."""
-    if not owner.boot or owner.boot != boot_id().strip():
+    """Those of an owner's processes that are seen to live: none where their numbers mean others here."""
+    if not is_seen(owner):
         return []
     return [one.pid for one in owner.processes if one.started and started(one.pid) == one.started]
 
@@ -347,7 +366,7 @@ class Ledger:
             return
         if rules.grace_s is not None and now_s - lease.sign_s > rules.ttl_s + rules.grace_s:
             self.free(lease, lease.suspects, f"{rules.grace_s:g} s of grace are over")
-        elif lease.owner.boot and any(one.started for one in lease.owner.processes) and not living(lease.owner):
+        elif has_restarted(lease.owner) or (is_seen(lease.owner) and _has_named(lease.owner) and not living(lease.owner)):
             self.free(lease, lease.suspects, "its owner's processes have ended")
 
 

@@ -37,6 +37,7 @@ _Number = Annotated[int, Field(ge=-1, le=2**31)]
 _Phase = Literal["init", "rollout", "training", "sync"]
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 _Pids = Annotated[list[Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=4096)]
+_PidSpace = Annotated[str, Field(max_length=100)]
 
 
 class Dry(Query):
@@ -73,6 +74,8 @@ class Attach(Body):
     """The machine that the job's processes are on."""
     pids: _Pids = Field(default=[])
     """Ids of these processes."""
+    pid_space: _PidSpace = ""
+    """Where these ids mean something: what `/proc/sys/kernel/random/boot_id` says, a space, and where `/proc/self/ns/pid` leads."""
 
 
 class Acquire(Body):
@@ -119,6 +122,7 @@ class Heartbeat(Body):
     """The job is alive."""
 
     pids: _Pids = Field(default=[])
+    pid_space: _PidSpace = ""
 
 
 class End(Query):

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import InputError
+from runtime.journal import read
 from runtime.journal.audit import check_journal
+from runtime.journal.log import log_problem
+from runtime.journal.read import entries_after
 from runtime.journal.write import JOURNAL, LOCK, Journal, is_begun, read_facts, take_lock
 from tests.conftest import Command
 from tests.fixtures import FIXTURES
@@ -163,23 +166,159 @@ def test_an_empty_journal_beside_what_a_run_left_is_no_new_run(command: Command,
     assert digests(tmp_path) == before
 
 
-@pytest.mark.parametrize("step", [47, pytest.param(1, marks=pytest.mark.long)])
-def test_a_byte_that_is_another_one_is_one_line_or_loses_no_fact(step: int, tmp_path: Path) -> None:
-    """Wherever it is in the file: what is in a fact's own text is not known to be another one."""
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    """The journal that a run has closed."""
     path = tmp_path / JOURNAL
     journal = Journal(path)
     journal.write(*FACTS)
     journal.close()
-    whole, data = read_facts(path), path.read_bytes()
+    return path
+
+
+def texts_of(path: Path) -> set[int]:
+    """Where in the file of a journal the kinds and bodies of its facts are."""
+    with closing(sqlite3.connect(path)) as database:
+        texts = [f"{kind}{body}".encode() for kind, body in database.execute("SELECT kind, body FROM facts")]
+    data = path.read_bytes()
+    return {at for text in texts for at in range(data.index(text), data.index(text) + len(text))}
+
+
+@pytest.mark.parametrize("step", [47, pytest.param(1, marks=pytest.mark.long)])
+def test_a_byte_that_is_another_one_is_one_line_wherever_it_says_something(step: int, whole: Path) -> None:
+    """What is not refused says nothing: all facts are there as they were written."""
+    facts, texts, data = read_facts(whole), texts_of(whole), whole.read_bytes()
     refused = 0
     for at in range(0, len(data), step):
         for mask in (0x01, 0x80, 0xFF):
-            path.write_bytes(data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :])
+            whole.write_bytes(data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :])
             try:
-                facts = read_facts(path)
+                assert read_facts(whole) == facts and at not in texts, at
             except InputError as error:
                 refused += 1
                 assert "\n" not in str(error)
-            else:
-                assert [type(fact) for fact in facts] == [type(fact) for fact in whole], at
-    assert refused > len(data) // step // 4
+    assert refused > len(texts) // step
+
+
+@pytest.mark.parametrize("size", [512, 4096])
+def test_a_part_of_the_file_that_is_another_one_is_one_line_wherever_it_says_something(size: int, whole: Path) -> None:
+    facts, texts, data = read_facts(whole), texts_of(whole), whole.read_bytes()
+    parts = [data[at : at + size] for at in range(0, len(data), size)]
+    for number, part in enumerate(parts):
+        for other in {bytes(size), parts[number - 1]} - {part}:
+            whole.write_bytes(b"".join([*parts[:number], other, *parts[number + 1 :]]))
+            try:
+                assert read_facts(whole) == facts and texts.isdisjoint(range(number * size, (number + 1) * size)), number
+            except InputError as error:
+                assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE facts SET body = replace(body, '3.1', '3.2') WHERE body LIKE '%3.1%'",
+        "UPDATE facts SET checksum = checksum + 1 WHERE number = 3",
+        "UPDATE facts SET kind = 'Resumed' WHERE number = 2",
+        "UPDATE facts SET body = x'00' WHERE number = 2",
+    ],
+)
+def test_a_fact_that_says_something_else_is_named(whole: Path, statement: str) -> None:
+    sql(statement)(whole)
+    with pytest.raises(InputError, match=r"fact \d+ \(\w+\) is damaged: its checksum is another one; `rollmux journal check`"):
+        read_facts(whole)
+    with pytest.raises(InputError, match="its checksum is another one"):
+        entries_after(whole, 0, 100)
+
+
+def test_facts_that_have_changed_places_are_refused(whole: Path) -> None:
+    sql(*(f"UPDATE facts SET number = {to} WHERE number = {at}" for at, to in ((4, -1), (5, 4), (-1, 5))))(whole)
+    with pytest.raises(InputError, match=r"fact 4 \(\w+\) is damaged: its checksum is another one"):
+        read_facts(whole)
+
+
+def test_a_journal_without_checksums_has_them_when_it_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / JOURNAL
+    facts, before = read_facts(path), entries_after(path, 0, 1000)
+
+    def full(*_: object) -> int:
+        raise ValueError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(read, "checksum", full)
+        with pytest.raises(InputError, match="cannot be written"):
+            Journal(path, resume=True)
+    assert read_facts(path) == facts and "checksum" not in schema_of(path)  # whole, or not at all
+    Journal(path, resume=True).close()
+    assert read_facts(path) == facts and "checksum" in schema_of(path) and entries_after(path, 0, 1000) == before
+    journal = Journal(path, resume=True)
+    journal.write(FACTS[2])
+    journal.close()
+    assert read_facts(path) == [*facts, FACTS[2]]
+    sql("UPDATE facts SET body = body || ' ' WHERE number = 7")(path)
+    with pytest.raises(InputError, match=r"fact 7 \(\w+\) is damaged: its checksum is another one"):
+        read_facts(path)
+
+
+def schema_of(path: Path) -> str:
+    with closing(sqlite3.connect(path)) as database:
+        return str(database.execute("SELECT group_concat(sql) FROM sqlite_master").fetchone()[0])
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """The journal of a run that was killed: what it has committed is in the log beside it."""
+    journal, home = Journal(tmp_path / JOURNAL), tmp_path / "killed"
+    for fact in FACTS:
+        journal.put(fact)
+        journal.commit()
+    home.mkdir()
+    for name in (JOURNAL, f"{JOURNAL}-wal"):
+        shutil.copy(tmp_path / name, home / name)
+    journal.close()
+    return home / JOURNAL
+
+
+@pytest.mark.parametrize("step", [2003, pytest.param(7, marks=pytest.mark.long)])
+def test_a_byte_of_the_log_that_is_another_one_loses_no_fact_in_silence(step: int, killed: Path) -> None:
+    """But for the last two commits, which a kill may have cut off."""
+    log = killed.with_name(f"{JOURNAL}-wal")
+    data, main, frame = log.read_bytes(), killed.read_bytes(), 24 + 4096
+    for at in range(0, len(data), step):
+        killed.write_bytes(main)
+        log.write_bytes(data[:at] + bytes([data[at] ^ 0x80]) + data[at + 1 :])
+        problem = log_problem(killed)
+        assert problem is None or re.search(rf"damaged at frame {max((at - 32) // frame, 0) + 1} of ", problem)
+        if problem is None:
+            facts = read_facts(killed)
+            assert facts == FACTS[: len(facts)] and len(facts) >= len(FACTS) - 2
+        else:
+            with pytest.raises(InputError, match="later commits are behind it; `rollmux journal check` says what is whole"):
+                read_facts(killed)
+
+
+def test_a_damaged_log_stops_whoever_would_end_it(command: Command, killed: Path) -> None:
+    log = killed.with_name(f"{JOURNAL}-wal")
+    data = bytearray(log.read_bytes())
+    data[5 * 4120] ^= 1
+    log.write_bytes(data)
+    before = digests(killed.parent)
+    for line in ("run --resume", "serve", "status --at", "journal audit"):
+        status, out, err = command(*line.split(), str(killed.parent))
+        assert (status, out, err.count("\n")) == (2, "", 1) and "its log is damaged at frame 5 of " in err
+    bundle = killed.parent.with_suffix(".zip")
+    assert command("bundle", str(killed.parent), "--out", str(bundle))[0] == 0
+    for place in (killed.parent, bundle):
+        status, out, _ = command("journal", "check", str(place))
+        assert status == 1 and "its log is damaged at frame 5 of " in out and not out.startswith("0 facts")
+    before.update({name: digest for name, digest in digests(killed.parent).items() if name.endswith(".lock")})
+    assert digests(killed.parent) == before
+
+
+def test_a_commit_that_a_kill_has_cut_off_is_no_damage(killed: Path) -> None:
+    log = killed.with_name(f"{JOURNAL}-wal")
+    data, main = log.read_bytes(), killed.read_bytes()
+    for end in range(len(data) // 2, len(data), 1031):
+        killed.write_bytes(main)
+        log.write_bytes(data[:end])
+        facts = read_facts(killed)
+        assert 0 < len(facts) < len(FACTS) and facts == FACTS[: len(facts)]

@@ -182,7 +182,7 @@ def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
         database.execute(f"PRAGMA user_version={version}")
         database.execute("CREATE TABLE facts (number INTEGER)")
         database.close()
-        with pytest.raises(InputError, match=f"is of version {version}; this RollMux reads version 3"):
+        with pytest.raises(InputError, match=f"is of version {version}; this RollMux reads versions 3 and 4"):
             read_facts(other)
 
 

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from rollmux_client import pid_space
 
 from rollmux_env.errors import Conflict, NotFound
 from runtime.journal.facts import Iteration
@@ -40,10 +41,14 @@ class Witness:
 
 
 class Owner:
-    """A process of a job: it does one thing at a time, and may be asleep or dead."""
+    """A process of a job: it does one thing at a time, and may be asleep or dead.
 
-    def __init__(self, name: str, pid: int, host: str) -> None:
-        self.name, self.pid, self.host = name, pid, host
+    Args:
+        named: the number that it gives, in its namespace.
+    """
+
+    def __init__(self, name: str, pid: int, host: str, space: str, named: int) -> None:
+        self.name, self.pid, self.host, self.space, self.named = name, pid, host, space, named
         self.lease: str | None = None
         self.iteration = 0
         self.next: Any = "rollout"  # a phase, `synced`, or `none`
@@ -69,9 +74,11 @@ class World:
         self.done: dict[str, list[int]] = {name: [] for name in JOBS}
 
     def begin(self, name: str) -> Owner:
-        owner = Owner(name, next(self.pids), self.draw.choice([HERE, HERE, ELSEWHERE]))
-        self.alive.add(owner.pid)
-        return owner
+        pid, host = next(self.pids), self.draw.choice([HERE, HERE, ELSEWHERE])
+        self.alive.add(pid)
+        inside = self.draw.random() < 0.25  # a container, where its number is that of any process of the service's machine
+        named = self.draw.choice(sorted(self.alive)) if inside else pid
+        return Owner(name, pid, host, "another" if inside else pid_space(), named)
 
     def started(self, pid: int) -> int:
         return pid if pid in self.alive else 0
@@ -81,14 +88,14 @@ class World:
         leases, draw = self.run.leases, self.draw
         try:
             if owner.lease is None:
-                answer = await leases.attach(owner.name, 0.0, owner.host, (owner.pid,))
+                answer = await leases.attach(owner.name, 0.0, owner.host, (owner.named,), owner.space)
                 if "lease" in answer:
                     owner.lease, owner.iteration, owner.next = answer["lease"], answer["iteration"], "rollout"
                     if answer["iteration"] == 4:
                         await leases.end(owner.lease, done=True)
                 return
             lease = owner.lease
-            if (await leases.heartbeat(lease, (owner.pid,)))["stop"]:
+            if (await leases.heartbeat(lease, (owner.named,), owner.space))["stop"]:
                 await self.fence(owner)
                 return
             if owner.next == "synced":

@@ -12,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import pytest
+from rollmux_client import pid_space
 
 from runtime.journal.facts import Attached, Granted, Iteration, LeaseEnded, PhaseSlice
 from runtime.journal.read import JOURNAL
 from runtime.journal.write import read_facts
 from runtime.owners.http import ledger
-from runtime.owners.http.ledger import boot_of, known_processes, own_processes
+from runtime.owners.http.ledger import known_processes, own_processes
 from runtime.service import forecast
 from runtime.service.http.endpoint import MOST_OF_A_LEASE
 from runtime.service.tokens import Right
@@ -91,11 +92,13 @@ def test_ids_of_leases_are_shown_to_their_owner_and_to_operators(served: Served,
 
 def test_processes_that_are_not_there_are_not_kept(served: Served, ann: str, children: list[int]) -> None:
     served.ask("POST", "/v1/jobs", {"id": "many", **SHARED}, ann)
-    here = {"wait_s": 30, "host": os.uname().nodename, "pids": children[:1]}
+    here = {"wait_s": 30, "host": os.uname().nodename, "pids": children[:1], "pid_space": pid_space()}
     lease = served.ask("POST", "/v1/jobs/many/attach", here, ann).value["lease"]
     free = [pid for pid in range(10_000, 14_000) if not os.path.exists(f"/proc/{pid}")]
     for pids in (free, [*children, 1], children[:1], [os.getpid()]):
-        assert served.ask("POST", f"/v1/leases/{lease}/heartbeat", {"pids": pids}, ann).value == {"stop": False}
+        assert served.ask("POST", f"/v1/leases/{lease}/heartbeat", {"pids": pids, "pid_space": pid_space()}, ann).value == {
+            "stop": False
+        }
     served.ask("DELETE", f"/v1/leases/{lease}?done=true", token=ann)
     facts = read_facts(served.folder / JOURNAL)
     named = [{one.pid for one in fact.processes} for fact in facts if isinstance(fact, Attached) and fact.lease == lease]
@@ -105,7 +108,7 @@ def test_processes_that_are_not_there_are_not_kept(served: Served, ann: str, chi
 
 def test_processes_of_other_users_are_none_of_a_lease(monkeypatch: pytest.MonkeyPatch, children: list[int]) -> None:
     monkeypatch.setattr(ledger, "user_of", lambda pid: 0 if pid == children[2] else 1000)
-    here = boot_of(os.uname().nodename)
+    here = pid_space()
     owner = Attached(0.0, "job", "lease", os.uname().nodename, here, own_processes(children[:1], here), ())
     assert [one.pid for one in known_processes(owner, children)] == children[:2]
     monkeypatch.setattr(ledger, "MOST_PROCESSES", 1)
