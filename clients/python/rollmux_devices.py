@@ -1,6 +1,7 @@
 """What the processes of a job have on the GPUs of this machine, as NVML sees it: contexts and communicators count, too.
 
-Needs pynvml (`pip install nvidia-ml-py`). Where it is missing the service goes by what the job file states, and one line says so.
+Needs pynvml (`pip install nvidia-ml-py`). Where it is missing, or NVML shows none of the job's processes, as in a container with
+process ids of its own, the service goes by what the job file states, and one line says so.
 """
 
 from __future__ import annotations
@@ -36,21 +37,28 @@ def device_gb(pids: Collection[int], gpus: Collection[int]) -> float | None:
 
         pynvml.nvmlInit()
     except Exception as error:
-        if not _said:
-            _said.append(str(error))
-            _LOG.warning("NVML cannot be asked (%s): what the job keeps on its GPUs goes by its job file", error)
-        return None
+        return _unknown(str(error))
     try:
-        return max(_used(pynvml.nvmlDeviceGetHandleByIndex(gpu), pids) for gpu in gpus) / 1e9
+        shown = [_used(pynvml.nvmlDeviceGetHandleByIndex(gpu), pids) for gpu in gpus]
     finally:
         pynvml.nvmlShutdown()
+    if not any(shown):
+        return _unknown("it shows no process of the job")
+    return max(map(sum, shown)) / 1e9
 
 
-def _used(device: object, pids: Collection[int]) -> int:
+def _used(device: object, pids: Collection[int]) -> list[int]:
+    """Bytes of each of some processes that NVML shows on a GPU."""
     import pynvml
 
     running = pynvml.nvmlDeviceGetComputeRunningProcesses(device)
-    return sum(process.usedGpuMemory or 0 for process in running if process.pid in pids)
+    return [process.usedGpuMemory for process in running if process.pid in pids and process.usedGpuMemory]
+
+
+def _unknown(why: str) -> None:
+    if not _said:
+        _said.append(why)
+        _LOG.warning("NVML cannot be asked (%s): what the job keeps on its GPUs goes by its job file", why)
 
 
 def family() -> set[int]:

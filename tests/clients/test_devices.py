@@ -67,6 +67,17 @@ def test_without_nvml_a_line_says_once_that_the_job_file_counts(
     assert len(caplog.messages) == 1 and "what the job keeps on its GPUs goes by its job file" in caplog.messages[0]
 
 
+def test_a_process_that_nvml_does_not_show_is_not_taken_for_one_that_keeps_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a container numbers of processes are others than the driver's, and memory is not told of everywhere."""
+    monkeypatch.setattr(rollmux_devices, "_said", [])
+    nvml(monkeypatch, {0: {4_000_000: 40 * GB}, 1: {os.getpid(): None}})
+    turn = attached(rollout=[0], training=[1]).phase("init")
+    rollmux_devices.report(attached(rollout=[0], training=[1]), turn)
+    assert turn.device_gb is None and "it shows no process of the job" in caplog.text
+
+
 def test_where_there_are_no_gpus_or_no_service_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setattr(rollmux_devices, "device_gb", lambda *_: pytest.fail("it was asked"))
