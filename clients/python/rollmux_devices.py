@@ -37,13 +37,15 @@ def device_gb(pids: Collection[int], gpus: Collection[int]) -> float | None:
 
         pynvml.nvmlInit()
     except Exception as error:
-        return _unknown(str(error))
+        _say(str(error))
+        return None
     try:
         shown = [_used(pynvml.nvmlDeviceGetHandleByIndex(gpu), pids) for gpu in gpus]
     finally:
         pynvml.nvmlShutdown()
     if not any(shown):
-        return _unknown("it shows no process of the job")
+        _say("it shows no process of the job")
+        return None
     return max(map(sum, shown)) / 1e9
 
 
@@ -55,7 +57,7 @@ def _used(device: object, pids: Collection[int]) -> list[int]:
     return [process.usedGpuMemory for process in running if process.pid in pids and process.usedGpuMemory]
 
 
-def _unknown(why: str) -> None:
+def _say(why: str) -> None:
     if not _said:
         _said.append(why)
         _LOG.warning("NVML cannot be asked (%s): what the job keeps on its GPUs goes by its job file", why)
