@@ -32,7 +32,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "switch": ("benchmarks/gpu_switch.py", "--shape", "0.5b", "1.5b"),
     "jobs": ("benchmarks/gpu_training.py", "--shape", "0.5b", "--jobs"),
     "host": ("benchmarks/gpu_training.py", "--shape", "0.5b", "1.5b", "--cpu-offload"),
-    "tests": ("-m", "pytest", "-m", "gpu", "-rs", "-W", "default", "-p", "no:cacheprovider", "tests/gpu"),
+    "tests": ("-m", "pytest", "-vv", "-m", "gpu", "-rs", "-W", "default", "-p", "no:cacheprovider", "tests/gpu"),
 }
 REHEARSAL: dict[str, tuple[str, ...]] = {
     "doctor": DOCTOR,
@@ -40,7 +40,7 @@ REHEARSAL: dict[str, tuple[str, ...]] = {
     "switch": ("benchmarks/gpu_switch.py", "--engine", "torch"),
     "jobs": ("benchmarks/gpu_training.py", "--jobs"),
     "host": ("benchmarks/gpu_training.py", "--cpu-offload"),
-    "tests": ("-m", "pytest", "-q", "-m", "not gpu", "-W", "default", "-p", "no:cacheprovider", "tests/gpu"),
+    "tests": ("-m", "pytest", "-vv", "-m", "not gpu", "-W", "default", "-p", "no:cacheprovider", "tests/gpu"),
 }
 
 
