@@ -3,15 +3,17 @@
 python benchmarks/gpu_kit.py --out gpu [--minutes 30] [--part training jobs ...]
 
 A part is a command; its output is shown as it comes, and kept in `NAME.txt` of the folder with the command, the hardware and the
-versions above it. A part that fails, or lacks a package, says so and ends no other. Without a CUDA device the same parts go through
-a tiny model on the CPU, as a rehearsal.
+versions above it. A part that fails, or lacks a package, says so and ends no other; one whose time is over ends with all that it
+has started. Without a CUDA device the same parts go through a tiny model on the CPU, as a rehearsal.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -20,7 +22,8 @@ from threading import Timer
 from time import monotonic
 
 ROOT = Path(__file__).parents[1]
-MOST_S = 540  # of a part
+MOST_S = 520  # of a part
+GRACE_S = 15  # that one whose time is over has to end what it has started
 PACKAGES = ("torch", "transformers", "vllm", "ray", "numpy", "nvidia-ml-py")
 DOCTOR = ("-m", "rollmux", "doctor")
 PARTS: dict[str, tuple[str, ...]] = {
@@ -29,7 +32,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "switch": ("benchmarks/gpu_switch.py", "--shape", "0.5b", "1.5b"),
     "jobs": ("benchmarks/gpu_training.py", "--shape", "0.5b", "--jobs"),
     "host": ("benchmarks/gpu_training.py", "--shape", "0.5b", "1.5b", "--cpu-offload"),
-    "tests": ("-m", "pytest", "-m", "gpu", "-rs", "-W", "default", "-p", "no:cacheprovider", "tests/gpu"),
+    "tests": ("-m", "pytest", "-vv", "-m", "gpu", "-rs", "-W", "default", "-p", "no:cacheprovider", "tests/gpu"),
 }
 REHEARSAL: dict[str, tuple[str, ...]] = {
     "doctor": DOCTOR,
@@ -37,13 +40,13 @@ REHEARSAL: dict[str, tuple[str, ...]] = {
     "switch": ("benchmarks/gpu_switch.py", "--engine", "torch"),
     "jobs": ("benchmarks/gpu_training.py", "--jobs"),
     "host": ("benchmarks/gpu_training.py", "--cpu-offload"),
-    "tests": ("-m", "pytest", "-q", "-m", "not gpu", "-W", "default", "-p", "no:cacheprovider", "tests/gpu"),
+    "tests": ("-m", "pytest", "-vv", "-m", "not gpu", "-W", "default", "-p", "no:cacheprovider", "tests/gpu"),
 }
 
 
 def machine(cuda: bool) -> str:
     """Hardware and versions, a line each."""
-    from runtime.doctor import find_gpus
+    from runtime.gpus import find_gpus
 
     gpus = (
         [f"{gpu.name} with {gpu.memory_gb:.0f} GB, driver {gpu.driver}" for gpu in find_gpus()] if cuda else ["none: a rehearsal"]
@@ -60,26 +63,46 @@ def machine(cuda: bool) -> str:
 def run_part(words: tuple[str, ...], file: Path, above: str, seconds: float) -> str:
     """One part's output, into its file and on the screen; how it ended, in a few words."""
     command = f"python {' '.join(words)}"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "clients/python"), *sys.path[1:]])}
+    path = os.pathsep.join([str(ROOT), str(ROOT / "clients/python"), *sys.path[1:]])
+    environment = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}  # a row is there when it is printed
     began = monotonic()
     with file.open("w") as output:
         output.write(f"$ {command}\n{above}\n\n")
         with subprocess.Popen(
-            [sys.executable, *words], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [sys.executable, *words],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         ) as process:
-            timer = Timer(seconds, process.kill)
-            timer.start()
+            ends = {signal.SIGTERM: seconds, signal.SIGKILL: seconds + GRACE_S}
+            timers = [Timer(at_s, end_group, (process.pid, number)) for number, at_s in ends.items()]
+            for timer in timers:
+                timer.start()
             assert process.stdout
-            for line in process.stdout:
-                for to in (sys.stdout, output):
-                    to.write(line)
-                    to.flush()
-        timer.cancel()
+            try:
+                for line in process.stdout:  # until all who have it are gone, what it has started too
+                    for to in (sys.stdout, output):
+                        to.write(line)
+                        to.flush()
+                process.wait()
+            finally:
+                end_group(process.pid, signal.SIGKILL)
+        for timer in timers:
+            timer.cancel()
         after_s, status = monotonic() - began, process.returncode
         end = "done" if status == 0 else "cut off" if after_s >= seconds else f"ended with status {status}"
         end += f" after {after_s:.0f} s"
         output.write(f"\n{end}\n")
     return end
+
+
+def end_group(group: int, number: signal.Signals) -> None:
+    """Send a signal to all processes of a group that are still there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -17,13 +16,13 @@ from rich.text import Text
 
 from rollmux_env.report.tables import heading, make_table
 from rollmux_env.validation_errors import one_line
+from runtime.gpus import Gpu, find_gpus
 from runtime.memory import memory
 
 Verdict = Literal["ok", "note", "missing"]
 _NODES = 2  # one of each pool at least, where there are two
 _NO_GPUS = "none"
 _WITHOUT_GPUS = "CUDA_VISIBLE_DEVICES='' runs on CPU cores"
-_SLOW_S = 20.0  # for nvidia-smi
 _NEEDED_GB = 4.0  # host memory of two tiny jobs on vLLM
 _SHARED_GB = 1.0  # shared memory that Ray sends weights and responses through
 _PACKAGES = {"ray": "jobs run on it", "transformers": "models are read by it", "tensorboard": "a run's curves are written for it"}
@@ -43,14 +42,6 @@ class Finding(NamedTuple):
     found: str
     verdict: Verdict = "ok"
     advice: str = ""
-
-
-class Gpu(NamedTuple):
-    """A GPU as nvidia-smi lists it; memory in GB."""
-
-    name: str
-    memory_gb: float
-    driver: str
 
 
 def examine() -> list[Finding]:
@@ -92,35 +83,6 @@ def findings_table(findings: Sequence[Finding]) -> RenderableType:
     for column in table.columns:
         column.no_wrap = False
     return Group(heading("This machine"), table, Text(use_of(findings)))
-
-
-def find_gpus() -> list[Gpu]:
-    """The GPUs that the driver knows, but for hidden ones; none where there is no driver, or it does not answer."""
-    command = shutil.which("nvidia-smi")
-    if command is None or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        return []
-    query = [command, "--query-gpu=index,uuid,name,memory.total,driver_version", "--format=csv,noheader,nounits"]
-    try:
-        output = subprocess.run(query, capture_output=True, text=True, timeout=_SLOW_S, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
-    rows = [row for row in rows if len(row) == 5 and row[3].replace(".", "").isdigit()]
-    return [Gpu(name, float(memory_mb) / 1024, driver) for _, _, name, memory_mb, driver in _visible(rows)]
-
-
-def _visible(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """The GPUs, by index and UUID, that CUDA shows: those of CUDA_VISIBLE_DEVICES up to the first that is none."""
-    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if wanted is None:
-        return [*rows]
-    shown: list[Sequence[str]] = []
-    for name in (part.strip() for part in wanted.split(",")):
-        row = next((row for row in rows if row[0] == name or (name.startswith("GPU-") and row[1].startswith(name))), None)
-        if row is None:
-            break
-        shown.append(row)
-    return shown
 
 
 def _cores() -> Finding:

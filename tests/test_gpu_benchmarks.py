@@ -59,6 +59,21 @@ def test_each_part_of_all_leaves_its_output_and_how_it_ended(parts: Any, tmp_pat
     assert capfd.readouterr().out.count("a row") == 3
 
 
+def test_a_part_whose_time_is_over_takes_what_it_has_started_with_it_and_leaves_its_rows(
+    parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As jobs start Ray, and tests engines: such a process has the part's output too, and would be waited for."""
+    import gpu_kit
+
+    assert parts
+    monkeypatch.setattr(gpu_kit, "GRACE_S", 0.1)
+    stays = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('started'); time.sleep(600)"
+    words = ("-c", f"import subprocess, sys; print('a row'); subprocess.run([sys.executable, '-c', {stays!r}])")
+    file = tmp_path / "part.txt"
+    assert gpu_kit.run_part(words, file, "GPU: none", 1.0).startswith("cut off after")
+    assert file.read_text().splitlines()[3] == "a row"
+
+
 @pytest.mark.long
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a try without a GPU")
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What the processes of a job have on the GPUs of this machine, as NVML sees it: contexts and communicators count, too.
 
-Needs pynvml (`pip install nvidia-ml-py`). Where it is missing the service goes by what the job file states, and one line says so.
+Needs pynvml (`pip install nvidia-ml-py`). Where it is missing, or NVML shows none of the job's processes, as in a container with
+process ids of its own, the service goes by what the job file states, and one line says so.
 """
 
 from __future__ import annotations
@@ -36,23 +37,30 @@ def device_gb(pids: Collection[int], gpus: Collection[int]) -> float | None:
 
         pynvml.nvmlInit()
     except Exception as error:
-        _say(f"NVML cannot be asked ({error})")
+        _say(str(error))
         return None
     try:
-        running = [pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(gpu)) for gpu in gpus]
+        shown = [_used(pynvml.nvmlDeviceGetHandleByIndex(gpu), pids) for gpu in gpus]
     finally:
         pynvml.nvmlShutdown()
-    own = [[process for process in there if process.pid in pids] for there in running]
-    if not any(own) and any(running):
-        _say("NVML names other processes alone, as where it numbers those of a container otherwise")
+    if not any(shown):
+        _say("it shows no process of the job")
         return None
-    return max(sum(process.usedGpuMemory or 0 for process in there) for there in own) / 1e9
+    return max(map(sum, shown)) / 1e9
+
+
+def _used(device: object, pids: Collection[int]) -> list[int]:
+    """Bytes of each of some processes that NVML shows on a GPU."""
+    import pynvml
+
+    running = pynvml.nvmlDeviceGetComputeRunningProcesses(device)
+    return [process.usedGpuMemory for process in running if process.pid in pids and process.usedGpuMemory]
 
 
 def _say(why: str) -> None:
     if not _said:
         _said.append(why)
-        _LOG.warning("%s: what the job keeps on its GPUs goes by its job file", why)
+        _LOG.warning("NVML cannot be asked (%s): what the job keeps on its GPUs goes by its job file", why)
 
 
 def family() -> set[int]:

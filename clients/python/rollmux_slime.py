@@ -81,7 +81,8 @@ def _load(args: Any) -> tuple[Any, Any, Any]:
     init_tracking(args)
     manager, per_epoch = create_rollout_manager(args, groups["rollout"])
     actor, _ = create_training_models(args, groups, manager)
-    ray.get(manager.offload.remote())  # what it has started is there then, too
+    # Engines that can be are away by now; a second release would end them, so the manager is asked for something else to wait.
+    ray.get(manager.get_updatable_engines_and_lock.remote())
     if not args.offload_train:
         actor.clear_memory()
     return manager, actor, per_epoch

@@ -145,8 +145,8 @@ def foresee(specs: Sequence[JobSpec], nodes: Sequence[Node], here: bool, say: Ca
 
 def memory_tables(expected: Sequence[Forecast], there: dict[Pool, Limits]) -> RenderableType:
     """What jobs will take, GB: a table for each pool."""
-    kinds = ("state", "gathered", "activations", "they are", "log-probs", "peak", "of", "waiting", "loading", "of a node")
-    training = make_table("job", "parameters", "ranks", "tokens", "in", *kinds)
+    update = ("state", "gathered", "activations", "they are", "log-probs", "peak", "of")
+    training = make_table("job", "parameters", "ranks", "tokens", "in", *update, "waiting", "written", "loading", "of a node")
     rollouts = make_table("job", "engines", "in", "weights", "KV cache", "device", "of", "asleep", "staged", "of a node")
     for one in expected:
         peak, sampling = one.training, one.sampling
@@ -160,7 +160,7 @@ def memory_tables(expected: Sequence[Forecast], there: dict[Pool, Limits]) -> Re
             "recomputed" if peak.recomputed else "kept",
             *_gb(peak.logprobs, peak.device),
             figure(there["training"].device_gb, form=".1f"),
-            *_gb(one.on_node["training"] * max(peak.waiting, peak.host), peak.loading),
+            *_gb(one.waiting, one.written, peak.loading),
             figure(there["training"].node_gb, form=".1f"),
         )
         rollouts.add_row(

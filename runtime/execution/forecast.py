@@ -75,6 +75,16 @@ class Forecast(NamedTuple):
     training: TrainingPeak
     sampling: SamplingMemory
 
+    @property
+    def waiting(self) -> int:
+        """Bytes of its training state in the host memory of a node, between phases or in them."""
+        return self.on_node["training"] * max(self.training.waiting, self.training.host)
+
+    @property
+    def written(self) -> int:
+        """Bytes beside them, as long as a checkpoint is written and the state has gone on."""
+        return self.on_node["training"] * self.training.written if self.spec.checkpoint.is_wanted else 0
+
 
 def forecasts(specs: Sequence[JobSpec], nodes: Sequence[Node]) -> list[Forecast]:
     """Of jobs of the built-in kind, on as many nodes as they ask for.
@@ -158,9 +168,12 @@ def _checks(one: Forecast, there: dict[Pool, Limits]) -> Iterator[_Check]:
         advice = f"; more training nodes{', or training.cpu_offload: true' if on_gpu else ''}, help"
     whole_gb = limit.device_gb if on_gpu else limit.machine_gb
     yield _Check("training on a rank", peak.sure, peak.device, limit.device_gb, whole_gb, advice)
-    waiting = max(one.on_node["training"] * max(peak.waiting, peak.host), peak.loading)
-    what = "its training state in the host memory of a node"
-    yield _Check(what, waiting, waiting, limit.node_gb, limit.machine_gb, "; more training nodes help")
+    what, advice = "its training state in the host memory of a node", "; more training nodes help"
+    waiting = max(one.waiting, peak.loading)
+    yield _Check(what, waiting, waiting, limit.node_gb, limit.machine_gb, advice)
+    if limit.node_gb is None or waiting / 1e9 <= limit.node_gb:
+        what += ", with the copy that a checkpoint is written from,"
+        yield _Check(what, waiting, one.waiting + one.written, limit.node_gb, limit.machine_gb, advice)
     limit = there["rollout"]
     whole_gb = limit.device_gb if one.on_gpu["rollout"] else limit.machine_gb
     yield _Check("sampling", sampling.weights, sampling.device, limit.device_gb, whole_gb)

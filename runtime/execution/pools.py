@@ -11,9 +11,9 @@ from rollmux_env.keys.cluster import ONE_DEVICE, Cluster
 from rollmux_env.keys.cluster import Pool as PoolSpec
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.queue import beyond_quota
-from runtime.doctor import find_gpus
 from runtime.engines.memory import USUAL
 from runtime.execution.nodes import POOLS
+from runtime.gpus import find_gpus
 from runtime.jobs.shapes import nodes_of_shapes
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node, Pool

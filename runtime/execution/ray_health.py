@@ -74,7 +74,7 @@ def shut_down() -> None:
         has_died = True
         atexit.unregister(ray.shutdown)
     else:
-        node = worker._global_node
+        node = worker._global_node  # noqa: SLF001
         started = [one.process for of_kind in (node.all_processes if node else {}).values() for one in of_kind]
         ray.shutdown()
         for process in started:  # on a busy machine Ray leaves those that it has killed before they have ended

@@ -14,6 +14,7 @@ from rollmux_segment import Footprint
 from policies.rollout.rounds import Standing
 from runtime.engines.interface import Engine, Response, Sampling
 from runtime.engines.memory import SEQUENCES
+from runtime.gpus import OwnOfCuda
 from runtime.grpo.messages import Results, Sampled, Status, Timed, stage, timed
 from runtime.grpo.rewards import Rewards
 from runtime.grpo.shares import Prompts, RunningShare, Share, rounds_of
@@ -74,6 +75,7 @@ class RolloutWorker:
         """
         stages: dict[str, float] = {}
         self._rewards = Rewards(self._spec, self._reward_workers)  # its processes start while the engine does
+        self._own = OwnOfCuda(len(self._node.gpus))
         with stage(stages, "import"):
             import torch
 
@@ -106,6 +108,8 @@ class RolloutWorker:
         with stage(stages, "warm-up"):  # a batch of an iteration's size: the first of its shape takes longer than those after it
             self._engine.generate([(0,)] * self._batch, Sampling(max_tokens=2, ignore_end=True))
             self._rewards.wait_until_ready()
+        if self._node.gpus:
+            self._own.added(self._engine.stay())  # as long as the device is this engine's alone, whatever its size
         if spec.rollout.sizes:
             with stage(stages, "speed"):
                 lengths = settings.max_prompt_tokens, settings.max_tokens
@@ -149,16 +153,18 @@ class RolloutWorker:
         drop = not self._worst_case and landed is not None and landed.version == self._engine.version
         footprint, seconds = timed("offload", self._engine.offload, drop)
         self._dropped = self._dropped or drop
-        return footprint + self._stage_footprint(), seconds
+        return self._whole(footprint), seconds
 
     def stay(self) -> Timed:
         """Leave it on the device until the next rollout."""
         footprint, seconds = timed("stay", self._engine.stay)
-        return footprint + self._stage_footprint(), seconds
+        return self._whole(footprint), seconds
 
-    def _stage_footprint(self) -> Footprint:
+    def _whole(self, footprint: Footprint) -> Footprint:
+        """What the process has, from what the engine does."""
         staged = self._stage.footprint()
-        return (staged if staged.host else Footprint(host=self._stage_bytes)) + self._staged.footprint()
+        staged = (staged if staged.host else Footprint(host=self._stage_bytes)) + self._staged.footprint()
+        return self._own.added(footprint) + staged
 
     def begin(self, iteration: int, worst_case: bool, total: int, shares: Sequence[Share], anchors: Mapping[str, float]) -> None:
         """Take up this engine's shares of a round.

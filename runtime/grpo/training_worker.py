@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rollmux_segment import Footprint
 
+from runtime.gpus import OwnOfCuda
 from runtime.grpo.messages import Kept, Sampled, Timed, stage, timed
 from runtime.grpo.state import read_state, write_shards
 from runtime.jobs.spec import JobSpec
@@ -58,6 +59,7 @@ class TrainingWorker:
     def open(self, meeting: str | None, checkpoint: str | None) -> Timed:
         """Load model and optimizer, and those of a checkpoint."""
         stages: dict[str, float] = {}
+        self._own = OwnOfCuda(len(self._node.gpus))
         with stage(stages, "import"):
             from runtime.jobs.models import model_directory
             from runtime.training.trainer import Trainer
@@ -97,14 +99,16 @@ class TrainingWorker:
     def offload(self) -> Timed:
         """Take it off the device."""
         footprint, seconds = timed("offload", self._trainer.offload)
-        return self._with_buffer(footprint), seconds
+        return self._whole(footprint), seconds
 
     def stay(self) -> Timed:
         """Leave it on the device until the next training."""
         footprint, seconds = timed("stay", self._trainer.stay)
-        return self._with_buffer(footprint), seconds
+        return self._whole(footprint), seconds
 
-    def _with_buffer(self, footprint: Footprint) -> Footprint:
+    def _whole(self, footprint: Footprint) -> Footprint:
+        """What the process has, from what the trainer does."""
+        footprint = self._own.added(footprint)
         return footprint if self._buffer is None else footprint + self._buffer.footprint()
 
     def update(self, *parts: Sequence[Sampled]) -> dict[str, float]:

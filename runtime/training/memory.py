@@ -41,6 +41,7 @@ class TrainingPeak(NamedTuple):
         gathered: whole layers, and their gradients on the way to the ranks that keep them.
         activations: of the pass. recomputed: they are, in the backward pass. logprobs: logits of a chunk.
         host: beside the device, in host memory. waiting: between phases, in host memory, new weights to be sent included.
+        written: beside them, of the state that a checkpoint is written from while it changes.
         loading: while rank 0 loads, in host memory.
         sure: the least of the device's memory that the state takes, whatever is trained on.
     """
@@ -53,6 +54,7 @@ class TrainingPeak(NamedTuple):
     logprobs: int
     host: int
     waiting: int
+    written: int
     loading: int
     sure: int
 
@@ -130,6 +132,7 @@ def training_peak(size: ModelSize, settings: Algorithm, world: int, on_gpu: bool
         logprobs=most.logprobs,
         host=resident + _MASTER * share if offloaded else 0,
         waiting=resident + number * share,
+        written=3 * _MASTER * share if offloaded else resident,  # copies of what is written; or all that waits where it is read
         loading=_MASTER * (size.parameters + (share if offloaded or not on_gpu else 0)),
         sure=0 if offloaded else resident + _MASTER * share,
     )

@@ -121,21 +121,28 @@ def test_two_jobs_of_slime_never_have_more_than_one_ones_state(
     engine_gb = ENGINE_GB if colocated else 10.0
 
     class Manager:
-        """As slime's: engines are there when it is made, and only those that share GPUs with the trainer are ever offloaded."""
+        """As slime's: engines are there when it is made, and only those that share GPUs with the trainer are ever offloaded.
+
+        Memory that is released twice ends an engine of SGLang (`Cannot pause allocation that is not active` of torch_memory_saver).
+        """
 
         def __init__(self, job: str, args: Any) -> None:
             devices.loads.append(job)
             devices.take(job, "engine", engine_gb)
-            self.job, self.args = job, args
+            self.job, self.args, self.is_here = job, args, True
             if args.offload_rollout:
                 self._offload()
 
         def _offload(self) -> None:
             if self.args.colocate:
+                assert self.is_here, "its engines are away, and would end"
                 devices.take(self.job, "engine", 0.0)
+                self.is_here = False
 
         def _onload(self) -> None:
+            assert not self.is_here
             devices.take(self.job, "engine", engine_gb)
+            self.is_here = True
 
         def _generate(self, k: int) -> str:
             assert self.weights == k  # the last ones

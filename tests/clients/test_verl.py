@@ -1,8 +1,9 @@
 """The trainer for verl: verl's own `fit` and `step`, with workers that record whose turn it was.
 
 Needs verl 0.9, which asks for an environment of its own. Beside the one of this project, for these tests: PYTHONPATH=DIR after
-`pip install --target DIR --no-deps verl==0.9.1 'tensordict<0.11' TransferQueue torchdata hydra-core omegaconf codetiming orjson
-peft pylatexenc pyvers antlr4-python3-runtime==4.9.3 pyzmq msgspec dill`.
+`pip install --target DIR --no-deps verl==0.9.1 'transformers<5.11' 'tokenizers<=0.23.0' 'huggingface_hub<2' 'tensordict<0.11'
+TransferQueue torchdata hydra-core omegaconf codetiming orjson peft pylatexenc pyvers antlr4-python3-runtime==4.9.3 pyzmq msgspec
+dill`, and the folder `tests` that comes with one of them removed. They passed with verl 0.9.1 and with its 1dda039b.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 import rollmux_client
 
+from rollmux_env.files import EXAMPLES
 from tests.clients.little_service import LittleService, Turn
 
 pytestmark = [
@@ -145,6 +147,25 @@ def test_an_error_in_the_middle_gives_the_lease_back(trainer: Any, service: Litt
     with pytest.raises(RuntimeError, match="out of memory"):
         trainer.fit(trainer.recorder)
     assert service.jobs["one"].state == "queued" and not service.held
+
+
+@pytest.mark.parametrize("name", ["verl_fsdp", "verl_megatron"])
+def test_the_command_lines_are_ones_that_verl_takes_and_that_offload_all(name: str) -> None:
+    """verl's own configuration, with what the launcher's file sets; without one of these settings the plugin names it."""
+    import verl
+    from hydra import compose, initialize_config_dir
+    from rollmux_verl import settings_missing
+
+    words = (EXAMPLES / "launch" / f"{name}.sh").read_text().split()
+    words = [word for word in words[words.index("verl.trainer.main_ppo") + 1 :] if "=" in word and "$" not in word]
+    offloads = [word for word in words if word.endswith(("_offload=True", "free_cache_engine=True"))]
+    assert len(offloads) == {"verl_fsdp": 3, "verl_megatron": 5}[name]
+    with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
+        assert [*settings_missing(compose("ppo_trainer", words))] == []
+        for one in offloads:
+            others = [word for word in words if word != one] + [one.replace("True", "False")]
+            missing = [*settings_missing(compose("ppo_trainer", [*others, "actor_rollout_ref.actor.use_kl_loss=True"]))]
+            assert one in missing and {*missing} <= {*offloads}
 
 
 def test_verl_finds_it_by_its_entry_point(tmp_path: Path) -> None:

