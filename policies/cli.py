@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from policies.commands.bench import bench
-from policies.commands.options import File, Format, MostPhases, PolicyName, TableOrJson, find_scenario
+from policies.commands.options import FailureRates, File, Format, MostPhases, PolicyName, TableOrJson, find_scenario
 from rollmux_env.cli import Seed, WorkloadSettings
 
 
@@ -39,6 +39,7 @@ def trace(
     hours: Annotated[
         float | None, typer.Option("--hours", metavar="HOURS", help="Length of the window. (default: six meta-iterations)")
     ] = None,
+    failures: FailureRates = None,
     settings: WorkloadSettings = None,
     seed: Seed = 0,
     most_phases: MostPhases = None,
@@ -48,6 +49,7 @@ def trace(
     Example: `rollmux trace micro-rollout-heavy --policy rollmux --out pictures`
     """
     from policies.dispatch import make_dispatch
+    from policies.experiments import make_failures
     from policies.registry import make_runnable
     from policies.rollout import migrating
     from policies.rollout.places import check_sizes, make_at
@@ -57,7 +59,7 @@ def trace(
 
     placement, inside = make_runnable(policy, seed), make_at(rollout_policy, "replay")
     dispatch = migrating(dispatch, inside)
-    order = make_dispatch(dispatch)
+    order, dying = make_dispatch(dispatch), make_failures(failures)
     scenario = find_scenario(target, seed, settings or [])
     check_sizes(rollout_policy, [scenario])
     with Progress(f"replaying {target}") as progress:
@@ -66,7 +68,7 @@ def trace(
             progress.tell(f"{phases:,} phases, {departed:,} of {len(scenario.jobs):,} jobs done")
 
         watch = Watch(most_phases=most_phases, tell=tell, keep_phases=True)
-        run = replay_events(scenario, placement, order, seed, watch, rollout=inside)
+        run = replay_events(scenario, placement, order, seed, watch, rollout=inside, failures=dying)
     for line in write_pictures(out, run, f"{target}, {policy}, {dispatch}", group, from_h, hours):
         typer.echo(line)
 

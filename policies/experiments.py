@@ -206,13 +206,22 @@ def _replaying(how: Mapping[str, Any]) -> Replaying:
     return Replaying(**how)
 
 
+def make_failures(text: str | None) -> Failures | None:
+    """What dies in an event replay, of the text of `--failures`.
+
+    Raises:
+        InputError: it is none; one line.
+    """
+    return None if text is None else make_with("--failures", "it", Failures, text.split(","))
+
+
 def _tasks(names: Sequence[str], scenarios: Mapping[int, Scenario], how: Replaying) -> tuple[list[Task], dict[str, str | None]]:
     """A replay of each scenario, by its seed, under each policy; and what is said of how phases are replayed."""
     rollouts = how.rollout_policy or "plain"
     inside = make_at(rollouts, "replay")
     order = migrating(how.dispatch or "round-robin", inside)
     rule = make_dispatch(order) if how.is_event else None
-    dying = make_with("--failures", "it", Failures, how.failures.split(",")) if how.failures is not None else None
+    dying = make_failures(how.failures)
     check_sizes(rollouts, scenarios.values())
     tasks = [
         Task(name, number, scenario, rule, how.check, inside, how.most_phases, dying)

@@ -16,7 +16,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 OUTPUTS = sorted((ROOT / "docs" / "results" / "output").glob("*.txt"))
-PAGES = [ROOT / "README.md", ROOT / "docs" / "reference" / "suites.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
+RESULTS = sorted((ROOT / "docs" / "results").glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "docs" / "reference" / "suites.md", *RESULTS]
 BLOCK = re.compile(r"^```.*?^```$", re.S | re.M)
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*\.\d+x?(?![\w.]*\w\.)")
 ABOUT = re.compile(r"rollmux (bench \S+ |(run|profile) examples|train \S+)|python (benchmarks/|-m )")
@@ -84,6 +85,14 @@ def astray(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_figure_was_printed_by_a_command_beside_it(page: Path) -> None:
     assert astray(page) == []
+
+
+@pytest.mark.parametrize("page", RESULTS, ids=lambda page: page.name)
+def test_a_table_of_results_with_a_papers_figures_says_where_they_are_from(page: Path) -> None:
+    """In one column: the figure or table, the version, and whether it is like with like."""
+    heads = re.findall(r"^(\|.*\|)\n\|[-| ]+\|$", page.read_text(encoding="utf-8"), re.M)
+    theirs = [head for head in heads if re.search(r"\b(paper|Weave|elsewhere|claim)\b", head)]
+    assert [head for head in theirs if not re.search(r"\| (beside it|like with like) \|", head)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

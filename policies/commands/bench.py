@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from policies.commands.options import BenchFormat, Fidelity, MostPhases, Plots
+from policies.commands.options import BenchFormat, FailureRates, Fidelity, MostPhases, Plots
 from rollmux_env.cli import Seed, WorkloadSettings
 from rollmux_env.command_options import takes
 
@@ -89,15 +89,7 @@ class BenchOptions:
             show_default=False,
         ),
     ] = None
-    failures: Annotated[
-        str | None,
-        typer.Option(
-            "--failures",
-            metavar="KEY=VALUE,...",
-            help="What dies in event replays, as in job_h=24,node_h=3700,every=10 (docs/reference/failures.md).",
-            show_default=False,
-        ),
-    ] = None
+    failures: FailureRates = None
     settings: WorkloadSettings = None
     most_phases: MostPhases = None
 

@@ -31,6 +31,15 @@ MostPhases = Annotated[
         show_default=False,
     ),
 ]
+FailureRates = Annotated[
+    str | None,
+    typer.Option(
+        "--failures",
+        metavar="KEY=VALUE,...",
+        help="What dies in event replays, as in job_h=24,node_h=3700,every=10 (docs/reference/failures.md).",
+        show_default=False,
+    ),
+]
 
 
 class Format(StrEnum):

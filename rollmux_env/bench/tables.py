@@ -15,7 +15,7 @@ from rollmux_env.timing import calibration as calibrations
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise, lognormal_of_mean
 from rollmux_env.timing.rl_job import Batch, RlJob, Workers
 from rollmux_env.timing.streaming import Stream
-from rollmux_env.workloads.catalogue import PHASES_S
+from rollmux_env.workloads.catalogue import PUBLISHED_S
 
 
 class Row(NamedTuple):
@@ -69,9 +69,9 @@ def published_table(file: str, rows: Iterable[Row]) -> Table:
     return Table(name, whence, (*rows,), not_covered, texts.value("assumed", tuple[str, ...], ()))
 
 
-# RollMux's phases, read off its vector figures, and RollPacker's rollouts. Where the papers leave values open, one assumption holds
-# for all rows: 256 responses to prompts of 1,024 tokens (the 256 are from RollMux's Table 3); for 3B, 14B-4k and 32B jobs, the
-# lengths of the 7B job with the same cap. 4B and 8B jobs, whose lengths are not published, have a lognormal of their own.
+# RollMux's phases and RollPacker's rollouts. Where the papers leave values open, one assumption holds for all rows: 256 responses
+# to prompts of 1,024 tokens (the 256 are from RollMux's Table 3); for 3B, 14B-4k and 32B jobs, the lengths of the 7B job with the
+# same cap. 4B and 8B jobs, whose lengths are not published, have a lognormal of their own.
 RESPONSES, PROMPT_TOKENS = 256, 1024
 GROUP = 8  # responses of each of the 256 prompts: assumed; with one, training would reach 4% of the peak
 THINKING_MEDIAN, THINKING_SIGMA = 4096.0, 1.2  # of 4B and 8B jobs: assumed
@@ -90,7 +90,7 @@ def job_lengths(kind: str) -> Lengths:
 
 
 def _phases() -> Iterator[Row]:
-    for kind, (rollout_s, training_s, together_s, trained_s) in PHASES_S.items():
+    for kind, (rollout_s, training_s, together_s, trained_s) in PUBLISHED_S.items():
         size = kind.partition("-")[0]
         gpus, parallel = GPUS_OF.get(size, 8), TENSOR_PARALLEL.get(size, 1)
         batch = Batch(RESPONSES, GROUP, 1, PROMPT_TOKENS, job_lengths(kind))

@@ -1,8 +1,8 @@
 """The paper's hardware and job types (RollMux, arXiv 2512.11306), as data.
 
-Printed there: hardware and prices (Table 1), host memory (Table 2), cold and warm starts (Figure 4, its numbers). Read off its
-vector figures, to within 1 to 3%: the phase times. 4B and 8B have no column in the tables; their memory and starts are
-interpolated linearly in the number of parameters between the sizes on either side.
+Printed there: hardware and prices (Table 1), host memory (Table 2), cold and warm starts (Figure 4, its numbers). Phase times are
+those of its authors' profile, but for one (`stream_training_s` of `rollmux_env/published/rollmux.toml`). 4B and 8B have no column
+in the tables; their memory and starts are interpolated linearly in the number of parameters between the sizes on either side.
 """
 
 from __future__ import annotations
@@ -32,8 +32,15 @@ MEMORY_GB = {_billions(size): gb for size, gb in _ROLLMUX.table("memory_gb", tup
 SWITCH_S = {_billions(size): seconds for size, seconds in _ROLLMUX.table("switch_s", tuple[float, float, float, float])}
 """Parameters in billions: seconds of a phase's start on a node, rollout cold and warm, training cold and warm."""
 
-PHASES_S = dict(_ROLLMUX.table("phases_s", tuple[float, float, float, float]))
+PUBLISHED_S = dict(_ROLLMUX.table("phases_s", tuple[float, float, float, float]))
 """Type (size, longest response): seconds of both phases on a node of each pool, then on the training node alone."""
+
+_KEPT_S = {kind: seconds for kind, (seconds,) in _ROLLMUX.table("stream_training_s", tuple[float])}
+
+PHASES_S = {
+    kind: (rollout_s, _KEPT_S.get(kind, training_s), *together) for kind, (rollout_s, training_s, *together) in PUBLISHED_S.items()
+}
+"""The same as streams have them."""
 
 
 def _pool(gpu: str) -> Pool:

@@ -9,6 +9,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from rollmux_env.replay.failures import Death, Failures, daly_s, young_s
 from rollmux_env.replay.metrics import metrics, outcome
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario, parse_scenario
+from rollmux_env.workloads import make_workload
 from tests.conftest import Command
 from tests.oracle import draw
 from tests.oracle.draw import examples
@@ -257,3 +259,21 @@ def test_the_example_of_a_script_kills_both_of_its_jobs(command: Command) -> Non
     words = ("--failures", "script=deaths.yaml,every=10", "-p", "rollmux", "--check", "--format", "json")
     status, out, _ = command("bench", "quickstart", *words)
     assert status == 0 and json.loads(out)["runs"][0]["extra"]["job_failures"] == 2
+
+
+def test_a_job_is_killed_and_submitted_again_as_in_figure_19() -> None:
+    """The group goes on without it, as fast as two allow; it comes back into that group, and the order is as before."""
+    problem = make_workload("micro-rollout-heavy")
+    solo_s = {entry.id: entry.solo_s for entry in problem.jobs}
+    run = replay_events(problem, Algorithm1(), make_dispatch("round-robin"), 0, WATCH, failures=Failures(script="killed_job.yaml"))
+    killed_s, back_s = 2180.0, 4480.0
+    assert [(job_id, at_s) for job_id, at_s, _ in dying(run)] == [("E-2", killed_s)]
+    starts = {name: [p.start_s for p in run.phases if p.job_id == name and p.phase == "rollout"] for name in solo_s}
+    assert not [at_s for at_s in starts["E-2"] if killed_s < at_s < back_s] and {phase.group for phase in run.phases} == {0}
+    alone = [at_s for at_s in starts["D-0"] if killed_s + solo_s["E-2"] < at_s < back_s]
+    assert len(alone) > 2 and set(np.diff(alone).round(6)) == {solo_s["D-0"]}, "two jobs, each as fast as alone"
+    for between in ((1000, killed_s), (back_s + 2000, back_s + 6000)):
+        order = [p.job_id for p in run.phases if p.phase == "training" and between[0] < p.start_s < between[1]]
+        assert set(itertools.pairwise(order)) == {("D-0", "D-1"), ("D-1", "E-2"), ("E-2", "D-0")}
+    whole = [phase.iteration for phase in run.phases if phase.job_id == "E-2" and phase.phase == "training"]
+    assert sorted(whole) == list(range(100)), "no iteration is lost or done twice"

@@ -70,6 +70,14 @@ def test_trace_writes_a_gantt_and_a_trace(command: Command, tmp_path: Path) -> N
     assert {record["args"]["job"] for record in records if record["ph"] == "X"} == {"D-0", "D-1", "E-2"}
 
 
+def test_trace_draws_what_dies(command: Command, tmp_path: Path) -> None:
+    words = ("trace", "micro-rollout-heavy", "--failures", "script=killed_job.yaml", "--from", "0", "--hours", "1.75")
+    assert command(*words, "--out", str(tmp_path))[0] == 0
+    records = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    runs = [record["ts"] / 1e6 for record in records if record["ph"] == "X" and record["args"]["job"] == "E-2"]
+    assert runs and not [at_s for at_s in runs if 2180 < at_s < 4480] and max(runs) > 4480
+
+
 def test_sharing_fills_the_bubbles(command: Command, tmp_path: Path) -> None:
     # A runs 130.9 + 126.8 s. Alone, each pool waits for the other; two of them have a period of 261.8 s.
     for policy, rollout, training in (("solo", 1 - 130.9 / 257.7, 1 - 126.8 / 257.7), ("rollmux", 0, 1 - 2 * 126.8 / 261.8)):
@@ -96,6 +104,7 @@ def test_trace_of_one_group_and_window_shows_no_more(command: Command, tmp_path:
         (["micro-temporal", "--group", "7"], "--group 7: there is no such group"),
         (["micro-temporal", "--from", "1000"], "--from 1000: nobody runs then"),
         (["micro-temporal", "--dispatch", "lifo"], "lifo"),
+        (["micro-temporal", "--failures", "job_h=0"], "job_h must be a number above 0"),
         (["no-such-workload"], "no-such-workload"),
     ],
 )
