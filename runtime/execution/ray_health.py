@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from subprocess import TimeoutExpired
 from time import monotonic
+from typing import Any
 
 import ray
 from ray._private import worker
@@ -74,8 +75,8 @@ def shut_down() -> None:
         has_died = True
         atexit.unregister(ray.shutdown)
     else:
-        node = worker._global_node  # noqa: SLF001
-        started = [one.process for of_kind in (node.all_processes if node else {}).values() for one in of_kind]
+        node: Any = worker._global_node  # noqa: SLF001
+        started = [one.process for of_kind in node.all_processes.values() for one in of_kind] if node else []
         ray.shutdown()
         for process in started:  # on a busy machine Ray leaves those that it has killed before they have ended
             with suppress(TimeoutExpired):

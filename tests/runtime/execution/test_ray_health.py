@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import ray
+from ray._private import worker
 
 from runtime.execution import ray_health
 
@@ -21,7 +22,7 @@ def test_no_process_of_rays_is_left_unwaited(monkeypatch: pytest.MonkeyPatch) ->
         node.all_processes.clear()
         process.kill()
 
-    monkeypatch.setattr(ray_health.worker, "_global_node", node)
+    monkeypatch.setattr(worker, "_global_node", node)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "shutdown", shutdown)
     ray_health.shut_down()
