@@ -99,8 +99,8 @@ def _same(value: float, calibration: Calibration) -> float:
 
 def fitted_to() -> list[Figure]:
     """The figures that RollMux's calibration is fitted to: those of RollMux, with the training of 32B-8k that streams have."""
-    kept = {f"{kind} apart, training: training": seconds[1] for kind, seconds in PHASES_S.items()}
-    return [replace(figure, published=kept.get(figure.name, figure.published)) for figure in figures() if figure.fitted]
+    of_streams = {f"{kind} apart, training: training": seconds[1] for kind, seconds in PHASES_S.items()}
+    return [replace(figure, published=of_streams.get(figure.name, figure.published)) for figure in figures() if figure.fitted]
 
 
 def fit() -> Calibration:
