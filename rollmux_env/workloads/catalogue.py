@@ -35,10 +35,11 @@ SWITCH_S = {_billions(size): seconds for size, seconds in _ROLLMUX.table("switch
 PUBLISHED_S = dict(_ROLLMUX.table("phases_s", tuple[float, float, float, float]))
 """Type (size, longest response): seconds of both phases on a node of each pool, then on the training node alone."""
 
-_KEPT_S = {kind: seconds for kind, (seconds,) in _ROLLMUX.table("stream_training_s", tuple[float])}
+_OF_STREAMS_S = {kind: seconds for kind, (seconds,) in _ROLLMUX.table("stream_training_s", tuple[float])}
 
 PHASES_S = {
-    kind: (rollout_s, _KEPT_S.get(kind, training_s), *together) for kind, (rollout_s, training_s, *together) in PUBLISHED_S.items()
+    kind: (rollout_s, _OF_STREAMS_S.get(kind, training_s), *together)
+    for kind, (rollout_s, training_s, *together) in PUBLISHED_S.items()
 }
 """The same as streams have them."""
 

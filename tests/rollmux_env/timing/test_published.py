@@ -54,7 +54,8 @@ def test_the_factors_are_those_that_the_fit_finds() -> None:
     found = timing.fit()
     fitted = (found.step_s, found.arithmetic, found.update_s, found.link)
     assert fitted == pytest.approx((ROLLMUX.step_s, ROLLMUX.arithmetic, ROLLMUX.update_s, ROLLMUX.link), rel=0.015)
-    squares = [sum(math.log(row.predict(one) / row.published) ** 2 for row in ROWS if row.fitted) for one in (found, ROLLMUX)]
+    rows = timing.fitted_to()
+    squares = [sum(math.log(row.predict(one) / row.published) ** 2 for row in rows) for one in (found, ROLLMUX)]
     assert squares[0] <= squares[1] <= 1.001 * squares[0]
 
 
