@@ -80,7 +80,8 @@ class RunRecord:
             for fact in value if isinstance(value, tuple) else ():
                 if (job_id := _job_of(fact)) is not None:
                     own[job_id][name].append(fact)
-        return {job_id: RunRecord(self.started, **{name: tuple(parts[name]) for name in parts}) for job_id, parts in own.items()}
+        every: dict[str, dict[str, Any]] = {job_id: {name: tuple(parts[name]) for name in parts} for job_id, parts in own.items()}
+        return {job_id: RunRecord(self.started, **parts) for job_id, parts in every.items()}
 
     def iterations_of(self, job_id: str) -> list[Iteration]:
         """A job's iterations that count, in order."""

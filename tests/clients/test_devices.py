@@ -71,7 +71,8 @@ def test_where_nvml_names_none_of_its_processes_the_job_file_counts(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(rollmux_devices, "_said", [])
-    for running, kept_gb in (({1: 40 * GB}, None), ({}, 0.0)):
+    others: dict[int, int | None] = {1: 40 * GB}
+    for running, kept_gb in ((others, None), ({}, 0.0)):
         nvml(monkeypatch, {0: running})
         turn = attached(rollout=[0]).phase("rollout")
         rollmux_devices.report(attached(rollout=[0]), turn)
