@@ -77,7 +77,7 @@ class RunEnd:
     def check(self) -> None:
         """End the run when nobody is left, or when those who are left wait for ever."""
         run = self._run
-        present = [handle for handle in run.handles.values() if not handle.gone]
+        present = (handle for handle in run.handles.values() if not handle.gone)
         if run.over.done():
             return
         if run.stopping:
@@ -87,10 +87,10 @@ class RunEnd:
             return
         elif run.scheduler.stuck:
             self._give_up_waiting()
-        elif not present:
+        elif all(handle.gone for handle in run.handles.values()):
             if not self._stays and not self._writes_models():
                 run.over.set_result("done")
-        elif self.watched == {*present} and all(handle.is_over for handle in present):
+        elif self.watched and self.watched == {*present} and all(handle.is_over for handle in self.watched):
             self.quiet.set()
 
     def _give_up_waiting(self) -> None:

@@ -330,7 +330,9 @@ class RunState:
         return too_large(job, self.plan.cluster)
 
     def _nodes_left(self) -> Counter[str]:
-        return Counter(node.pool for node in self.all_nodes() if node.name not in self.nodes.missing)
+        left = Counter({pool: self.nodes.count(pool) for pool in POOLS})
+        left.subtract(self.nodes.pool_of(name) for name in self.nodes.missing)
+        return left
 
     def refuse(self, handle: JobHandle, problem: str, where: str = "placement") -> None:
         """A job cannot be placed at all. It ends as one that is done."""

@@ -6,11 +6,11 @@ that every group had, and `RunRecord.phase_runs` the phases, so that whatever re
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
-from typing import TypeVar, cast, get_args, get_origin, get_type_hints
+from functools import cache, cached_property
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from rollmux_env.cluster.events import Event, OverBudget
 from rollmux_env.keys.cluster import Cluster, Pool
@@ -71,6 +71,17 @@ class RunRecord:
     def jobs(self) -> dict[str, Job]:
         """Jobs by id, as the policy saw them."""
         return {profiled.job.id: profiled.job for profiled in self.profiled}
+
+    @cached_property
+    def by_job(self) -> dict[str, RunRecord]:
+        """What it says of each job alone: whoever goes through all jobs reads no fact of another one."""
+        own: defaultdict[str, defaultdict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+        for name, value in vars(self).items():
+            for fact in value if isinstance(value, tuple) else ():
+                if (job_id := _job_of(fact)) is not None:
+                    own[job_id][name].append(fact)
+        every: dict[str, dict[str, Any]] = {job_id: {name: tuple(parts[name]) for name in parts} for job_id, parts in own.items()}
+        return {job_id: RunRecord(self.started, **parts) for job_id, parts in every.items()}
 
     def iterations_of(self, job_id: str) -> list[Iteration]:
         """A job's iterations that count, in order."""
@@ -146,6 +157,13 @@ class RunRecord:
                 place = (part.iteration, part.group, part.pool, tuple(nodes))
                 runs.append(PhaseRun(part.job_id, phase, *place, from_s, until_s, switches_s, share))
         return runs
+
+
+def _job_of(fact: Any) -> str | None:
+    """The job that a fact is about; None: it is about none, or several."""
+    if isinstance(fact, Profiled):
+        return fact.job.id
+    return fact.spec.id if isinstance(fact, facts.Submitted) else getattr(fact, "job_id", None)
 
 
 @cache

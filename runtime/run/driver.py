@@ -187,7 +187,7 @@ def go_on(run: RunState, node_changes: NodeChanges, record: RunRecord) -> None:
     run.cold_starts = cold_starts_of(record)
     node_changes.known = record.nodes | node_changes.known
     for handle in run.handles.values():
-        if problem := run.problem_of(_recall, run, handle, record, notes):
+        if problem := run.problem_of(_recall, run, handle, _own(record, handle), notes):
             handle.gone = True
             notes.append(Failed(run.log.now(), handle.id, "resume", problem))
             run.log.say(f"{handle.id}: FAILED in resume: {problem}")
@@ -200,10 +200,14 @@ def go_on(run: RunState, node_changes: NodeChanges, record: RunRecord) -> None:
     run.tell()
     for job_id in again:
         handle = run.handles[job_id]
-        if _is_over(handle, record):  # only somebody may still have used its nodes
+        if _is_over(handle, _own(record, handle)):  # only somebody may still have used its nodes
             handle.gone = True
         else:
             enlist(run, handle)
+
+
+def _own(record: RunRecord, handle: JobHandle) -> RunRecord:
+    return record.by_job.get(handle.id, RunRecord(record.started))
 
 
 def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fact]) -> None:

@@ -161,7 +161,8 @@ class Service:
             for count, spec in enumerate(specs, 1):
                 if checkpoint_bytes(spec):
                     check_space([*present, *specs[:count]], self.folder, f"job {spec.id}")
-            check_memory(forecasts(specs, self._plan.nodes), limits(self._plan.nodes, None), lines.append)
+            if expected := forecasts(specs, self._plan.nodes):
+                check_memory(expected, limits(self._plan.nodes, None), lines.append)
         except InputError as error:
             raise Unprocessable(str(error)) from None
         return lines

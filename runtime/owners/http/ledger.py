@@ -392,20 +392,16 @@ def described(handle: JobHandle) -> dict[str, list[dict[str, Any]]]:
 def recall_leases(ledger: Ledger, record: RunRecord) -> None:
     """Find the leases that live, and those that are lost and of which nodes may still be in use."""
     run = ledger.run
-    ended = {fact.lease: fact for fact in record.leases_ended}
-    last: dict[str, Attached] = {}
-    for fact in record.attached:
-        last[fact.job_id] = fact
-    for job_id, fact in last.items():
-        handle = run.handles[job_id]
-        done = sum(iteration.job_id == job_id for iteration in record.iterations)
-        lease = Lease(fact, handle, Stay(0.0), 0.0, turns_of(handle, done))
-        over = ended.get(fact.lease)
-        lease.suspects = _suspects(record, fact.lease)
+    for job_id in dict.fromkeys(fact.job_id for fact in record.attached):
+        handle, own = run.handles[job_id], record.by_job[job_id]
+        fact = own.attached[-1]
+        lease = Lease(fact, handle, Stay(0.0), 0.0, turns_of(handle, len(own.iterations)))
+        over = next((end for end in reversed(own.leases_ended) if end.lease == fact.lease), None)
+        lease.suspects = _suspects(own, fact.lease)
         if over is None or lease.suspects:
             if over is not None:
                 lease.go("lose", over.why)
-            _recall_phases(lease, record)
+            _recall_phases(lease, own)
             ledger.recalled[job_id] = lease
 
 

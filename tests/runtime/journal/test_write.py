@@ -59,6 +59,7 @@ from runtime.journal.write import (
     take_lock,
 )
 from runtime.machine import Node
+from tests.fixtures import FIXTURES
 
 POOL = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
 CLUSTER = Cluster(rollout=POOL, training=POOL, migration_s=1.0)
@@ -229,3 +230,13 @@ def test_iterations_that_a_restart_repeats_are_counted_once() -> None:
     assert [done.end_s for done in record.repeated] == [3.1]
     assert record.ended is None and record.last_s == 7.0
     assert record.wall_s(3.0) == 1e9 + 3 and record.wall_s(6.0) == 2e9 + 2
+
+
+def test_what_a_record_says_of_each_job_is_all_that_it_says_of_jobs() -> None:
+    record = record_of(read_facts(FIXTURES / "service" / JOURNAL))
+    assert {*record.by_job} == {fact.spec.id for fact in record.submitted}
+    for name in ("phases", "iterations", "checkpointed", "profiled", "submitted", "restarted"):
+        parts = [fact for own in record.by_job.values() for fact in getattr(own, name)]
+        assert len(parts) == len(getattr(record, name)) and {*map(id, parts)} == {*map(id, getattr(record, name))}, name
+    for job_id, own in record.by_job.items():
+        assert list(own.iterations) == record.iterations_of(job_id) and {*own.jobs} == {job_id} and own.started == record.started
