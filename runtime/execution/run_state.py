@@ -330,7 +330,7 @@ class RunState:
         return too_large(job, self.plan.cluster)
 
     def _nodes_left(self) -> Counter[str]:
-        left = Counter({pool: self.nodes.count(pool) for pool in POOLS})
+        left: Counter[str] = Counter({pool: self.nodes.count(pool) for pool in POOLS})
         left.subtract(self.nodes.pool_of(name) for name in self.nodes.missing)
         return left
 
