@@ -144,7 +144,7 @@ def rows(path: Path, rng: random.Random) -> None:
                 (other_kind,) = journal.execute("SELECT kind FROM facts WHERE number = ?", (other,)).fetchone() or ("Ended",)
                 journal.execute("UPDATE facts SET kind = ? WHERE number = ?", (other_kind, number))
             elif kind == 3:
-                swapped = "INSERT OR REPLACE INTO facts SELECT ?, kind, body FROM facts WHERE number = ?"
+                swapped = "INSERT OR REPLACE INTO facts (number, kind, body) SELECT ?, kind, body FROM facts WHERE number = ?"
                 journal.execute(swapped, (number, other))
             elif kind == 4:
                 junk = rng.choice(["", "{", "[]", "null", "{}", b"\xff", 3, "[" * 10**5, "9" * 10**5])

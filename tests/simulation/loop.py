@@ -80,7 +80,7 @@ class Process:
         Args:
             sleeps: its machine does, and its clock stands still.
         """
-        self.free_s = max(self.free_s, self.world.now_s) + seconds
+        self.free_s = max(self.free_s, self.world.now_s + seconds)
         if sleeps:
             self.ahead_s -= seconds * self.rate
 

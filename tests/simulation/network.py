@@ -65,6 +65,7 @@ class _Reply(Waited):
 class _Exchange:
     """A request, on the side of the server."""
 
+    process: Process
     scope: dict[str, Any]
     body: bytes
     gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -104,22 +105,25 @@ class Network:
         """The process whose turn it is answers from now on."""
         process = self.world.current
         self._listener = (process, app)
-        process.ends.append(self._died)
+        process.ends.append(lambda: self._died(process))
 
     async def close(self, patience_s: float = 1.0) -> None:
-        """It takes no more requests, and open ones are ended after a while, as the server does."""
-        self._listener = None
-        tasks = [one.task for one in self._open if one.task is not None]
+        """The process whose turn it is takes no more requests, and open ones are ended after a while, as the server does."""
+        process = self.world.current
+        if self._listener is not None and self._listener[0] is process:
+            self._listener = None
+        tasks = [one.task for one in self._open if one.process is process and one.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=patience_s)
         for task in tasks:
             task.cancel()
 
-    def _died(self) -> None:
-        self._listener = None
-        broken, self._open = self._open, {}
-        for reset in broken.values():
-            reset()
+    def _died(self, process: Process) -> None:
+        if self._listener is not None and self._listener[0] is process:  # else the next one listens already
+            self._listener = None
+        broken = [one for one in self._open if one.process is process]
+        for one in broken:
+            self._open.pop(one)()
 
     def exchange(self, method: str, path: str, headers: dict[str, str], content: bytes | None, timeout_s: float) -> _Came:
         """A request of the client whose turn it is; raises OSError where no answer comes."""
@@ -170,7 +174,7 @@ class Network:
             answer(ConnectionRefusedError("connection refused"))
             return
         process, app = self._listener
-        process.post(0.0, self._begin, process, app, _Exchange(scope, body), answer, client, is_cut)
+        process.post(0.0, self._begin, process, app, _Exchange(process, scope, body), answer, client, is_cut)
 
     def _begin(
         self, process: Process, app: ASGIApp, one: _Exchange, answer: Callable[[Any], None], client: Process, is_cut: bool

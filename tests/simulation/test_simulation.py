@@ -117,6 +117,22 @@ def test_a_name_is_taken_when_its_job_is_on_the_disk() -> None:
     assert [found([seed], Fault("twice", 1), Fault("slow disk", 2)) for seed in range(6)] == [[]] * 6
 
 
+@pytest.mark.parametrize(
+    "faults",
+    [
+        (Fault("kill owner", 11.3, "one"), Fault("terminate", 15.9), Fault("second service", 16.5)),
+        (
+            Fault("machine sleeps", 4.8, seconds=60.0),
+            Fault("pause service", 14.1, seconds=50.0),
+            Fault("pause service", 21.8, seconds=50.0),
+        ),
+    ],
+)
+def test_what_goes_wrong_is_over_when_the_schedule_says_so(faults: tuple[Fault, ...]) -> None:
+    """The service after one that ends listens still, and pauses at the same time are over with the last one."""
+    assert found(range(3), *faults, file=False) == []
+
+
 def test_what_fails_is_made_smaller() -> None:
     faults = (Fault("lost", 5), Fault("pause owner", 1.0, "two", 1.0), Fault("terminate", 3.0), Fault("slow disk", 4))
 

@@ -227,7 +227,7 @@ class Leases:
         with self.ledger.sign(lease):
             owner, known = lease.owner, {one.pid for one in lease.owner.processes}
             if pids and owner.boot and not lease.ended:
-                if pid_space != owner.boot:
+                if pid_space not in ("", owner.boot):
                     await self._note(lease, replace(owner, at_s=self._run.log.now(), boot=""))
                 elif not known.issuperset(pids):
                     await self._know(lease, pids)

@@ -122,9 +122,10 @@ def space_of(host: str, space: str) -> str:
     """Where an owner's process numbers mean something, if they mean the same here; else empty: others cannot be looked at.
 
     Args:
-        host: on which the owner is. space: what it says of its own processes, as `rollmux_client.pid_space`.
+        host: on which the owner is. space: what it says of its own processes, as `rollmux_client.pid_space`; empty: those of its host.
     """
-    return space if host == os.uname().nodename and space == pid_space() else ""
+    here = pid_space()
+    return here if host == os.uname().nodename and space in ("", here) else ""
 
 
 def own_processes(pids: Iterable[int], boot: str) -> tuple[OwnProcess, ...]:
@@ -148,7 +149,7 @@ def known_processes(owner: Attached, pids: Iterable[int]) -> tuple[OwnProcess, .
 
 def is_seen(owner: Attached) -> bool:
     """Whether an owner's processes are such that can be looked at: of this machine since it was booted, and of this namespace."""
-    return bool(owner.boot) and owner.boot == pid_space()
+    return bool(owner.boot) and pid_space().startswith(owner.boot)  # journals of before have no namespace
 
 
 def _has_named(owner: Attached) -> bool:

@@ -58,15 +58,29 @@ def test_a_number_of_another_namespace_is_no_process_of_the_owner(
     served(work, attached_plan(tmp_path, job("a")))
 
 
-@pytest.mark.parametrize("space", [INSIDE, ""])
-def test_an_owner_that_says_so_in_a_container_is_not_taken_to_be_gone(
-    space: str, tmp_path: Path, stranger: subprocess.Popen[bytes]
+def test_processes_of_a_client_that_says_no_namespace_are_those_of_its_host(
+    tmp_path: Path, stranger: subprocess.Popen[bytes]
 ) -> None:
+    async def work(run: Served) -> None:
+        lease = (await run.leases.attach("a", 5.0, HERE, (stranger.pid,)))["lease"]
+        await run.leases.heartbeat(lease, (stranger.pid,))
+        assert (await run.leases.acquire(lease, "rollout", 0, 1.0))["granted"]
+        await lost(run)
+        stranger.kill()
+        stranger.wait()
+        run.leases.ledger.look()
+        assert run.leases.ledger.suspects() == {}
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a")))
+
+
+def test_an_owner_that_says_so_in_a_container_is_not_taken_to_be_gone(tmp_path: Path, stranger: subprocess.Popen[bytes]) -> None:
     """As the command of `rollmux exec` that starts a container, which has the lease."""
 
     async def work(run: Served) -> None:
         lease = await run.place("a", pids=(stranger.pid,))
-        await run.leases.heartbeat(lease, (1, 7), space)
+        await run.leases.heartbeat(lease, (1, 7), INSIDE)
         assert (await run.leases.acquire(lease, "rollout", 0, 1.0))["granted"]
         await lost(run)
         stranger.kill()
