@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rollmux_env.errors import InputError
 from runtime.journal.facts import Fact
-from runtime.journal.read import entries_after, parsed
+from runtime.journal.read import entries_after, is_begun, parsed
 from runtime.journal.write import JOURNAL, Journal, Row, Unwritable, read_facts
 from tests.simulation.loop import Dead, Process, Strand, World
 
@@ -41,6 +41,10 @@ class Disk:
         self.doubtful: list[Row] = []  # of a torn commit
         self.left: dict[str, bytes] | None = None  # what such a one leaves
         self.watch: Callable[[Row], None] = lambda _: None
+
+    def is_begun(self) -> bool:
+        """Whether there are facts: a torn commit may be there as a whole."""
+        return bool(self.rows) or (self.folder is not None and bool(self.doubtful) and is_begun(self.folder / JOURNAL))
 
     def facts(self) -> list[Fact]:
         """All that is synced."""

@@ -145,7 +145,7 @@ class Scene:
         task.add_done_callback(lambda task: self._served(process, task))
 
     async def _serving(self) -> None:
-        resumes = bool(self.disk.rows)
+        resumes = self.disk.is_begun()
         specs = tuple(fact.spec for fact in self.disk.facts() if isinstance(fact, Submitted)) if resumes else ()
         plan: RunPlan = replace(self.plan, specs=specs, resume=resumes)
         await serve_here._serve(Path(plan.folder), ServiceOptions(), plan, None, lambda line: None)
