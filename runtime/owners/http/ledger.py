@@ -122,7 +122,7 @@ def space_of(host: str, space: str) -> str:
     """Where an owner's process numbers mean something, if they mean the same here; else empty: others cannot be looked at.
 
     Args:
-        host: on which the owner is. space: what it says of its own processes, as `rollmux_client.pid_space`; empty: those of its host.
+        host: on which the owner is. space: what it says of its own processes, as `rollmux_client.pid_space`; empty: of its host.
     """
     here = pid_space()
     return here if host == os.uname().nodename and space in ("", here) else ""
