@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +67,22 @@ def test_a_part_whose_time_is_over_takes_what_it_has_started_with_it_and_leaves_
     import gpu_kit
 
     assert parts
-    monkeypatch.setattr(gpu_kit, "GRACE_S", 0.1)
-    stays = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('started'); time.sleep(600)"
+    began = tmp_path / "began"
+
+    class Timer(threading.Timer):
+        """Its time is over when all have begun."""
+
+        def run(self) -> None:
+            while not began.exists() and not self.finished.wait(0.02):
+                pass
+            self.function(*self.args)
+
+    monkeypatch.setattr(gpu_kit, "Timer", Timer)
+    deaf = "import pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    stays = f"{deaf}; pathlib.Path({str(began)!r}).touch(); time.sleep(600)"
     words = ("-c", f"import subprocess, sys; print('a row'); subprocess.run([sys.executable, '-c', {stays!r}])")
     file = tmp_path / "part.txt"
-    assert gpu_kit.run_part(words, file, "GPU: none", 1.0).startswith("cut off after")
+    assert gpu_kit.run_part(words, file, "GPU: none", 0.0).startswith("cut off after")
     assert file.read_text().splitlines()[3] == "a row"
 
 
