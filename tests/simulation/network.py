@@ -110,17 +110,19 @@ class Network:
     async def close(self, patience_s: float = 1.0) -> None:
         """The process whose turn it is takes no more requests, and open ones are ended after a while, as the server does."""
         process = self.world.current
-        if self._listener is not None and self._listener[0] is process:
-            self._listener = None
+        self._take_no_more(process)
         tasks = [one.task for one in self._open if one.process is process and one.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=patience_s)
         for task in tasks:
             task.cancel()
 
-    def _died(self, process: Process) -> None:
+    def _take_no_more(self, process: Process) -> None:
         if self._listener is not None and self._listener[0] is process:  # else the next one listens already
             self._listener = None
+
+    def _died(self, process: Process) -> None:
+        self._take_no_more(process)
         broken = [one for one in self._open if one.process is process]
         for one in broken:
             self._open.pop(one)()
