@@ -63,7 +63,7 @@ class Process:
         self.timers: list[tuple[float, int, Handle]] = []
         self.draw = Random(f"{world.seed} {name}")
         self.steps = self.dies_at = self.signals = 0
-        self.free_s = world.now_s
+        self.free_s = self._wakes_s = world.now_s
         self.dead = False
         self.ends: list[Callable[[], None]] = []
         self.threads: list[Strand] = []
@@ -80,9 +80,12 @@ class Process:
         Args:
             sleeps: its machine does, and its clock stands still.
         """
-        self.free_s = max(self.free_s, self.world.now_s + seconds)
+        until_s = self.world.now_s + seconds
+        self.free_s = max(self.free_s, until_s)
         if sleeps:
-            self.ahead_s -= seconds * self.rate
+            asleep_already_s = max(self._wakes_s, self.world.now_s)
+            self.ahead_s -= max(until_s - asleep_already_s, 0.0) * self.rate
+            self._wakes_s = max(self._wakes_s, until_s)
 
     def kill(self) -> None:
         """It is no more; where it was in the middle of something, that is never gone on with."""
