@@ -7,7 +7,7 @@ from math import ceil
 from typing import Any
 
 from rollmux_env.errors import InputError
-from rollmux_env.keys.cluster import Cluster, Pool
+from rollmux_env.keys.cluster import Cluster, Pool, Side
 from rollmux_env.keys.job import Job
 from rollmux_env.scenario import Scenario
 from rollmux_env.timing.allocation import Allocation
@@ -57,15 +57,20 @@ def _phases(allocation: Allocation, pools: dict[str, str]) -> dict[str, Any]:
     nodes = ceil(sum(training.gpus.values()) / machine)
     replica, _ = max(allocation.replicas, key=lambda pair: pair[1])
     named = {gpu: pool for pool, gpu in reversed(pools.items())}
+
+    def pool(side: Side, gpus: dict[str, int]) -> dict[str, str]:
+        name = named[next(iter(gpus))]
+        return {} if name == side else {"pool": name}  # a side's own pool goes without saying, also in files of real runs
+
     return {
-        "rollout": {
-            "pool": named[next(iter(allocation.rollout_gpus))],
+        "rollout": pool("rollout", allocation.rollout_gpus)
+        | {
             "nodes": ceil(sum(allocation.rollout_gpus.values()) / machine),
             "worst_case_s": round(allocation.rollout_s, 3),
             "host_memory_gb": round(rollout_memory_gb(work.model, machine, sum(replica.gpus.values())), 1),
         },
-        "training": {
-            "pool": named[next(iter(training.gpus))],
+        "training": pool("training", training.gpus)
+        | {
             "nodes": nodes,
             "worst_case_s": round(allocation.training_s, 3),
             "host_memory_gb": round(training_memory_gb(work.model, machine, nodes), 1),

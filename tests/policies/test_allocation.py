@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from policies.allocation import ALLOCATION, make_allocator
 from policies.allocation.hex import bisections
@@ -20,6 +21,8 @@ from rollmux_env.timing.allocation import Budget
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.stages import Replica
 from rollmux_env.timing.work import Work
+from runtime.jobs.shapes import nodes_in
+from runtime.jobs.spec import JobSpec
 from tests.conftest import Command
 
 H800, H20 = "H800-areal-hex", "H20-areal-hex"
@@ -153,12 +156,16 @@ def test_a_plan_becomes_a_job_whose_iteration_it_is_and_other_budgets_its_shapes
     assert job.phases(1).rollout.nodes == 4 and job.phases(1).training.nodes == 2
 
 
-def test_allocate_writes_a_job_that_plan_takes_or_says_why_not(command: Command, tmp_path: Path) -> None:
+def test_allocate_writes_a_job_that_plan_takes_and_shapes_that_run_takes_or_says_why_not(command: Command, tmp_path: Path) -> None:
     words = ("allocate", "7B", "--set", "responses=1024")
     status, _, err = command(*words, "--budget", "H800=8,H20=16", "--shape", "H800=16,H20=32", "--out", str(tmp_path / "job.yaml"))
     assert (status, err) == (0, "")
     status, out, _ = command("plan", str(tmp_path / "job.yaml"))
     assert status == 0 and "7B (1.00x)" in out
+    (planned,) = YAML(typ="safe").load((tmp_path / "job.yaml").read_text())["jobs"]
+    nodes = {side: {"nodes": planned[side].get("nodes", 1)} for side in ("rollout", "training")}
+    real = JobSpec.model_validate({"id": "7B", "iterations": 9, "task": "count", **nodes, "shapes": planned["shapes"]})
+    assert [nodes_in(real, shape) for shape in (0, 1)] == [{"rollout": 2, "training": 1}, {"rollout": 4, "training": 2}]
     status, _, err = command(*words, "--budget", "H800=8,H20=8", "--out", str(tmp_path / "mixed.yaml"))
     assert status == 2 and err.endswith("a job's phase has nodes of one kind: try another budget\n")
     assert not (tmp_path / "mixed.yaml").exists()

@@ -380,7 +380,7 @@ def _check_signals() -> None:
 def simulated() -> Iterator[None]:
     """The service and the client ask the world for time, threads, chance, processes and the disk, instead of this machine."""
     monotonic = threads.Time.monotonic
-    known = versions()
+    known, here = versions(), rollmux_client.pid_space()
     listening = SimpleNamespace(where=None, token="operator")
     replaced: dict[Any, dict[str, Any]] = {
         rollmux_client: {
@@ -390,6 +390,7 @@ def simulated() -> Iterator[None]:
             "queue": threads.Queue,
             "random": threads.Chance,
             "_LOG": SimpleNamespace(warning=lambda *_: None),
+            "pid_space": lambda: here,
         },
         run_log: {"monotonic": monotonic, "Journal": DiskJournal, "tell_of": lambda *_: None, "_DYING_S": 0.0},
         commits: {"Thread": threads.Thread, "SimpleQueue": threads.SimpleQueue, "ask_for_short_slices": lambda: None},
@@ -407,6 +408,7 @@ def simulated() -> Iterator[None]:
         ledger: {
             "started": lambda pid: pid if _scene().lives(pid) else 0,
             "user_of": lambda pid: 0,
+            "pid_space": lambda: here,
         },
         serve_here: {
             "Service": SimulatedService,
