@@ -164,7 +164,7 @@ def test_allocate_writes_a_job_that_plan_takes_and_shapes_that_run_takes_or_says
     assert status == 0 and "7B (1.00x)" in out
     (planned,) = YAML(typ="safe").load((tmp_path / "job.yaml").read_text())["jobs"]
     nodes = {side: {"nodes": planned[side].get("nodes", 1)} for side in ("rollout", "training")}
-    real = JobSpec.model_validate({"id": "7B", "iterations": 9, "task": "count", **nodes, "shapes": planned["shapes"]})
+    real = JobSpec.model_validate({"id": "7B", "iterations": 9, "slo": 1.5, "task": "count", **nodes, "shapes": planned["shapes"]})
     assert [nodes_in(real, shape) for shape in (0, 1)] == [{"rollout": 2, "training": 1}, {"rollout": 4, "training": 2}]
     status, _, err = command(*words, "--budget", "H800=8,H20=8", "--out", str(tmp_path / "mixed.yaml"))
     assert status == 2 and err.endswith("a job's phase has nodes of one kind: try another budget\n")
