@@ -13,7 +13,7 @@ import asyncio
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from rollmux_client import Turn
@@ -353,9 +353,9 @@ async def find_place(
                 raise Conflict(f"job {job_id}: another lease of it lives")
             iterations.leave(lease, "its owner has attached anew")
             continue
-        if (suspected := ledger.suspected.get(job_id)) is not None:
-            ledger.speak_for(suspected, pids)
-        if handle.ending.why is None and not run.stopping:
+        suspected = ledger.suspected.get(job_id)
+        left_s = ledger.speak_for(suspected, pids) if suspected is not None else 0.0
+        if not left_s and handle.ending.why is None and not run.stopping:
             _bring_to(run, stay, host, handle)
             iterations.profiling.owner_came(handle)
             if not run.errands.empty():  # it may have got its place just now
@@ -365,7 +365,7 @@ async def find_place(
                 return handle, stay
         if clock.time() >= until_s or run.stopping:
             return handle, None
-        await handle.changed.wait(until_s - clock.time())
+        await handle.changed.wait(min(until_s - clock.time(), left_s or inf))
 
 
 def _is_to_have(run: RunState, stay: Stay | None, handle: JobHandle) -> bool:

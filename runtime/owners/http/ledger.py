@@ -32,6 +32,7 @@ from runtime.owners.protocol import continued, turns_of
 MOST_PROCESSES = 4096  # of an owner that are looked at
 _REMEMBERED = 10_000  # leases that are over
 _LOOKS_S = 1.0
+_CLOCKS = 1.11  # the seconds of this machine in one of an owner's, at most: each may be 5% off
 _LATE_S = 1.0  # a look so late: this process was stopped or waited for its disk, and nobody could give a sign of life
 
 
@@ -167,6 +168,11 @@ def living(owner: Attached) -> list[int]:
     if not is_seen(owner):
         return []
     return [one.pid for one in owner.processes if one.started and started(one.pid) == one.started]
+
+
+def _are_gone(owner: Attached) -> bool:
+    """Whether it is known that none of an owner's processes lives."""
+    return has_restarted(owner) or (is_seen(owner) and _has_named(owner) and not living(owner))
 
 
 class Ledger:
@@ -325,11 +331,15 @@ class Ledger:
                 handle.place.parks = True
                 stay.end(End("died", "step", "nobody has attached to it"))
 
-    def speak_for(self, lease: Lease, pids: Collection[int]) -> None:
+    def speak_for(self, lease: Lease, pids: Collection[int]) -> float:
         """The owner of a lost lease attaches again, and by that says that it uses nothing.
 
         Args:
             pids: its processes now.
+
+        Returns:
+            Seconds for which that is not believed yet: by a slow clock the lease lives, and one who attaches beside that owner is
+            another process.
 
         Raises:
             Conflict: processes of its lost lease are seen to live, and are none of these.
@@ -338,7 +348,11 @@ class Ledger:
         if alive:
             names = ", ".join(sorted(lease.suspects))
             raise Conflict(f"job {lease.handle.id}: process {alive[0]} of its last lease lives, and may use {names}; end it first")
+        left_s = lease.sign_s + _CLOCKS * self.run.plan.leases.ttl_s - self.run.log.now()
+        if left_s > 0 and not _are_gone(lease.owner):
+            return left_s
         self.free(lease, lease.suspects, "its owner has attached again")
+        return 0.0
 
     def clear(self, node: str) -> tuple[str, ...]:
         """Somebody says that no lost lease uses a node.
@@ -365,9 +379,9 @@ class Ledger:
         rules = self.run.plan.leases
         if not lease.suspects:
             return
-        if rules.grace_s is not None and now_s - lease.sign_s > rules.ttl_s + rules.grace_s:
+        if rules.grace_s is not None and now_s - lease.sign_s > max(rules.ttl_s + rules.grace_s, _CLOCKS * rules.ttl_s):
             self.free(lease, lease.suspects, f"{rules.grace_s:g} s of grace are over")
-        elif has_restarted(lease.owner) or (is_seen(lease.owner) and _has_named(lease.owner) and not living(lease.owner)):
+        elif _are_gone(lease.owner):
             self.free(lease, lease.suspects, "its owner's processes have ended")
 
 
@@ -396,8 +410,8 @@ def recall_leases(ledger: Ledger, record: RunRecord) -> None:
     for job_id in dict.fromkeys(fact.job_id for fact in record.attached):
         handle, own = run.handles[job_id], record.by_job[job_id]
         fact = own.attached[-1]
-        lease = Lease(fact, handle, Stay(0.0), 0.0, turns_of(handle, len(own.iterations)))
         over = next((end for end in reversed(own.leases_ended) if end.lease == fact.lease), None)
+        lease = Lease(fact, handle, Stay(0.0), 0.0 if over is None else over.at_s, turns_of(handle, len(own.iterations)))
         lease.suspects = _suspects(own, fact.lease)
         if over is None or lease.suspects:
             if over is not None:
@@ -448,7 +462,7 @@ def _continue(ledger: Ledger, stay: Stay, lease: Lease, is_over: bool) -> None:
     ledger.leases[lease.id] = lease
     if lease.suspects:
         ledger.suspected[handle.id] = lease
-    lease.sign_s = stay.since_s
+    lease.sign_s = lease.sign_s if lease.ended else stay.since_s
     run.follow(continued(handle, turns.rollouts, turns.trainings, turns.open))
     if is_over:
         if not lease.ended:

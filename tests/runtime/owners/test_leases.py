@@ -166,7 +166,7 @@ def test_nodes_of_an_owner_elsewhere_are_free_when_it_attaches_again_or_somebody
         for how in ("attaches", "cleared", "released"):
             lease = await run.place("a", ELSEWHERE, (7,))
             assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
-            run.pass_time(31.0)
+            run.pass_time(34.0)
             run.leases.ledger.look()
             await run.settle()
             assert run.leases.ledger.suspects() == {"rollout-0": "a"}
@@ -177,6 +177,25 @@ def test_nodes_of_an_owner_elsewhere_are_free_when_it_attaches_again_or_somebody
         await run.place("a", ELSEWHERE, (8,))
         with pytest.raises(NotFound):
             run.leases.ledger.clear("rollout-0")
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a")))
+
+
+def test_who_attaches_beside_an_owner_elsewhere_waits_for_a_slow_clock_to_end_it(tmp_path: Path) -> None:
+    """Found on a simulated schedule: two owners, the first one stopped, and clocks that differ by a tenth."""
+
+    async def work(run: Served) -> None:
+        lease = await run.place("a", ELSEWHERE, (7,))
+        assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+        run.pass_time(31.0)
+        await run.settle()
+        answer = await run.leases.attach("a", 0.1, ELSEWHERE, (8,))
+        assert not answer["placed"] and answer["reason"].startswith("what its last lease held may be in use")
+        assert run.leases.ledger.suspects() == {"rollout-0": "a"}
+        run.driver.run.log.zero_s -= 2.0
+        assert (await run.leases.attach("a", 5.0, ELSEWHERE, (8,)))["lease"]  # the wait ends when the time is over
+        assert run.leases.ledger.suspects() == {}
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a")))

@@ -81,7 +81,7 @@ def test_a_guest_whose_lease_is_lost_is_measured_anew_when_its_owner_comes_back(
         lease = await run.place("a", ELSEWHERE)
         await run.phase(lease, "rollout", 0)
         assert (await run.leases.acquire(lease, "training", 0, 5.0))["granted"]
-        run.driver.run.log.zero_s -= 31.0
+        run.driver.run.log.zero_s -= 34.0
         run.leases.touch(host)
         run.leases.ledger.look()
         assert run.leases.ledger.suspects() == {"training-0": "a"}

@@ -30,7 +30,7 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
 
 async def lost(run: Served) -> None:
     """The lease of the only job is lost in its rollout."""
-    run.pass_time(31.0)
+    run.pass_time(34.0)
     await run.settle()
     assert run.leases.ledger.suspects() == {"rollout-0": "a"}
 
