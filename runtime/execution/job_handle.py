@@ -191,7 +191,8 @@ class Ending:
 
     Attributes:
         why: they are being ended; None: they are not. again: the job is made anew then. cleared: they have ended.
-        resting: they are ending, since the job waits for a place. over_budget: it ends when its checkpoint is written.
+        resting: they are ending, since the job waits for a place. halted: they have ended, since the run stops; the job goes on
+            with the run. over_budget: it ends when its checkpoint is written.
         deaths: since it had done as many iterations. restarted: why it was made anew.
     """
 
@@ -199,6 +200,7 @@ class Ending:
     again: bool = False
     cleared: asyncio.Event = field(default_factory=asyncio.Event)
     resting: bool = False
+    halted: bool = False
     over_budget: bool = False
     deaths: int = 0
     restarted: str = ""

@@ -154,7 +154,7 @@ class JobLifecycle:
             self._start(handle)
 
     def _halt(self, handle: JobHandle, *notes: Fact) -> None:
-        handle.gone = True
+        handle.gone = handle.ending.halted = True
         self._run.tell(facts.Halted(handle.id), notes=notes)
         handle.stand()
         handle.profile.end()

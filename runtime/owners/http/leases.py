@@ -443,6 +443,8 @@ def _handle_of(run: RunState, job_id: str) -> JobHandle:
         raise NotFound(f"job {one_line(job_id, 80)}: this service has no such job")
     if not handle.spec.is_attached:
         raise Conflict(f"job {job_id}: is run by the service itself; nobody attaches to it")
+    if handle.ending.halted:
+        return handle
     if handle.gone or (handle.ending.why is not None and not handle.ending.again):
         raise Conflict(f"job {job_id}: has ended")
     return handle

@@ -387,6 +387,23 @@ def test_a_lease_of_a_later_iteration_goes_on_there_under_the_next_coordinator(t
     served(work, attached_plan(tmp_path, job("a")))
 
 
+def test_a_job_has_not_ended_when_its_service_stops(tmp_path: Path) -> None:
+    """Found on a simulated schedule: owners that came while it did were told that their jobs were over, and went for good."""
+
+    async def work(run: Served) -> None:
+        await run.leases.end(await run.place("a"))
+        run.driver.stop()
+        await run.settle()
+        assert run.driver.run.handles["a"].gone
+        answer = await run.leases.attach("a", 5.0, HERE, (7,))
+        assert (answer["placed"], answer["reason"]) == (False, "the service is stopping")
+        other = await run.replaced()
+        await other.iterate(await other.place("a"), 0)
+        await other.stop()
+
+    served(work, attached_plan(tmp_path, job("a")))
+
+
 def test_suspects_outlive_the_coordinator_too(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         a, b = await run.place("a", ELSEWHERE, (7,)), await run.place("b")
