@@ -41,12 +41,22 @@ def apply(state: State, event: Event) -> None:
 
     Events are facts: whether a decision is allowed is `rollmux_env.cluster.plan.carry_out`'s to say.
     """
+    change(state, event)
+    keep_promises(state)
+
+
+def change(state: State, event: Event) -> None:
+    """As `apply`, where nobody decides before the next event: `keep_promises` follows the last one."""
     if state.tables.warm and event.at_s > state.now_s:
         _cool_down(state.tables)
     state.now_s = float(event.at_s)  # compiled code is made anew for a clock of whole numbers
     _CHANGES[type(event)](state, event)
     if state.cluster.network is not None and not isinstance(event, Progressed | Ticked):
         state.link_is_full = link.share(state, _settle, _replan_member)
+
+
+def keep_promises(state: State) -> None:
+    """What all jobs have left of their SLOs now; it follows from the rest of the state, and looks at each job and group."""
     if state.switches:
         promise(state.view, len(state.tables.models), state.observed, state.cluster.migration_s)
 

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import isfinite
 
-from rollmux_env.cluster.apply import apply
+from rollmux_env.cluster.apply import apply, change, keep_promises
 from rollmux_env.cluster.events import (
     Admitted,
     Arrived,
@@ -29,6 +30,9 @@ from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.shapes import Phases
+from rollmux_env.validation_errors import one_line
+
+IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)  # of an event
 
 
 def apply_recorded(state: State, event: Event) -> None:
@@ -37,6 +41,27 @@ def apply_recorded(state: State, event: Event) -> None:
     Raises:
         InputError: it cannot; one line. The state is as it was.
     """
+    _check(state, event)
+    apply(state, event)
+
+
+def apply_all_recorded(state: State, events: Iterable[Event]) -> None:
+    """Apply events one after the other, as far as each can have happened then.
+
+    Raises:
+        InputError: one cannot; one line.
+    """
+    for event in events:
+        try:
+            _check(state, event)
+            change(state, event)
+        except IMPOSSIBLE as error:
+            what = f"{type(event).__name__} at {event.at_s:.3f} s"
+            raise InputError(f"{what} cannot have happened: {one_line(str(error))}") from None
+    keep_promises(state)
+
+
+def _check(state: State, event: Event) -> None:
     try:
         problem = None if isfinite(event.at_s) else "its time is no time"
         problem = problem or _problem(state, event)
@@ -44,7 +69,6 @@ def apply_recorded(state: State, event: Event) -> None:
         problem = str(error)
     if problem is not None:
         raise InputError(problem)
-    apply(state, event)
 
 
 _WAITS, _RUNS, _PAUSED = "is not waiting", "is not running", "is not in the pause of a move"

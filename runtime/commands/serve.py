@@ -80,8 +80,8 @@ def serve(
     make_dispatch(dispatch or DISPATCH)
     make_folder(folder, private=True)
     folder = folder.resolve()
-    if is_begun(folder / JOURNAL):
-        read_run(folder)  # can it be gone on with?
+    if not no_ray and is_begun(folder / JOURNAL):
+        read_run(folder)  # can it be gone on with? If not, no Ray is started
     try:
         with listening(), take_lock(folder / DRIVER_LOCK):
             wish = ServiceOptions(policy, dispatch, seed, limits, listen, beyond_loopback, grace)

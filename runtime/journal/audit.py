@@ -30,7 +30,7 @@ from typing import Literal
 
 from policies.registry import observed_state
 from rollmux_env.cluster.events import Arrived, Departed, Event, Withdrawn
-from rollmux_env.cluster.recorded import apply_recorded
+from rollmux_env.cluster.recorded import IMPOSSIBLE, apply_recorded
 from rollmux_env.errors import InputError, InvariantError
 from rollmux_env.files import check_regular, copy_data
 from rollmux_env.replay.checks import check_clock, check_sample, check_state
@@ -41,7 +41,7 @@ from runtime.journal.facts import LEASE, Bound, Fact, Offloaded, PhaseSlice, Spa
 from runtime.journal.log import log_problem
 from runtime.journal.read import JOURNAL, DamagedJournal, check_there, facts_of, opened, structure_problem
 from runtime.journal.record import RunRecord
-from runtime.journal.write import IMPOSSIBLE, LOCK, read_facts, record_of
+from runtime.journal.write import LOCK, read_facts, record_of
 from runtime.own_folder import spare_folder
 
 _Place = tuple[int, str, int]  # group, pool, number of the node within the group

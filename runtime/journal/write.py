@@ -14,7 +14,7 @@ import os
 import sqlite3
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from policies.registry import observed_state
 from rollmux_env.cluster.events import Progressed, Ticked
-from rollmux_env.cluster.recorded import apply_recorded
+from rollmux_env.cluster.recorded import apply_all_recorded
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.files import private_opener
@@ -50,7 +50,6 @@ Row = tuple[str, str]  # kind and JSON of a fact
 _BATCH = 64  # facts; more of the batched kinds are never lost
 _TOGETHER = 240  # facts of a statement: SQLite takes at least 999 values
 _RECENT = 5000  # facts that are kept as they were written
-IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)  # of an event
 _PASSING = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
 
@@ -252,18 +251,35 @@ def take_lock(path: Path, wait_s: float = 0.0) -> IO[str]:
     return file
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What is wrong with the facts of a journal is said with its name."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{one_line(str(path), 4096)}: {error}; `rollmux journal check` says where") from None
+
+
+def read_record(folder: Path) -> RunRecord:
+    """What a folder holds of a run; whether its events can have happened is not looked at.
+
+    Raises:
+        InputError: it holds none, or a damaged one; one line.
+    """
+    facts = read_facts(folder / JOURNAL)
+    with naming(folder / JOURNAL):
+        return record_of(facts)
+
+
 def read_run(folder: Path) -> RunRecord:
     """The run that a folder holds.
 
     Raises:
         InputError: it holds none, or a damaged one; one line.
     """
-    facts = read_facts(folder / JOURNAL)
-    try:
-        record = record_of(facts)
+    record = read_record(folder)
+    with naming(folder / JOURNAL):
         state_of(record)
-    except InputError as error:
-        raise InputError(f"{one_line(str(folder / JOURNAL), 4096)}: {error}; `rollmux journal check` says where") from None
     return record
 
 
@@ -299,12 +315,7 @@ def state_of(record: RunRecord) -> State:
         InputError: one of them cannot have happened after those before it; one line.
     """
     state = observed_state(record.started.policy, record.started.cluster)
-    for event in record.log:
-        try:
-            apply_recorded(state, event)
-        except IMPOSSIBLE as error:
-            what = f"{type(event).__name__} at {event.at_s:.3f} s"
-            raise InputError(f"{what} cannot have happened: {one_line(str(error))}") from None
+    apply_all_recorded(state, record.log)
     return state
 
 

@@ -30,7 +30,7 @@ from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Ended, Fact, Failed, Relaunched, Restarted, Restored, Started, Submitted
 from runtime.journal.record import RunRecord, cold_starts_of
 from runtime.journal.replay import assigned_nodes, restore
-from runtime.journal.write import JOURNAL, read_facts, record_of, state_of
+from runtime.journal.write import JOURNAL, naming, read_facts, record_of, state_of
 from runtime.output import LOGS, trim
 from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.leases import Leases, problem_of_names
@@ -67,8 +67,11 @@ class RunDriver:
         nodes, state = NodePool(plan.nodes), observed_state(plan.policy, plan.cluster)
         try:
             if plan.resume:
-                self.record = record_of(read_facts(Path(plan.folder) / JOURNAL))
-                state, nodes = state_of(self.record), assigned_nodes(self.record, plan.nodes)
+                path = Path(plan.folder) / JOURNAL
+                facts = read_facts(path)
+                with naming(path):
+                    self.record = record_of(facts)
+                    state, nodes = state_of(self.record), assigned_nodes(self.record, plan.nodes)
             run = self.run = RunState(plan, log, state, nodes, stays, observer)
         except BaseException:
             log.journal.close()
@@ -91,7 +94,8 @@ class RunDriver:
             go_on(run, self.lifecycle.node_changes, self.record)
             self.lifecycle.carry_out_now()  # jobs have their places, before anything is said of the leases there
             continue_leases(self._ledger, self.record)
-            if self._stays and (more := [node for node in plan.nodes if node.name not in self.record.nodes]):
+            known = self.record.nodes
+            if self._stays and (more := [node for node in plan.nodes if node.name not in known]):
                 self.lifecycle.node_changes.join(more)
         else:
             log.zero_s = monotonic()

@@ -12,7 +12,8 @@ from runtime.execution.nodes import keep_names
 from runtime.execution.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
 from runtime.execution.run_plan import DISPATCH, LeaseRules, RunPlan, planning_switches
 from runtime.jobs.spec import JobSpec
-from runtime.journal.write import JOURNAL, is_begun, read_run
+from runtime.journal.record import RunRecord
+from runtime.journal.write import JOURNAL, is_begun, read_record
 from runtime.machine import Node, Pool
 from runtime.service.address import Listen
 
@@ -38,33 +39,44 @@ class ServiceOptions:
     grace_s: float | None = None
 
 
-def service_plan(folder: Path, wish: ServiceOptions, find: Callable[[dict[Pool, int]], tuple[Node, ...]]) -> RunPlan:
+def past(folder: Path) -> RunRecord | None:
+    """The service that was in a folder before; None: there was none.
+
+    Raises:
+        InputError: its journal is damaged; one line.
+    """
+    return read_record(folder) if is_begun(folder / JOURNAL) else None
+
+
+def service_plan(
+    folder: Path, wish: ServiceOptions, before: RunRecord | None, find: Callable[[dict[Pool, int]], tuple[Node, ...]]
+) -> RunPlan:
     """A new service, or what a journal says of the one that was here before.
 
     Args:
+        before: what that one was, as `past` says.
         find: so many nodes of each pool.
 
     Raises:
         InputError: there is not what is wished, or the journal says otherwise; one line.
     """
     rules = LeaseRules(grace_s=wish.grace_s)
-    if not is_begun(folder / JOURNAL):
+    if before is None:
         nodes = find(nodes_wanted(wish.cluster, ()))
         one_machine = len({node.machine for node in nodes}) == 1
         cluster = cluster_of(wish.cluster, (), nodes, gpu_gb=gpu_memory_gb(nodes, one_machine))
         names = planning_switches(wish.policy), wish.dispatch or DISPATCH
         return RunPlan((), cluster, nodes, *names, wish.seed, str(folder), models=True, leases=rules)
-    record = read_run(folder)
-    start = record.started
+    start = before.started
     for option in ("policy", "dispatch"):
         value, recorded = getattr(wish, option), getattr(start, option)
         if value not in (None, recorded) and (option, planning_switches(value)) != ("policy", recorded):
             raise InputError(f"--{option} {value}: the service in {folder} was begun with {recorded} and goes on with it")
     if wish.cluster is not None:
         raise InputError(f"--cluster: the service in {folder} was begun with a cluster of its own and goes on with it")
-    nodes = keep_names(find(nodes_wanted(start.cluster, ())), record.nodes.values())
+    nodes = keep_names(find(nodes_wanted(start.cluster, ())), before.nodes.values())
     check_pools(start.cluster, nodes)
-    specs, names = tuple(fact.spec for fact in record.submitted), (start.policy, start.dispatch)
+    specs, names = tuple(fact.spec for fact in before.submitted), (start.policy, start.dispatch)
     return RunPlan(specs, start.cluster, nodes, *names, start.seed, str(folder), resume=True, models=True, leases=rules)
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from rollmux_env.errors import InputError
 from runtime.execution.hosts import Hosts, load_hosts, more_nodes, nodes_here, nodes_of_hosts
 from runtime.execution.run_plan import RunPlan
-from runtime.journal.write import JOURNAL, is_begun, read_run
 from runtime.machine import Node, Pool
 from runtime.service.address import SERVICE, let_in, listening_of, withdraw
-from runtime.service.plan import ServiceOptions, service_plan
+from runtime.service.plan import ServiceOptions, past, service_plan
 from runtime.service.service import Service
 from runtime.signals import allowing, check_signals, hangups
 
@@ -37,9 +36,8 @@ def serve_here(folder: Path, wish: ServiceOptions, file: Path | None, say: Calla
 
 
 def _plan(folder: Path, wish: ServiceOptions, hosts: Hosts | None) -> RunPlan:
-    before: tuple[Node, ...] = ()
-    if is_begun(folder / JOURNAL):
-        record = read_run(folder)
+    record, before = past(folder), tuple[Node, ...]()
+    if record is not None:
         before = tuple(record.nodes.values())
         own = next((fact.spec.id for fact in record.submitted if not fact.spec.is_attached), None)
         if own is not None:
@@ -53,7 +51,7 @@ def _plan(folder: Path, wish: ServiceOptions, hosts: Hosts | None) -> RunPlan:
             return before
         return nodes_of_hosts(hosts, wish.cluster) if hosts is not None and wish.cluster is not None else nodes_here(counts)
 
-    return service_plan(folder, wish, find)
+    return service_plan(folder, wish, record, find)
 
 
 def add_hosts(service: Service, plan: RunPlan, file: Path | None) -> None:

@@ -20,7 +20,7 @@ from runtime.execution.ray_health import RayDied, quieten_ray, shut_down
 from runtime.machine import Node, Pool
 from runtime.run.ray_session import coordinator_options, watch
 from runtime.service.address import SERVICE, RayAddress, let_in, listening_of
-from runtime.service.plan import ServiceOptions, service_plan
+from runtime.service.plan import ServiceOptions, past, service_plan
 from runtime.service.service import Service
 from runtime.signals import check_signals, masked, result_of, shielded
 
@@ -119,7 +119,7 @@ def _find(address: RayAddress) -> Any:
 
 
 def _start(folder: Path, address: RayAddress, wish: ServiceOptions) -> Any:
-    plan = service_plan(folder, wish, _nodes)
+    plan = service_plan(folder, wish, past(folder), _nodes)
     options = {**coordinator_options(), "name": address.actor, "namespace": address.namespace, "lifetime": "detached"}
     service: Any = ray.remote(Service).options(**options).remote(plan)
     try:

@@ -377,10 +377,10 @@ def reason(run: RunState, handle: JobHandle) -> tuple[str, int | None]:
     """Why a job has no place, in words, and its position in the queue, from 1; None: it is not there."""
     waiting = run.scheduler.state.waiting
     position = waiting.index(handle.id) + 1 if handle.id in waiting else None
-    if handle.ending.why is not None:
-        return f"what its last lease held may be in use: {handle.ending.why.problem}", position
     if run.stopping:
         return "the service is stopping", position
+    if handle.ending.why is not None:
+        return f"what its last lease held may be in use: {handle.ending.why.problem}", position
     return "has no place yet" if position is None else "waits for nodes", position
 
 
