@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import numpy as np
 
 from rollmux_env.cluster.candidates import REASONS, CandidateTable, candidates
 from rollmux_env.cluster.demand import nodes_asked
@@ -42,18 +42,21 @@ def alone_because(state: State, table: CandidateTable, prunes: bool) -> str:
         return "; ".join(_groups(state, table))
     if not (prunes and table.saturated[takers].all()):
         return ""
-    count = len({*table.group[takers].tolist()})
+    count = np.unique(table.group[takers]).size
     groups = "1 group would take it, but is" if count == 1 else f"{count} groups would take it, but are"
     return f"{groups} saturated (T_load >= T_cycle), which the policy leaves out"
 
 
 def _groups(state: State, table: CandidateTable) -> list[str]:
     """What speaks against each group; of those that SLOs close, the nearest one's numbers."""
-    last = {group: reason for group, reason in sorted(zip(table.group.tolist(), table.reason.tolist(), strict=True)) if group >= 0}
-    counts = Counter(reason for reason in last.values() if reason != SLO)
-    texts = [f"{count} group{'s' if count > 1 else ''}: {REASONS[reason]}" for reason, count in counts.items()]
+    order = np.lexsort((table.reason, table.group))
+    group, reason = table.group[order], table.reason[order]
+    last = np.append(group[1:] != group[:-1], True) & (group >= 0) & (reason != SLO)
+    reasons, first, counts = np.unique(reason[last], return_index=True, return_counts=True)
+    counted = [(int(reasons[k]), int(counts[k])) for k in np.argsort(first)]
+    texts = [f"{count} group{'s' if count > 1 else ''}: {REASONS[one]}" for one, count in counted]
     if sides := tightest(state, table):
-        count = len({*table.group[(table.reason == SLO) & (table.group >= 0)].tolist()})
+        count = np.unique(table.group[(table.reason == SLO) & (table.group >= 0)]).size
         texts.append(f"{count} group{'s' if count > 1 else ''}: {sides.words}")
     return texts
 

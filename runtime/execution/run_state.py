@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -122,6 +122,7 @@ class RunState:
         self._observer = observer
         self._owed: list[Command] = []  # commands whose entries are not in the journal yet
         self._writable = asyncio.Event()
+        self._on_hosts: tuple[int, dict[str, list[Node]]] | None = None  # of so many nodes
 
     def tell(self, *news: facts.Fact, notes: tuple[Fact, ...] = ()) -> None:
         """Something has happened: decide, write down, carry out.
@@ -308,6 +309,16 @@ class RunState:
     def all_nodes(self) -> list[Node]:
         """The nodes of the run; the scheduler knows only their names."""
         return [cast("Node", node) for pool in POOLS for node in self.nodes.nodes(pool)]
+
+    def nodes_by_host(self) -> Mapping[str, list[Node]]:
+        """The nodes of each host; looked at again when there are more or fewer."""
+        count = sum(self.nodes.count(pool) for pool in POOLS)
+        if self._on_hosts is None or self._on_hosts[0] != count:
+            by_host: defaultdict[str, list[Node]] = defaultdict(list)
+            for node in self.all_nodes():
+                by_host[node.host].append(node)
+            self._on_hosts = count, dict(by_host)
+        return self._on_hosts[1]
 
     def present(self, handle: JobHandle) -> bool:
         """Whether a job has a seat: what it says is of its own processes, and not of those that it had before."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sqlite3
 from collections.abc import Iterator
 from functools import cache
@@ -101,7 +102,7 @@ def read_facts(path: Path) -> list[Fact]:
     name = one_line(str(path), 4096)
     facts = []
     check_log(path)
-    with opened(path) as database:
+    with opened(path) as database, _without_collections():
         for fact in facts_of(database, name):
             facts.append(fact)  # noqa: PERF402 - what was read stays known
         if problem := structure_problem(database):
@@ -151,6 +152,18 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
             database.close()
     except sqlite3.Error as error:
         raise InputError(f"{name}: is no journal: {error}") from None
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """All that is made is kept: looking for garbage in it again and again takes as long as reading it."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def facts_of(database: sqlite3.Connection, name: str) -> Iterator[Fact]:

@@ -25,7 +25,7 @@ from runtime.service.events import Events
 from runtime.service.figures import Figures
 from runtime.service.forecast import QueueForecast
 from runtime.service.operations_log import OperationsLog
-from runtime.service.plan import check_limits
+from runtime.service.plan import MOST_JOBS, check_limits
 from runtime.service.report import STATES, Reports
 from runtime.service.tokens import CommandTokens, Tokens
 from runtime.short_slices import ask_for_short_slices
@@ -154,13 +154,16 @@ class Service:
                 raise Conflict(f"job {spec.id}: this service has had a job of that name; names are used once")
             if problem := beyond or driver.lacks(spec):
                 raise Unprocessable(f"job {spec.id}: {problem}")
-        present = [handle.spec for handle in run.handles.values() if not handle.gone]
-        check_limits(specs, len(present))
+        count = len(run.handles)
+        if count + len(specs) > MOST_JOBS:  # else it does not matter how many have ended
+            count = sum(not handle.gone for handle in run.handles.values())
+        check_limits(specs, count)
         lines: list[str] = []
         try:
-            for count, spec in enumerate(specs, 1):
+            for number, spec in enumerate(specs, 1):
                 if checkpoint_bytes(spec):
-                    check_space([*present, *specs[:count]], self.folder, f"job {spec.id}")
+                    present = [handle.spec for handle in run.handles.values() if not handle.gone]
+                    check_space([*present, *specs[:number]], self.folder, f"job {spec.id}")
             if expected := forecasts(specs, self._plan.nodes):
                 check_memory(expected, limits(self._plan.nodes, None), lines.append)
         except InputError as error:

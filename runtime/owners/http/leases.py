@@ -425,11 +425,10 @@ def _nodes_of_host(run: RunState, spec: JobSpec, host: str) -> frozenset[str] | 
     Raises:
         Unprocessable: the host has fewer nodes than the job asks for; one line.
     """
-    every = run.all_nodes()
-    hosts = {node.host for node in every}
+    hosts = run.nodes_by_host()
     if spec.nodes is not None or host not in hosts or len(hosts) < 2:
         return None
-    own = [node for node in every if node.host == host]
+    own = hosts[host]
     for pool in run.plan.cluster.sides:
         there, asks = sum(node.pool == pool for node in own), getattr(spec, pool).nodes
         if there < asks:
