@@ -28,7 +28,7 @@ from rollmux_env.report.tables import make_table, show
 from runtime.service.address import SERVICE
 from runtime.service.tokens import Right, Tokens
 
-ASKS = ("/v1/status", "/metrics", "/v1/events?after=0")
+ASKS = ("/v1/status", "/v1/jobs/job-0", "/metrics", "/v1/events?after=0")
 COLUMNS = ("jobs", "submit ms", "attach ms", "heartbeat ms", *(f"{path.partition('?')[0]} s" for path in ASKS), "MB", "files")
 
 

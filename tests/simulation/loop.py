@@ -53,7 +53,7 @@ class Process:
 
     Attributes:
         steps: callbacks that it has run. dies_at: the step at which it is killed, instead of running it; 0: none.
-        free_s: the world's time before which it does nothing. signals: of SIGTERM, that it has got.
+        free_s: the world's time before which it does nothing; paused_until_s: the same, by pauses alone. signals: of SIGTERM, that it has got.
         ends: are called when it is no more.
     """
 
@@ -63,7 +63,7 @@ class Process:
         self.timers: list[tuple[float, int, Handle]] = []
         self.draw = Random(f"{world.seed} {name}")
         self.steps = self.dies_at = self.signals = 0
-        self.free_s = self._wakes_s = world.now_s
+        self.free_s = self.paused_until_s = self._wakes_s = world.now_s
         self.dead = False
         self.ends: list[Callable[[], None]] = []
         self.threads: list[Strand] = []
@@ -81,7 +81,7 @@ class Process:
             sleeps: its machine does, and its clock stands still.
         """
         until_s = self.world.now_s + seconds
-        self.free_s = max(self.free_s, until_s)
+        self.free_s, self.paused_until_s = max(self.free_s, until_s), max(self.paused_until_s, until_s)
         if sleeps:
             asleep_already_s = max(self._wakes_s, self.world.now_s)
             self.ahead_s -= max(until_s - asleep_already_s, 0.0) * self.rate

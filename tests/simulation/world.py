@@ -169,17 +169,19 @@ class Scene:
             return
         self.counts["terminated"] += not process.signals
         process.signals = 1
+        world, asked_s = self.world, self.world.now_s
 
         def look() -> None:
+            left_s = max(process.paused_until_s, asked_s) + STOPS_S - world.now_s  # in which it may still end
             if process.dead:
                 return
-            if process.free_s > self.world.now_s:  # it is stopped
-                self.world.outside.post(process.free_s - self.world.now_s + STOPS_S, look)
+            if left_s > 0:
+                world.outside.post(left_s, look)
                 return
             self.problems.append(f"{process.name} has not ended within {STOPS_S:g} s of SIGTERM")
             process.kill()
 
-        self.world.outside.post(STOPS_S + max(0.0, process.free_s - self.world.now_s), look)
+        look()
 
     # owners
 
