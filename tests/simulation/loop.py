@@ -53,7 +53,8 @@ class Process:
 
     Attributes:
         steps: callbacks that it has run. dies_at: the step at which it is killed, instead of running it; 0: none.
-        free_s: the world's time before which it does nothing; paused_until_s: the same, by pauses alone. signals: of SIGTERM, that it has got.
+        free_s: the world's time before which it does nothing; paused_until_s: the same, by pauses alone.
+        signals: of SIGTERM, that it has got.
         ends: are called when it is no more.
     """
 

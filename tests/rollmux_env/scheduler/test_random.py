@@ -66,7 +66,9 @@ class Runs(RuleBasedStateMachine):
         if name in self.driver.workers:
             self.driver.tell(*self.driver.fail(name, again and not self.driver.scheduler.members.stopped))
 
-    @precondition(lambda self: self.pairs > 1 and len(self.driver.scheduler.nodes.nodes("rollout")) == self.pairs)
+    @precondition(
+        lambda self: self.pairs > 1 and len(self.driver.pool.nodes("rollout")) == self.pairs and not self.driver.pool.missing
+    )
     @rule(number=st.integers(0, 3))
     def lose(self, number: int) -> None:
         if any(worker.job.rollout.nodes > 1 or not worker.profiled for worker in self.driver.workers.values()):
@@ -95,24 +97,29 @@ class Runs(RuleBasedStateMachine):
         assert all(worker.gone or not (worker.phase and worker.holds) for worker in self.driver.workers.values())
 
     def teardown(self) -> None:
-        """If what was granted ends, every member gets its next permit within a meta-iteration, and every job comes to its end."""
+        """If what was granted ends, every member gets its next permit within a meta-iteration of its group, and every job ends."""
         if not hasattr(self, "driver"):
             return
         driver = self.driver
         driver.tell(facts.Undrained(frozenset(driver.pool.drained)))
         seats = {name: seat for name, seat in driver.scheduler.members.seats.items() if not seat.failed}
-        members = {name: driver.workers[name].granted for name in seats}
-        waits_for = {name: {other: driver.workers[other].granted for other in members} for name in members}
+        members, groups = {name: driver.workers[name].granted for name in seats}, {name: seat.group for name, seat in seats.items()}
+        waits_for = {name: {other: members[other] for other in members if groups[other] is groups[name]} for name in members}
+
+        def stays(name: str) -> bool:
+            return driver.scheduler.members.seats.get(name) is seats[name] and seats[name].group is groups[name]
+
         for _ in range(400):
             told = [fact for name in [*driver.workers] for fact in [*driver.shrink(name), *driver.goes_on(name)]]
             if not told:
                 break
             driver.tell(*told)
             for name in [*waits_for]:
-                if driver.workers[name].granted != members[name] or driver.scheduler.members.seats.get(name) is not seats[name]:
+                if driver.workers[name].granted != members[name] or not stays(name):
                     del waits_for[name]
                     continue
-                more = [driver.workers[other].granted - before for other, before in waits_for[name].items() if other != name]
+                others = {other: before for other, before in waits_for[name].items() if other != name and stays(other)}
+                more = [driver.workers[other].granted - before for other, before in others.items()]
                 most = 4 if self.rule.startswith("round-robin") else 2 * len(members) + 2
                 assert max(more, default=0) <= most, (name, more, waits_for)
         scheduler = driver.scheduler
