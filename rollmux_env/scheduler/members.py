@@ -60,7 +60,7 @@ class Members:
 
     def threshold(self, job_id: str) -> None:
         seat = self.seats[job_id]
-        if self._holding is None or len(seat.parts) > 1:
+        if not seat.failed and (self._holding is None or len(seat.parts) > 1):
             seat.group.threshold(job_id)
             self._touched[seat.group] = None
 

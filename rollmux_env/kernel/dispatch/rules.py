@@ -88,10 +88,10 @@ def ready(group: GroupRow, members: Members, m: MemberRow, phase: int) -> None:
 
 
 def withdraw(group: GroupRow, m: MemberRow) -> None:
-    """A member waits for no permit any more; what it runs goes on."""
+    """A member waits for no permit any more, and its tail does not move; what it runs goes on."""
     group.waiting -= (m.waits_rollout != 0) + (m.waits_training != 0)
     group.syncs -= m.waits_sync
-    m.waits_rollout = m.waits_training = m.waits_sync = 0
+    m.waits_rollout = m.waits_training = m.waits_sync = m.passed = 0
 
 
 def grant(group: GroupRow, members: Members, m: MemberRow, phase: int) -> None:

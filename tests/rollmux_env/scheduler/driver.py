@@ -17,7 +17,7 @@ from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import ANSWERS, Command
 from rollmux_env.scheduler.core import Entry, Scheduler, Step
 from rollmux_env.scheduler.facts import Fact
-from rollmux_env.scheduler.nodes import Assigned, NodePool, PoolName, Returned
+from rollmux_env.scheduler.nodes import POOLS, Assigned, NodePool, PoolName, Returned
 from rollmux_env.scheduler.view import DispatchPolicy
 
 
@@ -245,6 +245,10 @@ class Driver:
             return []
         worker.past = True
         return [self._answers(commands.Grant, facts.Threshold(name))]
+
+    def whole(self) -> int:
+        """Nodes of the smaller pool; none while some are missing."""
+        return 0 if self.pool.missing else min(len(self.pool.nodes(pool)) for pool in POOLS)
 
     def join(self, pool: PoolName) -> Step:
         """A node joins."""

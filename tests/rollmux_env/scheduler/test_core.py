@@ -216,6 +216,17 @@ def test_a_tail_leaves_before_the_next_rollout_begins_which_then_gets_the_rest()
     assert driver.given(commands.Grow) == [commands.Grow("b", (0, 1))]
 
 
+def test_the_tail_of_a_job_that_has_failed_is_not_moved() -> None:
+    driver = driven(Scripted(places={"b": Placement(0, (0,))}), 1, "fifo,migrate=0.5")
+    driver.submit(make_job("a"), parts=True)
+    driver.submit(make_job("b"), parts=True)
+    driver.tell(*driver.goes_on("a"))
+    driver.tell(*driver.threshold("a"))
+    driver.tell(*driver.fail("a"))
+    driver.tell(*driver.goes_on("b"))
+    assert not driver.given(commands.Shrink)
+
+
 def test_jobs_on_lost_nodes_are_evicted_and_the_policy_is_asked_when_all_are_cleared() -> None:
     policy = Scripted(places={"b": Placement(0, (0,))})
     driver = driven(policy)

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
 from rollmux_env.scheduler import commands, facts
-from rollmux_env.scheduler.nodes import PoolName
+from rollmux_env.scheduler.nodes import POOLS, PoolName
 from tests.oracle.draw import examples
 from tests.rollmux_env.replay.restless import Restless
 from tests.rollmux_env.scheduler.driver import Driver, make_job
@@ -66,14 +66,13 @@ class Runs(RuleBasedStateMachine):
         if name in self.driver.workers:
             self.driver.tell(*self.driver.fail(name, again and not self.driver.scheduler.members.stopped))
 
-    @precondition(
-        lambda self: self.pairs > 1 and len(self.driver.pool.nodes("rollout")) == self.pairs and not self.driver.pool.missing
-    )
+    @precondition(lambda self: self.pairs > 1 and self.driver.whole() == self.pairs)
     @rule(number=st.integers(0, 3))
     def lose(self, number: int) -> None:
         if any(worker.job.rollout.nodes > 1 or not worker.profiled for worker in self.driver.workers.values()):
             return  # such a one might wait for nodes that never come
-        names = frozenset(f"{pool}-{number % self.pairs}" for pool in ("rollout", "training"))
+        there = {node.name for pool in POOLS for node in self.driver.pool.nodes(pool)}
+        names = frozenset(f"{pool}-{number % self.pairs}" for pool in POOLS) & there
         for worker in self.driver.workers.values():
             worker.again = not self.driver.scheduler.members.stopped
         self.driver.tell(facts.Lost(names))
