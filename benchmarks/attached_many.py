@@ -28,8 +28,8 @@ from rollmux_env.report.tables import make_table, show
 from runtime.service.address import SERVICE
 from runtime.service.tokens import Right, Tokens
 
-ASKS = ("/v1/status", "/v1/jobs/job-0", "/metrics", "/v1/events?after=0")
-COLUMNS = ("jobs", "submit ms", "attach ms", "heartbeat ms", *(f"{path.partition('?')[0]} s" for path in ASKS), "MB", "files")
+ASKS = {"status": "/v1/status", "a job": "/v1/jobs/job-0", "metrics": "/metrics", "events": "/v1/events?after=0"}
+COLUMNS = ("jobs", "submit ms", "attach ms", "heartbeat ms", *(f"{name} s" for name in ASKS), "MB", "files")
 
 
 class Many:
@@ -92,7 +92,7 @@ async def _grow(many: Many, first: int, count: int, pid: int, operator: str) -> 
         await _each(many.beat, range(first), pid)
     attach_ms = await _each(many.attach, fresh, pid)
     beat_ms = await _each(many.beat, every, pid)
-    asked_s = [await asyncio.to_thread(_asked, many.url, operator, path) for path in ASKS]
+    asked_s = [await asyncio.to_thread(_asked, many.url, operator, path) for path in ASKS.values()]
     files = len(os.listdir(f"/proc/{pid}/fd"))
     times = [f"{each_ms:.2f}" for each_ms in (submit_ms, attach_ms, beat_ms)]
     return [str(len(every)), *times, *(f"{each_s:.2f}" for each_s in asked_s), f"{usage(pid)[0]:.0f}", str(files)]

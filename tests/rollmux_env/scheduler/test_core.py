@@ -216,6 +216,17 @@ def test_a_tail_leaves_before_the_next_rollout_begins_which_then_gets_the_rest()
     assert driver.given(commands.Grow) == [commands.Grow("b", (0, 1))]
 
 
+def test_nobody_is_profiled_on_nodes_that_have_gone() -> None:
+    driver = driven(Scripted(), 2, "round-robin")
+    driver.submit(make_job("a"))
+    driver.workers["a"].again = True
+    driver.tell(facts.Lost(frozenset({"rollout-1", "training-0"})))
+    driver.submit(make_job("b"), profiled=False)
+    assert not driver.given(commands.Lend)
+    driver.settle()
+    assert [command.job_id for command in driver.given(commands.Lend)] == ["b"]
+
+
 def test_the_tail_of_a_job_that_has_failed_is_not_moved() -> None:
     driver = driven(Scripted(places={"b": Placement(0, (0,))}), 1, "fifo,migrate=0.5")
     driver.submit(make_job("a"), parts=True)
