@@ -170,9 +170,9 @@ def living(owner: Attached) -> list[int]:
     return [one.pid for one in owner.processes if one.started and started(one.pid) == one.started]
 
 
-def _are_gone(owner: Attached) -> bool:
-    """Whether it is known that none of an owner's processes lives."""
-    return has_restarted(owner) or (is_seen(owner) and _has_named(owner) and not living(owner))
+def _is_known(owner: Attached) -> bool:
+    """Whether it can be seen which of an owner's processes live."""
+    return has_restarted(owner) or (is_seen(owner) and _has_named(owner))
 
 
 class Ledger:
@@ -349,7 +349,7 @@ class Ledger:
             names = ", ".join(sorted(lease.suspects))
             raise Conflict(f"job {lease.handle.id}: process {alive[0]} of its last lease lives, and may use {names}; end it first")
         left_s = lease.sign_s + _CLOCKS * self.run.plan.leases.ttl_s - self.run.log.now()
-        if left_s > 0 and not _are_gone(lease.owner):
+        if left_s > 0 and not _is_known(lease.owner):
             return left_s
         self.free(lease, lease.suspects, "its owner has attached again")
         return 0.0
@@ -381,7 +381,7 @@ class Ledger:
             return
         if rules.grace_s is not None and now_s - lease.sign_s > max(rules.ttl_s + rules.grace_s, _CLOCKS * rules.ttl_s):
             self.free(lease, lease.suspects, f"{rules.grace_s:g} s of grace are over")
-        elif _are_gone(lease.owner):
+        elif _is_known(lease.owner) and not living(lease.owner):
             self.free(lease, lease.suspects, "its owner's processes have ended")
 
 

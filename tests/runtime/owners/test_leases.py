@@ -201,6 +201,17 @@ def test_who_attaches_beside_an_owner_elsewhere_waits_for_a_slow_clock_to_end_it
     served(work, attached_plan(tmp_path, job("a")))
 
 
+def test_a_process_that_has_lost_its_lease_gets_it_again_at_once_where_it_is_seen_to_be_that_one(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        assert (await run.leases.acquire(await run.place("a"), "rollout", 0, 5.0))["granted"]
+        run.pass_time(31.0)
+        await run.settle()
+        assert await run.place("a") and run.leases.ledger.suspects() == {}
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a")))
+
+
 def test_a_lease_that_holds_nothing_is_lost_without_harm_and_open_requests_keep_one_alive(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         a, b = await run.place("a"), await run.place("b")
