@@ -169,9 +169,9 @@ class World(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(None)
 
     def close(self) -> None:
-        """The world is over: all threads leave their frames."""
-        for process in self.every:
-            process.dead = True
+        """The world is over: what still runs is killed, and all threads leave their frames."""
+        for process in [*self.processes]:
+            process.kill()
         for process in self.every:
             self.current = process
             for strand in process.threads:
