@@ -154,20 +154,30 @@ class Service:
                 raise Conflict(f"job {spec.id}: this service has had a job of that name; names are used once")
             if problem := beyond or driver.lacks(spec):
                 raise Unprocessable(f"job {spec.id}: {problem}")
-        count = len(run.handles)
-        if count + len(specs) > MOST_JOBS:  # else it does not matter how many have ended
-            count = sum(not handle.gone for handle in run.handles.values())
-        check_limits(specs, count)
-        lines: list[str] = []
+        check_limits(specs, self._present(len(specs)))
         try:
-            for number, spec in enumerate(specs, 1):
-                if checkpoint_bytes(spec):
-                    present = [handle.spec for handle in run.handles.values() if not handle.gone]
-                    check_space([*present, *specs[:number]], self.folder, f"job {spec.id}")
-            if expected := forecasts(specs, self._plan.nodes):
-                check_memory(expected, limits(self._plan.nodes, None), lines.append)
+            return self._check_room(specs)
         except InputError as error:
             raise Unprocessable(str(error)) from None
+
+    def _present(self, more: int) -> int:
+        """How many jobs there are, those aside that have ended, where that matters; else at most so many.
+
+        Args:
+            more: would come.
+        """
+        handles = self.run.handles
+        return len(handles) if len(handles) + more <= MOST_JOBS else sum(not handle.gone for handle in handles.values())
+
+    def _check_room(self, specs: Sequence[JobSpec]) -> list[str]:
+        """See that there is room for the checkpoints of jobs, and memory for them; raises InputError. Returns as `_check`."""
+        lines: list[str] = []
+        for number, spec in enumerate(specs, 1):
+            if checkpoint_bytes(spec):
+                present = [handle.spec for handle in self.run.handles.values() if not handle.gone]
+                check_space([*present, *specs[:number]], self.folder, f"job {spec.id}")
+        if expected := forecasts(specs, self._plan.nodes):
+            check_memory(expected, limits(self._plan.nodes, None), lines.append)
         return lines
 
     async def preview(self, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
