@@ -127,7 +127,12 @@ def test_a_name_is_taken_when_its_job_is_on_the_disk() -> None:
             Fault("pause service", 21.8, seconds=50.0),
         ),
         (Fault("machine sleeps", 6.1, seconds=5.0), Fault("machine sleeps", 7.7, seconds=60.0)),
-        (Fault("pause service", 1.3, seconds=50.0), Fault("terminate", 3.6), Fault("pause service", 21.298, seconds=50.0)),
+        (
+            Fault("pause service", 1.297, seconds=50.0),
+            Fault("slow disk", 8),
+            Fault("terminate", 3.6),
+            Fault("pause service", 21.0, seconds=50.0),
+        ),
     ],
 )
 def test_what_goes_wrong_is_over_when_the_schedule_says_so(faults: tuple[Fault, ...]) -> None:
