@@ -81,12 +81,14 @@ class NodePool:
     Attributes:
         drained: names of nodes that get no places any more, whether they are there or not.
         missing: names of nodes that are gone, and are still somebody's.
+        changes: how often nodes have come or gone.
     """
 
     def __init__(self, nodes: Iterable[PoolNode]) -> None:
         self._nodes: dict[str, PoolNode] = {}
         self.drained: set[str] = set()
         self.missing: set[str] = set()
+        self.changes = 0
         self._of_group: dict[int, dict[Place, PoolNode]] = {}  # the nodes of its places
         self._place_of: dict[str, Place] = {}  # by node
         self._number: dict[str, int] = {}  # nodes in the order in which they came
@@ -237,6 +239,7 @@ class NodePool:
         return (self._nodes[name] for _, name in self._idle.get(pool, ()) if name not in self.drained)
 
     def _find_idle(self) -> None:
+        self.changes += 1
         self._idle = {}
         self._count = Counter(node.pool for node in self._nodes.values())
         for name, node in self._nodes.items():

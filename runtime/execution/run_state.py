@@ -122,7 +122,7 @@ class RunState:
         self._observer = observer
         self._owed: list[Command] = []  # commands whose entries are not in the journal yet
         self._writable = asyncio.Event()
-        self._on_hosts: tuple[int, dict[str, list[Node]]] | None = None  # of so many nodes
+        self._on_hosts: tuple[int, dict[str, list[Node]]] | None = None  # after so many changes
 
     def tell(self, *news: facts.Fact, notes: tuple[Fact, ...] = ()) -> None:
         """Something has happened: decide, write down, carry out.
@@ -311,13 +311,12 @@ class RunState:
         return [cast("Node", node) for pool in POOLS for node in self.nodes.nodes(pool)]
 
     def nodes_by_host(self) -> Mapping[str, list[Node]]:
-        """The nodes of each host; looked at again when there are more or fewer."""
-        count = sum(self.nodes.count(pool) for pool in POOLS)
-        if self._on_hosts is None or self._on_hosts[0] != count:
+        """The nodes of each host; looked at again when nodes have come or gone."""
+        if self._on_hosts is None or self._on_hosts[0] != self.nodes.changes:
             by_host: defaultdict[str, list[Node]] = defaultdict(list)
             for node in self.all_nodes():
                 by_host[node.host].append(node)
-            self._on_hosts = count, dict(by_host)
+            self._on_hosts = self.nodes.changes, dict(by_host)
         return self._on_hosts[1]
 
     def present(self, handle: JobHandle) -> bool:

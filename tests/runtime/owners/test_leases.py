@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,21 @@ def test_a_process_that_has_lost_its_lease_gets_it_again_at_once_where_it_is_see
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a")))
+
+
+def test_a_host_that_comes_when_another_one_goes_is_known(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        state = run.driver.run
+        (rollout,) = (node for node in PAIRS[:4] if node.name == "rollout-1")
+        state.nodes.add([replace(rollout, name="rollout-8", host="gpu-8")])
+        assert rollout in state.nodes_by_host()[rollout.host] and "gpu-9" not in state.nodes_by_host()
+        state.nodes.missing = {"rollout-8"}
+        state.nodes.lose(0.0)
+        state.nodes.add([replace(rollout, name="rollout-9", host="gpu-9")])
+        assert [node.name for node in state.nodes_by_host()["gpu-9"]] == ["rollout-9"] and "gpu-8" not in state.nodes_by_host()
+        await run.kill()
+
+    served(work, attached_plan(tmp_path, job("a"), nodes=PAIRS[:4]))
 
 
 def test_a_lease_that_holds_nothing_is_lost_without_harm_and_open_requests_keep_one_alive(tmp_path: Path) -> None:
