@@ -2,9 +2,9 @@
 
     python benchmarks/attached_many.py --jobs 10000 --step 2000
 
-Jobs are submitted and attach step by step. Processor time is that of the service, for each job of the step: of its submission, its
-attachment, and a heartbeat of each job that there is. Behind each step the service is asked for what has all jobs in it. At the end
-it is stopped and started again, and all leases are asked whether they live.
+Jobs are submitted and attach step by step. Processor time is that of the service, for each job of the step: of its submission,
+its attachment, and a heartbeat of each job that there is. Behind each step the service is asked for what has all jobs in it, and
+for a job. At the end it is stopped and started again, and all leases are asked whether they live.
 """
 
 from __future__ import annotations

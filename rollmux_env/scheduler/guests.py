@@ -75,8 +75,8 @@ class Guests:
         return True
 
     def next(self, state: State, nodes: NodePool) -> Batch | None:
-        """The jobs that can be profiled now; `group` and `lent` say where."""
-        if self.present or not self._batches:
+        """The jobs that can be profiled now; `group` and `lent` say where. None while a job still has nodes that are missing."""
+        if self.present or not self._batches or nodes.missing:
             return None
         batch = self._batches[0]
         most = batch.most

@@ -108,9 +108,7 @@ class Members:
     def lend(self, guests: Guests) -> Iterator[Lend]:
         """Let the next jobs be profiled, if there are nodes for it."""
         settling = self._settling
-        while (
-            settling is not None and not settling.nodes.missing and (batch := guests.next(self._state, settling.nodes)) is not None
-        ):
+        while settling is not None and (batch := guests.next(self._state, settling.nodes)) is not None:
             settling.unsettle(LEASE)
             settling.settle()
             number = guests.group

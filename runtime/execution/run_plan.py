@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # `--help` does without pydantic
     from runtime.machine import Node
 
 POLICY, DISPATCH = "rollmux", "round-robin"  # where nothing else is said
+_CLOCKS = 1.11  # the seconds of this machine in one of an owner's, at most: each may be 5% off
 
 
 def planning_switches(policy: str | None) -> str:
@@ -45,13 +46,19 @@ class LeaseRules:
 
     Attributes:
         ttl_s: a lease without a sign of life for so many seconds is lost.
-        grace_s: what it held is free after so many more, whatever its owner does; None: only when that is known.
+        grace_s: what it held is free after so many more, whatever its owner does; None: only when that is known. Not before
+            `fenced_s`.
         claim_s: a place that nobody attaches to for so long is given to others.
     """
 
     ttl_s: float = 30.0
     grace_s: float | None = None
     claim_s: float = 300.0
+
+    @property
+    def fenced_s(self) -> float:
+        """So long after its last sign of life an owner has ended itself by its own clock, which may be slow, seconds."""
+        return _CLOCKS * self.ttl_s
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ class RunRecord:
         """What the scheduler was told of a kind, and when."""
         return ((instant.at_s, fact) for instant in self.instants for fact in instant.facts if isinstance(fact, kind))
 
-    @property
+    @cached_property
     def nodes(self) -> dict[str, Node]:
         """All nodes that the run ever had, by name, as they were last."""
         joined = [(at_s, cast("tuple[Node, ...]", fact.nodes)) for at_s, fact in self.news(Joined)]

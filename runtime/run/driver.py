@@ -94,8 +94,7 @@ class RunDriver:
             go_on(run, self.lifecycle.node_changes, self.record)
             self.lifecycle.carry_out_now()  # jobs have their places, before anything is said of the leases there
             continue_leases(self._ledger, self.record)
-            known = self.record.nodes
-            if self._stays and (more := [node for node in plan.nodes if node.name not in known]):
+            if self._stays and (more := [node for node in plan.nodes if node.name not in self.record.nodes]):
                 self.lifecycle.node_changes.join(more)
         else:
             log.zero_s = monotonic()

@@ -172,10 +172,10 @@ class Service:
     def _check_room(self, specs: Sequence[JobSpec]) -> list[str]:
         """See that there is room for the checkpoints of jobs, and memory for them; raises InputError. Returns as `_check`."""
         lines: list[str] = []
-        for number, spec in enumerate(specs, 1):
-            if checkpoint_bytes(spec):
-                present = [handle.spec for handle in self.run.handles.values() if not handle.gone]
-                check_space([*present, *specs[:number]], self.folder, f"job {spec.id}")
+        writing = [number for number, spec in enumerate(specs) if checkpoint_bytes(spec)]
+        present = [handle.spec for handle in self.run.handles.values() if not handle.gone] if writing else []
+        for number in writing:
+            check_space([*present, *specs[: number + 1]], self.folder, f"job {specs[number].id}")
         if expected := forecasts(specs, self._plan.nodes):
             check_memory(expected, limits(self._plan.nodes, None), lines.append)
         return lines

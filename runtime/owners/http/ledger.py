@@ -32,7 +32,6 @@ from runtime.owners.protocol import continued, turns_of
 MOST_PROCESSES = 4096  # of an owner that are looked at
 _REMEMBERED = 10_000  # leases that are over
 _LOOKS_S = 1.0
-_CLOCKS = 1.11  # the seconds of this machine in one of an owner's, at most: each may be 5% off
 _LATE_S = 1.0  # a look so late: this process was stopped or waited for its disk, and nobody could give a sign of life
 
 
@@ -348,7 +347,7 @@ class Ledger:
         if alive:
             names = ", ".join(sorted(lease.suspects))
             raise Conflict(f"job {lease.handle.id}: process {alive[0]} of its last lease lives, and may use {names}; end it first")
-        left_s = lease.sign_s + _CLOCKS * self.run.plan.leases.ttl_s - self.run.log.now()
+        left_s = lease.sign_s + self.run.plan.leases.fenced_s - self.run.log.now()
         if left_s > 0 and not _is_known(lease.owner):
             return left_s
         self.free(lease, lease.suspects, "its owner has attached again")
@@ -379,7 +378,7 @@ class Ledger:
         rules = self.run.plan.leases
         if not lease.suspects:
             return
-        if rules.grace_s is not None and now_s - lease.sign_s > max(rules.ttl_s + rules.grace_s, _CLOCKS * rules.ttl_s):
+        if rules.grace_s is not None and now_s - lease.sign_s > max(rules.ttl_s + rules.grace_s, rules.fenced_s):
             self.free(lease, lease.suspects, f"{rules.grace_s:g} s of grace are over")
         elif _is_known(lease.owner) and not living(lease.owner):
             self.free(lease, lease.suspects, "its owner's processes have ended")
