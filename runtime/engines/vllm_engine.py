@@ -263,11 +263,12 @@ class VllmEngine(Engine):
 
     @contextmanager
     def _count_memory(self) -> Iterator[None]:
-        """Count what happens to the device's free memory meanwhile: the permit says that nobody else is on it."""
+        """Count what happens to the device's free memory meanwhile: the permit says that nobody else is on it. A process that is
+        none of the run's may be, and may free some; then less is known, but never less than nothing."""
         before = torch.cuda.mem_get_info()[0] if self._gpu else 0
         yield
         after = torch.cuda.mem_get_info()[0] if self._gpu else 0
-        self._device_bytes += (before - after) * self._devices
+        self._device_bytes = max(0, self._device_bytes + (before - after) * self._devices)
 
     def _load(self, weights: dict[str, Tensor]) -> None:
         with self._at_workers(weights) as update_info:

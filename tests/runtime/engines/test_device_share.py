@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from rollmux_env.errors import InputError
 from runtime.engines.memory import USUAL, cache_wanted, device_share
+from runtime.engines.vllm_engine import VllmEngine
 
 GB = 10**9
 
@@ -31,3 +33,14 @@ def test_the_cache_is_as_large_as_a_job_needs_and_never_more_than_it_may_take() 
     assert cache_wanted(parameters, cached, tokens, 2, 0.8 * 80 * GB) == wanted // 2
     assert cache_wanted(parameters, cached, tokens, 1, 7 * GB) is None  # vLLM measures what fits
     assert cache_wanted(parameters, cached, 100 * tokens, 1, 0.8 * 80 * GB) is None
+
+
+def test_what_a_stranger_frees_of_a_gpu_leaves_an_engine_with_no_less_than_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is none of the run's ended while an engine fell asleep: its job failed, at a footprint below zero."""
+    engine = object.__new__(VllmEngine)
+    engine._gpu, engine._devices, engine._device_bytes = True, 1, 5 * GB
+    free = iter([70 * GB, 77 * GB])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (next(free), 80 * GB))
+    with engine._count_memory():
+        pass
+    assert engine._device_bytes == 0
