@@ -239,22 +239,23 @@ def check_space(specs: Iterable[JobSpec], folder: Path, where: str) -> None:
         )
 
 
-async def wait_for_room(folder: Path, over: Callable[[], bool]) -> None:
-    """Wait until the file system of a folder has more free bytes than it has had since this began, or for a minute.
+async def wait_for_room(folder: Path, least: int, over: Callable[[], bool]) -> None:
+    """Wait until the file system of a folder has more free bytes than it has had since there was no room, or for a minute.
 
     Args:
-        over: nobody waits any more.
+        least: free bytes when there was none. over: nobody waits any more.
     """
-    began_s, least = monotonic(), _free(folder)
+    began_s = monotonic()
     while not over():
         await asyncio.sleep(_LOOKS_S)
-        passed_s, free = monotonic() - began_s, _free(folder)
+        passed_s, free = monotonic() - began_s, free_bytes(folder)
         least = min(least, free)  # others write there too: what is made free need not be more than there was
         if passed_s > _LONGEST_S or (passed_s > _AGAIN_S and free > least):
             return
 
 
-def _free(folder: Path) -> int:
+def free_bytes(folder: Path) -> int:
+    """Of the file system of a folder; 0 where nobody says."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollmux_env.scheduler import facts
 from runtime.execution.ends import rest
-from runtime.execution.forecast import wait_for_room
+from runtime.execution.forecast import free_bytes, wait_for_room
 from runtime.execution.job_handle import PROFILE, JobHandle, how_far
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import MOST_WARNINGS, Checkpoint, Done, End, Order, Report, Stopped
@@ -256,7 +256,8 @@ class JobCalls:
         Raises:
             Stopped: the run stops.
         """
-        run = self._run
+        run, folder = self._run, self._run.checkpoints(handle.id).parent.parent
+        free = free_bytes(folder)  # now: whoever hears of it may make room at once
         handle.permits.since_s = None
         await run.written()
         if handle.saved.full is None and run.present(handle) and not run.stopping:
@@ -264,7 +265,7 @@ class JobCalls:
             handle.give_up()
             run.tell(facts.Absent(handle.id), notes=(Absent(run.log.now(), handle.id, problem),))
         handle.saved.full, handle.permits.interrupted = problem, handle.permits.interrupted or bool(handle.permits.began_s)
-        await wait_for_room(run.checkpoints(handle.id).parent.parent, lambda: run.stopping or handle.ending.why is not None)
+        await wait_for_room(folder, free, lambda: run.stopping or handle.ending.why is not None)
         if run.stopping:
             raise Stopped("stops with the run")
         handle.permits.since_s = run.log.now()

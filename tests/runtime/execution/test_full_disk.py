@@ -17,6 +17,7 @@ from runtime.journal.audit import audit
 from runtime.journal.facts import Fact, Iteration
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, record_of
+from runtime.owners.ray import calls
 from runtime.run.driver import RunDriver
 from runtime.service.service import Service
 from tests.runtime.pretend import NODES, Pretended, plan_of
@@ -193,7 +194,8 @@ def test_nobody_waits_for_a_job_whose_checkpoint_finds_no_room(
                 driver.stop()
             return int(processes.has_room and not stops)
 
-        monkeypatch.setattr(forecast, "_free", free)
+        for module in (forecast, calls):
+            monkeypatch.setattr(module, "free_bytes", free)
         return await driver.carry_out()
 
     assert asyncio.run(main()) == ("stopped" if stops else "done")
@@ -208,7 +210,7 @@ def test_nobody_waits_for_a_job_whose_checkpoint_finds_no_room(
 
 
 def test_room_is_seen_also_where_others_have_taken_more_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    free = iter([5, 1, 1, 3])
-    monkeypatch.setattr(forecast, "_free", lambda _: next(free))
-    asyncio.run(forecast.wait_for_room(tmp_path, lambda: False))
+    free = iter([1, 1, 3])
+    monkeypatch.setattr(forecast, "free_bytes", lambda _: next(free))
+    asyncio.run(forecast.wait_for_room(tmp_path, 5, lambda: False))
     assert next(free, None) is None
