@@ -7,8 +7,8 @@ import numpy as np
 from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
+from rollmux_env.kernel.pools import penalty_usd
 from rollmux_env.replay.checks import check_clock, check_state
-from rollmux_env.replay.penalty import penalised_usd_per_hour
 from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.core import Scheduler
@@ -40,7 +40,7 @@ def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
         for _ in placements(run, scheduler, now_s, arrivals):
             pass
         if not policy.keeps_slo:
-            run.penalised_usd_per_hour.append(penalised_usd_per_hour(state))
+            run.penalised_usd_per_hour.append(state.usd_per_hour + penalty_usd(state.view))
         if len(run.time_s) > MOST_INSTANTS + 4 * len(scenario.jobs):
             raise InputError(f"fluid replay: the policy has been woken {MOST_INSTANTS:,} times after {now_s / 3600:,.0f} h")
         if check:

@@ -57,7 +57,8 @@ class Run:
         solo_s: event replays: seconds that each job would have taken alone, with the same sampled durations; None of others.
         phases: event replays that were asked to keep them: all phases in order of their end.
         failures: of replays in which something dies: what has.
-        penalised_usd_per_hour: fluid replays of a policy that may break SLOs: (T,) `penalised_usd_per_hour` from then on.
+        penalised_usd_per_hour: fluid replays of a policy that may break SLOs: (T,) $/h from then on, with
+            `rollmux_env.kernel.pools.penalty_usd`.
     """
 
     scenario: Scenario

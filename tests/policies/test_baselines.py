@@ -15,10 +15,11 @@ from policies.placement.baselines import Colocated, MostIdle, Random, Solo, idle
 from policies.registry import make_policy
 from rollmux_env.bench.harness import OwnReplay
 from rollmux_env.cluster.apply import apply
-from rollmux_env.cluster.events import Arrived, Placement
-from rollmux_env.cluster.plan import Place, Wait, carry_out
+from rollmux_env.cluster.events import Arrived, Event, Placement
+from rollmux_env.cluster.plan import Place, Plan, Wait, carry_out
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
+from rollmux_env.kernel.pools import penalty_usd
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.lent import Borrower, lent_share
 from rollmux_env.replay.metrics import metrics, outcome
@@ -235,3 +236,28 @@ def test_a_group_whose_members_miss_their_slos_is_charged_the_slowdown_of_the_wo
     assert found.metrics.slowdown == pytest.approx({"j0": 4 / 3, "j1": 4 / 3}, rel=1e-3)
     assert found.extra["penalised_usd"] == pytest.approx(40 * (both_h * 4 / 3 + 2 * alone_h))
     assert "penalised_usd" not in outcome(replay(stream, Solo())).extra
+
+
+class _Compared(MostIdle):
+    """Compares what is charged at each decision with its plain definition, of Python objects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.charged = list[float]()
+
+    def decide(self, state: State, event: Event) -> Plan:
+        plain = 0.0
+        for group in state.group_list():
+            jobs = [state.job(job_id) for job_id in group.jobs]
+            late = [group.period_s / job.solo_s for job in jobs if group.period_s > job.slo * job.solo_s * (1 + 1e-6)]
+            plain += (max(late, default=1.0) - 1) * group.usd_per_hour
+        self.charged.append(penalty_usd(state.view))
+        assert self.charged[-1] == pytest.approx(plain)
+        return super().decide(state, event)
+
+
+@pytest.mark.parametrize("shapes", [False, True])
+def test_what_is_charged_is_what_its_plain_definition_says(shapes: bool) -> None:
+    policy = _Compared()
+    replay(make_workload("production", WorkloadOptions(jobs=40, shapes=shapes)), policy)
+    assert max(policy.charged) > 0
