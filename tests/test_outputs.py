@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OUTPUTS = sorted((ROOT / "docs" / "results" / "output").glob("*.txt"))
+OUTPUT = ROOT / "docs" / "results" / "output"
+OUTPUTS = sorted(OUTPUT.glob("*.txt"))
 RESULTS = sorted((ROOT / "docs" / "results").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "docs" / "reference" / "suites.md", *RESULTS]
 BLOCK = re.compile(r"^```.*?^```$", re.S | re.M)
@@ -23,7 +24,6 @@ NUMBER = re.compile(r"(?<![\w.])\d[\d,]*\.\d+x?(?![\w.]*\w\.)")
 ABOUT = re.compile(r"rollmux (bench \S+ |(run|profile) examples|train \S+)|python (benchmarks/|-m )")
 NO_FIGURE = re.compile(r"`[^`]*`|\]\([^)]*\)|arXiv\s+\[?[\d.]+|Python [\d.]+|[Ss]ection \d\.\d|[\d.]+( (to|and) [\d.]+)?\s+times")
 EXAMPLE = re.compile(r"--quick|my_module|freeze_|import_")  # how to call a command, not what it printed
-LIST = ROOT / "docs" / "results" / "output" / "README.md"
 
 
 @cache
@@ -52,7 +52,7 @@ def commands(text: str) -> set[str]:
 
 def command_of(name: str) -> str:
     """The command whose output a file has."""
-    return (ROOT / "docs" / "results" / "output" / f"{name}.txt").read_text(encoding="utf-8").partition("\n")[0].removeprefix("$ ")
+    return (OUTPUT / f"{name}.txt").read_text(encoding="utf-8").partition("\n")[0].removeprefix("$ ")
 
 
 def sections(page: Path) -> list[tuple[str, str]]:
@@ -70,12 +70,11 @@ def is_shown(figure: str, shown: frozenset[float], ratios: frozenset[float]) -> 
 
 
 def astray(page: Path) -> list[str]:
-    """Figures of a page that no command beside them has printed, in sections all of whose commands are kept."""
+    """Figures of a page that no command beside them has printed."""
     whole, head = commands(page.read_text(encoding="utf-8")), commands(sections(page)[0][1])
     lost = []
     for heading, text in sections(page):
-        sources = commands(text) | head or whole
-        if sources and sources <= set(kept()):
+        if sources := commands(text) | head or whole:
             shown, ratios = (frozenset[float]().union(*(numbers(kept()[one], of) for one in sources)) for of in (False, True))
             prose = NO_FIGURE.sub(" ", BLOCK.sub("", text))
             lost += [f"{heading}: {figure}" for figure in NUMBER.findall(prose) if not is_shown(figure, shown, ratios)]
@@ -103,11 +102,9 @@ def test_what_a_page_prints_below_a_command_is_what_is_kept_of_it(page: Path) ->
             assert printed == kept().get(command), f"{command}: python benchmarks/freeze_outputs.py keeps its output"
 
 
-def test_every_command_is_kept_but_for_those_that_a_page_lists() -> None:
-    """Of those the output was not kept when it was measured; whoever measures again keeps it, and takes the line out."""
+def test_of_every_command_the_output_is_kept() -> None:
     named = set[str]().union(*(commands(page.read_text(encoding="utf-8")) for page in PAGES))
-    (listed,) = re.findall(r"^```text\n(.*?)^```$", LIST.read_text(encoding="utf-8"), re.S | re.M)
-    assert sorted(named - set(kept())) == listed.splitlines()
+    assert sorted(named - set(kept())) == []
     assert len(kept()) == len(OUTPUTS)
 
 
@@ -119,4 +116,4 @@ def test_what_draws_nothing_by_chance_and_measures_no_time_is_printed_again(name
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.text_of(command_of(name)) == (LIST.parent / f"{name}.txt").read_text(encoding="utf-8")
+    assert module.text_of(command_of(name)) == (OUTPUT / f"{name}.txt").read_text(encoding="utf-8")
