@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -214,3 +215,25 @@ def test_room_is_seen_also_where_others_have_taken_more_before(tmp_path: Path, m
     monkeypatch.setattr(forecast, "free_bytes", lambda _: next(free))
     asyncio.run(forecast.wait_for_room(tmp_path, 5, lambda: False))
     assert next(free, None) is None
+
+
+def test_room_that_is_made_when_its_lack_is_said_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was there before anybody looked, so the job waited for a minute."""
+    processes = NoRoom()
+    monkeypatch.setattr(forecast, "_LONGEST_S", inf)
+
+    async def main() -> str:
+        driver = processes.driver = RunDriver(plan_of(tmp_path, JOBS, PAIR), processes)
+        say = driver.run.log.say
+
+        def hear(line: str) -> None:
+            processes.has_room = processes.has_room or "cannot be written" in line
+            say(line)
+
+        monkeypatch.setattr(driver.run.log, "say", hear)
+        for module in (forecast, calls):
+            monkeypatch.setattr(module, "free_bytes", lambda _: int(processes.has_room))
+        return await asyncio.wait_for(driver.carry_out(), 20)
+
+    assert asyncio.run(main()) == "done"
+    assert len(record_of(read_facts(tmp_path / JOURNAL)).absent) == 1
