@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 from rollmux_client import pid_space
@@ -94,7 +95,9 @@ def test_processes_that_are_not_there_are_not_kept(served: Served, ann: str, chi
     served.ask("POST", "/v1/jobs", {"id": "many", **SHARED}, ann)
     here = {"wait_s": 30, "host": os.uname().nodename, "pids": children[:1], "pid_space": pid_space()}
     lease = served.ask("POST", "/v1/jobs/many/attach", here, ann).value["lease"]
-    free = [pid for pid in range(10_000, 14_000) if not os.path.exists(f"/proc/{pid}")]
+    most = int(Path("/proc/sys/kernel/pid_max").read_text())
+    far = 300 + (children[0] + most // 2) % (most - 4_300)  # where no process will be soon
+    free = [pid for pid in range(far, far + 4_000) if not os.path.exists(f"/proc/{pid}")]
     for pids in (free, [*children, 1], children[:1], [os.getpid()]):
         assert served.ask("POST", f"/v1/leases/{lease}/heartbeat", {"pids": pids, "pid_space": pid_space()}, ann).value == {
             "stop": False
