@@ -89,7 +89,7 @@ def main() -> None:
                     for kind, staleness in KINDS.items():
                         jobs = jobs_of(prompts, staleness, seed, iterations)
                         runs[kind].append(look(run(jobs, nodes), jobs))
-                        print(f"{name}, {kind}, seed {seed}: {runs[kind][-1]}", flush=True)
+                        print(f"{name}, {kind}, seed {seed}: {runs[kind][-1].samples:.0f} samples per node-hour", flush=True)
             add_rows((periods, gains, rewards), name, runs)
     show(gains, rewards, periods)
 

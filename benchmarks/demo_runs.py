@@ -61,7 +61,7 @@ def main() -> None:
         for number in range(1, 1 + arguments.runs):
             with beside(busy):
                 runs.append(run(arguments.fresh_caches))
-            print(f"{busy} busy, run {number}: {runs[-1]}", flush=True)
+            print(f"{busy} busy, run {number}: {runs[-1].seconds:.0f} s", flush=True)
             every.add_row(str(busy), str(number), *cells(runs[-1:]))
         settings.add_row(str(busy), str(len(runs)), *cells(runs))
     show(every, settings)

@@ -69,7 +69,7 @@ def main() -> None:
                 for kind in KINDS:
                     jobs = jobs_of(kind, seed, iterations)
                     shown[kind].append(look(run(jobs, nodes)))
-                    print(f"{kind}, seed {seed}: {shown[kind][-1]}", flush=True)
+                    print(f"{kind}, seed {seed}: {shown[kind][-1].samples:.0f} samples per node-hour", flush=True)
     gains = [other.samples / one.samples for one, other in zip(*shown.values(), strict=True)]
     table = make_table("rewards in", "rollout holds its node, s", "then waits, s", "samples per node-hour", "gain", left=1)
     for kind, own in shown.items():

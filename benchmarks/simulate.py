@@ -13,20 +13,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from itertools import islice
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "clients" / "python")]
 RUNS = HERE / "results" / "simulated.jsonl"
-_CHUNK = 50  # seeds of a process; what it leaves behind is never collected
+_CHUNK = 400  # seeds of a process: what they leave is never collected, and pages that it shares with its parent are copied once
+_WARM = 20  # seeds that a parent runs before
 _MOST = 1_000_000_000  # where no last seed is given
 
 
@@ -72,19 +75,27 @@ def simulate(first: int, last: int, minutes: float, processes: int) -> dict[str,
 
     counts, wrong, done, cpu_s, began_s = Counter[str](), [], first, 0.0, time.monotonic()
     os.nice(5)
-    fork = multiprocessing.get_context("fork")
-    chunks = (range(begin, min(begin + _CHUNK, last)) for begin in range(first, last, _CHUNK))
+    fork, room = multiprocessing.get_context("fork"), threading.Semaphore(processes + 1)  # else all chunks would be queued at once
+
+    def chunks() -> Iterator[range]:
+        size = min(_CHUNK, math.ceil((last - first) / processes))
+        for begin in range(first, last, size):
+            room.acquire()
+            if begin > first and time.monotonic() >= began_s + 60 * minutes:
+                return
+            yield range(begin, min(begin + size, last))
+
     with simulated():
-        run_chunk(range(1))  # all is imported and compiled before processes are forked off
+        run_chunk(range(_WARM))  # all is imported and compiled before processes are forked off
         with fork.Pool(processes, maxtasksperchild=1) as pool:
-            while time.monotonic() < began_s + 60 * minutes and (part := [*islice(chunks, 4 * processes)]):
-                for seeds, (counted, problems, took_s) in zip(part, pool.map(run_chunk, part, 1), strict=True):
-                    counts += Counter(counted)
-                    wrong += problems
-                    cpu_s += took_s
-                    done = seeds.stop
-                    for seed, problem in problems:
-                        print(f"{seed}: {problem}", flush=True)
+            for seeds, counted, problems, took_s in pool.imap(run_chunk, chunks()):
+                room.release()
+                counts += Counter(counted)
+                wrong += problems
+                cpu_s += took_s
+                done = seeds.stop
+                for seed, problem in problems:
+                    print(f"{seed}: {problem}", flush=True)
     seconds = round(time.monotonic() - began_s, 1)
     run = {"from": first, "to": done, "commit": commit(), "processes": processes, "seconds": seconds, "cpu_s": round(cpu_s, 1)}
     return run | {"counts": dict(sorted(counts.items())), "violations": wrong}
@@ -98,8 +109,8 @@ def commit() -> str:
     return head + ("+" if changes.strip() else "")
 
 
-def run_chunk(seeds: range) -> tuple[dict[str, int], list[tuple[int, str]], float]:
-    """Run some seeds; what has happened in them, what should not have, and the seconds of a core that it took."""
+def run_chunk(seeds: range) -> tuple[range, dict[str, int], list[tuple[int, str]], float]:
+    """Run some seeds; which, what has happened in them, what should not have, and the seconds of a core that it took."""
     from tests.simulation.schedule import drawn
     from tests.simulation.world import carry_out
 
@@ -108,7 +119,7 @@ def run_chunk(seeds: range) -> tuple[dict[str, int], list[tuple[int, str]], floa
         outcome = carry_out(drawn(seed))
         counts += Counter(outcome.counts)
         wrong += [(seed, problem) for problem in outcome.problems[:1]]
-    return dict(counts), wrong, time.process_time() - began_s
+    return seeds, dict(counts), wrong, time.process_time() - began_s
 
 
 def look_at(seed: int) -> int:
