@@ -71,9 +71,9 @@ lint: $(READY)
 kernels: $(READY)
 	@$(BIN)/python -m tests.compile_kernels
 
-test: $(READY)
+test: $(READY) # three processes fill two cores: tests of real runs often wait
 	@$(MAKE) --no-print-directory -j 2 lint kernels
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-long: $(READY) # one process: what is tested here uses all cores
 	@$(BIN)/python -m pytest -m long --durations=0 > tests/long-results.txt; status=$$?; cat tests/long-results.txt; exit $$status

@@ -27,7 +27,6 @@ from runtime.jobs.spec import JobSpec
 from runtime.machine import Node, Pool
 from runtime.residency.choice import Waits
 
-TOLD_KINDS: frozenset[type] = frozenset(get_args(scheduler_facts.Fact))
 _TOLD: dict[str, type[scheduler_facts.Fact]] = {kind.__name__: kind for kind in get_args(scheduler_facts.Fact)}
 
 
