@@ -450,7 +450,7 @@ def _continue(ledger: Ledger, stay: Stay, lease: Lease, is_over: bool) -> None:
     run, handle, turns = ledger.run, lease.handle, lease.turns
     elsewhere = lease.is_elsewhere
     if elsewhere and (turns.open or lease.ended):
-        stay.lease = None
+        stay.lease, lease.stay = None, Stay(stay.since_s)  # when what it held is free, that of the next lease is not
         _displaced(ledger, lease)
         if is_over:
             handle.ending.why = End("cancelled")

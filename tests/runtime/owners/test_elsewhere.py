@@ -53,6 +53,31 @@ def test_a_job_that_was_cancelled_does_not_go_on_in_the_other_place(tmp_path: Pa
     served(work, attached_plan(tmp_path, job("a", movable=True), nodes=PAIRS))
 
 
+def test_what_the_place_before_held_is_free_and_that_of_the_present_one_is_not(tmp_path: Path) -> None:
+    """Else nobody would wait for the owner of a job that is cancelled in its second place."""
+
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+        run.driver.lifecycle.node_changes.drain("rollout-0")
+        await run.settle()
+        run = await run.replaced()
+        assert run.leases.ledger.suspects() == dict.fromkeys(("rollout-0", "training-0"), "a")
+        await run.leases.release(lease, "rollout", 0, {}, None)
+        assert run.leases.ledger.suspects() == {}
+        lease = await run.place("a")
+        assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+        await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
+        await run.settle()
+        assert not run.driver.run.handles["a"].gone  # its owner may use the nodes until it says that it does not
+        await run.leases.end(lease)
+        await run.settle()
+        assert run.driver.run.handles["a"].gone
+        await run.stop(permits=False)
+
+    served(work, attached_plan(tmp_path, job("a", movable=True), nodes=PAIRS))
+
+
 @pytest.mark.parametrize("left", [0, 1, 2])
 def test_a_job_that_was_cancelled_does_not_go_on_when_its_nodes_have_gone(left: int, tmp_path: Path) -> None:
     """Two jobs of two groups: there are nodes for one of them, or for none."""
