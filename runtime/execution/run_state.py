@@ -340,7 +340,7 @@ class RunState:
         return too_large(job, self.plan.cluster)
 
     def _nodes_left(self) -> Counter[str]:
-        left: Counter[str] = Counter({pool: self.nodes.count(pool) for pool in POOLS})
+        left: Counter[str] = Counter({pool: self.nodes.count(pool) for pool in self.plan.cluster.sides})
         left.subtract(self.nodes.pool_of(name) for name in self.nodes.missing)
         return left
 

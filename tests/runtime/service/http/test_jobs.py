@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 from runtime.jobs.spec import JobSpec
 from runtime.journal.write import read_run
 from runtime.service.client import Client
 from runtime.service.operations_log import OPERATIONS
+from runtime.service.service import Service
 from runtime.service.tokens import Right
+from tests.runtime.pretend import NODES, job, plan_of, specs_of
 from tests.runtime.service.http.conftest import Served
 
 JOB = {"class": "json:JSONDecoder", "slo": 1000, "iterations": 3}
@@ -42,6 +46,20 @@ def test_a_job_that_cannot_be_is_said_to_be_so_in_one_line(served: Served) -> No
     for body in (b"", b"{", b"[]", b"nothing", b'{"id": "\\ud800"}', b'{"slo": NaN}', b"[" * 100_000):
         assert served.ask("POST", "/v1/jobs", body).status == 400, body[:20]
     assert served.ask("GET", "/v1/jobs/bad").status == 404
+
+
+def test_a_service_on_one_device_takes_jobs(tmp_path: Path) -> None:
+    """Its rollouts run on training nodes: no rollout node is missing."""
+    service = Service(plan_of(tmp_path, [], NODES[2:3]))
+
+    async def submitted() -> list[str]:
+        await service.serve(None)
+        await service.submit(specs_of(job("one")))
+        await service.stop()
+        await service.ended()
+        return [fact.spec.id for fact in read_run(tmp_path).submitted]
+
+    assert asyncio.run(submitted()) == ["one"]
 
 
 def test_a_job_ends_when_it_is_deleted_and_only_once(served: Served) -> None:
