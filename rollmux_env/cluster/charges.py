@@ -124,7 +124,7 @@ class Charges:
         usd = before.usd + _usd_per_hour(before) * (now_s - before.since_s) / 3600
         self._accounts[row] = account = _Account(usd, now_s, group, pause, before.admitted_s)
         budget = self._jobs[row].budget
-        if budget is None:
+        if budget is None or row not in self._running[self._jobs[row].user]:  # what a job held that left in a move is given back
             return
         end_s = inf if budget.hours is None else account.admitted_s + 3600 * budget.hours
         rate = _usd_per_hour(account)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from policies.placement.consolidate import Consolidate
 from policies.placement.gavel import Gavel
 from policies.placement.optimal import Optimal
 from rollmux_env.cluster.apply import apply
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, OverBudget
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, OverBudget, Placement, Resumed
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.envs.placement.generator import Fixed
@@ -194,6 +195,15 @@ def test_a_budget_in_dollars_counts_what_a_job_shares() -> None:
     assert gone.job_id == "a" and gone.at_s == pytest.approx(200)
     assert metrics(run).over_budget == ("a",)
     assert run.state.tables.jobs.done[0] == pytest.approx(10)
+
+
+def test_the_budget_of_a_job_that_leaves_while_it_moves_ends_nobody() -> None:
+    scenario = scenario_of(make_job("a", budget={"hours": 1}))
+    state, alone = State(scenario.cluster), Placement(None, (), 1, 1)
+    (job,) = scenario.jobs
+    for event in (Arrived(0.0, job), Admitted(0.0, "a", alone), Moved(0.0, "a", alone), Departed(0.0, "a"), Resumed(0.0, "a")):
+        apply(state, event)
+    assert state.charges.next_end_s() == inf and state.charges.spent(3600.0) == []
 
 
 def test_a_budget_in_hours_ends_the_iteration_in_hand() -> None:
