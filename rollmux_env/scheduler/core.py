@@ -153,6 +153,7 @@ class Scheduler:
         settling.resize()
         settling.resizes = bool(nodes.drained)
         settling.settle()
+        self.planner.wake()
         self.jobs.commands += [self.members.place(job_id) for group in state.group_list() for job_id in group.jobs]
         return again
 
@@ -164,11 +165,8 @@ class Scheduler:
     @property
     def stuck(self) -> bool:
         """Whether jobs wait that nothing will wake, unless others arrive."""
-        if self.nodes is not None and self.nodes.drained:
-            return False
-        return (
-            bool(self.state.waiting) and not self.state.tables.order.size and not self.guests.present and not self.members.stopped
-        )
+        state, comes = self.state, self.guests.present or self.members.stopped or self.planner.owes
+        return bool(state.waiting) and not (comes or state.tables.order.size or (self.nodes is not None and self.nodes.drained))
 
     def is_to_go(self, job_id: str) -> bool:
         """Whether a job is on a drained node and there is no other place for it: it is to make room, and to wait for one.

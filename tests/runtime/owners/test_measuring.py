@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,22 @@ def test_what_a_guest_holds_when_the_coordinator_is_replaced_is_granted_to_nobod
         await other.stop(permits=False)
 
     served(work, attached_plan(tmp_path, job("host"), unknown("a")))
+
+
+def test_who_waited_for_the_nodes_of_a_guest_has_them_when_the_service_goes_on_without_it(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        guest = await run.place("guest")
+        assert (await run.leases.acquire(guest, "rollout", 0, 5.0))["granted"]
+        assert (await run.leases.attach("waits", 0.0, ELSEWHERE, ()))["position"] == 1
+        await run.leases.release(guest, "rollout", 0)
+        run.driver.stop()
+        assert await run.outcome == "stopped"
+        run = Served(replace(run.plan, resume=True))
+        await run.settle()
+        await run.iterate(await run.place("waits"), 0)
+        await run.stop(permits=False)
+
+    served(work, attached_plan(tmp_path, unknown("guest"), job("waits"), nodes=PAIR))
 
 
 def test_a_guest_whose_lease_is_lost_is_measured_anew_when_its_owner_comes_back(tmp_path: Path) -> None:
