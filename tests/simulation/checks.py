@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.simulation.network import Answered
 
 @dataclass
 class Turn:
-    """A phase as its owner has had it, in times of the world: when it asked, had it, gave it back, and was told so."""
+    """A phase as its owner has had it, in times of the world: when it asked, had it, or had to leave, gave it back, was told so."""
 
     lease: str
     job: str
@@ -24,6 +25,7 @@ class Turn:
     iteration: int
     asked_s: float
     had_s: float | None = None
+    left_s: float = math.inf
     gives_s: float | None = None
     given_s: float | None = None
 
@@ -48,9 +50,9 @@ class Durable:
         if kind == "Submitted":
             key: tuple[Any, ...] = (kind, body["spec"]["id"])
         elif kind == "Granted":
-            key = (kind, body["lease"], body["phase"], body["iteration"], body["extra"])
+            key = (kind, body["lease"], body["phase"], _number(body["phase"], body["iteration"]), body["extra"])
         elif kind == "PhaseSlice":
-            key = ("over", body["job_id"], body["phase"], body["iteration"], body["extra"])
+            key = ("over", body["job_id"], body["phase"], _number(body["phase"], body["iteration"]), body["extra"])
         elif kind == "SyncSlice":
             key = ("over", body["job_id"], "sync", body["iteration"], False)
         else:
@@ -72,7 +74,7 @@ class Durable:
 
     def _missing(self, one: Answered) -> str | None:
         parts = one.path.strip("/").split("/")
-        if one.method == "POST" and parts == ["v1", "jobs"] and "is stopping" not in one.refusal:
+        if one.method == "POST" and parts == ["v1", "jobs"] and one.status != 200 and "is stopping" not in one.refusal:
             return None if ("Submitted", one.asked["id"]) in self.last else "the job"
         if one.status == 409:
             return None
@@ -98,6 +100,32 @@ class Durable:
 _WATCHED = {"Submitted", "Attached", "Granted", "PhaseSlice", "SyncSlice", "LeaseEnded", "Suspected", "Freed"}
 
 
+def _number(phase: str, iteration: int) -> int | None:
+    """Of a phase; an `init` has none."""
+    return None if phase == "init" else iteration
+
+
+def _held(nodes: Collection[str], phase: str) -> Collection[str]:
+    """Nodes of a place that a phase has: those of its pool, or all, of a sync for example, and where one node does both."""
+    return [node for node in nodes if node.startswith(phase)] or nodes
+
+
+def _granted(facts: list[Fact]) -> dict[int, Collection[str]]:
+    """Nodes of each permit, by its place among the facts: a job that has been measured has others, under the same lease."""
+    own: dict[tuple[str, str, float | None], set[str]] = {}
+    leases = {fact.lease: fact.nodes for fact in facts if isinstance(fact, Attached)}
+    leases |= {fact.lease: fact.nodes for fact in facts if isinstance(fact, Suspected)}
+    for fact in facts:
+        if isinstance(fact, PhaseSlice | SyncSlice):
+            phase = fact.phase if isinstance(fact, PhaseSlice) else "sync"
+            own.setdefault((fact.job_id, phase, fact.asked_s), set()).update(fact.nodes)
+    return {
+        k: own.get((fact.job_id, fact.phase, fact.asked_s)) or _held(leases[fact.lease], fact.phase)
+        for k, fact in enumerate(facts)
+        if isinstance(fact, Granted)
+    }
+
+
 def linear_problems(facts: list[Fact], synced_s: list[float], turns: list[Turn]) -> list[str]:
     """What acquires and releases do not have in common with an owner table in which each happens at once.
 
@@ -106,27 +134,26 @@ def linear_problems(facts: list[Fact], synced_s: list[float], turns: list[Turn])
     """
     problems: list[str] = []
     table: dict[str, str] = {}
-    leases = {fact.lease: fact for fact in facts if isinstance(fact, Attached)}
-    granted: dict[tuple[str, str, int], list[float]] = {}
-    over: dict[tuple[str, str, int], list[float]] = {}
+    nodes, jobs = _granted(facts), {fact.lease: fact.job_id for fact in facts if isinstance(fact, Attached)}
+    granted: dict[tuple[str, str, int | None], list[float]] = {}
+    over: dict[tuple[str, str, int | None], list[float]] = {}
     lost: dict[str, float] = {}
     suspects = {(fact.lease, node) for fact in facts if isinstance(fact, Suspected) for node in fact.nodes}
-    for fact, at_s in zip(facts, synced_s, strict=True):
+    for k, (fact, at_s) in enumerate(zip(facts, synced_s, strict=True)):
         match fact:
             case Granted():
-                granted.setdefault((fact.lease, fact.phase, fact.iteration), []).append(at_s)
+                granted.setdefault((fact.lease, fact.phase, _number(fact.phase, fact.iteration)), []).append(at_s)
                 if fact.lease in lost:
                     problems.append(f"{fact.job_id}: its lease got the {fact.phase} of {fact.iteration} after its end")
-                for node in leases[fact.lease].nodes:
-                    if fact.phase == "sync" or node.startswith(fact.phase):
-                        if table.get(node, fact.lease) != fact.lease:
-                            problems.append(f"{node} is granted to {fact.job_id} and in the hands of {leases[table[node]].job_id}")
-                        table[node] = fact.lease
+                for node in nodes[k]:
+                    if table.get(node, fact.lease) != fact.lease:
+                        problems.append(f"{node} is granted to {fact.job_id} and in the hands of {jobs[table[node]]}")
+                    table[node] = fact.lease
             case PhaseSlice() | SyncSlice():
                 phase = fact.phase if isinstance(fact, PhaseSlice) else "sync"
-                over.setdefault((fact.job_id, phase, fact.iteration), []).append(at_s)
-                for node, lease in [*table.items()]:
-                    if leases[lease].job_id == fact.job_id and (phase == "sync" or node.startswith(phase)):
+                over.setdefault((fact.job_id, phase, _number(phase, fact.iteration)), []).append(at_s)
+                for node in fact.nodes if fact.asked_s is not None else ():
+                    if jobs.get(table.get(node, "")) == fact.job_id:
                         del table[node]
             case LeaseEnded():
                 lost[fact.lease] = at_s
@@ -138,10 +165,11 @@ def linear_problems(facts: list[Fact], synced_s: list[float], turns: list[Turn])
                         del table[node]
     for turn in turns:
         name = f"{turn.job}: the {turn.phase} of {turn.iteration}"
-        points = granted.get((turn.lease, turn.phase, turn.iteration), [])
+        number = _number(turn.phase, turn.iteration)
+        points = granted.get((turn.lease, turn.phase, number), [])
         if turn.had_s is not None and not any(turn.asked_s <= at_s <= turn.had_s for at_s in points):
             problems.append(f"{name} was had at {turn.had_s:.3f}, asked for at {turn.asked_s:.3f}, and granted at {points}")
-        points = [*over.get((turn.job, turn.phase, turn.iteration), []), lost.get(turn.lease, math.inf)]
+        points = [*over.get((turn.job, turn.phase, number), []), lost.get(turn.lease, math.inf)]
         if turn.given_s is not None and turn.gives_s is not None and not any(at_s <= turn.given_s for at_s in points):
             problems.append(f"{name} was given back until {turn.given_s:.3f}, and was over at {points}")
     return problems
@@ -160,7 +188,7 @@ def journal_problems(facts: list[Fact]) -> list[str]:
 
 def waiting_problems(turns: list[Turn], period_s: float) -> list[str]:
     """Waits for a permit that took longer than a period in which each job has each of its phases once."""
-    waits = ((turn, (math.inf if turn.had_s is None else turn.had_s) - turn.asked_s) for turn in turns)
+    waits = ((turn, (turn.left_s if turn.had_s is None else turn.had_s) - turn.asked_s) for turn in turns)
     return [
         f"{one.job}: the {one.phase} of {one.iteration} took {wait_s:.1f} s of {period_s:.1f}"
         for one, wait_s in waits

@@ -193,11 +193,11 @@ class Network:
             if message["type"] == "http.response.start":
                 one.status = message["status"]
                 one.headers = {name.decode(): value.decode() for name, value in message["headers"]}
-            elif not message.get("more_body"):
-                one.content += message.get("body", b"")
-                if self._open.pop(one, None) is not None:
-                    self._sent(process, one)
-                    answer((one.status, one.content, one.headers))
+                return
+            one.content += message.get("body", b"")
+            if not message.get("more_body") and self._open.pop(one, None) is not None:
+                self._sent(process, one)
+                answer((one.status, one.content, one.headers))
 
         async def serve() -> None:
             try:

@@ -27,7 +27,11 @@ class WatchedJob(Job):
         turn = Turn(self.lease or "", self.name, phase.name, phase.iteration, world.now_s)
         self._scene.turns.append(turn)
         phase.turn = turn  # type: ignore[attr-defined]
-        super().acquire(phase)
+        try:
+            super().acquire(phase)
+        except Interrupted:
+            turn.left_s = world.now_s
+            raise
         turn.had_s = world.now_s
 
     def release(self, phase: Phase) -> None:
@@ -50,7 +54,7 @@ class Owner:
         self.status: int | None = None
         self.job = WatchedJob(
             scene,
-            ClientService(scene.network, "ann"),
+            ClientService(scene.network, plan.user),
             plan.id,
             scene.here if plan.here else "elsewhere",
             lambda: [self.pid],
@@ -89,6 +93,9 @@ class Owner:
 
     def _work(self, job: Job) -> None:
         kind = self.plan.kind
+        if self.plan.inits:
+            with job.init() as phase:
+                self._use(phase)
         if kind == "asynchronous":
             job.side_by_side(lambda k: self._use_until("rollout"), lambda k, _: self._use_until("training"), staleness=1)
             return
@@ -115,8 +122,10 @@ class Owner:
         """Work on the nodes of a phase."""
         here = Strand.present
         assert here is not None
-        pools = ("rollout", "training") if phase.name == "sync" else (phase.name,)
-        self.nodes[phase.name] = {node["name"] for pool in pools for node in self.job.nodes[pool]}
+        place = self.job.nodes
+        parts = [place[phase.name]] if place.get(phase.name) else place.values()
+        self.nodes[phase.name] = {node["name"] for nodes in parts for node in nodes}
         self.scene.takes(self, phase.name)
-        here.block(self.process.draw.uniform(0.1, 1.0) * self.plan.worst_s)
+        phase.device_gb = self.plan.keeps_gb
+        here.block(self.process.draw.uniform(0.1, 1.0) * self.plan.worst_s * self.plan.overruns)
         self.nodes.pop(phase.name, None)

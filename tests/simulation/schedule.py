@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import Any
 
 from tests.simulation.network import FATES
 
+USERS = ("ann", "ann", "bob")
 KINDS = ("plain", "plain", "synced", "sync", "asynchronous", "evaluates")
 DISK = ("torn", "full", "slow disk", "dies before", "dies after")
 _OF_OWNERS = ("kill owner", "kill owner", "pause owner", "twin")
 _OF_SERVICE = ("kill service", "kill service", "pause service", "machine sleeps", "terminate", "second service", "wall clock")
 _OF_USERS = ("cancel", "drain")
+STATED_GB = 2.0  # of device memory, where any is
 _LAST_S = 25.0  # of faults that come at a time
 
 
@@ -24,7 +26,9 @@ class JobPlan:
 
     Attributes:
         kind: of `KINDS`: what its owner does in an iteration. here: on the service's machine, which sees its processes.
-        worst_s: of each of its phases, as its file says; they take at most that.
+        worst_s: of each of its phases, as its file says; they take at most that, times `overruns`.
+        inits: its owner has a turn of `init` first. late_s: its owner comes so much later. keeps_gb: of each GPU, as it reports.
+        entry: further keys of its job file.
     """
 
     id: str
@@ -33,6 +37,12 @@ class JobPlan:
     here: bool
     worst_s: float
     movable: bool
+    user: str = USERS[0]
+    overruns: float = 1.0
+    inits: bool = False
+    late_s: float = 0.0
+    keeps_gb: float | None = None
+    entry: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,8 @@ class Schedule:
     """A world. `seed` gives all that is not said here: delays, turns, lengths of phases.
 
     Attributes:
-        pairs: of nodes. grace_s: as of the service. file: the journal is in a file of SQLite.
+        pairs: of nodes. policy, dispatch, grace_s: as of the service. quota: of nodes, of either user; 0: none.
+        one_device: a node does both phases. file: the journal is in a file of SQLite.
         drifts: clocks run at rates of their own. watched: somebody follows the journal over HTTP.
     """
 
@@ -68,10 +79,19 @@ class Schedule:
     faults: tuple[Fault, ...]
     drifts: bool = False
     watched: bool = False
+    policy: str = "rollmux"
+    quota: int = 0
+    one_device: bool = False
 
     def text(self) -> str:
         """As JSON, in one line."""
         return json.dumps(asdict(self))
+
+    @property
+    def bounds_waits(self) -> bool:
+        """Whether each wait for a permit ends within a period in which each job has its phases once: nobody waits for a place."""
+        alone = any(job.late_s or "profile" in job.entry or (job.keeps_gb or 0.0) > STATED_GB for job in self.jobs)
+        return not self.faults and not self.quota and not alone and self.dispatch != "shortest-first"
 
     @property
     def calm_s(self) -> float:
@@ -99,12 +119,38 @@ def drawn(seed: int) -> Schedule:
     faults = tuple(_fault(draw, ids, pairs, file) for _ in range(draw.choice([0, 1, 2, 3, 4, 6, 8])))
     dispatch = draw.choice(["round-robin", "fifo", "shortest-first"])
     grace_s, drifts, watched = draw.choice([None, 5.0]), draw.random() < 0.3, draw.random() < 0.2
-    return Schedule(seed, jobs, pairs, dispatch, grace_s, file, faults, drifts, watched)
+    policy, quota, one_device = draw.choice(["rollmux", "rollmux", "consolidate"]), draw.choice([0, 0, 0, 2]), draw.random() < 0.1
+    if one_device:
+        jobs = tuple(_on_one_device(job) for job in jobs)
+    return Schedule(seed, jobs, pairs, dispatch, grace_s, file, faults, drifts, watched, policy, quota, one_device)
 
 
 def _job(draw: Random, name: str) -> JobPlan:
     kind, iterations, here = draw.choice(KINDS), draw.choice([1, 2, 2, 3]), draw.random() < 0.6
-    return JobPlan(name, kind, iterations, here, draw.choice([1.0, 2.0, 5.0]), draw.random() < 0.3)
+    plain = JobPlan(name, kind, iterations, here, draw.choice([1.0, 2.0, 5.0]), draw.random() < 0.3)
+    user = draw.choice(USERS)
+    entry: dict[str, Any] = {"priority": draw.choice([0, 0, 0, 1])}
+    if draw.random() < 0.1:
+        entry["budget"] = draw.choice([{"hours": 0.003}, {"usd": 0.01}])
+    if iterations > 1 and draw.random() < 0.15:
+        entry["profile"] = {"iterations": draw.randrange(1, iterations)}
+    elif draw.random() < 0.1:
+        entry["nodes"] = {pool: [f"{pool}-0"] for pool in ("rollout", "training")}
+    keeps_gb, late_s = draw.choice([None, None, None, 1.0, 3.0]), draw.choice([0.0] * 9 + [310.0])
+    return replace(
+        plain,
+        user=user,
+        overruns=draw.choice([1.0] * 5 + [1.5]),
+        inits=draw.random() < 0.2,
+        late_s=late_s,
+        keeps_gb=keeps_gb,
+        entry=entry,
+    )
+
+
+def _on_one_device(job: JobPlan) -> JobPlan:
+    named = {"nodes": {"training": job.entry["nodes"]["training"]}} if "nodes" in job.entry else {}
+    return replace(job, kind="plain" if job.kind == "asynchronous" else job.kind, entry=job.entry | named)
 
 
 def _fault(draw: Random, ids: list[str], pairs: int, file: bool) -> Fault:
@@ -149,6 +195,15 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
         faults = tuple(fault for fault in schedule.faults if fault.target != gone.id)
         yield replace(schedule, jobs=others, faults=faults)
     for place, job in enumerate(schedule.jobs):
-        if job.iterations > 1:
-            jobs = (*schedule.jobs[:place], replace(job, iterations=job.iterations - 1), *schedule.jobs[place + 1 :])
-            yield replace(schedule, jobs=jobs)
+        for simpler in _simpler(job):
+            yield replace(schedule, jobs=(*schedule.jobs[:place], simpler, *schedule.jobs[place + 1 :]))
+
+
+def _simpler(job: JobPlan) -> Iterator[JobPlan]:
+    if job.iterations > job.entry.get("profile", {}).get("iterations", 0) + 1:
+        yield replace(job, iterations=job.iterations - 1)
+    entries = ({key: job.entry[key] for key in job.entry if key != gone} for gone in job.entry)
+    yield from (replace(job, entry=entry) for entry in entries)
+    for name in ("user", "overruns", "inits", "late_s", "keeps_gb"):
+        if getattr(job, name) != getattr(JobPlan, name):
+            yield replace(job, **{name: getattr(JobPlan, name)})

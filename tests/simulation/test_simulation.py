@@ -20,7 +20,7 @@ from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.leases import Leases
 from runtime.owners.http.ledger import Lease
 from runtime.service import serve_here
-from tests.simulation.schedule import Fault, Schedule, drawn, schedule_of, shrunk
+from tests.simulation.schedule import Fault, JobPlan, Schedule, drawn, schedule_of, shrunk
 from tests.simulation.world import Scene, carry_out, simulated
 
 _AT_ONCE = 100
@@ -36,8 +36,8 @@ def in_a_world() -> Iterator[None]:
 def plain(seed: int, *faults: Fault, **more: Any) -> Schedule:
     """A schedule of two jobs that share a pair of nodes, in memory."""
     schedule = drawn(seed)
-    jobs = tuple(replace(schedule.jobs[0], id=name, kind="plain", iterations=2, worst_s=2.0) for name in ("one", "two"))
-    return replace(schedule, **{"jobs": jobs, "pairs": 1, "dispatch": "fifo", "file": False, "faults": faults, **more})
+    jobs = tuple(JobPlan(name, "plain", 2, schedule.jobs[0].here, 2.0, movable=False) for name in ("one", "two"))
+    return Schedule(seed, jobs, 1, "fifo", schedule.grace_s, **{"file": False, "faults": faults, "drifts": schedule.drifts, **more})
 
 
 def problems_of(seeds: Sequence[int]) -> list[str]:
@@ -101,8 +101,11 @@ def test_two_jobs_that_wait_for_each_others_first_rollout_are_found() -> None:
 
 
 def test_a_permit_that_a_lost_lease_gets_is_found() -> None:
+    """Its owner asks again for what was not answered, and its job was cancelled meanwhile."""
+    faults = [(Fault("unanswered", number), Fault("cancel", 10.0, "one")) for number in range(10, 25)]
     with patch.object(Leases, "_check_lives", lambda self, lease: None):
-        assert any("the lease has ended" in line for seed in range(200, 230) for line in carry_out(drawn(seed)).problems)
+        lines = [line for both in faults for line in found(range(3), *both)]
+    assert any("the lease has ended" in line for line in lines)
 
 
 def test_an_answer_before_the_disk_is_found() -> None:

@@ -1,12 +1,16 @@
-"""Somebody who follows the journal over `/v1/events`, as `rollmux events` does."""
+"""Somebody who follows the journal over `/v1/events`, as `rollmux events` does, and looks at the rest now and then."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import rollmux_client
+from rollmux_client import Refused
 
+from tests.runtime.pretend import job
 from tests.simulation.loop import Process, Strand
 from tests.simulation.network import ClientService
 
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import Scene
 
 _WAITS_S = 10.0
+_LOOKS: tuple[tuple[Any, ...], ...] = (("GET", "/v1/status"), ("POST", "/v1/jobs?dry_run=true", job("tried")))
 
 
 class Watcher:
@@ -38,6 +43,9 @@ class Watcher:
         while True:
             for event in rollmux_client._until_answered(ask)["events"]:
                 self._see(event["number"], event["kind"], event["body"])
+            for look in _LOOKS:
+                with contextlib.suppress(Refused):  # a service that stops tries no job
+                    rollmux_client._until_answered(partial(service.ask, *look))
 
     def _see(self, number: int, kind: str, body: object) -> None:
         rows = self._scene.disk.rows

@@ -19,6 +19,7 @@ import rollmux_client
 from rollmux_client import Refused
 
 from rollmux_env.errors import InputError
+from rollmux_env.keys.queue import Quota
 from runtime.execution import run_log
 from runtime.execution.profiles import versions
 from runtime.execution.run_plan import LeaseRules, RunPlan
@@ -39,7 +40,7 @@ from tests.simulation.disk import Disk, DiskJournal
 from tests.simulation.loop import Process, Strand, World
 from tests.simulation.network import FATES, ClientService, Network
 from tests.simulation.owner import Owner
-from tests.simulation.schedule import DISK, TIMED, Fault, JobPlan, Schedule
+from tests.simulation.schedule import DISK, STATED_GB, TIMED, USERS, Fault, JobPlan, Schedule
 from tests.simulation.watcher import Watcher
 
 SETTLES_S = 200.0  # after the last fault: leases run out, are freed, and owners come again
@@ -113,7 +114,11 @@ class Scene:
         self.stops = False  # the service is to end for good
         self.wall_s = 1.7e9
         rules, nodes = LeaseRules(grace_s=schedule.grace_s), PAIRS[: 2 * schedule.pairs]
-        self.plan = attached_plan(folder or Path("/"), nodes=nodes, dispatch=schedule.dispatch, leases=rules)
+        if schedule.one_device:
+            nodes = tuple(node for node in nodes if node.pool == "training")
+        plan = attached_plan(folder or Path("/"), nodes=nodes, policy=schedule.policy, dispatch=schedule.dispatch, leases=rules)
+        quotas = {user: Quota(nodes=schedule.quota) for user in USERS if schedule.quota}
+        self.plan = replace(plan, cluster=plan.cluster.model_copy(update={"quotas": quotas}))
 
     def rate(self) -> float:
         """Of the clock of a process that begins."""
@@ -261,7 +266,7 @@ class Scene:
                 rollmux_client._until_answered(lambda: service.ask(method, path, body))
             except Refused as error:
                 self.world.note(f"{method} {path}: {error}")
-                if "is stopping" in str(error):
+                if "is stopping" in str(error) or "nodes: " in str(error):  # that it names are not to be had now
                     self.operator(method, path, body, 1.0)
             process.kill()
             if then:
@@ -288,7 +293,7 @@ class Scene:
         outside = world.outside
         try:
             self._begin(outside)
-            planned_s = sum(3 * one.iterations * one.worst_s for one in schedule.jobs)
+            planned_s = sum(_PHASES * one.iterations * one.worst_s * one.overruns + one.late_s for one in schedule.jobs)
             last_s = schedule.calm_s + SETTLES_S + planned_s + 60.0 * sum(fault.kind not in TIMED for fault in schedule.faults)
             if not world.run(lambda: len(self.over) == len(schedule.jobs) or bool(self.problems), last_s):
                 left = ", ".join(one.id for one in schedule.jobs if one.id not in self.over)
@@ -306,13 +311,8 @@ class Scene:
     def _begin(self, outside: Process) -> None:
         outside.post(0.0, self.start_service)
         for plan in self.schedule.jobs:
-            more: dict[str, Any] = {"staleness": 1} if plan.kind == "asynchronous" else {}
-            stated = {"worst_case_s": plan.worst_s, "host_memory_gb": 1.0}
-            sync_s = plan.worst_s if plan.kind == "sync" else 0.2 if plan.kind == "synced" else 0.0
-            more |= {"sync_s": sync_s, "movable": plan.movable, "user": "ann"}
-            entry = job(plan.id, iterations=plan.iterations, rollout=stated, training=stated, **more)
-            outside.post(outside.draw.uniform(0.0, 2.0), self.operator, "POST", "/v1/jobs", entry)
-            outside.post(outside.draw.uniform(0.5, 6.0), self._start_when_submitted, plan)
+            outside.post(outside.draw.uniform(0.0, 2.0), self.operator, "POST", "/v1/jobs", entry_of(plan))
+            outside.post(outside.draw.uniform(0.5, 6.0) + plan.late_s, self._start_when_submitted, plan)
         for fault in self.schedule.faults:
             if fault.kind in TIMED:
                 outside.post(fault.at, self.fault, fault)
@@ -346,12 +346,25 @@ class Scene:
         facts = self.disk.facts()
         self.problems += journal_problems(facts)
         self.problems += linear_problems(facts, self.disk.synced_s, self.turns)
-        if not self.schedule.faults and self.schedule.dispatch != "shortest-first":
-            self.problems += waiting_problems(self.turns, _PHASES * sum(one.worst_s for one in self.schedule.jobs) + _ON_THE_WAY_S)
+        if self.schedule.bounds_waits:
+            period_s = sum((_PHASES + one.inits) * one.worst_s * one.overruns for one in self.schedule.jobs)
+            self.problems += waiting_problems(self.turns, period_s + _ON_THE_WAY_S)
 
     def _digest(self) -> str:
         happened = repr((self.disk.rows, self.disk.synced_s, self.problems, self.world.turns))
         return hashlib.sha256(happened.replace(self.plan.folder, "").encode()).hexdigest()[:16]
+
+
+def entry_of(plan: JobPlan) -> dict[str, Any]:
+    """A job as its file has it."""
+    stated: dict[str, Any] = {"host_memory_gb": 1.0}
+    if "profile" not in plan.entry:
+        stated["worst_case_s"] = plan.worst_s
+    if plan.keeps_gb is not None:
+        stated["device_gb"] = STATED_GB
+    sync_s = plan.worst_s if plan.kind == "sync" else 0.2 if plan.kind == "synced" else 0.0
+    more: dict[str, Any] = {"sync_s": sync_s, "movable": plan.movable, "staleness": int(plan.kind == "asynchronous")}
+    return job(plan.id, iterations=plan.iterations, rollout=stated, training=stated, user=plan.user, **more, **plan.entry)
 
 
 _scenes: list[Scene] = []
