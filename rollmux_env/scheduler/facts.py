@@ -68,7 +68,7 @@ class Unprofiled(NamedTuple):
     Attributes:
         needs: nodes that each job asks for, by id and pool.
         rule: a dispatch policy of their own, on lent nodes; told with the `Profiled` of the last guest, on those of its batch.
-        names: of the nodes that are to be lent, all of them free; none: any.
+        names: of the nodes that they may have; none: any.
     """
 
     needs: Mapping[str, Mapping[PoolName, int]]

@@ -18,7 +18,7 @@ class Batch(NamedTuple):
     Attributes:
         needs: nodes that each asks for, by id and pool.
         rule: the dispatch policy that they are under on lent nodes; None for the usual one.
-        names: of the nodes that are to be lent; none: any.
+        names: of the nodes that they may have; none: any.
     """
 
     needs: dict[str, Mapping[PoolName, int]]
@@ -30,13 +30,17 @@ class Batch(NamedTuple):
         """Nodes of each pool that are enough for any of them."""
         return {pool: max((need[pool] for need in self.needs.values()), default=0) for pool in POOLS}
 
+    def may_have(self, name: str) -> bool:
+        """Whether they may have a node."""
+        return not self.names or name in self.names
+
 
 class Guests:
     """One batch is profiled at a time, in the order in which they came.
 
     Attributes:
         present: ids of the jobs that are being profiled. group: where: the number of a group, or `LEASE`; None where nobody is.
-        lent: nodes of each pool that are lent; None where nobody has a lease. names: of those that have to be, if it is not any.
+        lent: nodes of each pool that are lent; None where nobody has a lease. names: of those that may be; none: any.
     """
 
     def __init__(self) -> None:
@@ -80,10 +84,12 @@ class Guests:
             return None
         batch = self._batches[0]
         most = batch.most
-        if self.lent is not None or all(len(nodes.free(pool)) >= most[pool] for pool in POOLS):
+        free = {pool: sum(batch.may_have(node.name) for node in nodes.free(pool)) for pool in POOLS}
+        if self.lent is not None or all(free[pool] >= most[pool] for pool in POOLS):
             self.group, self.lent, self.names = LEASE, self.lent or most, batch.names
         else:
             groups = [group for group in state.group_list() if group.id not in nodes.drained_groups()]
+            groups = [group for group in groups if all(map(batch.may_have, nodes.assigned(group.id)))]
             hosts = (g for g in groups if len(g.rollout_nodes) >= most["rollout"] and g.training_nodes >= most["training"])
             host = None if batch.rule is not None else next(hosts, None)
             if host is None:

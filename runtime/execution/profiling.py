@@ -243,7 +243,8 @@ class Profiling:
                 run.refuse(handle, problem)
                 return
             handle.profile.asks = True
-            run.tell(facts.Unprofiled({handle.id: needs_of(self._run, handle)}))
+            names = run.scheduler.planner.confined.get(handle.id, frozenset())  # of its owner's host
+            run.tell(facts.Unprofiled({handle.id: needs_of(self._run, handle)}, names=names))
         if handle.place.parks:
             handle.place.parks = False
             enlist(run, handle)

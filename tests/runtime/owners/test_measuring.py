@@ -75,6 +75,27 @@ def test_what_a_guest_holds_when_the_coordinator_is_replaced_is_granted_to_nobod
     served(work, attached_plan(tmp_path, job("host"), unknown("a")))
 
 
+@pytest.mark.parametrize("shares", [False, True])
+def test_a_guest_is_measured_on_nodes_of_its_owners_host(shares: bool, tmp_path: Path) -> None:
+    """Also where others have them: it shares those, and not free ones of another host."""
+    hosts = tuple(replace(node, host=ELSEWHERE) if node.name.endswith("-1") else node for node in PAIRS)
+
+    async def work(run: Served) -> None:
+        if shares:
+            host = await run.place("host", ELSEWHERE)
+        lease = await run.place("a", ELSEWHERE)
+        assert set(run.leases.ledger.lease(lease).owner.nodes) == {"rollout-1", "training-1"}
+        for number in range(4):
+            await run.iterate(lease, number)
+        await run.leases.end(lease, done=True)
+        if shares:
+            await run.iterate(host, 0)
+        facts = await run.stop(permits=False)
+        assert len(facts) < 100  # it was not given other nodes again and again
+
+    served(work, attached_plan(tmp_path, *([job("host")] if shares else []), unknown("a"), nodes=hosts))
+
+
 def test_who_waited_for_the_nodes_of_a_guest_has_them_when_the_service_goes_on_without_it(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         guest = await run.place("guest")
