@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollmux_client import Interrupted, Job, Phase, Refused
 
+from tests.runtime.pretend import ELSEWHERE, HERE
 from tests.simulation.checks import Turn
 from tests.simulation.loop import Dead, Process, Strand
 from tests.simulation.network import ClientService
@@ -32,7 +33,7 @@ class WatchedJob(Job):
         except Interrupted:
             turn.left_s = world.now_s
             raise
-        turn.had_s = world.now_s
+        turn.lease, turn.had_s = self.lease or "", world.now_s
 
     def release(self, phase: Phase) -> None:
         turn: Turn = phase.turn  # type: ignore[attr-defined]
@@ -56,10 +57,11 @@ class Owner:
             scene,
             ClientService(scene.network, plan.user),
             plan.id,
-            scene.here if plan.here else "elsewhere",
+            HERE if plan.here else ELSEWHERE,
             lambda: [self.pid],
             self._fence,
             lambda line: None,
+            self._init if plan.moves else None,
         )
         strand = Strand(self.process, self._main)
         scene.world.in_process(self.process, strand.wake)
@@ -86,6 +88,8 @@ class Owner:
             self.status = 0
         except Interrupted:
             self.status = 75
+        except RuntimeError:
+            self.status = 1
         except Refused as error:
             self.scene.world.note(f"{self.process.name}: {error}")
             self.status = 0 if "has ended" in str(error) else 1
@@ -93,9 +97,7 @@ class Owner:
 
     def _work(self, job: Job) -> None:
         kind = self.plan.kind
-        if self.plan.inits:
-            with job.init() as phase:
-                self._use(phase)
+        self._init(job)
         if kind == "asynchronous":
             job.side_by_side(lambda k: self._use_until("rollout"), lambda k, _: self._use_until("training"), staleness=1)
             return
@@ -115,6 +117,15 @@ class Owner:
             elif kind == "synced":
                 job.synced(0.1)
 
+    def _init(self, job: Job) -> None:
+        """What comes first after each attachment."""
+        if self.plan.inits:
+            with job.init() as phase:
+                self._use(phase)
+            if self.plan.kind == "sync":
+                with job.phase("sync", job.iteration - 1) as phase:
+                    self._use(phase)
+
     def _use_until(self, phase: str) -> None:
         self._use(Phase(self.job, phase, self.job.iteration, False))
 
@@ -129,3 +140,5 @@ class Owner:
         phase.device_gb = self.plan.keeps_gb
         here.block(self.process.draw.uniform(0.1, 1.0) * self.plan.worst_s * self.plan.overruns)
         self.nodes.pop(phase.name, None)
+        if self.process.draw.random() < self.plan.fails:
+            raise RuntimeError("the work on a phase has failed")

@@ -28,6 +28,7 @@ class JobPlan:
         kind: of `KINDS`: what its owner does in an iteration. here: on the service's machine, which sees its processes.
         worst_s: of each of its phases, as its file says; they take at most that, times `overruns`.
         inits: its owner has a turn of `init` first. late_s: its owner comes so much later. keeps_gb: of each GPU, as it reports.
+        fails: how often work on a phase raises an error, from 0 to 1. moves: its owner goes on elsewhere in the same process.
         entry: further keys of its job file.
     """
 
@@ -42,6 +43,8 @@ class JobPlan:
     inits: bool = False
     late_s: float = 0.0
     keeps_gb: float | None = None
+    fails: float = 0.0
+    moves: bool = False
     entry: dict[str, Any] = field(default_factory=dict)
 
 
@@ -66,7 +69,7 @@ class Schedule:
 
     Attributes:
         pairs: of nodes. policy, dispatch, grace_s: as of the service. quota: of nodes, of either user; 0: none.
-        one_device: a node does both phases. file: the journal is in a file of SQLite.
+        one_device: a node does both phases. hosts: nodes and owners are on two. file: the journal is in a file of SQLite.
         drifts: clocks run at rates of their own. watched: somebody follows the journal over HTTP.
     """
 
@@ -82,6 +85,7 @@ class Schedule:
     policy: str = "rollmux"
     quota: int = 0
     one_device: bool = False
+    hosts: bool = False
 
     def text(self) -> str:
         """As JSON, in one line."""
@@ -122,7 +126,8 @@ def drawn(seed: int) -> Schedule:
     policy, quota, one_device = draw.choice(["rollmux", "rollmux", "consolidate"]), draw.choice([0, 0, 0, 2]), draw.random() < 0.1
     if one_device:
         jobs = tuple(_on_one_device(job) for job in jobs)
-    return Schedule(seed, jobs, pairs, dispatch, grace_s, file, faults, drifts, watched, policy, quota, one_device)
+    hosts = draw.random() < 0.2
+    return Schedule(seed, jobs, pairs, dispatch, grace_s, file, faults, drifts, watched, policy, quota, one_device, hosts)
 
 
 def _job(draw: Random, name: str) -> JobPlan:
@@ -144,6 +149,8 @@ def _job(draw: Random, name: str) -> JobPlan:
         inits=draw.random() < 0.2,
         late_s=late_s,
         keeps_gb=keeps_gb,
+        fails=draw.choice([0.0] * 5 + [0.1]),
+        moves=kind != "asynchronous" and draw.random() < 0.5,
         entry=entry,
     )
 
@@ -204,6 +211,6 @@ def _simpler(job: JobPlan) -> Iterator[JobPlan]:
         yield replace(job, iterations=job.iterations - 1)
     entries = ({key: job.entry[key] for key in job.entry if key != gone} for gone in job.entry)
     yield from (replace(job, entry=entry) for entry in entries)
-    for name in ("user", "overruns", "inits", "late_s", "keeps_gb"):
+    for name in ("user", "overruns", "inits", "late_s", "keeps_gb", "fails", "moves"):
         if getattr(job, name) != getattr(JobPlan, name):
             yield replace(job, **{name: getattr(JobPlan, name)})

@@ -53,7 +53,7 @@ def test_worlds_are_not_idle() -> None:
     """What is drawn happens: else the checks would see nothing."""
     kinds = {fault.kind for seed in range(200) for fault in drawn(seed).faults}
     assert kinds >= {"lost", "twice", "cut", "full", "torn", "kill service", "kill owner", "pause owner", "second service", "twin"}
-    faults = (Fault("kill owner", 4.0, "one"), Fault("pause service", 6.0, seconds=33.0), Fault("dies after", 12), Fault("lost", 9))
+    faults = (Fault("kill owner", 5.0, "one"), Fault("pause service", 8.0, seconds=33.0), Fault("dies after", 12), Fault("lost", 9))
     counts = carry_out(plain(1, *faults)).counts
     assert counts["killed owners"] == counts["pauses"] == counts["lost"] == 1
     assert counts["starts"] == 2 and counts["requests"] > 30
@@ -158,7 +158,7 @@ def test_what_fails_is_made_smaller() -> None:
 
 def test_the_journal_does_not_follow_from_the_order_of_a_set() -> None:
     """A lease is lost that holds nodes of both pools."""
-    schedule = plain(1, Fault("pause owner", 6.5, "one", 70.0))
+    schedule = plain(1, Fault("pause owner", 5.0, "one", 70.0))
     one, two = schedule.jobs
     scene = Scene(replace(schedule, jobs=(replace(one, kind="asynchronous", iterations=3), two)), None)
     assert scene.carry_out().problems == ()

@@ -32,7 +32,7 @@ from runtime.service.http import app as http_app
 from runtime.service.plan import ServiceOptions
 from runtime.service.service import Service
 from runtime.service.tokens import Holder, Right
-from tests.runtime.pretend import HERE, PAIRS, attached_plan, job
+from tests.runtime.pretend import ELSEWHERE, PAIRS, attached_plan, job
 from tests.simulation import disk as disks
 from tests.simulation import threads
 from tests.simulation.checks import Durable, Turn, journal_problems, linear_problems, waiting_problems
@@ -93,8 +93,6 @@ class Scene:
         schedule: what happens. folder: of the journal, where that is a file. keeps_log: of what happens.
     """
 
-    here = HERE
-
     def __init__(self, schedule: Schedule, folder: Path | None, keeps_log: bool = False) -> None:
         self.schedule = schedule
         self.world = World(schedule.seed, keeps_log)  # type: ignore[abstract]
@@ -114,6 +112,8 @@ class Scene:
         self.stops = False  # the service is to end for good
         self.wall_s = 1.7e9
         rules, nodes = LeaseRules(grace_s=schedule.grace_s), PAIRS[: 2 * schedule.pairs]
+        if schedule.hosts:
+            nodes = tuple(replace(node, host=ELSEWHERE) if node.name.endswith("-1") else node for node in nodes)
         if schedule.one_device:
             nodes = tuple(node for node in nodes if node.pool == "training")
         plan = attached_plan(folder or Path("/"), nodes=nodes, policy=schedule.policy, dispatch=schedule.dispatch, leases=rules)
