@@ -75,27 +75,31 @@ def simulate(first: int, last: int, minutes: float, processes: int) -> dict[str,
 
     counts, wrong, done, cpu_s, began_s = Counter[str](), [], first, 0.0, time.monotonic()
     os.nice(5)
-    fork, room = multiprocessing.get_context("fork"), threading.Semaphore(processes + 1)  # else all chunks would be queued at once
+    fork, room, ends = multiprocessing.get_context("fork"), threading.Semaphore(processes + 1), threading.Event()
 
     def chunks() -> Iterator[range]:
         size = min(_CHUNK, math.ceil((last - first) / processes))
         for begin in range(first, last, size):
-            room.acquire()
-            if begin > first and time.monotonic() >= began_s + 60 * minutes:
+            room.acquire()  # else all chunks would be queued at once
+            if ends.is_set() or (begin > first and time.monotonic() >= began_s + 60 * minutes):
                 return
             yield range(begin, min(begin + size, last))
 
     with simulated():
         run_chunk(range(_WARM))  # all is imported and compiled before processes are forked off
         with fork.Pool(processes, maxtasksperchild=1) as pool:
-            for seeds, counted, problems, took_s in pool.imap(run_chunk, chunks()):
+            try:
+                for seeds, counted, problems, took_s in pool.imap(run_chunk, chunks()):
+                    room.release()
+                    counts += Counter(counted)
+                    wrong += problems
+                    cpu_s += took_s
+                    done = seeds.stop
+                    for seed, problem in problems:
+                        print(f"{seed}: {problem}", flush=True)
+            finally:  # the pool ends when whoever makes its chunks does
+                ends.set()
                 room.release()
-                counts += Counter(counted)
-                wrong += problems
-                cpu_s += took_s
-                done = seeds.stop
-                for seed, problem in problems:
-                    print(f"{seed}: {problem}", flush=True)
     seconds = round(time.monotonic() - began_s, 1)
     run = {"from": first, "to": done, "commit": commit(), "processes": processes, "seconds": seconds, "cpu_s": round(cpu_s, 1)}
     return run | {"counts": dict(sorted(counts.items())), "violations": wrong}

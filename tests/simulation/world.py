@@ -299,6 +299,8 @@ class Scene:
                 left = ", ".join(one.id for one in schedule.jobs if one.id not in self.over)
                 self.problems.append(f"{left} not over at {last_s:.0f} s; the last fault was before {schedule.calm_s:.0f} s")
             self._end()
+        except Exception as error:  # a loop without an end, or a journal that cannot be read
+            self.problems.append(f"{type(error).__name__}: {error}")
         finally:
             world.close()
         self.problems += self.durable.problems + world.errors
