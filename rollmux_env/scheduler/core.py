@@ -259,7 +259,7 @@ class Scheduler:
         going = [job_id for job_id in self.members.seats if self._is_to_move(job_id)]
         if going:
             policy = self.planner.policy if self.review is None else self.review.make_policy()
-            for move in other_places(self.state, going, self.planner.hidden, policy):
+            for move in other_places(self.state, going, self.planner.hidden, policy, self.planner.alone):
                 self.planner.note(move)
 
 

@@ -38,11 +38,12 @@ def _empty_queue(state: State) -> None:
         apply(state, Withdrawn(state.now_s, waiting))
 
 
-def _ask(state: State, job: Job, policy: Policy) -> tuple[Place, ...]:
-    """Let a job arrive now, with what is known of it by now; what the policy says of it."""
+def _ask(state: State, job: Job, policy: Policy, hidden: Collection[int] = ()) -> tuple[Place, ...]:
+    """Let a job arrive now, with what is known of it by now; what the policy says of it, which does not see some groups."""
     arrived = Arrived(state.now_s, job.model_copy(update={"arrival_s": state.now_s}))
     apply(state, arrived)
-    return tuple(action for action in ask(policy, state, arrived) if isinstance(action, Place) and action.job_id == job.id)
+    shown = without(state, hidden) if hidden else state
+    return tuple(action for action in ask(policy, shown, arrived) if isinstance(action, Place) and action.job_id == job.id)
 
 
 def better_place(state: State, job_id: str, policy: Policy) -> Plan:
@@ -74,22 +75,25 @@ def better_place(state: State, job_id: str, policy: Policy) -> Plan:
     return ()
 
 
-def other_places(state: State, job_ids: Iterable[str], groups: Collection[int], policy: Policy) -> list[Moved]:
+def other_places(
+    state: State, job_ids: Iterable[str], groups: Collection[int], policy: Policy, alone: Collection[str] = ()
+) -> list[Moved]:
     """Where a policy would place running jobs if they came now, one after the other, before those that wait.
 
     Whoever drains a node wants them to go: unlike a policy's own moves these may cost a job more than its SLO allows (P7).
 
     Args:
-        job_ids: movable ones, none of them in a pause. groups: those with drained nodes.
-        policy: one that may see what never happens.
+        job_ids: movable ones of these groups, none of them in a pause. groups: those that jobs have to leave.
+        policy: one that may see what never happens. alone: jobs that nobody may share a group with.
 
     Returns:
         Moves to be applied in this order, of those for which there is a place.
     """
-    twin, moves = without(state, groups), []
+    twin, moves, taken = without(state, groups), [], []
     _empty_queue(twin)
     for job_id in job_ids:
-        plan = _ask(twin, state.job(job_id), policy)
+        hidden = [group.id for group in twin.group_list()] if job_id in alone else taken
+        plan = _ask(twin, state.job(job_id), policy, hidden)
         trial = twin.copy()
         try:
             if not plan or (state.cluster.quotas and Quotas(twin).broken(plan, policy)):
@@ -100,4 +104,6 @@ def other_places(state: State, job_ids: Iterable[str], groups: Collection[int], 
             continue
         twin = trial
         moves.append(Moved(state.now_s, job_id, plan[0].placement))
+        if job_id in alone:
+            taken.append(twin.group_of(job_id).id)
     return moves

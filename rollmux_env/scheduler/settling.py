@@ -111,10 +111,11 @@ class Settling:
         """Whether a job has a drained node, or shares its group with one that is to be alone, and can be moved."""
         if seat.guest or seat.failed:
             return False
-        disturbs = any(other != seat.job_id and self._seats[other].group is seat.group for other in self._alone())
+        state, home = self._state, self._state.group_of(seat.job_id).id  # who shares it has not been told to leave it
+        disturbs = any(other != seat.job_id and state.group_of(other).id == home for other in self._alone())
         if not disturbs and not seat.nodes() & self.nodes.drained:
             return False
-        return self._state.job(seat.job_id).movable and not self._state.is_paused(seat.job_id)
+        return state.job(seat.job_id).movable and not state.is_paused(seat.job_id)
 
     def unsettle(self, number: int) -> None:
         """The nodes of a group, or lent ones, may be others' than the state and the seats say."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rollmux_env.errors import Conflict, NotFound
+from rollmux_env.errors import Conflict, NotFound, Stopping
 from rollmux_env.scheduler import facts
 from rollmux_env.validation_errors import one_line
 from runtime.execution.run_state import RunState
@@ -31,7 +31,8 @@ class NodeChanges:
             in the queue; `waits_for`: of those that cannot leave before their end.
 
         Raises:
-            NotFound: there is no such node. Conflict: it is drained already, or the journal cannot be written; one line.
+            NotFound: there is no such node. Conflict: it is drained already, or the journal cannot be written. Stopping: the run is
+                about to end, and its nodes are the next one's. One line.
         """
         run = self._run
         self._check(name)
@@ -49,10 +50,10 @@ class NodeChanges:
         """Let jobs come to a node again.
 
         Raises:
-            NotFound: there is no such node. Conflict: it is not drained, or the journal cannot be written; one line.
+            NotFound, Stopping: as `drain`. Conflict: it is not drained, or the journal cannot be written. One line.
         """
         run = self._run
-        if name not in run.nodes.drained:
+        if run.stopping or name not in run.nodes.drained:
             self._check(name)
             raise Conflict(f"{name}: is not drained")
         run.log.say(f"{name}: is used again")
@@ -74,6 +75,8 @@ class NodeChanges:
             run.tell(facts.Joined(tuple(fits)))
 
     def _check(self, name: str) -> None:
+        if self._run.stopping:
+            raise Stopping("the service is stopping; ask the next one")
         if self._run.log.problem is not None:
             raise Conflict(self._run.log.problem)
         if all(node.name != name for node in self._run.all_nodes()):

@@ -121,6 +121,19 @@ def test_a_phase_that_ends_behind_its_service_is_told_to_the_next_one(tmp_path: 
     served(work, attached_plan(tmp_path, job("a")))
 
 
+def test_nodes_are_not_drained_behind_the_last_word_of_a_service(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        changes = run.driver.lifecycle.node_changes
+        changes.drain("rollout-0")
+        run.driver.stop()
+        for change in (changes.undrain, changes.drain):
+            with pytest.raises(Stopping, match="the service is stopping; ask the next one"):
+                change("rollout-0")
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a")))
+
+
 @pytest.mark.parametrize("word", ["synced", "done"])
 def test_the_end_of_a_sync_or_a_job_behind_its_service_is_told_to_the_next_one(word: str, tmp_path: Path) -> None:
     async def work(run: Served) -> None:
