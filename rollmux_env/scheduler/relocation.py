@@ -89,7 +89,9 @@ def other_places(
     Returns:
         Moves to be applied in this order, of those for which there is a place.
     """
-    twin, moves, taken = without(state, groups), [], []
+    twin = without(state, groups)
+    moves: list[Moved] = []
+    taken: list[int] = []  # groups of those that are to be alone
     _empty_queue(twin)
     for job_id in job_ids:
         hidden = [group.id for group in twin.group_list()] if job_id in alone else taken

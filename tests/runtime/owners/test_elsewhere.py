@@ -123,6 +123,7 @@ def test_a_phase_that_ends_behind_its_service_is_told_to_the_next_one(tmp_path: 
 
 def test_nodes_are_not_drained_behind_the_last_word_of_a_service(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
+        await run.place("a")
         changes = run.driver.lifecycle.node_changes
         changes.drain("rollout-0")
         run.driver.stop()
