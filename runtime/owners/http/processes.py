@@ -66,7 +66,7 @@ class AttachedProcesses(Processes):
         if stay is None:
             return
         lease, why = stay.lease, handle.ending.reason
-        if lease is None:
+        if lease is None or (lease.ended and not lease.suspects):  # its owner is on the way to another place, for example
             stay.free.set()
         elif not lease.ended:
             if lease.holds:

@@ -121,6 +121,22 @@ def test_a_phase_that_ends_behind_its_service_is_told_to_the_next_one(tmp_path: 
     served(work, attached_plan(tmp_path, job("a")))
 
 
+def test_a_job_that_is_cancelled_on_its_way_to_another_place_gives_it_back(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        await run.phase(lease, "rollout", 0)
+        run.driver.lifecycle.node_changes.drain("rollout-0")
+        await run.phase(lease, "training", 0)
+        assert (await run.leases.acquire(lease, "rollout", 1, 5.0))["move"]
+        await run.leases.end(lease)
+        await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
+        await run.settle()
+        assert run.driver.run.handles["a"].gone and not run.driver.run.scheduler.state.is_running("a")
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a", movable=True), nodes=PAIRS))
+
+
 def test_nodes_are_not_drained_behind_the_last_word_of_a_service(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         await run.place("a")
