@@ -137,6 +137,21 @@ def test_a_job_that_is_cancelled_on_its_way_to_another_place_gives_it_back(tmp_p
     served(work, attached_plan(tmp_path, job("a", movable=True), nodes=PAIRS))
 
 
+def test_a_service_may_stop_while_a_job_leaves_a_drained_node(tmp_path: Path) -> None:
+    """It holds its old nodes and its new ones then, and there are not fewer of them than that when a guest has gone."""
+
+    async def work(run: Served) -> None:
+        await run.place("a")
+        run.driver.lifecycle.node_changes.drain("training-0")
+        await run.settle()
+        await run.place("guest")
+        run.driver.stop()
+        await run.stop()
+
+    guest = job("guest", rollout={}, training={}, profile={"iterations": 1})
+    served(work, attached_plan(tmp_path, job("a", movable=True), guest, nodes=PAIRS))
+
+
 def test_nodes_are_not_drained_behind_the_last_word_of_a_service(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         await run.place("a")
