@@ -101,8 +101,8 @@ class Settling:
     def resize(self) -> None:
         """Let the state know how many nodes are in service: as many as are held, where a job that moves holds drained ones too."""
         state, cluster = self._state, self._state.cluster
-        held: dict[PoolName, int] = {"rollout": state.rollout_nodes, "training": state.training_nodes}
-        most = {pool: max(count, held[pool]) for pool, count in self.most().items()}
+        used: dict[PoolName, int] = {"rollout": state.rollout_nodes, "training": state.training_nodes}
+        most = {pool: max(count, used[pool]) for pool, count in self.most().items()}
         if any(cluster.pools[side].max_nodes != most[side] for side in cluster.sides):
             self._planner.resize(self._state.now_s, most["rollout"], most["training"])
         elif self.resizes:  # there are others than before, and as many
