@@ -99,15 +99,15 @@ class Settling:
         return {pool: min(there[pool], self._caps.get(pool) or there[pool]) for pool in POOLS}
 
     def resize(self) -> None:
-        """Let the state know how many nodes are in service: as many as are held, where a job that moves holds drained ones too."""
-        state, cluster = self._state, self._state.cluster
+        """Let the state know how many nodes are in service: as many as it holds, where a job that moves holds drained ones too."""
+        state, cluster, most = self._state, self._state.cluster, self.most()
         used: dict[PoolName, int] = {"rollout": state.rollout_nodes, "training": state.training_nodes}
-        most = {pool: max(count, used[pool]) for pool, count in self.most().items()}
-        if any(cluster.pools[side].max_nodes != most[side] for side in cluster.sides):
-            self._planner.resize(self._state.now_s, most["rollout"], most["training"])
+        there = {pool: max(count, used[pool]) for pool, count in most.items()}
+        if any(cluster.pools[side].max_nodes != there[side] for side in cluster.sides):
+            self._planner.resize(state.now_s, there["rollout"], there["training"])
         elif self.resizes:  # there are others than before, and as many
             self._planner.wake()
-        self.resizes = False
+        self.resizes = there != most
 
     def is_drained(self, seat: Seat) -> bool:
         """Whether a job has a drained node, or shares its group with one that is to be alone, and can be moved."""
