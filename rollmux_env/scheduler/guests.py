@@ -88,8 +88,8 @@ class Guests:
         if self.lent is not None or all(free[pool] >= most[pool] for pool in POOLS):
             self.group, self.lent, self.names = LEASE, self.lent or most, batch.names
         else:
-            groups = [group for group in state.group_list() if group.id not in nodes.drained_groups()]
-            groups = [group for group in groups if all(map(batch.may_have, nodes.assigned(group.id)))]
+            drained = nodes.drained_groups()
+            groups = [g for g in state.group_list() if g.id not in drained and all(map(batch.may_have, nodes.assigned(g.id)))]
             hosts = (g for g in groups if len(g.rollout_nodes) >= most["rollout"] and g.training_nodes >= most["training"])
             host = None if batch.rule is not None else next(hosts, None)
             if host is None:

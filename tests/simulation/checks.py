@@ -105,6 +105,10 @@ def _number(phase: str, iteration: int) -> int | None:
     return None if phase == "init" else iteration
 
 
+def _phase_of(part: PhaseSlice | SyncSlice) -> str:
+    return part.phase if isinstance(part, PhaseSlice) else "sync"
+
+
 def _held(nodes: Collection[str], phase: str) -> Collection[str]:
     """Nodes of a place that a phase has: those of its pool, or all, of a sync for example, and where one node does both."""
     return [node for node in nodes if node.startswith(phase)] or nodes
@@ -117,8 +121,7 @@ def _granted(facts: list[Fact]) -> dict[int, Collection[str]]:
     leases |= {fact.lease: fact.nodes for fact in facts if isinstance(fact, Suspected)}
     for fact in facts:
         if isinstance(fact, PhaseSlice | SyncSlice):
-            phase = fact.phase if isinstance(fact, PhaseSlice) else "sync"
-            own.setdefault((fact.job_id, phase, fact.asked_s), set()).update(fact.nodes)
+            own.setdefault((fact.job_id, _phase_of(fact), fact.asked_s), set()).update(fact.nodes)
     return {
         k: own.get((fact.job_id, fact.phase, fact.asked_s)) or _held(leases[fact.lease], fact.phase)
         for k, fact in enumerate(facts)
@@ -150,7 +153,7 @@ def linear_problems(facts: list[Fact], synced_s: list[float], turns: list[Turn])
                         problems.append(f"{node} is granted to {fact.job_id} and in the hands of {jobs[table[node]]}")
                     table[node] = fact.lease
             case PhaseSlice() | SyncSlice():
-                phase = fact.phase if isinstance(fact, PhaseSlice) else "sync"
+                phase = _phase_of(fact)
                 over.setdefault((fact.job_id, phase, _number(phase, fact.iteration)), []).append(at_s)
                 for node in fact.nodes if fact.asked_s is not None else ():
                     if jobs.get(table.get(node, "")) == fact.job_id:
