@@ -789,13 +789,7 @@ class Job:
         while True:
             self._check_stop()
             asked_s = _now()
-            try:
-                answer = self._ask("acquire", body, _WAIT_S)
-            except Refused as error:
-                if error.status == 409:  # because it has to stop?
-                    self._ask("heartbeat", self._processes())
-                    self._check_stop()
-                raise
+            answer = self._ask("acquire", body, _WAIT_S)
             if answer.get("move"):
                 self._move()
             elif answer.get("granted"):
@@ -810,7 +804,11 @@ class Job:
             self.release(phase)
 
     def release(self, phase: Phase) -> None:
-        """Give the nodes to the next one; what leaving a phase does."""
+        """Give the nodes to the next one; what leaving a phase does.
+
+        Raises:
+            Interrupted: the service had given the job up, and this phase counts for nothing.
+        """
         if self.lease is None:
             return
         metrics = {name: float(value) for name, value in phase.metrics.items() if math.isfinite(value)}  # JSON has no others
@@ -841,7 +839,13 @@ class Job:
         """Ask until there is an answer: the same iteration and phase has the same one. Does nothing without a lease."""
         if self.lease is None or self._service is None:
             return {}
-        answer = _until_answered(lambda: self._once(request, body, wait_s + _ANSWERS_S))
+        try:
+            answer = _until_answered(lambda: self._once(request, body, wait_s + _ANSWERS_S))
+        except Refused as error:
+            if error.status == 409 and request != "heartbeat":  # because it has to stop?
+                self._ask("heartbeat", self._processes())
+                self._check_stop()
+            raise
         self._check_fence()  # the process may have been stopped with the answer on its way
         return answer
 

@@ -149,6 +149,16 @@ def test_a_job_that_is_asked_to_stop_ends_between_phases_and_can_go_on(service: 
     assert service.granted[-1] == Turn("one", "rollout", 1, False) and service.jobs["one"].state == "queued"
 
 
+def test_a_job_whose_phase_counts_for_nothing_ends_with_it(service: LittleService) -> None:
+    """Its service has given it up; a script whose last phase it was would end well else."""
+    with pytest.raises(rollmux_client.Interrupted) as ended, rollmux_client.attach() as job:
+        for _ in job.iterations(1):
+            with job.phase("rollout"):
+                service.held.clear()
+                service.stop = True
+    assert ended.value.reason == "stop" and service.jobs["one"].state == "queued"
+
+
 def test_a_move_ends_the_process_or_attaches_anew(service: LittleService, monkeypatch: pytest.MonkeyPatch) -> None:
     service.move = True
     with pytest.raises(rollmux_client.Interrupted, match="75") as ended, rollmux_client.attach() as job, job.phase("rollout"):

@@ -16,6 +16,7 @@ DISK = ("torn", "full", "slow disk", "dies before", "dies after")
 _OF_OWNERS = ("kill owner", "kill owner", "pause owner", "twin")
 _OF_SERVICE = ("kill service", "kill service", "pause service", "machine sleeps", "terminate", "second service", "wall clock")
 _OF_USERS = ("cancel", "drain")
+_POLICIES = ("rollmux", "rollmux", "rollmux,switches=true", "consolidate,budget=200")  # a search that costs no more than the rest
 STATED_GB = 2.0  # of device memory, where any is
 _LAST_S = 25.0  # of faults that come at a time
 
@@ -122,12 +123,24 @@ def drawn(seed: int) -> Schedule:
     file, pairs = draw.random() < 0.1, draw.choice([1, 1, 2])
     faults = tuple(_fault(draw, ids, pairs, file) for _ in range(draw.choice([0, 1, 2, 3, 4, 6, 8])))
     dispatch = draw.choice(["round-robin", "fifo", "shortest-first"])
-    grace_s, drifts, watched = draw.choice([None, 5.0]), draw.random() < 0.3, draw.random() < 0.2
-    policy, quota, one_device = draw.choice(["rollmux", "rollmux", "consolidate"]), draw.choice([0, 0, 0, 2]), draw.random() < 0.1
+    grace_s, drifts, watched = draw.choice([None, 5.0]), draw.random() < 0.3, draw.random() < 0.1
+    policy, quota, one_device = draw.choice(_POLICIES), draw.choice([0, 0, 0, 2]), draw.random() < 0.1
     if one_device:
         jobs = tuple(_on_one_device(job) for job in jobs)
     hosts = draw.random() < 0.2
-    return Schedule(seed, jobs, pairs, dispatch, grace_s, file, faults, drifts, watched, policy, quota, one_device, hosts)
+    world = Schedule(seed, jobs, pairs, dispatch, grace_s, file, faults, drifts, watched, policy, quota, one_device, hosts)
+    return _restless(draw, world) if draw.random() < 0.25 else world
+
+
+def _restless(draw: Random, world: Schedule) -> Schedule:
+    """The same with more jobs that move, and more reasons for it."""
+    entries = ({key: job.entry[key] for key in job.entry if key != "nodes"} for job in world.jobs)
+    jobs = tuple(
+        replace(job, movable=draw.random() < 0.8, keeps_gb=draw.choice([None, None, 3.0]), late_s=0.0, entry=entry)
+        for job, entry in zip(world.jobs, entries, strict=True)
+    )
+    drains = tuple(_drain(draw, 2, draw.choice([5.0, 10.0, 20.0])) for _ in range(draw.choice([1, 2, 3])))
+    return replace(world, jobs=jobs, pairs=2, one_device=False, faults=world.faults + drains)
 
 
 def _job(draw: Random, name: str) -> JobPlan:
@@ -141,7 +154,7 @@ def _job(draw: Random, name: str) -> JobPlan:
         entry["profile"] = {"iterations": draw.randrange(1, iterations)}
     elif draw.random() < 0.1:
         entry["nodes"] = {pool: [f"{pool}-0"] for pool in ("rollout", "training")}
-    keeps_gb, late_s = draw.choice([None, None, None, 1.0, 3.0]), draw.choice([0.0] * 9 + [310.0])
+    keeps_gb, late_s = draw.choice([None, None, None, 1.0, 3.0]), draw.choice([0.0] * 19 + [310.0])
     return replace(
         plain,
         user=user,
@@ -170,14 +183,19 @@ def _fault(draw: Random, ids: list[str], pairs: int, file: bool) -> Fault:
         kind, seconds = draw.choice(_OF_OWNERS), draw.choice([1.0, 20.0, 29.5, 31.0, 40.0, 70.0])
         return Fault(kind, round(draw.uniform(0, _LAST_S), 3), draw.choice(ids), seconds if kind == "pause owner" else 0.0)
     if group == "users":
-        kind = draw.choice(_OF_USERS)
-        target = draw.choice(ids) if kind == "cancel" else f"{draw.choice(['rollout', 'training'])}-{draw.randrange(pairs)}"
-        return Fault(kind, round(draw.uniform(0, _LAST_S), 3), target, 10.0 if kind == "drain" else 0.0)
+        if draw.choice(_OF_USERS) == "drain":
+            return _drain(draw, pairs, 10.0)
+        return Fault("cancel", round(draw.uniform(0, _LAST_S), 3), draw.choice(ids))
     kind = draw.choice(_OF_SERVICE)
     if kind == "kill service":
         return Fault(kind, draw.randrange(1, draw.choice([50, 500, 3000])), str(draw.choice([1, 1, 2, 3])))
     lengths_s = {"pause service": (1.5, 12.0, 33.0, 50.0), "machine sleeps": (5.0, 60.0), "wall clock": (-3600.0, 3600.0)}
     return Fault(kind, round(draw.uniform(0, _LAST_S), 3), "", draw.choice(lengths_s.get(kind, (0.0,))))
+
+
+def _drain(draw: Random, pairs: int, seconds: float) -> Fault:
+    node = f"{draw.choice(['rollout', 'training'])}-{draw.randrange(pairs)}"
+    return Fault("drain", round(draw.uniform(0, _LAST_S), 3), node, seconds)
 
 
 def shrunk(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:

@@ -160,16 +160,20 @@ class Leases:
             extra: the phase is a rollout that counts no iteration; False: it may be either.
 
         Raises:
-            NotFound: there is no such lease. Conflict: it does not hold that. One line.
+            NotFound: there is no such lease. Conflict: it does not hold that, or was lost before; its nodes are free then, and the
+                phase counts for nothing. One line.
         """
         lease = self.ledger.lease(lease_id)
         iteration = _iteration_of(lease, phase, iteration)
         with self.ledger.sign(lease):
             await self._run.written()
-            if not lease.turns.may_release(phase, iteration, extra) or lease.ended:
-                if lease.ended:
-                    self.ledger.free(lease, lease.suspects, "its owner has released it")
+            has_it = lease.turns.may_release(phase, iteration, extra)
+            if lease.ended:
+                self.ledger.free(lease, lease.suspects, "its owner has released it")
+            if not has_it or lease.ended:
                 await self._run.durable()
+                if has_it:  # it counts for nothing
+                    self._check_lives(lease)
                 return {}
             reported = {name: value for name, value in (metrics or {}).items() if isfinite(value)}
             lease.metrics.setdefault(iteration, {}).update(reported)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollmux_env.errors import Stopping
+from rollmux_env.errors import Conflict, Stopping
 from rollmux_env.scheduler.view import HoldName
 from runtime.execution.nodes import POOLS
 from tests.runtime.pretend import PAIRS, Served, attached_plan, job, served
@@ -63,7 +63,8 @@ def test_what_the_place_before_held_is_free_and_that_of_the_present_one_is_not(t
         await run.settle()
         run = await run.replaced()
         assert run.leases.ledger.suspects() == dict.fromkeys(("rollout-0", "training-0"), "a")
-        await run.leases.release(lease, "rollout", 0, {}, None)
+        with pytest.raises(Conflict, match="this lease is over"):
+            await run.leases.release(lease, "rollout", 0, {}, None)
         assert run.leases.ledger.suspects() == {}
         lease = await run.place("a")
         assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
@@ -188,3 +189,29 @@ def test_the_end_of_a_sync_or_a_job_behind_its_service_is_told_to_the_next_one(w
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", sync_s=0.2)))
+
+
+def test_a_phase_that_ends_where_its_job_is_not_any_more_is_refused(tmp_path: Path) -> None:
+    """Found on a simulated schedule: it counted for nothing, and a script whose last one it was ended well, and its job never."""
+
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        await run.phase(lease, "rollout", 0)
+        assert (await run.leases.acquire(lease, "training", 0, 5.0))["granted"]
+        run.driver.lifecycle.node_changes.drain("rollout-0")
+        await run.settle()
+        run = await run.replaced()
+        await run.settle()
+        for _ in range(2):
+            with pytest.raises(Conflict, match="this lease is over: its place has gone"):
+                await run.leases.release(lease, "training", 0, {}, None)
+        assert run.leases.ledger.suspects() == {}
+        again = await run.leases.attach("a", 5.0, "", ())
+        assert again["iteration"] == 0
+        await run.iterate(again["lease"], 0)
+        await run.leases.end(again["lease"], done=True)
+        await run.settle()
+        assert run.driver.run.handles["a"].gone
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a", iterations=1, movable=True), nodes=PAIRS))

@@ -174,7 +174,8 @@ def test_nodes_of_an_owner_elsewhere_are_free_when_it_attaches_again_or_somebody
             if how == "cleared":
                 assert run.leases.ledger.clear("rollout-0") == ("a",)
             elif how == "released":
-                await run.leases.release(lease, "rollout", 0, {}, None)
+                with pytest.raises(Conflict, match="this lease is over"):
+                    await run.leases.release(lease, "rollout", 0, {}, None)
         await run.place("a", ELSEWHERE, (8,))
         with pytest.raises(NotFound):
             run.leases.ledger.clear("rollout-0")
@@ -456,3 +457,19 @@ def test_suspects_outlive_the_coordinator_too(tmp_path: Path) -> None:
 
 def test_the_record_keeps_every_fact_of_leases() -> None:
     assert {"attached", "granted", "leases_ended", "suspected", "freed"} <= RunRecord.__dataclass_fields__.keys()
+
+
+def test_a_job_that_has_done_all_is_over_when_its_lease_is_lost(tmp_path: Path) -> None:
+    """Its owner may have nothing to say any more."""
+
+    async def work(run: Served) -> None:
+        lease = await run.place("a", ELSEWHERE, (7,))
+        await run.iterate(lease, 0)
+        run.pass_time(34.0)
+        run.leases.ledger.look()
+        await run.settle()
+        assert run.driver.run.handles["a"].gone
+        await run.leases.end(lease, done=True)
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a", iterations=1)))
