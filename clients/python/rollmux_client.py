@@ -360,6 +360,11 @@ class Turns:
         self.seeded |= phase == "sync" and turn.iteration < self.begins
         self.syncs = turn.iteration + 1 if phase == "sync" else self.syncs
 
+    def is_open(self, phase: _PhaseName, iteration: int, extra: bool = False) -> bool:
+        """Whether the owner asks for a phase or has it; `extra` as of `may_release`."""
+        turn = self.open.get(phase)
+        return turn is not None and turn.iteration == iteration and (turn.extra or not extra)
+
     def may_release(self, phase: _PhaseName, iteration: int, extra: bool = False) -> bool:
         """Whether the owner has a phase; False: that is over already.
 
@@ -369,8 +374,8 @@ class Turns:
         Raises:
             OutOfOrder: it never had it, or has not been granted it yet.
         """
-        turn, last = self.open.get(phase), self.last.get(phase)
-        if turn is not None and turn.iteration == iteration and (turn.extra or not extra):
+        last = self.last.get(phase)
+        if self.is_open(phase, iteration, extra):
             if phase not in self.granted:
                 raise OutOfOrder(f"the {phase} of iteration {iteration} has not been granted")
             return True

@@ -167,13 +167,12 @@ class Leases:
         iteration = _iteration_of(lease, phase, iteration)
         with self.ledger.sign(lease):
             await self._run.written()
-            has_it = lease.turns.may_release(phase, iteration, extra)
-            if lease.ended:
-                self.ledger.free(lease, lease.suspects, "its owner has released it")
-            if not has_it or lease.ended:
+            if lease.ended and lease.turns.is_open(phase, iteration, extra):
+                self.ledger.release(lease, phase)
                 await self._run.durable()
-                if has_it:  # it counts for nothing
-                    self._check_lives(lease)
+                self._check_lives(lease)
+            if not lease.turns.may_release(phase, iteration, extra):
+                await self._run.durable()
                 return {}
             reported = {name: value for name, value in (metrics or {}).items() if isfinite(value)}
             lease.metrics.setdefault(iteration, {}).update(reported)

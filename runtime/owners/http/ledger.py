@@ -19,6 +19,7 @@ from rollmux_client import ATTACHMENT, OutOfOrder, Turn, Turns, pid_space
 
 from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler import facts
+from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
 from runtime.execution.job_handle import PROFILE, Hold, JobHandle
 from runtime.execution.job_processes import started, user_of
@@ -276,6 +277,12 @@ class Ledger:
             self.suspected.pop(lease.handle.id, None)
             lease.stay.free.set()
             self._unblock(lease)
+
+    def release(self, lease: Lease, phase: HoldName) -> None:
+        """A phase of a lease that is over has ended; what that held is free when none is left."""
+        lease.turns.granted.discard(phase)
+        if not lease.holds:
+            self.free(lease, lease.suspects, "its owner has released it")
 
     def block(self, lease: Lease) -> None:
         """A lost lease holds nodes that the scheduler cannot know as its own: nothing is granted until they are free."""

@@ -473,3 +473,24 @@ def test_a_job_that_has_done_all_is_over_when_its_lease_is_lost(tmp_path: Path) 
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", iterations=1)))
+
+
+def test_what_a_lost_lease_held_is_free_when_its_last_phase_has_ended(tmp_path: Path) -> None:
+    """Found on a simulated schedule: the end of a training freed the nodes of the rollout beside it."""
+    turns: tuple[tuple[HoldName, int], ...] = (("training", 0), ("rollout", 1))
+    held = {"rollout-0": "a", "training-0": "a"}
+
+    async def work(run: Served) -> None:
+        lease = await run.place("a", ELSEWHERE, (7,))
+        await run.phase(lease, "rollout", 0)
+        for phase, number in turns:
+            assert (await run.leases.acquire(lease, phase, number, 5.0))["granted"]
+        run.pass_time(31.0)
+        await run.settle()
+        for (phase, number), left in zip((turns[0], *turns), (held, held, {}), strict=True):
+            with pytest.raises(Conflict, match="this lease is over"):
+                await run.leases.release(lease, phase, number, {}, None)
+            assert run.leases.ledger.suspects() == left
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a", staleness=1)))
