@@ -114,21 +114,6 @@ def _held(nodes: Collection[str], phase: str) -> Collection[str]:
     return [node for node in nodes if node.startswith(phase)] or nodes
 
 
-def _granted(facts: list[Fact]) -> dict[int, Collection[str]]:
-    """Nodes of each permit, by its place among the facts: a job that has been measured has others, under the same lease."""
-    own: dict[tuple[str, str, float | None], set[str]] = {}
-    leases = {fact.lease: fact.nodes for fact in facts if isinstance(fact, Attached)}
-    leases |= {fact.lease: fact.nodes for fact in facts if isinstance(fact, Suspected)}
-    for fact in facts:
-        if isinstance(fact, PhaseSlice | SyncSlice):
-            own.setdefault((fact.job_id, _phase_of(fact), fact.asked_s), set()).update(fact.nodes)
-    return {
-        k: own.get((fact.job_id, fact.phase, fact.asked_s)) or _held(leases[fact.lease], fact.phase)
-        for k, fact in enumerate(facts)
-        if isinstance(fact, Granted)
-    }
-
-
 def linear_problems(facts: list[Fact], synced_s: list[float], turns: list[Turn]) -> list[str]:
     """What acquires and releases do not have in common with an owner table in which each happens at once.
 
@@ -137,26 +122,26 @@ def linear_problems(facts: list[Fact], synced_s: list[float], turns: list[Turn])
     """
     problems: list[str] = []
     table: dict[str, str] = {}
-    nodes, jobs = _granted(facts), {fact.lease: fact.job_id for fact in facts if isinstance(fact, Attached)}
+    leases = {fact.lease: fact for fact in facts if isinstance(fact, Attached)}
     granted: dict[tuple[str, str, int | None], list[float]] = {}
     over: dict[tuple[str, str, int | None], list[float]] = {}
     lost: dict[str, float] = {}
     suspects = {(fact.lease, node) for fact in facts if isinstance(fact, Suspected) for node in fact.nodes}
-    for k, (fact, at_s) in enumerate(zip(facts, synced_s, strict=True)):
+    for fact, at_s in zip(facts, synced_s, strict=True):
         match fact:
             case Granted():
                 granted.setdefault((fact.lease, fact.phase, _number(fact.phase, fact.iteration)), []).append(at_s)
                 if fact.lease in lost:
                     problems.append(f"{fact.job_id}: its lease got the {fact.phase} of {fact.iteration} after its end")
-                for node in nodes[k]:
+                for node in _held(leases[fact.lease].nodes, fact.phase):
                     if table.get(node, fact.lease) != fact.lease:
-                        problems.append(f"{node} is granted to {fact.job_id} and in the hands of {jobs[table[node]]}")
+                        problems.append(f"{node} is granted to {fact.job_id} and in the hands of {leases[table[node]].job_id}")
                     table[node] = fact.lease
             case PhaseSlice() | SyncSlice():
                 phase = _phase_of(fact)
                 over.setdefault((fact.job_id, phase, _number(phase, fact.iteration)), []).append(at_s)
                 for node in fact.nodes if fact.asked_s is not None else ():
-                    if jobs.get(table.get(node, "")) == fact.job_id:
+                    if node in table and leases[table[node]].job_id == fact.job_id:
                         del table[node]
             case LeaseEnded():
                 lost[fact.lease] = at_s

@@ -23,6 +23,10 @@ class WatchedJob(Job):
         super().__init__(*more)
         self._scene = scene
 
+    def _begin(self, answer: dict[str, Any], handed_over: bool) -> None:
+        self._place = answer["nodes"]
+        super()._begin(answer, handed_over)
+
     def acquire(self, phase: Phase) -> None:
         world = self._scene.world
         turn = Turn(self.lease or "", self.name, phase.name, phase.iteration, world.now_s)
@@ -34,6 +38,8 @@ class WatchedJob(Job):
             turn.left_s = world.now_s
             raise
         turn.lease, turn.had_s = self.lease or "", world.now_s
+        if self.nodes != self._place:
+            self._scene.problems.append(f"{self.name}: its {phase.name} is to be elsewhere than its lease")
 
     def release(self, phase: Phase) -> None:
         turn: Turn = phase.turn  # type: ignore[attr-defined]

@@ -138,6 +138,9 @@ class Leases:
                 return {"granted": False, "move": True}
         if self._run.stopping or not await self._may_begin(lease, turn, wait_s):
             return {"granted": False}
+        if lease.is_elsewhere:  # it has been measured, and has got a place since
+            lease.go("move")
+            return {"granted": False, "move": True}
         self._iterations.ask(lease, turn)
         self._iterations.end_spent(lease)
         self._check_lives(lease)

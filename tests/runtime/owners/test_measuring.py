@@ -159,3 +159,28 @@ def test_a_permit_that_waits_for_a_place_is_told_of_it_and_does_not_look_again_a
 
     large: Any = {"host_memory_gb": 7.5}
     served(work, attached_plan(tmp_path, job("host"), unknown("a") | {"rollout": large, "training": large}, nodes=PAIR))
+
+
+def test_a_job_that_waits_for_a_place_when_it_is_measured_is_told_where_to_go(tmp_path: Path) -> None:
+    """Found on simulated schedules: its permits were for other nodes than its processes are on."""
+
+    async def work(run: Served) -> None:
+        await run.place("host")
+        other = await run.place("other")
+        lease = await run.place("a")
+        for number in range(2):
+            await run.iterate(lease, number)
+        assert await run.leases.acquire(lease, "rollout", 2, 0.0) == {"granted": False}
+        waits = asyncio.ensure_future(run.leases.acquire(lease, "rollout", 2, 5.0))
+        await run.leases.end(other, done=True)
+        assert await waits == {"granted": False, "move": True} == await run.leases.acquire(lease, "rollout", 2, 5.0)
+        await run.leases.end(lease)
+        lease = await run.place("a")
+        assert run.leases.ledger.lease(lease).owner.nodes == ("rollout-1", "training-1")
+        for number in range(2, 4):
+            await run.iterate(lease, number)
+        await run.stop()
+
+    jobs = (job("host"), job("other"), unknown("a", movable=True))
+    plan = attached_plan(tmp_path, *jobs, nodes=PAIRS[:4])
+    served(work, replace(plan, cluster=plan.cluster.model_copy(update={"max_group_size": 1})))
