@@ -562,6 +562,7 @@ class Job:
         self._answered_s = _now()
         self._progress: dict[str, int] | None = None
         self._wake, self._over = threading.Event(), False
+        self._rollouts_error: BaseException | None = None
         self._heart: threading.Thread | None = None
 
     # the lease
@@ -727,8 +728,10 @@ class Job:
                         result = sample(k)
                     samples.put((result, None))
             except BaseException as error:
+                self._rollouts_error = error
                 samples.put((None, error))
 
+        self._rollouts_error = None
         sampler = threading.Thread(target=rollouts, name="rollmux-rollouts", daemon=True)
         sampler.start()
         try:
@@ -801,6 +804,8 @@ class Job:
                 break
             if phase.given_up:
                 return
+            if self._rollouts_error is not None:  # that rollout keeps its nodes, and others may wait for them before this turn
+                raise self._rollouts_error
             if _now() - asked_s < _SOON_S:  # a service that is about to end lets nobody wait
                 time.sleep(_SOON_S)
         phase.switched = bool(answer.get("switched"))

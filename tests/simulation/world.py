@@ -250,7 +250,8 @@ class Scene:
                 self.operator("DELETE", f"/v1/jobs/{fault.target}")
             case "drain":
                 path = f"/v1/nodes/{fault.target}"
-                self.operator("POST", f"{path}/drain", then=("POST", f"{path}/undrain", None, fault.seconds))
+                again = ("POST", f"{path}/undrain", None, 10.0)  # where the network has brought the drain once more
+                self.operator("POST", f"{path}/drain", then=("POST", f"{path}/undrain", None, fault.seconds, again))
 
     def operator(self, method: str, path: str, body: Any = None, after_s: float = 0.0, then: tuple[Any, ...] = ()) -> None:
         """Somebody asks the service for something, until it is answered.
