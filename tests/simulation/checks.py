@@ -163,14 +163,23 @@ def linear_problems(facts: list[Fact], synced_s: list[float], turns: list[Turn])
     return problems
 
 
-def journal_problems(facts: list[Fact]) -> list[str]:
-    """What the audit finds, and the scheduler that is told all again."""
-    problems = [*audit(facts).problems]
+def journal_problems(facts: list[Fact], jobs: dict[str, int]) -> list[str]:
+    """What the audit finds, and the scheduler that is told all again; and jobs whose owners have ended well, and which are not done.
+
+    Args:
+        jobs: the iterations that each owner does.
+    """
+    found = audit(facts)
+    problems = [*found.problems]
     problems += [line for line in replay_journal(facts).lines if not line.startswith("permits ")]
     for job in {fact.job_id for fact in facts if isinstance(fact, Iteration)}:
         numbers = [fact.number for fact in facts if isinstance(fact, Iteration) and fact.job_id == job]
         if numbers != [*range(len(numbers))]:
             problems.append(f"{job}: iterations {numbers}")
+    for job, outcome in found.jobs.items():
+        did = sum(isinstance(fact, Iteration) and fact.job_id == job for fact in facts)
+        if outcome in ("present", "failed") or (outcome == "done" and did < jobs[job]):
+            problems.append(f"{job}: is {outcome} after {did} of {jobs[job]} iterations")
     return problems
 
 

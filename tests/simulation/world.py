@@ -347,7 +347,7 @@ class Scene:
         self.terminate()
         world.run(lambda: service.dead, world.now_s + 200.0)
         facts = self.disk.facts()
-        self.problems += journal_problems(facts)
+        self.problems += journal_problems(facts, {one.id: one.iterations for one in self.schedule.jobs})
         self.problems += linear_problems(facts, self.disk.synced_s, self.turns)
         if self.schedule.bounds_waits:
             period_s = sum((_PHASES + one.inits) * one.worst_s * one.overruns for one in self.schedule.jobs)
