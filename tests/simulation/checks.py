@@ -164,7 +164,7 @@ def linear_problems(facts: list[Fact], synced_s: list[float], turns: list[Turn])
 
 
 def journal_problems(facts: list[Fact], jobs: dict[str, int]) -> list[str]:
-    """What the audit finds, and the scheduler that is told all again; and jobs whose owners have ended well, and which are not done.
+    """What the audit finds, and the scheduler that is told all again; and jobs that are not done, though their owners ended well.
 
     Args:
         jobs: the iterations that each owner does.
