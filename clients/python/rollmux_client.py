@@ -562,7 +562,7 @@ class Job:
         self._answered_s = _now()
         self._progress: dict[str, int] | None = None
         self._wake, self._over = threading.Event(), False
-        self._rollouts_error: BaseException | None = None
+        self._beside: BaseException | None = None  # why the other thread of `side_by_side` ends
         self._heart: threading.Thread | None = None
 
     # the lease
@@ -728,10 +728,9 @@ class Job:
                         result = sample(k)
                     samples.put((result, None))
             except BaseException as error:
-                self._rollouts_error = error
+                self._beside = error
                 samples.put((None, error))
 
-        self._rollouts_error = None
         sampler = threading.Thread(target=rollouts, name="rollmux-rollouts", daemon=True)
         sampler.start()
         try:
@@ -748,12 +747,16 @@ class Job:
                     self.synced(_now() - began_s, k)
                 self.iteration = k + 1
                 room.release()
-        except BaseException:
+        except BaseException as error:
+            self._beside = error
             over.set()
             room.release()
             sampler.join(2 * _WAIT_S)  # its phase ends, or its request
             raise
-        sampler.join()
+        else:
+            sampler.join()
+        finally:
+            self._beside = None
 
     def phase(self, name: str, iteration: int | None = None, extra: bool = False) -> Phase:
         """A turn, as a context that is entered when the turn has come.
@@ -804,8 +807,8 @@ class Job:
                 break
             if phase.given_up:
                 return
-            if self._rollouts_error is not None:  # that rollout keeps its nodes, and others may wait for them before this turn
-                raise self._rollouts_error
+            if self._beside is not None:  # its phase keeps its nodes, and others may wait for them before this turn
+                raise self._beside
             if _now() - asked_s < _SOON_S:  # a service that is about to end lets nobody wait
                 time.sleep(_SOON_S)
         phase.switched = bool(answer.get("switched"))

@@ -310,25 +310,30 @@ def test_side_by_side_trains_on_every_rollout_in_order_and_none_is_too_old(monke
     assert trained == [0, 1]
 
 
-def test_a_rollout_that_fails_ends_the_wait_for_the_training_beside_it(
-    service: LittleService, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fails", ["rollout", "training"])
+def test_a_phase_that_fails_ends_the_wait_for_the_one_beside_it(
+    fails: str, service: LittleService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found on a simulated schedule: it keeps its nodes, and nobody could ever have the turn that comes before that training."""
+    """Found on a simulated schedule: it keeps its nodes, and nobody could ever have the turn that comes before the other one."""
     answer = service.answer
 
-    def grant_rollouts(method: str, path: str, body: dict[str, Any]) -> Any:
+    def grant(method: str, path: str, body: dict[str, Any]) -> Any:
         if path.endswith("/acquire"):
-            return 200, {"granted": body["phase"] == "rollout"}
+            return 200, {"granted": body["phase"] == fails or (body["phase"], body["iteration"]) == ("rollout", 0)}
         return (200, {}) if path.endswith("/release") else answer(method, path, body)
 
     def sample(k: int) -> None:
-        if k == 1:
+        if (fails, k) == ("rollout", 1):
             raise ValueError("no more prompts")
 
-    monkeypatch.setattr(service, "answer", grant_rollouts)
+    def train(k: int, result: None) -> None:
+        raise ValueError("no more prompts")
+
+    monkeypatch.setattr(service, "answer", grant)
     with pytest.raises(ValueError, match="no more prompts"), rollmux_client.attach() as job:
-        job.side_by_side(sample, lambda k, result: None, total=3)
+        job.side_by_side(sample, train, total=3)
     assert service.jobs["one"].state == "queued"
+    assert "rollmux-rollouts" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_refusal_that_says_when_to_come_again_is_obeyed_with_some_more(
