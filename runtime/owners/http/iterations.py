@@ -161,7 +161,9 @@ class Iterations:
     def end_spent(self, lease: Lease) -> None:
         """End a job that is between two iterations and whose budget is spent."""
         handle, state = lease.handle, self._run.scheduler.state
-        if not lease.turns.is_between or lease.ended or not self._run.present(handle) or not state.is_running(handle.id):
+        if not lease.turns.is_between or lease.ended or _is_over(handle):
+            return
+        if not self._run.present(handle) or not state.is_running(handle.id):
             return
         what = next_of(handle, state.charges.is_spent(state.row(handle.id), self._run.log.now()), False)
         if what is Next.OVER_BUDGET:

@@ -50,3 +50,19 @@ def test_the_rollout_that_ends_an_iteration_whose_sync_nobody_reports_is_refused
 
     facts = served(work, attached_plan(tmp_path, job("a", budget={"usd": 1e-12}, sync_s=0.5)))
     assert record_of(facts).over_budget == {"a"} and replay_journal(facts).lines == ()
+
+
+def test_a_job_that_is_cancelled_when_its_budget_is_spent_ends_once(tmp_path: Path) -> None:
+    """Found on a simulated schedule: its owner asked between the cancellation and what follows from it."""
+
+    async def work(run: Served) -> list[Any]:
+        lease = await run.place("a")
+        await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
+        assert await run.leases.acquire(lease, "rollout", 0, 5.0) == {"granted": False}
+        await run.settle()
+        with pytest.raises(Conflict, match="this lease is over: cancelled"):
+            await run.leases.acquire(lease, "rollout", 0, 5.0)
+        return await run.stop(permits=False)
+
+    facts = served(work, attached_plan(tmp_path, job("a", budget={"hours": 1e-9}, staleness=1)))
+    assert audit(facts).jobs == {"a": "cancelled"} and audit(facts).problems == ()
