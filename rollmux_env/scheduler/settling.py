@@ -113,8 +113,8 @@ class Settling:
         """Whether a job has a drained node, or shares its group with one that is to be alone, and can be moved."""
         if seat.guest or seat.failed:
             return False
-        state, home = self._state, self._state.group_of(seat.job_id).id  # who shares it has not been told to leave it
-        disturbs = any(other != seat.job_id and state.group_of(other).id == home for other in self._alone())
+        state, others = self._state, {*self._alone()} - {seat.job_id}
+        disturbs = bool(others) and not others.isdisjoint(state.group_of(seat.job_id).jobs)  # none has been told to leave it
         if not disturbs and not seat.nodes() & self.nodes.drained:
             return False
         return state.job(seat.job_id).movable and not state.is_paused(seat.job_id)

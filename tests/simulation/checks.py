@@ -172,14 +172,12 @@ def journal_problems(facts: list[Fact], jobs: dict[str, int]) -> list[str]:
     found = audit(facts)
     problems = [*found.problems]
     problems += [line for line in replay_journal(facts).lines if not line.startswith("permits ")]
-    for job in {fact.job_id for fact in facts if isinstance(fact, Iteration)}:
+    for job, outcome in found.jobs.items():
         numbers = [fact.number for fact in facts if isinstance(fact, Iteration) and fact.job_id == job]
         if numbers != [*range(len(numbers))]:
             problems.append(f"{job}: iterations {numbers}")
-    for job, outcome in found.jobs.items():
-        did = sum(isinstance(fact, Iteration) and fact.job_id == job for fact in facts)
-        if outcome in ("present", "failed") or (outcome == "done" and did < jobs[job]):
-            problems.append(f"{job}: is {outcome} after {did} of {jobs[job]} iterations")
+        if outcome in ("present", "failed") or (outcome == "done" and len(numbers) < jobs[job]):
+            problems.append(f"{job}: is {outcome} after {len(numbers)} of {jobs[job]} iterations")
     return problems
 
 

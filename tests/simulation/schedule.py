@@ -134,10 +134,9 @@ def drawn(seed: int) -> Schedule:
 
 def _restless(draw: Random, world: Schedule) -> Schedule:
     """The same with more jobs that move, and more reasons for it."""
-    entries = ({key: job.entry[key] for key in job.entry if key != "nodes"} for job in world.jobs)
     jobs = tuple(
-        replace(job, movable=draw.random() < 0.8, keeps_gb=draw.choice([None, None, 3.0]), late_s=0.0, entry=entry)
-        for job, entry in zip(world.jobs, entries, strict=True)
+        replace(_without(job, "nodes"), movable=draw.random() < 0.8, keeps_gb=draw.choice([None, None, 3.0]), late_s=0.0)
+        for job in world.jobs
     )
     drains = tuple(_drain(draw, 2, draw.choice([5.0, 10.0, 20.0])) for _ in range(draw.choice([1, 2, 3])))
     return replace(world, jobs=jobs, pairs=2, one_device=False, faults=world.faults + drains)
@@ -193,6 +192,11 @@ def _fault(draw: Random, ids: list[str], pairs: int, file: bool) -> Fault:
     return Fault(kind, round(draw.uniform(0, _LAST_S), 3), "", draw.choice(lengths_s.get(kind, (0.0,))))
 
 
+def _without(job: JobPlan, gone: str) -> JobPlan:
+    """The same without a key of its entry."""
+    return replace(job, entry={key: value for key, value in job.entry.items() if key != gone})
+
+
 def _drain(draw: Random, pairs: int, seconds: float) -> Fault:
     node = f"{draw.choice(['rollout', 'training'])}-{draw.randrange(pairs)}"
     return Fault("drain", round(draw.uniform(0, _LAST_S), 3), node, seconds)
@@ -227,8 +231,7 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
 def _simpler(job: JobPlan) -> Iterator[JobPlan]:
     if job.iterations > job.entry.get("profile", {}).get("iterations", 0) + 1:
         yield replace(job, iterations=job.iterations - 1)
-    entries = ({key: job.entry[key] for key in job.entry if key != gone} for gone in job.entry)
-    yield from (replace(job, entry=entry) for entry in entries)
+    yield from (_without(job, key) for key in job.entry)
     for name in ("user", "overruns", "inits", "late_s", "keeps_gb", "fails", "moves"):
         if getattr(job, name) != getattr(JobPlan, name):
             yield replace(job, **{name: getattr(JobPlan, name)})

@@ -163,8 +163,8 @@ class Leases:
             extra: the phase is a rollout that counts no iteration; False: it may be either.
 
         Raises:
-            NotFound: there is no such lease. Conflict: it does not hold that, or was lost before; its nodes are free then, and the
-                phase counts for nothing. One line.
+            NotFound: there is no such lease. Conflict: it does not hold that, or was lost before: the phase counts for nothing
+                then, and with the last one its nodes are free. One line.
         """
         lease = self.ledger.lease(lease_id)
         iteration = _iteration_of(lease, phase, iteration)
