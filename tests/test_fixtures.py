@@ -56,7 +56,7 @@ def of_policy(frozen: ModuleType) -> dict[str, Any]:
     return {"cost_usd": metrics(run).cost_usd, "decisions": frozen.digest(decisions)}
 
 
-@pytest.mark.parametrize("name", ["finished-run", "interrupted-run", "service"])
+@pytest.mark.parametrize("name", ["finished-run", "interrupted-run", "service", "attached-service"])
 def test_a_folder_of_an_earlier_version_says_the_same(name: str, tmp_path: Path) -> None:
     assert of_folder(name, tmp_path) == EXPECTED[name]
 

@@ -1,0 +1,62 @@
+"""A service of attached jobs that an earlier version began goes on under this one, with the leases and what they hold."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rollmux_env.errors import Conflict
+from rollmux_env.scheduler.view import HoldName
+from runtime.journal.write import JOURNAL, read_facts, record_of
+from tests.fixtures import copied
+from tests.runtime.pretend import Served, attached_plan, served
+
+HELD: dict[str, HoldName] = {"ahead": "rollout", "measured": "rollout", "second": "training"}  # when it was killed
+DONE = {"ahead": 13, "first": 14, "measured": 14, "second": 11}
+
+
+def test_owners_end_what_they_held_and_their_jobs(tmp_path: Path) -> None:
+    folder = copied("attached-service", tmp_path)
+    record = record_of(read_facts(folder / JOURNAL))
+    leases = {fact.job_id: fact.lease for fact in record.attached}
+    specs = {fact.spec.id: fact.spec for fact in record.submitted}
+    start = record.started
+    plan = replace(attached_plan(folder), specs=tuple(specs.values()), cluster=start.cluster, nodes=start.nodes, resume=True)
+    plan = replace(plan, policy=start.policy, dispatch=start.dispatch, seed=start.seed)
+
+    async def own(run: Served, name: str, lease: str, done: int, held: HoldName | None) -> None:
+        """Go on after the phase that is held, to the end."""
+        syncs = specs[name].sync_s > 0
+        for number in range(done, specs[name].iterations):
+            for phase in ("rollout", "training"):
+                if held is None:
+                    while not (await run.leases.acquire(lease, phase, number, 5.0))["granted"]:
+                        pass
+                if held in (None, phase):
+                    await run.leases.release(lease, phase, number, {}, None)
+                    held = None
+            if syncs:
+                await run.leases.synced(lease, number, 0.1)
+        await run.leases.end(lease, done=True)
+
+    async def wait_and_own(run: Served, name: str) -> None:
+        while "lease" not in (answer := await run.leases.attach(name, 5.0, "gpu-1", (1,))):
+            pass
+        await own(run, name, answer["lease"], 0, None)
+
+    async def work(run: Served) -> None:
+        with pytest.raises(Conflict, match="lives"):
+            await run.leases.attach("first", 0.0, "gpu-1", (1,))
+        owners = [own(run, name, leases[name], done, HELD.get(name)) for name, done in DONE.items()]
+        await asyncio.gather(*owners, *(wait_and_own(run, name) for name in ("waits", "behind", "last")))
+        await run.stop()
+
+    served(work, plan)
+    after = record_of(read_facts(folder / JOURNAL))
+    totals = {name: spec.iterations for name, spec in specs.items()} | {"gone": 4}
+    for name, total in totals.items():
+        assert [done.number for done in after.iterations if done.job_id == name] == [*range(total)]
+    assert [fact.job_id for fact in after.attached[len(record.attached) :]] == ["waits", "behind", "last"]
