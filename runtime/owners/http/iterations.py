@@ -131,6 +131,8 @@ class Iterations:
             what = Next.GO_ON
         if what is Next.DONE:
             self.done(lease)
+        elif what is Next.GO_ON and lease.is_awaited and run.present(handle):
+            self._end_to_go(lease, why)
         elif what is Next.GO_ON or lease.turns.open:  # it has left in the middle, as far as anybody knows
             self.ledger.end(lease, why, End("died", "step", why))
         else:
@@ -171,11 +173,16 @@ class Iterations:
 
     def _carry_out(self, lease: Lease, what: Next, why: str) -> None:
         """A job leaves its place between two iterations. One that moves keeps what it has here until its owner attaches there."""
-        moves = what is Next.MOVE
-        self.ledger.end(lease, why, None if moves else End("stopped"))
-        if moves:
-            lease.stay.since_s = self._run.log.now()
+        if what is Next.MOVE:
+            self._end_to_go(lease, why)
+        else:
+            self.ledger.end(lease, why, End("stopped"))
         carry_out(self._run, lease.handle, what, Follows())
+
+    def _end_to_go(self, lease: Lease, why: str) -> None:
+        """A lease is over, and its job has another place, which it keeps until its owner attaches there."""
+        self.ledger.end(lease, why, None)
+        lease.stay.since_s = self._run.log.now()
 
 
 def _check_goes_on(is_here: bool) -> None:

@@ -109,6 +109,12 @@ class Lease:
         """Whether the place that its job has now is another one: no permit of that is for its owner."""
         return {*self.owner.nodes} != self.handle.names
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether its owner has been told to go to the place that its job has now, and has begun nothing that it would do anew."""
+        begun = self.turns.open or self.turns.rollouts > self.turns.done
+        return self.moves and self.is_elsewhere and self.handle.lives and not begun
+
     def go(self, event: str, why: str = "") -> None:
         """Something has happened to it.
 

@@ -179,7 +179,8 @@ def test_a_job_that_waits_for_a_place_when_it_is_measured_is_told_where_to_go(tm
         assert run.leases.ledger.lease(lease).owner.nodes == ("rollout-1", "training-1")
         for number in range(2, 4):
             await run.iterate(lease, number)
-        await run.stop()
+        arrivals = [fact.job.id for fact in await run.stop() if isinstance(fact, Arrived)]
+        assert arrivals == ["host", "other", "a"]  # it has kept its place, and gave it to nobody on the way
 
     jobs = (job("host"), job("other"), unknown("a", movable=True))
     plan = attached_plan(tmp_path, *jobs, nodes=PAIRS[:4])
