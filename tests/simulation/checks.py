@@ -38,7 +38,7 @@ class Durable:
         self.count = 0
         self.last: dict[tuple[Any, ...], int] = {}  # number of the last fact of a kind about something
         self.jobs: dict[str, str] = {}  # of leases
-        self.suspects: dict[str, str] = {}  # lease by node
+        self.suspects: set[tuple[str, str]] = set()  # nodes and the leases that may still use them
 
     def add(self, row: Row) -> None:
         """A fact is synced."""
@@ -58,10 +58,9 @@ class Durable:
         else:
             key = (kind, body["lease"])
             self.jobs[body["lease"]] = body["job_id"]
-            for node in body["nodes"] if kind in ("Suspected", "Freed") else ():
-                self.suspects.pop(node, None)
-                if kind == "Suspected":
-                    self.suspects[node] = body["lease"]
+            if kind in ("Suspected", "Freed"):
+                held = {(node, body["lease"]) for node in body["nodes"]}
+                self.suspects = self.suspects | held if kind == "Suspected" else self.suspects - held
         self.last[key] = self.count
 
     def answered(self, one: Answered) -> None:

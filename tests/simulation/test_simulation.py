@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.leases import Leases
 from runtime.owners.http.ledger import Lease
 from runtime.service import serve_here
+from tests.simulation.checks import Durable
 from tests.simulation.schedule import Fault, JobPlan, Schedule, drawn, schedule_of, shrunk
 from tests.simulation.world import Scene, carry_out, simulated
 
@@ -141,6 +143,14 @@ def test_a_name_is_taken_when_its_job_is_on_the_disk() -> None:
 def test_what_goes_wrong_is_over_when_the_schedule_says_so(faults: tuple[Fault, ...]) -> None:
     """The service after one that ends listens still, pauses at the same time are over with the last one, and no clock goes back."""
     assert found(range(3), *faults, file=False) == []
+
+
+def test_nodes_of_two_lost_leases_are_looked_at_for_both() -> None:
+    """Its operator forgot the second one when the first had ended, and nothing was granted any more."""
+    durable = Durable()
+    for kind, lease, names in (("Suspected", "1", ["a", "b"]), ("Suspected", "2", ["b"]), ("Freed", "1", ["a", "b"])):
+        durable.add((kind, json.dumps({"job_id": f"job{lease}", "lease": lease, "nodes": names})))
+    assert durable.suspects == {("b", "2")}
 
 
 def test_what_fails_is_made_smaller() -> None:

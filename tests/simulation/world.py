@@ -277,10 +277,10 @@ class Scene:
 
     def clear(self) -> None:
         """An operator looks at suspect nodes: those whose owners are no more may be used."""
-        for node, lease in self.durable.suspects.items():
-            job_id = self.durable.jobs[lease]
-            if not any(one.plan.id == job_id and not one.process.dead for one in self.owners):
-                self.operator("POST", f"/v1/nodes/{node}/clear")
+        living = {one.plan.id for one in self.owners if not one.process.dead}
+        used = {node for node, lease in self.durable.suspects if self.durable.jobs[lease] in living}
+        for node in sorted({node for node, _ in self.durable.suspects} - used):
+            self.operator("POST", f"/v1/nodes/{node}/clear")
         self.world.outside.post(10.0, self.clear)
 
     # the whole
