@@ -247,7 +247,8 @@ class Profiling:
             run.tell(facts.Unprofiled({handle.id: needs_of(self._run, handle)}, names=names))
         if handle.place.parks:
             handle.place.parks = False
-            enlist(run, handle)
+            if handle.job is not None and not run.scheduler.state.is_running(handle.id):  # else it still has what it is to give up
+                enlist(run, handle)
 
     def iterated(self, handle: JobHandle) -> bool:
         """An attached job has done an iteration as a guest: it stays one, or is known and arrives. Whether it has another place."""

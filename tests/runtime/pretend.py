@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +34,7 @@ from runtime.journal.facts import Fact
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, Journal, Row, read_facts
 from runtime.machine import Node, Pool
+from runtime.owners.http import leases
 from runtime.owners.http.leases import Leases
 from runtime.residency.choice import STAY, Level, Waits
 from runtime.run.driver import RunDriver
@@ -402,6 +404,19 @@ class Served:
         assert audit(facts).problems == ()
         assert [line for line in replay_journal(facts).lines if permits or not line.startswith("permits ")] == []
         return facts
+
+
+@contextmanager
+def just_before_attaching(act: Callable[[], None]) -> Iterator[None]:
+    """Something happens when the service has looked for the processes of an owner, and not yet for its job's place."""
+    loop = asyncio.get_running_loop()
+
+    def no_processes(*_: Any) -> tuple[()]:
+        loop.call_soon_threadsafe(act)
+        return ()
+
+    with patch.object(leases, "own_processes", no_processes):
+        yield
 
 
 def served(work: Callable[[Served], Awaitable[T]], plan: RunPlan) -> T:

@@ -16,7 +16,7 @@ from rollmux_env.scheduler.view import HoldName
 from runtime.journal.facts import Attached, Cancelled, Freed, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
 from runtime.journal.record import RunRecord
 from runtime.output import LOGS, lines
-from tests.runtime.pretend import ELSEWHERE, HERE, PAIRS, Served, attached_plan, job, served
+from tests.runtime.pretend import ELSEWHERE, HERE, PAIRS, Served, attached_plan, job, just_before_attaching, served
 
 
 def of(facts: list[Any], kind: type, job_id: str = "a") -> list[Any]:
@@ -371,6 +371,22 @@ def test_a_place_that_nobody_claims_is_given_to_others(tmp_path: Path) -> None:
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", rollout=large, training=large), job("b", rollout=large, training=large)))
+
+
+def test_an_owner_may_come_just_when_its_place_is_given_up(tmp_path: Path) -> None:
+    """Found on simulated schedules: its job arrived twice, and the service ended with a ValueError."""
+
+    async def work(run: Served) -> None:
+        await run.settle()
+        run.driver.run.log.zero_s -= 301.0
+        with just_before_attaching(run.leases.ledger.look):
+            lease = await run.place("a")
+        for number in range(3):
+            await run.iterate(lease, number)
+        await run.leases.end(lease, done=True)
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a")))
 
 
 def test_leases_and_what_they_hold_outlive_the_coordinator(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rollmux_env.cluster.events import Arrived
 from rollmux_env.errors import Conflict
 from runtime.execution.job_handle import JobHandle
 from runtime.journal.facts import Iteration, Profiled
-from tests.runtime.pretend import ELSEWHERE, HERE, PAIR, PAIRS, Served, attached_plan, job, served
+from tests.runtime.pretend import ELSEWHERE, HERE, PAIR, PAIRS, Served, attached_plan, job, just_before_attaching, served
 
 
 def unknown(job_id: str, **more: Any) -> dict[str, Any]:
@@ -110,6 +110,31 @@ def test_who_waited_for_the_nodes_of_a_guest_has_them_when_the_service_goes_on_w
         await run.stop(permits=False)
 
     served(work, attached_plan(tmp_path, unknown("guest"), job("waits"), nodes=PAIR))
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_nodes_to_be_measured_on_that_nobody_claims_are_given_up(later: bool, tmp_path: Path) -> None:
+    """Their owner comes just then, or later."""
+
+    async def work(run: Served) -> None:
+        first = await run.place("first")
+        assert (await run.leases.attach("a", 0.0, HERE, ()))["placed"] is False
+        await run.leases.end(first, done=True)
+        await run.settle()
+        assert run.driver.run.handles["a"].names
+        run.driver.run.log.zero_s -= 301.0
+        if later:
+            run.leases.ledger.look()
+            await run.settle()
+            assert not run.driver.run.handles["a"].names
+        with just_before_attaching(run.leases.ledger.look):
+            lease = await run.place("a")
+        for number in range(4):
+            await run.iterate(lease, number)
+        await run.leases.end(lease, done=True)
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, unknown("first"), unknown("a"), nodes=PAIR))
 
 
 def test_a_guest_whose_lease_is_lost_is_measured_anew_when_its_owner_comes_back(tmp_path: Path) -> None:
