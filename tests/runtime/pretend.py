@@ -32,7 +32,7 @@ from runtime.journal.audit import audit
 from runtime.journal.commits import Commits
 from runtime.journal.facts import Fact
 from runtime.journal.replay import replay_journal
-from runtime.journal.write import JOURNAL, Journal, Row, read_facts
+from runtime.journal.write import JOURNAL, Journal, Row, read_facts, record_of
 from runtime.machine import Node, Pool
 from runtime.owners.http import leases
 from runtime.owners.http.leases import Leases
@@ -85,6 +85,13 @@ def plan_of(folder: Path, jobs: list[dict[str, Any]], nodes: tuple[Node, ...] = 
     specs = specs_of(*jobs, slo=1000.0, **{"class": "a:B"})
     policy, dispatch = more.pop("policy", "rollmux"), more.pop("dispatch", "round-robin")
     return RunPlan(specs, cluster_with(nodes), nodes, policy, dispatch, 0, str(folder), **more)
+
+
+def continued_plan(folder: Path) -> RunPlan:
+    """That of the service that left this folder, as another one goes on with it."""
+    record = record_of(read_facts(folder / JOURNAL))
+    start, specs = record.started, tuple(fact.spec for fact in record.submitted)
+    return RunPlan(specs, start.cluster, start.nodes, start.policy, start.dispatch, start.seed, str(folder), resume=True)
 
 
 def attached_plan(folder: Path, *jobs: dict[str, Any], nodes: tuple[Node, ...] = PAIR, **more: Any) -> RunPlan:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.scheduler.facts import Drained, Undrained
-from runtime.execution.run_plan import RunPlan
 from runtime.journal.audit import audit
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, record_of
@@ -16,7 +15,7 @@ from runtime.run.driver import RunDriver
 from runtime.service.report import past_report
 from runtime.service.service import Service
 from tests.fixtures import copied
-from tests.runtime.pretend import Pretended
+from tests.runtime.pretend import Pretended, continued_plan
 
 TOTALS = {"a": 60, "b": 60, "short": 2, "queued": 5}
 
@@ -26,13 +25,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """As a service left it that was killed on Ray: two jobs ran in a group, the others waited; b writes every second checkpoint."""
     monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
     return copied("killed-service", tmp_path)
-
-
-def plan_of(folder: Path) -> RunPlan:
-    """That of the service, as it goes on."""
-    record = record_of(read_facts(folder / JOURNAL))
-    start, specs = record.started, tuple(fact.spec for fact in record.submitted)
-    return RunPlan(specs, start.cluster, start.nodes, start.policy, start.dispatch, start.seed, str(folder), resume=True)
 
 
 def test_its_status_can_be_read(folder: Path) -> None:
@@ -50,7 +42,7 @@ def test_its_jobs_go_on_after_their_checkpoints_and_its_nodes_can_be_drained(fol
         changes.undrain("rollout-0")
 
     async def serve() -> None:
-        service, processes = Service(plan_of(folder)), Pretended(then={3: operate})
+        service, processes = Service(continued_plan(folder)), Pretended(then={3: operate})
         await service.serve(processes)
         assert service.driver is not None
         processes.driver = service.driver

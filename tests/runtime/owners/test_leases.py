@@ -361,8 +361,7 @@ def test_a_place_that_nobody_claims_is_given_to_others(tmp_path: Path) -> None:
         waits = asyncio.ensure_future(run.place("b"))
         await run.settle()
         assert not waits.done()
-        run.driver.run.log.zero_s -= 301.0
-        run.leases.ledger.look()
+        run.pass_time(301.0)
         b = await waits
         answer = await run.leases.attach("a", 0.0, "", ())
         assert answer["placed"] is False
@@ -378,8 +377,7 @@ def test_an_owner_may_come_just_when_its_place_is_given_up(tmp_path: Path) -> No
 
     async def work(run: Served) -> None:
         await run.settle()
-        run.driver.run.log.zero_s -= 301.0
-        with just_before_attaching(run.leases.ledger.look):
+        with just_before_attaching(lambda: run.pass_time(301.0)):
             lease = await run.place("a")
         for number in range(3):
             await run.iterate(lease, number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from rollmux_env.errors import Conflict
 from rollmux_env.scheduler.view import HoldName
 from runtime.journal.write import JOURNAL, read_facts, record_of
 from tests.fixtures import copied
-from tests.runtime.pretend import Served, attached_plan, served
+from tests.runtime.pretend import Served, continued_plan, served
 
 HELD: dict[str, HoldName] = {"ahead": "rollout", "measured": "rollout", "second": "training"}  # when it was killed
 DONE = {"ahead": 13, "first": 14, "measured": 14, "second": 11}
@@ -23,9 +22,6 @@ def test_owners_end_what_they_held_and_their_jobs(tmp_path: Path) -> None:
     record = record_of(read_facts(folder / JOURNAL))
     leases = {fact.job_id: fact.lease for fact in record.attached}
     specs = {fact.spec.id: fact.spec for fact in record.submitted}
-    start = record.started
-    plan = replace(attached_plan(folder), specs=tuple(specs.values()), cluster=start.cluster, nodes=start.nodes, resume=True)
-    plan = replace(plan, policy=start.policy, dispatch=start.dispatch, seed=start.seed)
 
     async def own(run: Served, name: str, lease: str, done: int, held: HoldName | None) -> None:
         """Go on after the phase that is held, to the end."""
@@ -54,7 +50,7 @@ def test_owners_end_what_they_held_and_their_jobs(tmp_path: Path) -> None:
         await asyncio.gather(*owners, *(wait_and_own(run, name) for name in ("waits", "behind", "last")))
         await run.stop()
 
-    served(work, plan)
+    served(work, continued_plan(folder))
     after = record_of(read_facts(folder / JOURNAL))
     totals = {name: spec.iterations for name, spec in specs.items()} | {"gone": 4}
     for name, total in totals.items():
