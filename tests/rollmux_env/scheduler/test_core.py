@@ -91,7 +91,7 @@ def test_only_the_scheduler_and_teachers_ask_policies() -> None:
                     owner = ast.unparse(node.func.value)
                     if owner.split(".")[-1] in ("policy", "_policy", "dispatch", "_dispatch"):
                         askers.add(str(path.relative_to(root)))
-    assert {name for name in askers if not name.startswith("rollmux_env/scheduler/")} == {"trainers/teachers.py"}
+    assert {name for name in askers if not name.startswith("rollmux_env/scheduler/")} == {"trainers/recipes/teachers.py"}
 
 
 def test_an_admission_is_journalled_with_its_nodes_before_the_job_begins() -> None:

@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("rollmux_env", "policies", "trainers", "runtime")
 QUESTIONS = ("decide", "choose")
-NO_POLICIES = ("player",)  # `trainers.lookahead.Player` chooses actions of an environment
-OTHERS = {"trainers/teachers.py": ["decide"]}  # a pupil that is asked hears what its teacher would say
+NO_POLICIES = ("player",)  # `trainers.recipes.lookahead.Player` chooses actions of an environment
+OTHERS = {"trainers/recipes/teachers.py": ["decide"]}  # a pupil that is asked hears what its teacher would say
 
 
 def questions(tree: ast.AST, inside: tuple[str, ...] = ()) -> Iterator[str]:

@@ -9,10 +9,10 @@ import torch
 from policies.placement.policy_file import read_policy
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.generator import Toy, Workload
-from trainers.imitation import LOOKAHEAD, RECIPES, Labels, Recipe, Source, collect, fit, train
-from trainers.lookahead import Player
 from trainers.network import Scorer
-from trainers.teachers import TEACHERS
+from trainers.recipes.imitation import LOOKAHEAD, RECIPES, Labels, Recipe, Source, collect, fit, train
+from trainers.recipes.lookahead import Player
+from trainers.recipes.teachers import TEACHERS
 
 
 def test_lookahead_without_discount_is_what_the_stream_costs() -> None:

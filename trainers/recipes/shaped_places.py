@@ -1,8 +1,8 @@
 """Learns where to place jobs of several shapes, without moves, by policy search on common streams.
 
-    python -m trainers.shaped_places --out DIR
-    python -m trainers.shaped_places --start FILE --out DIR
-    python -m trainers.shaped_places --unknown-stays --out DIR
+    python -m trainers.recipes.shaped_places --out DIR
+    python -m trainers.recipes.shaped_places --start FILE --out DIR
+    python -m trainers.recipes.shaped_places --unknown-stays --out DIR
 
 Half of the streams have asynchronous jobs and a third pool besides. Without a file to go on from, a network is first fitted to the
 value at the longest horizon that the observation gives each place, which has no noise. Then evolution strategies (Salimans et al.
@@ -33,8 +33,8 @@ from rollmux_env.portable import FIRST_DRAWN_SEED
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.scenario import Scenario
-from trainers.imitation import ROWS_MOST, WIDTHS, Example, fit, padded
 from trainers.network import Scorer
+from trainers.recipes.imitation import ROWS_MOST, WIDTHS, Example, fit, padded
 
 Array = NDArray[np.float32]
 Weights = dict[str, Array]
@@ -134,7 +134,7 @@ def train(
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
     options = ["" if start is None else f" --start {start.name}", "" if known_stays else " --unknown-stays"]
-    command = f"python -m trainers.shaped_places{''.join(options)}"
+    command = f"python -m trainers.recipes.shaped_places{''.join(options)}"
     file = out / f"admission-{'' if known_stays else 'unknown-'}shapes.safetensors"
     weights = fitted(rng, STREAMS, known_stays) if start is None else _read(start)
     tried = [stream(number, fixed=False, every=every) for number in seeds for every in (False, True)]

@@ -8,8 +8,8 @@ from policies.placement.learned import Learned
 from policies.registry import make_runnable
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
-from trainers import shaped_places
-from trainers.shaped_places import stream, train
+from trainers.recipes import shaped_places
+from trainers.recipes.shaped_places import stream, train
 
 
 @pytest.mark.parametrize("name, known_stays", [("admission-shapes", True), ("admission-unknown-shapes", False)])

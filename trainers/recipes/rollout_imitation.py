@@ -1,6 +1,6 @@
 """Learns what a published rollout policy does in `RollMux/Rollout-v0`, as a start for masked PPO.
 
-    python -m trainers.rollout_imitation tail-batching+tail-migration --out FILE
+    python -m trainers.recipes.rollout_imitation tail-batching+tail-migration --out FILE
 
 From scratch PPO learns to keep on: of the other actions most are bad while the rest of a rollout is played at random. The teacher
 plays jobs with some exploration, so that its choices are known where it would not have come by itself, and cross-entropy fits the
@@ -21,9 +21,9 @@ from rollmux_env.envs.rollout.env import RolloutVectorEnv
 from rollmux_env.envs.rollout.generator import RandomJobs
 from rollmux_env.envs.rollout.observation import JOB_FEATURES, ROW_FEATURES, STATE_FEATURES
 from rollmux_env.portable import FIRST_DRAWN_SEED
-from trainers.imitation import Labels, fit, joined
 from trainers.network import Scorer
 from trainers.problem import RolloutProblem
+from trainers.recipes.imitation import Labels, fit, joined
 
 JOBS, EXPLORATION, EPOCHS, LEARNING_RATE, WIDTHS = 300, 0.1, 10, 2e-3, (48, 48)
 
@@ -60,7 +60,7 @@ def main() -> None:
     labels = collect(arguments.teacher, JOBS, arguments.seed)
     network = Scorer(len(JOB_FEATURES), len(ROW_FEATURES), len(STATE_FEATURES), WIDTHS)
     loss = fit(network, labels, EPOCHS, LEARNING_RATE, arguments.seed, choose=True)
-    command = f"python -m trainers.rollout_imitation {arguments.teacher} --seed {arguments.seed}"
+    command = f"python -m trainers.recipes.rollout_imitation {arguments.teacher} --seed {arguments.seed}"
     config = RolloutProblem().policy_config(WIDTHS, {"command": command, "labels": len(labels.values)})
     write_policy(arguments.out, config, network.weights())
     print(f"{len(labels.values)} labels, cross-entropy {loss:.3f}")

@@ -1,10 +1,10 @@
 """Learns placements from lookahead, or from a teacher, round by round.
 
-    python -m trainers.imitation admission --out DIR
-    python -m trainers.imitation consolidate --out DIR
+    python -m trainers.recipes.imitation admission --out DIR
+    python -m trainers.recipes.imitation consolidate --out DIR
 
 This is approximate policy iteration. In every round the present network plays streams with some exploration, so that it
-is trained on the decisions it will meet (DAgger, Ross et al. 2011). `trainers.lookahead` plays out the choices of some
+is trained on the decisions it will meet (DAgger, Ross et al. 2011). `trainers.recipes.lookahead` plays out the choices of some
 decisions, and the network is fitted to how much better each choice is than the decision's mean.
 """
 
@@ -32,9 +32,9 @@ from rollmux_env.envs.placement.observation import candidate_names
 from rollmux_env.files import write_whole
 from rollmux_env.kernel.features import CLUSTER_FEATURES, JOB_FEATURES
 from rollmux_env.portable import FIRST_DRAWN_SEED
-from trainers.lookahead import Player
 from trainers.network import Scorer
-from trainers.teachers import TEACHERS, collect_examples
+from trainers.recipes.lookahead import Player
+from trainers.recipes.teachers import TEACHERS, collect_examples
 
 Array = NDArray[np.float32]
 
@@ -97,7 +97,7 @@ class Recipe:
     Attributes:
         moves: whether it moves running jobs. sources: streams of a round.
         teacher: `lookahead`, what choices lead to when the present network goes on; `worth`, what the observation says that they
-            are worth at the shortest horizon, which is known without noise; or one of `trainers.teachers`, whose places are
+            are worth at the shortest horizon, which is known without noise; or one of `trainers.recipes.teachers`, whose places are
             imitated.
         rounds: of collecting and fitting; the labels of the last two are used.
         horizon_h: of lookahead: dollars and work count exp(-t / horizon), hours.
@@ -314,7 +314,7 @@ def train(name: str, recipe: Recipe, out: Path, seed: int, seeds: Sequence[int],
             weights["skip.weight"][0, names[1].index(kind)] -= recipe.reluctance
         savings = [f"{saving(source, recipe, weights, seeds):.4f}" for source in recipe.sources]
         curve.append([str(number), str(len(labels.values)), f"{loss:.4f}", f"{perf_counter() - began:.0f}", *savings])
-        command = f"python -m trainers.imitation {name} --seed {seed}"
+        command = f"python -m trainers.recipes.imitation {name} --seed {seed}"
         provenance: Provenance = {"command": command, "rounds": number + 1, "labels": len(labels.values)}
         config = PolicyConfig.of(names, WIDTHS, provenance, moves=recipe.moves, known_stays=recipe.known_stays)
         write_policy(out / f"{name}.safetensors", config, weights)

@@ -9,7 +9,7 @@ from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.plan import Place, carry_out
 from rollmux_env.cluster.state import State
 from rollmux_env.envs.placement.generator import Toy, Workload
-from trainers.teachers import TEACHERS, collect_examples, optimum_teacher
+from trainers.recipes.teachers import TEACHERS, collect_examples, optimum_teacher
 
 
 @pytest.mark.parametrize("name", list(TEACHERS))
