@@ -30,6 +30,7 @@ class Disk:
 
     Attributes:
         rows: that are synced. synced_s: when each was. holder: the process that writes.
+        full_until_s, slow_until_s: Times of the world until which every commit finds no room, or takes long.
     """
 
     def __init__(self, world: World, faults: dict[int, str], folder: Path | None) -> None:
@@ -37,6 +38,7 @@ class Disk:
         self.rows: list[Row] = []
         self.synced_s: list[float] = []
         self.holder: Process | None = None
+        self.full_until_s = self.slow_until_s = 0.0
         self.commits = self.torn = self.refused = 0
         self.doubtful: list[Row] = []  # of a torn commit
         self.left: dict[str, bytes] | None = None  # what such a one leaves
@@ -92,6 +94,8 @@ class Disk:
             raise Dead
         self.commits += 1
         fault = self.faults.get(self.commits, "")
+        if not fault and self.world.now_s < max(self.full_until_s, self.slow_until_s):
+            fault = "full" if self.world.now_s < self.full_until_s else "slow"
         self._wait(process, SLOW_S if fault == "slow" else process.draw.choice(_SYNC_S))
         if fault == "full":
             raise Unwritable("journal: cannot be written: database or disk is full")

@@ -130,6 +130,7 @@ class Network:
     def exchange(self, method: str, path: str, headers: dict[str, str], content: bytes | None, timeout_s: float) -> _Came:
         """A request of the client whose turn it is; raises OSError where no answer comes."""
         client = self.world.current
+        leaves: list[Callable[[], None]] = []  # what the service hears of a client that gives up
         self.requests += 1
         fate = self.fates.get(self.requests, "")
         if fate:
@@ -160,7 +161,7 @@ class Network:
         delay_s = draw.choice(_DELAYS_S) + (12.0 if fate == "slow" else 0.0)
         if fate != "lost":
             told = answer if fate not in ("unanswered", "cut") else nobody
-            self.world.outside.post(delay_s, self._arrive, scope, content or b"", told, client, fate == "cut")
+            self.world.outside.post(delay_s, self._arrive, scope, content or b"", told, client, fate == "cut", leaves)
         if fate == "twice":
             later_s = delay_s + draw.choice(_TWICE_S)
             self.world.outside.post(later_s, self._arrive, dict(scope), content or b"", nobody, client, False)
@@ -170,13 +171,26 @@ class Network:
             return reply.wait(timeout_s)
         finally:
             reply.came = reply.came or OSError()
+            for leave in leaves:
+                leave()
 
-    def _arrive(self, scope: dict[str, Any], body: bytes, answer: Callable[[Any], None], client: Process, is_cut: bool) -> None:
+    def _arrive(
+        self,
+        scope: dict[str, Any],
+        body: bytes,
+        answer: Callable[[Any], None],
+        client: Process,
+        is_cut: bool,
+        leaves: list[Callable[[], None]] | None = None,
+    ) -> None:
         if self._listener is None or self._listener[0].dead:
             answer(ConnectionRefusedError("connection refused"))
             return
         process, app = self._listener
-        process.post(0.0, self._begin, process, app, _Exchange(process, scope, body), answer, client, is_cut)
+        one = _Exchange(process, scope, body)
+        if leaves is not None:
+            leaves.append(lambda: process.post(0.01, one.gone.set))
+        process.post(0.0, self._begin, process, app, one, answer, client, is_cut)
 
     def _begin(
         self, process: Process, app: ASGIApp, one: _Exchange, answer: Callable[[Any], None], client: Process, is_cut: bool

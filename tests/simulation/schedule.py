@@ -16,6 +16,8 @@ DISK = ("torn", "full", "slow disk", "dies before", "dies after")
 _OF_OWNERS = ("kill owner", "kill owner", "pause owner", "twin")
 _OF_SERVICE = ("kill service", "kill service", "pause service", "machine sleeps", "terminate", "second service", "wall clock")
 _OF_USERS = ("cancel", "drain")
+BAD_MINUTES = ("disk stays full", "disk stays slow")
+_BAD_S = 300.0
 _POLICIES = ("rollmux", "rollmux", "rollmux,switches=true", "consolidate,budget=200")  # a search that costs no more than the rest
 STATED_GB = 2.0  # of device memory, where any is
 _LAST_S = 25.0  # of faults that come at a time
@@ -105,7 +107,7 @@ class Schedule:
         return max((fault.at + (0.0 if fault.kind == "wall clock" else fault.seconds) for fault in timed), default=0.0)
 
 
-TIMED = frozenset({*_OF_OWNERS, *_OF_SERVICE, *_OF_USERS} - {"kill service"})
+TIMED = frozenset({*_OF_OWNERS, *_OF_SERVICE, *_OF_USERS, *BAD_MINUTES} - {"kill service"})
 
 
 def schedule_of(text: str) -> Schedule:
@@ -129,7 +131,12 @@ def drawn(seed: int) -> Schedule:
         jobs = tuple(_on_one_device(job) for job in jobs)
     hosts = draw.random() < 0.2
     world = Schedule(seed, jobs, pairs, dispatch, grace_s, file, faults, drifts, watched, policy, quota, one_device, hosts)
-    return _restless(draw, world) if draw.random() < 0.25 else world
+    world = _restless(draw, world) if draw.random() < 0.25 else world
+    return replace(world, faults=(*world.faults, _bad_minutes(draw))) if draw.random() < 0.1 else world
+
+
+def _bad_minutes(draw: Random) -> Fault:
+    return Fault(draw.choice(BAD_MINUTES), round(draw.uniform(0, _LAST_S), 3), seconds=_BAD_S)
 
 
 def _restless(draw: Random, world: Schedule) -> Schedule:

@@ -22,7 +22,7 @@ from runtime.owners.http.leases import Leases
 from runtime.owners.http.ledger import Lease
 from runtime.service import serve_here
 from tests.simulation.checks import Durable
-from tests.simulation.schedule import Fault, JobPlan, Schedule, drawn, schedule_of, shrunk
+from tests.simulation.schedule import BAD_MINUTES, Fault, JobPlan, Schedule, drawn, schedule_of, shrunk
 from tests.simulation.world import Scene, carry_out, simulated
 
 _AT_ONCE = 100
@@ -143,6 +143,13 @@ def test_a_name_is_taken_when_its_job_is_on_the_disk() -> None:
 def test_what_goes_wrong_is_over_when_the_schedule_says_so(faults: tuple[Fault, ...]) -> None:
     """The service after one that ends listens still, pauses at the same time are over with the last one, and no clock goes back."""
     assert found(range(3), *faults, file=False) == []
+
+
+@pytest.mark.parametrize("kind", BAD_MINUTES)
+def test_five_bad_minutes_of_the_disk_end_no_owner(kind: str) -> None:
+    """Their releases wait, and are given up and repeated; the heartbeats beside them are answered."""
+    outcomes = [carry_out(plain(seed, Fault(kind, 5.0, seconds=300.0), drifts=False)) for seed in range(6)]
+    assert [(one.problems, one.counts.get("fenced", 0)) for one in outcomes] == [((), 0)] * 6
 
 
 def test_nodes_of_two_lost_leases_are_looked_at_for_both() -> None:

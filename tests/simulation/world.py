@@ -246,6 +246,12 @@ class Scene:
             case "wall clock":
                 self.counts["clock jumps"] += 1
                 self.wall_s += fault.seconds
+            case "disk stays full":
+                self.counts["bad minutes of the disk"] += 1
+                self.disk.full_until_s = self.world.now_s + fault.seconds
+            case "disk stays slow":
+                self.counts["bad minutes of the disk"] += 1
+                self.disk.slow_until_s = self.world.now_s + fault.seconds
             case "cancel":
                 self.operator("DELETE", f"/v1/jobs/{fault.target}")
             case "drain":
@@ -339,6 +345,7 @@ class Scene:
         world = self.world
         self.stops = True
         self.disk.faults, self.network.fates = {}, {}
+        self.disk.full_until_s = self.disk.slow_until_s = 0.0
         if self.service is None or self.service.dead:
             self.start_service()
         service = self.service

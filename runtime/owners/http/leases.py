@@ -234,7 +234,7 @@ class Leases:
             owner, known = lease.owner, {one.pid for one in lease.owner.processes}
             if pids and owner.boot and not lease.ended:
                 if pid_space not in ("", owner.boot):
-                    await self._note(lease, replace(owner, at_s=self._run.log.now(), boot=""))
+                    self._note(lease, replace(owner, at_s=self._run.log.now(), boot=""))
                 elif not known.issuperset(pids):
                     await self._know(lease, pids)
         return {"stop": bool(lease.ended) or lease.stops_s is not None}
@@ -245,14 +245,14 @@ class Leases:
             owner = lease.owner
             processes = await asyncio.to_thread(known_processes, owner, pids)
             if processes != owner.processes and not lease.ended and lease.owner is owner:
-                await self._note(lease, replace(owner, at_s=self._run.log.now(), processes=processes))
+                self._note(lease, replace(owner, at_s=self._run.log.now(), processes=processes))
             await asyncio.sleep(_KNOWS_S)
 
-    async def _note(self, lease: Lease, owner: Attached) -> None:
-        """What is known of an owner from now on."""
+    def _note(self, lease: Lease, owner: Attached) -> None:
+        """Keep what is known of an owner. A heartbeat does not wait for the disk: the next one says the same again."""
         lease.owner = owner
         self._run.log.write(owner)
-        await self._run.durable()
+        self._run.log.commit()
 
     async def end(self, lease_id: str, done: bool = False) -> dict[str, Any]:
         """The owner uses nothing any more, and its lease is over.

@@ -38,7 +38,7 @@ MOST_OF_A_LEASE = 4  # open requests
 _GONE = 499  # status of an answer that nobody reads
 _BODY_S = 5.0  # that a body may take to arrive
 _STRICT = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
-_LOOKS_S = 0.1  # that a request which may wait has before it is looked whether its client is there
+_LOOKS_S = 0.1  # that a request has before it is looked whether its client is there
 
 
 class Sent(BaseModel):
@@ -81,9 +81,9 @@ class Operation:
         summary: one line. query, body: what comes with it. A body whose model is no `Body` is handed over as the JSON that it is.
         status: of an answer that is no error. media: its type. refuses: other statuses, beside those that every operation has.
         check: sees whether this holder may ask it, before a body is waited for; raises InputErrors, as `work` does.
-        waits: it may wait for something to happen: it ends when the client has gone.
         logged: it is in the log of operations; else it changes nothing, or the journal says who did it.
-        at_once: it keeps or frees what somebody has: it does not stand in the line of those who ask for something.
+        at_once: Whether it keeps or frees what somebody has, and so skips the line of those who ask for something.
+        always: Whether no limit of open requests counts it or refuses it.
     """
 
     name: str
@@ -98,9 +98,9 @@ class Operation:
     media: str = JSON
     refuses: tuple[int, ...] = ()
     check: Callable[[Call], None] | None = None
-    waits: bool = False
     logged: bool = False
     at_once: bool = False
+    always: bool = False
 
 
 Endpoint = Callable[[Scope, Receive, Mapping[str, str]], Awaitable[Response]]
@@ -133,11 +133,8 @@ class Endpoints:
                     call = call._replace(query=_query_of(scope, operation.query))
                 if operation.body is not None:
                     call = call._replace(body=_parsed(await _body_of(scope, receive), operation.body))
-                with self._counted(call.path.get("lease")):
-                    if not operation.at_once:
-                        await self._asks.turn(call.holder.user)
-                    work = operation.work(call)
-                    value = await (_while_connected(work, receive) if operation.waits else work)
+                with self._counted(None if operation.always else call.path.get("lease")):
+                    value = await _while_connected(self._work(operation, call), receive)
                 response = value if isinstance(value, Response) else answer(value, operation.status)
             except InputError as refused:
                 if refused.status == Conflict.status:  # it tells of what has happened, as that a job is there or has ended
@@ -147,11 +144,16 @@ class Endpoints:
             except asyncio.CancelledError:  # the server closes
                 response = error(503, "the service is stopping", {"Connection": "close", "Retry-After": "1"})
             if operation.logged and not getattr(call.query, "dry_run", False):
-                outcome = "done" if response.status_code < 300 else bytes(response.body).decode()
+                outcome = "done" if response.status_code < 300 else bytes(response.body).decode() or "the client has gone"
                 await asyncio.to_thread(self._log.write, call.holder.user, operation.name, _subject(call), outcome)
             return response
 
         return endpoint
+
+    async def _work(self, operation: Operation, call: Call) -> Any:
+        if not operation.at_once:
+            await self._asks.turn(call.holder.user)
+        return await operation.work(call)
 
     @contextmanager
     def _counted(self, lease: str | None) -> Iterator[None]:
@@ -237,7 +239,7 @@ def _valid(validate: Callable[[], BaseModel], model: type[BaseModel]) -> BaseMod
 
 
 async def _while_connected(work: Awaitable[Any], receive: Receive) -> Any:
-    """What comes of work that may wait, as long as there is somebody to tell; for that it is looked when it takes a while."""
+    """Return what comes of work, or end it when its client has gone; a client is looked for when the work takes a while."""
     waiting, is_over = asyncio.current_task(), False
     leaving: list[asyncio.Future[None]] = []
     assert waiting is not None

@@ -251,7 +251,7 @@ _JOB, _LEASE = "/v1/jobs/{job}", "/v1/leases/{lease}"
 
 
 def _owners(ask: Callable[..., Any], summary: str, sent: type[Sent], at: str = "", waits: bool = False) -> Operation:
-    """What the owner of an attached job asks: a method of the leases is called with the keys of what is sent."""
+    """Make an operation of an attached job's owner: it calls a method of the leases with the keys of what is sent."""
 
     def check(call: Call) -> None:
         job_id = call.path.get("job") or call.service.driver.leases.job_of(call.path["lease"])
@@ -276,8 +276,8 @@ def _owners(ask: Callable[..., Any], summary: str, sent: type[Sent], at: str = "
         body,
         refuses=(404, 409, 422),
         check=check,
-        waits=waits,
         at_once=not waits,
+        always=ask is Leases.heartbeat,
     )
 
 
@@ -318,7 +318,7 @@ OPERATIONS = (  # what is asked most comes first
     ),
     Operation("log", "GET", f"{_JOB}/logs", Right.LOOK, _log, _LOGS, Log, media="text/plain", refuses=(404,)),
     Operation("status", "GET", "/v1/status", Right.LOOK, _status, "All jobs, groups and pools."),
-    Operation("events", "GET", "/v1/events", Right.LOOK, _events, _EVENTS, After, waits=True),
+    Operation("events", "GET", "/v1/events", Right.LOOK, _events, _EVENTS, After),
     Operation("metrics", "GET", "/metrics", Right.LOOK, _metrics, "Figures for Prometheus.", media="text/plain"),
     _nodes("drain", lambda driver, node: driver.lifecycle.node_changes.drain(node), "Let jobs leave a node."),
     _nodes("undrain", lambda driver, node: driver.lifecycle.node_changes.undrain(node), "Use it again."),

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
+from unittest.mock import patch
 
+from rollmux_client import pid_space
+
+from runtime.journal.write import Row, Unwritable
 from runtime.service.http.endpoint import MOST_OF_A_LEASE
 from runtime.service.tokens import Right
 from tests.runtime.service.http.conftest import Served
@@ -93,12 +99,41 @@ def test_a_lease_has_so_many_open_requests_at_most(served: Served) -> None:
         for _ in range(MOST_OF_A_LEASE):
             asked.append(served.raw())
             asked[-1].sendall(request(served, f"POST /v1/leases/{waiting}/acquire", f"Content-Length: {len(body)}") + body)
-        while (answer := served.ask("POST", f"/v1/leases/{waiting}/heartbeat", {})).status == 200:
+        while (answer := served.ask("POST", f"/v1/leases/{waiting}/progress", {"done": 0, "total": 1})).status == 200:
             pass
         assert (answer.status, answer.value) == (429, {"error": f"a lease has {MOST_OF_A_LEASE} open requests at most"})
+        assert served.ask("POST", f"/v1/leases/{waiting}/heartbeat", {}).status == 200
     finally:
         for client in asked:
             client.close()
         for lease in (first, second):
             while served.ask("DELETE", f"/v1/leases/{lease}?done=true").status == 429:
                 pass
+
+
+def test_a_full_disk_ends_no_living_owner(served: Served) -> None:
+    """Releases that clients have given up hold no place, and heartbeats are answered with new processes, too."""
+    lease, log = attach(served, "owner"), served.service.run.log
+    turn = {"phase": "rollout", "iteration": 0}
+    assert served.ask("POST", f"/v1/leases/{lease}/acquire", turn).value["granted"]
+    store, body = log.journal.store, json.dumps(turn).encode()
+
+    def full(rows: list[Row]) -> None:
+        if rows:
+            raise Unwritable("the disk is full")
+
+    with patch.object(log.journal, "store", full):
+        given_up = [served.raw() for _ in range(MOST_OF_A_LEASE)]
+        for client in given_up:
+            client.sendall(request(served, f"POST /v1/leases/{lease}/release", f"Content-Length: {len(body)}") + body)
+        while served.ask("POST", f"/v1/leases/{lease}/progress", {"done": 0, "total": 1}).status == 200:
+            pass
+        named = {"pids": [os.getpid()], "pid_space": pid_space()}
+        assert served.ask("POST", f"/v1/leases/{lease}/heartbeat", named).value == {"stop": False}
+        for client in given_up:
+            client.close()
+        while served.ask("POST", f"/v1/leases/{lease}/progress", {"done": 0, "total": 1}).status == 429:
+            pass
+    assert log.journal.store == store
+    assert served.ask("POST", f"/v1/leases/{lease}/release", turn).status == 200
+    assert served.ask("DELETE", f"/v1/leases/{lease}?done=true").status == 200
