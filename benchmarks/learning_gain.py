@@ -100,7 +100,7 @@ def main() -> None:
             table.add_row(part.title, part.policies[0], "1", "")
             for policy in part.policies[1:]:
                 usd = figures(problem, own if policy == "ppo" else policy, options.seeds, part.each)
-                gains = ratios(base.tolist(), usd.tolist())
+                gains = [gain for gain in ratios(base.tolist(), usd.tolist()) if gain is not None]
                 name = f"ppo, {options.decisions:,} decisions" if policy == "ppo" else policy
                 table.add_row("", name, mean_interval(gains).text(3), f"{sum(gain > 1 for gain in gains)} of {options.seeds}")
     show(heading(f"gain over the first policy of each environment, {options.seeds} held-out seeds; above 1 is cheaper"), table)

@@ -154,7 +154,7 @@ class PlacementProblem(Problem):
         hours = (env.streams.clock["now_s"] - env.streams.jobs["arrival_s"][:, 0]) / 3600
         return {
             "dollars_over_solo": played["cost_over_solo"],
-            **{f"dollars_over_{name}": self.usd(played) / usd for name, usd in references.items()},
+            **{f"dollars_over_{name}": self.usd(played) / np.where(usd > 0, usd, 1.0) for name, usd in references.items()},
             "usd_per_work_hour": played["cost_usd"] / played["work_h"],
             "slo_attainment": played["slo_attainment"],
             "moves_per_hour": played["migrations"] / hours,

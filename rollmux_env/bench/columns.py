@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rollmux_env.bench.intervals import ratio
 from rollmux_env.bench.streams import ROUNDS
 from rollmux_env.bench.suite import Column, Value
 from rollmux_env.replay.metrics import Outcome
@@ -45,13 +46,13 @@ def _extra(name: str, missing: float = 0.0) -> Value:
 
 
 def _over(name: str) -> Value:
-    """Times as much as the policy that it is relative to."""
-    return lambda own, base: getattr(own.metrics, name) / getattr(base.metrics, name)
+    """Return the ratio to the policy that the column is relative to; None where that one has 0."""
+    return lambda own, base: ratio(getattr(own.metrics, name), getattr(base.metrics, name))
 
 
-def _penalised(own: Outcome, base: Outcome) -> float:
+def _penalised(own: Outcome, base: Outcome) -> float | None:
     """Penalised cost over that of the policy that it is relative to; whoever keeps all SLOs pays no penalty."""
-    return own.extra.get("penalised_usd", own.metrics.cost_usd) / base.metrics.cost_usd
+    return ratio(own.extra.get("penalised_usd", own.metrics.cost_usd), base.metrics.cost_usd)
 
 
 _cost, _work_cost = _over("cost_usd"), _over("usd_per_work_hour")

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from rollmux_env.bench.harness import Result
-from rollmux_env.bench.intervals import Mean, mean_interval, ratios
+from rollmux_env.bench.intervals import Mean, mean_if_known, mean_interval, ratios
 from rollmux_env.replay.metrics import Metrics
 
 
@@ -22,7 +22,8 @@ class Row:
         cost_usd, usd_per_work_hour, slo_attainment, slowdown: means; `slowdown` of the mean over the jobs, against worst cases.
         slo_attainment_observed, slowdown_observed: the same against solo runs with the same durations; None of fluid replays.
         queueing_s, completion_s: means of the mean over the jobs, from arrival to admission and to departure.
-        saving: the baseline's cost over this one's; saving_per_work: the same of the dollars per work-hour.
+        saving: the baseline's cost over this one's; None where this one's is 0. saving_per_work: the same of the dollars per
+            work-hour.
         gpus: of each pool, by name: mean of the seeds' peaks.
         packed: share of the jobs that joined a group (direct packing and rollout scaling).
         lost_work_h: mean hours of work that jobs did again after failures; None of replays in which nothing dies.
@@ -32,8 +33,8 @@ class Row:
     policy: str
     cost_usd: Mean
     usd_per_work_hour: Mean
-    saving: Mean
-    saving_per_work: Mean
+    saving: Mean | None
+    saving_per_work: Mean | None
     slo_attainment: Mean
     slo_attainment_observed: Mean | None
     slowdown: Mean
@@ -72,8 +73,8 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
     def over_seeds(name: str) -> Mean:
         return mean_interval([getattr(metrics, name) for metrics in every])
 
-    def to_base(name: str) -> Mean:
-        return mean_interval(ratios([getattr(metrics, name) for metrics in base], [getattr(metrics, name) for metrics in every]))
+    def to_base(name: str) -> Mean | None:
+        return mean_if_known(ratios([getattr(metrics, name) for metrics in base], [getattr(metrics, name) for metrics in every]))
 
     def over_jobs(name: str) -> Mean:
         return mean_interval([float(np.mean([getattr(job, name) for job in result.outcome.jobs])) for result in results])
@@ -88,22 +89,16 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
         saving=to_base("cost_usd"),
         saving_per_work=to_base("usd_per_work_hour"),
         slo_attainment=over_seeds("slo_attainment"),
-        slo_attainment_observed=_known([metrics.slo_attainment_observed for metrics in every]),
+        slo_attainment_observed=mean_if_known([metrics.slo_attainment_observed for metrics in every]),
         slowdown=mean_interval([float(np.mean(list(metrics.slowdown.values()))) for metrics in every]),
         slowdown_observed=over_jobs("slowdown_observed") if observed else None,
         queueing_s=over_jobs("queueing_s"),
         completion_s=over_jobs("completion_s"),
         gpus={name: float(np.mean([metrics.peak_gpus[name] for metrics in every])) for name in every[0].peak_gpus},
         packed=_packed(every),
-        lost_work_h=_known([figures.get("lost_work_h") for figures in extra]),
+        lost_work_h=mean_if_known([figures.get("lost_work_h") for figures in extra]),
         decision_ms=float(np.median(decisions)) * 1e3 if decisions else None,
     )
-
-
-def _known(values: Sequence[float | None]) -> Mean | None:
-    """Mean of the values that there are; None where there are none."""
-    known = [value for value in values if value is not None]
-    return mean_interval(known) if known else None
 
 
 def _packed(every: Sequence[Metrics]) -> float:

@@ -40,9 +40,20 @@ def mean_interval(values: Sequence[float]) -> Mean:
     return Mean(float(sample.mean()), float(stdtrit(sample.size - 1, 0.975) * error))
 
 
-def ratios(base: Sequence[float], own: Sequence[float]) -> list[float]:
-    """How many times smaller a policy's figures are than the base's, seed by seed; 1 where both are 0."""
-    return [a / b if b else 1.0 if a == b else float("inf") for a, b in zip(base, own, strict=True)]
+def mean_if_known(values: Sequence[float | None]) -> Mean | None:
+    """Return the mean of one value a seed; None where a seed has no value, or where there are no seeds."""
+    known = [value for value in values if value is not None]
+    return mean_interval(known) if known and len(known) == len(values) else None
+
+
+def ratio(above: float, below: float) -> float | None:
+    """Divide two figures; None where the second is 0, as the dollars of nodes that cost nothing are."""
+    return above / below if below else None
+
+
+def ratios(base: Sequence[float], own: Sequence[float]) -> list[float | None]:
+    """Return how many times smaller a policy's figures are than the base's, seed by seed; None where its own figure is 0."""
+    return [ratio(a, b) for a, b in zip(base, own, strict=True)]
 
 
 def interval_note(seeds: int) -> str:

@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter
 
 from rollmux_env.bench.comparison import Row, by_policy, compare
 from rollmux_env.bench.harness import Result
-from rollmux_env.bench.intervals import Mean, mean_interval
+from rollmux_env.bench.intervals import Mean, mean_if_known, mean_interval, ratio
 from rollmux_env.errors import InputError
 from rollmux_env.replay.metrics import Figures, JobResult
 from rollmux_env.scenario import Scenario
@@ -51,7 +51,7 @@ class Difference:
     Attributes:
         policy, other: their names. cost_usd, usd_per_work_hour, slowdown: mean differences; `slowdown` of the mean over jobs, as
             observed where it was.
-        cost_ratio: cost of the other over that of the first, the first one's saving over it.
+        cost_ratio: cost of the other over that of the first, the first one's saving over it; None where the first one's is 0.
     """
 
     policy: str
@@ -59,7 +59,7 @@ class Difference:
     cost_usd: Mean
     usd_per_work_hour: Mean
     slowdown: Mean
-    cost_ratio: Mean
+    cost_ratio: Mean | None
 
 
 @dataclass(frozen=True)
@@ -179,6 +179,7 @@ def differences(results: Sequence[Result]) -> tuple[Difference, ...]:
         def between(of: Callable[[Result, Result], float], own: list[Result] = own, others: list[Result] = others) -> Mean:
             return mean_interval([of(one, two) for one, two in zip(own, others, strict=True)])
 
+        pairs = zip(own, others, strict=True)
         rows.append(
             Difference(
                 policy,
@@ -186,7 +187,7 @@ def differences(results: Sequence[Result]) -> tuple[Difference, ...]:
                 between(lambda one, two: one.outcome.metrics.cost_usd - two.outcome.metrics.cost_usd),
                 between(lambda one, two: one.outcome.metrics.usd_per_work_hour - two.outcome.metrics.usd_per_work_hour),
                 between(lambda one, two: one.outcome.mean_slowdown - two.outcome.mean_slowdown),
-                between(lambda one, two: two.outcome.metrics.cost_usd / one.outcome.metrics.cost_usd),
+                mean_if_known([ratio(two.outcome.metrics.cost_usd, one.outcome.metrics.cost_usd) for one, two in pairs]),
             )
         )
     return tuple(rows)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import ConfigDict
 
 from rollmux_env.bench.harness import MakeContender, Result, Task
-from rollmux_env.bench.intervals import Mean, mean_interval
+from rollmux_env.bench.intervals import Mean, mean_if_known
 from rollmux_env.replay.failures import Failures
 from rollmux_env.replay.metrics import Outcome
 from rollmux_env.rollout.policy import RolloutPolicy
@@ -97,9 +97,9 @@ class SuiteRow:
     figures: Mapping[str, Mean | None]
 
 
-def measured_row(case: str, policy: str, headings: Iterable[str], values: Mapping[str, Sequence[float]]) -> SuiteRow:
-    """The row of values of every seed, by heading; a heading without any has no figure."""
-    return SuiteRow(case, policy, {name: mean_interval(values[name]) if name in values else None for name in headings})
+def measured_row(case: str, policy: str, headings: Iterable[str], values: Mapping[str, Sequence[float | None]]) -> SuiteRow:
+    """Return the row of values of every seed, by heading; a heading that lacks the value of a seed has no figure."""
+    return SuiteRow(case, policy, {name: mean_if_known(values.get(name, ())) for name in headings})
 
 
 @dataclass(frozen=True)
@@ -204,6 +204,4 @@ def _figure(column: Column, policy: str, outcomes: Mapping[str, Mapping[int, Out
     base = next((outcomes[name] for name in column.against if name in outcomes), None)
     if column.against and base is None:
         return None
-    values = [column.value(mine[seed], base[seed] if base else mine[seed]) for seed in sorted(mine)]
-    known = [value for value in values if value is not None]
-    return mean_interval(known) if len(known) == len(values) else None
+    return mean_if_known([column.value(mine[seed], base[seed] if base else mine[seed]) for seed in sorted(mine)])

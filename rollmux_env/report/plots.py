@@ -67,16 +67,19 @@ def key_plots(benched: SweepResult, kind: Kind = "png") -> dict[str, bytes]:
             for k, row in enumerate(first.summary):
                 means = [getattr(point.bench.summary[k], field) for point in benched.points]
                 style = style_of(row.policy)
-                spread = [mean.half_width or 0.0 for mean in means]
+                heights, spread = zip(*map(_height, means), strict=True)
                 line = f"{style.line}o"
-                axis.errorbar(
-                    places, [mean.mean for mean in means], spread, fmt=line, color=style.colour, capsize=2, label=row.policy
-                )
+                axis.errorbar(places, heights, spread, fmt=line, color=style.colour, capsize=2, label=row.policy)
             axis.axhline(1, color="black", linewidth=0.8)
             axis.set_xticks([*places], [point.value for point in benched.points])
             axis.set(xlabel=benched.key, ylabel=f"{first.baseline} over policy", title=title)
         _legend(axes[-1])
         return {f"{benched.key}_sweep.{kind}": _closed(figure, kind)}
+
+
+def _height(mean: Mean | None) -> tuple[float, float]:
+    """Return where a ratio is drawn, and half its interval; one that divides by 0 is not drawn."""
+    return (np.nan, 0.0) if mean is None else (mean.mean, mean.half_width or 0.0)
 
 
 def suite_bars(suite: Suite, column: Column, rows: Sequence[tuple[SuiteRow, Mean]], kind: Kind = "png") -> bytes:
@@ -264,13 +267,13 @@ def saving_figure(rows: Sequence[Row], baseline: str) -> Figure:
             mean = getattr(row, field)
             style = style_of(row.policy)
             face = "white" if style.line == "--" else style.colour
-            axis.errorbar(
-                mean.mean, position, xerr=mean.half_width or 0.0, fmt="o", color=style.colour, markerfacecolor=face, capsize=3
-            )
+            height, spread = _height(mean)
+            axis.errorbar(height, position, xerr=spread, fmt="o", color=style.colour, markerfacecolor=face, capsize=3)
             share = (row.slo_attainment_observed or row.slo_attainment).mean
             slo_note = "" if share == 1 else f" ({100 * share:.0f}% of SLOs)"
             where = axis.get_yaxis_transform()
-            axis.annotate(f"{mean.mean:.2f}x{slo_note}", (1.01, position), xycoords=where, va="center", fontsize=9)
+            figures = "-" if mean is None else f"{mean.mean:.2f}x"
+            axis.annotate(f"{figures}{slo_note}", (1.01, position), xycoords=where, va="center", fontsize=9)
         axis.axvline(1, color="black", linewidth=0.8)
         axis.margins(x=0.04)
         axis.grid(axis="y", visible=False)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from rollmux_env.bench.comparison import Row
 from rollmux_env.bench.harness import Result
-from rollmux_env.bench.intervals import interval_note, mean_interval
+from rollmux_env.bench.intervals import Mean, interval_note, mean_interval
 from rollmux_env.bench.results import BenchResult, Difference, SweepResult, draws_nothing
 from rollmux_env.replay.admission import Admission, Decision
 from rollmux_env.replay.metrics import JobResult
@@ -66,15 +66,20 @@ def figure(value: float | None, unit: str = "", form: str = ".2f") -> str:
     return "" if value is None else f"{value:{form}}{unit}"
 
 
+def ratio_text(mean: Mean | None, digits: int = 2) -> str:
+    """Format a ratio; a dash where it divides by 0."""
+    return "-" if mean is None else mean.text(digits, "x")
+
+
 def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int = 1) -> RenderableType:
     """`bench`: one line per policy over the seeds. `saving` is how many times cheaper it is than the baseline."""
     observed, lost = rows[0].slo_attainment_observed is not None, rows[0].lost_work_h is not None
     columns: dict[str, Callable[[Row], str]] = {
         "policy": lambda row: row.policy,
         "cost $": lambda row: row.cost_usd.text(0),
-        "saving $": lambda row: row.saving.text(2, "x"),
+        "saving $": lambda row: ratio_text(row.saving),
         "$/work-h": lambda row: row.usd_per_work_hour.text(2),
-        "saving $/work-h": lambda row: row.saving_per_work.text(2, "x"),
+        "saving $/work-h": lambda row: ratio_text(row.saving_per_work),
         "SLO kept (observed)" if observed else "SLO kept": _slos,
         "slowdown": lambda row: f"{(row.slowdown_observed or row.slowdown).mean:.2f}x",
         "lost work-h": lambda row: "" if row.lost_work_h is None else row.lost_work_h.text(1),
@@ -153,7 +158,7 @@ def differences_table(differences: Sequence[Difference]) -> RenderableType:
         "cost $": lambda one: one.cost_usd.text(0),
         "$/work-h": lambda one: one.usd_per_work_hour.text(2),
         "slowdown": lambda one: one.slowdown.text(3),
-        "other's cost over its own": lambda one: one.cost_ratio.text(3, "x"),
+        "other's cost over its own": lambda one: ratio_text(one.cost_ratio, 3),
     }
     return Group(heading("Differences, paired by seed"), table_of(differences, columns, left=2))
 
@@ -170,10 +175,10 @@ def sweep_tables(benched: SweepResult, title: str) -> list[RenderableType]:
         for k, row in enumerate(point.bench.summary):
             share = row.slo_attainment_observed or row.slo_attainment
             slowdown = row.slowdown_observed or row.slowdown
-            figures = row.cost_usd.text(0), row.saving.text(2, "x"), row.usd_per_work_hour.text(2), row.saving_per_work.text(2, "x")
+            figures = row.cost_usd.text(0), ratio_text(row.saving), row.usd_per_work_hour.text(2), ratio_text(row.saving_per_work)
             table.add_row("" if k else point.value, row.policy, *figures, _percent(share.mean), f"{slowdown.mean:.2f}x")
         for k, one in enumerate(point.bench.differences):
-            figures = one.cost_usd.text(0), one.usd_per_work_hour.text(2), one.slowdown.text(3), one.cost_ratio.text(3, "x")
+            figures = one.cost_usd.text(0), one.usd_per_work_hour.text(2), one.slowdown.text(3), ratio_text(one.cost_ratio, 3)
             pairs.add_row("" if k else point.value, one.policy, one.other, *figures)
     how = "SLOs and slowdowns are as observed" if observed else "SLOs and slowdowns are of steady periods"
     note = f"saving: {first.baseline}'s dollars over the policy's; {how}{interval_note(len(first.seeds))}"

@@ -129,6 +129,7 @@ def test_differences_are_paired_by_seed() -> None:
     (one,) = found.differences
     assert (one.policy, one.other) == ("solo", "rollmux")
     assert one.cost_usd.mean == pytest.approx(sum(costs["solo"]) / 3 - sum(costs["rollmux"]) / 3)
+    assert one.cost_ratio is not None
     assert one.cost_ratio.mean == pytest.approx(sum(b / a for a, b in zip(*costs.values(), strict=True)) / 3)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from rollmux_env.bench.intervals import Mean, mean_interval
+from rollmux_env.bench.intervals import Mean, mean_interval, ratio
 from rollmux_env.bench.leaderboard.tracks import KINDS, REFERENCE, TRACKS, VERSION, Entrant, Track
 from rollmux_env.bench.suite import Makers
 from rollmux_env.errors import InputError
@@ -49,7 +49,8 @@ class StreamResult:
     @property
     def score(self) -> float:
         """0 for the reference's dollars, 100 for the bound's; 0 at most where an SLO is broken."""
-        gained = 100 * (self.reference_usd - self.usd) / max(self.reference_usd - self.bound_usd, 1e-6 * self.reference_usd)
+        least_usd = max(self.reference_usd - self.bound_usd, 1e-6 * self.reference_usd)
+        gained = 100 * (ratio(self.reference_usd - self.usd, least_usd) or 0.0)  # where all is free nobody can gain
         return gained if self.slo_kept else min(0.0, gained)
 
 

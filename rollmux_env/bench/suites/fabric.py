@@ -98,7 +98,7 @@ def _rows(case: FabricCase, seeds: Sequence[int], least_s: float, makers: Makers
         usd = [seconds * fabric_usd for seconds in each_s]
         cluster_usd = [seconds * (fabric_usd + gpus * case.gpu_usd_per_hour) for seconds in each_s]
         first = first or (usd, cluster_usd)
-        figures = {
+        figures: dict[str, Sequence[float | None]] = {
             SECONDS: each_s,
             LATE: [1e3 * played.late_s / count for played, count in zip(hours, counts, strict=True)],
             SWITCHES: [played.switches / count for played, count in zip(hours, counts, strict=True)],

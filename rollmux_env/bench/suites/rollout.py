@@ -77,7 +77,7 @@ def rollout_rows(
         measured = {policy: [case.measure(policy, seed, quick, makers) for seed in seeds] for policy in policies}
         best = min(case.static, key=lambda policy: sum(measured[policy]), default=None)
         for policy, own in measured.items():
-            values = {case.heading: own, GAIN: ratios(measured[case.policies[0]], own)}
+            values: dict[str, Sequence[float | None]] = {case.heading: own, GAIN: ratios(measured[case.policies[0]], own)}
             if best is not None:
                 values[OVER_BEST] = ratios(measured[best], own)
             rows.append(measured_row(case.label, policy, (SECONDS, DOLLARS, OVER_BEST, GAIN), values))
