@@ -21,8 +21,8 @@ from rollmux_env.files import find_file
 from rollmux_env.keys.cluster import SIDES, Cluster
 from rollmux_env.keys.job import STAYS, Job
 from rollmux_env.keys.phases import Phase
-from rollmux_env.keys.queue import beyond_quota, queue_key
 from rollmux_env.keys.shapes import Phases
+from rollmux_env.keys.unsupported import queue_key
 from rollmux_env.reading import checked, has_key, merge_defaults, read_mapping
 from rollmux_env.validation_errors import field_error, format_error, problems
 
@@ -65,7 +65,7 @@ class Scenario(FileModel):
             for number in range(1 + len(job.shapes)):
                 where = ("jobs", k, "shapes", number - 1) if number else ("jobs", k)
                 asked = check_room(self.cluster, job.phases(number), where)
-                if not number and (beyond := beyond_quota(job.user, asked, self.cluster)):
+                if not number and (beyond := self.cluster.beyond_quota(job.user, asked)):
                     raise field_error(beyond, "jobs", k)
         return self
 

@@ -12,8 +12,9 @@ from typing import Literal, NamedTuple
 
 from rollmux_env.published import source
 from rollmux_env.timing import calibration as calibrations
+from rollmux_env.timing.batch import Batch
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise, lognormal_of_mean
-from rollmux_env.timing.rl_job import Batch, RlJob, Workers
+from rollmux_env.timing.rl_job import RlJob, Workers
 from rollmux_env.timing.streaming import Stream
 from rollmux_env.workloads.catalogue import PUBLISHED_S
 

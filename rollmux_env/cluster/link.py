@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Records
-from rollmux_env.keys.network import own_rate_gbps
 from rollmux_env.network.link import fair_level, slowed_s
 
 
@@ -25,7 +24,7 @@ def share(state: State, settle: Callable[[State, int], None], replan: Callable[[
     jobs, groups = tables.job_records, tables.group_records
     present = tables.order[groups["exclusive"][tables.order] == 0].tolist()
     running, coming = (
-        {row: own_rate_gbps(tables.models[row], network) for row in rows if _crosses(state, row)}
+        {row: network.own_rate_gbps(tables.models[row].sync_s, tables.models[row].sync_gb) for row in rows if _crosses(state, row)}
         for rows in ([row for group in present for row in tables.members(group)], map(state.row, state.waiting))
     )
 

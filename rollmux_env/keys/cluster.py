@@ -110,3 +110,22 @@ class Cluster(FileModel):
     def with_pools(self, pools: Mapping[str, Pool]) -> Cluster:
         """The same cluster with other pools in place of those of their names."""
         return self.model_copy(update={"by_name": {**self.by_name, **pools}} if self.by_name else {**pools})
+
+    def beyond_quota(self, user: str, nodes: Mapping[str, int]) -> str | None:
+        """Return why a job alone is above its user's quota, in words, or None.
+
+        Args:
+            user: Name of the job's user.
+            nodes: Number of nodes that the job asks for, by pool.
+        """
+        quota = self.quotas.get(user)
+        if quota is None:
+            return None
+        count = sum(nodes.values())
+        usd = sum(nodes[name] * pool.usd_per_node_hour for name, pool in self.pools.items())
+        who = f"user {user}" if user else "the user without a name"
+        if quota.nodes is not None and count > quota.nodes:
+            return f"asks for {count} nodes; {who} has a quota of {quota.nodes}"
+        if quota.usd_per_hour is not None and usd > quota.usd_per_hour * (1 + 1e-9):
+            return f"asks for nodes of {usd:.10g} $/h; {who} has a quota of {quota.usd_per_hour:.10g}"
+        return None

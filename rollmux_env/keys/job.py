@@ -25,10 +25,9 @@ from rollmux_env.fields import (
 from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.keys.cluster import ONE_DEVICE, Cluster
 from rollmux_env.keys.model import Lengths, Model, Timing
-from rollmux_env.keys.network import broken_sync
 from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.keys.queue import Budget
-from rollmux_env.keys.shapes import MOST_SHAPES, Phases, PhaseShape, Shape, TrainingShape, check_shapes, reshaped
+from rollmux_env.keys.shapes import MOST_SHAPES, Phases, PhaseShape, Shape, TrainingShape, named_keys, reshaped
 from rollmux_env.validation_errors import field_error
 
 STAYS = ("iterations", "duration_s")
@@ -125,7 +124,26 @@ class Job(FileModel):
 
     @model_validator(mode="after")
     def _shapes_differ(self) -> Job:
-        check_shapes(self)
+        if len(self.shapes) > MOST_SHAPES:
+            raise field_error(f"are {len(self.shapes)}; a job has at most {MOST_SHAPES}", "shapes")
+        known: list[Phases] = [self.phases()]
+        for k, shape in enumerate(self.shapes):
+            if not named_keys(shape.rollout) and not named_keys(shape.training):
+                raise field_error("is empty: it names no key of rollout or training", "shapes", k)
+            for name in ("rollout", "training"):
+                if self.timing is not None and "actual" in named_keys(getattr(shape, name)):
+                    problem = "does not go with a model, whose durations are drawn from its lengths"
+                    raise field_error(problem, "shapes", k, name, "actual")
+            phases = self.phases(k + 1)
+            for key in phases.training.by_nodes:
+                if key <= phases.training.nodes:
+                    problem = f"must be above training.nodes, which is {phases.training.nodes}"
+                    raise field_error(problem, "shapes", k, "training", "by_nodes", key)
+            if phases in known:
+                same = known.index(phases)
+                whose = f"is the same as shapes[{same - 1}]" if same else "changes nothing: it is the job as it is written"
+                raise field_error(whose, "shapes", k)
+            known.append(phases)
         return self
 
     @property
@@ -141,7 +159,9 @@ class Job(FileModel):
         """What of the job does not go with a cluster: the key, and the problem; None: nothing."""
         if self.staleness and cluster.one_device:
             return "staleness", f"does not go with cluster.one_device: {ONE_DEVICE}"
-        return broken_sync(self, cluster.network)
+        if cluster.network is None:
+            return None if self.sync_gb is None else ("sync_gb", "goes with cluster.network, which is missing")
+        return cluster.network.sync_problem(self.sync_s, self.sync_gb, self.solo_s)
 
     def training_s(self, nodes: int) -> float:
         """Worst-case seconds of the training phase, as the job is written, on a pool of `nodes` training nodes."""

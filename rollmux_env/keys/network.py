@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from rollmux_env.errors import InputError
 from rollmux_env.fields import FileModel, Positive
-
-if TYPE_CHECKING:
-    from rollmux_env.keys.cluster import Cluster
-    from rollmux_env.keys.job import Job
 
 _ROUNDED = 1e-6  # relative: seconds and gigabytes of a model are rounded
 
@@ -20,31 +13,23 @@ class Network(FileModel):
     link_gbps: Positive
     """Its rate, Gbit/s."""
 
+    def own_rate_gbps(self, sync_s: float, sync_gb: float | None) -> float:
+        """Return the rate of a sync that has the link alone, in Gbit/s. Without `sync_gb` it fills the link."""
+        return self.link_gbps if sync_gb is None else min(8 * sync_gb / sync_s, self.link_gbps)
 
-def own_rate_gbps(job: Job, network: Network) -> float:
-    """Rate of a job's sync where no other is on the link: its bytes over `sync_s`, Gbit/s. Without bytes it fills the link."""
-    return network.link_gbps if job.sync_gb is None else min(8 * job.sync_gb / job.sync_s, network.link_gbps)
+    def sync_problem(self, sync_s: float, sync_gb: float | None, solo_s: float) -> tuple[str, str] | None:
+        """Return the key of a job's sync that does not fit the link, and the problem, or None.
 
-
-def broken_sync(job: Job, network: Network | None) -> tuple[str, str] | None:
-    """What is wrong with a job's sync on the link: the key, and the problem; None: nothing."""
-    if network is None:
-        return None if job.sync_gb is None else ("sync_gb", "goes with cluster.network, which is missing")
-    if job.sync_gb is not None and not job.sync_s:
-        return "sync_gb", "goes with a sync_s above 0"
-    if job.sync_gb is not None and (rate := 8 * job.sync_gb / job.sync_s) > network.link_gbps * (1 + _ROUNDED):
-        problem = f"{job.sync_gb:.10g} GB in it need {rate:.6g} Gbit/s"
-        return "sync_s", f"{problem}; cluster.network.link_gbps is {network.link_gbps:.10g}"
-    if job.sync_s > job.solo_s:
-        return "sync_s", f"is longer than the job's iteration, {job.solo_s:.6g} s: its syncs would queue on cluster.network's link"
-    return None
-
-
-def refuse_network(cluster: Cluster, who: str) -> None:
-    """Raise an error where the pools are linked and somebody does not know of it.
-
-    Raises:
-        InputError: they are; one line.
-    """
-    if cluster.network is not None:
-        raise InputError(f"cluster.network: does not go with {who}, where no sync is in another's way")
+        Args:
+            sync_s: Duration of the sync, in seconds.
+            sync_gb: Size of what it transfers, in GB, or None if it fills the link.
+            solo_s: Iteration time of the job alone, in seconds.
+        """
+        if sync_gb is not None and not sync_s:
+            return "sync_gb", "goes with a sync_s above 0"
+        if sync_gb is not None and (rate := 8 * sync_gb / sync_s) > self.link_gbps * (1 + _ROUNDED):
+            problem = f"{sync_gb:.10g} GB in it need {rate:.6g} Gbit/s"
+            return "sync_s", f"{problem}; cluster.network.link_gbps is {self.link_gbps:.10g}"
+        if sync_s > solo_s:
+            return "sync_s", f"is longer than the job's iteration, {solo_s:.6g} s: its syncs would queue on cluster.network's link"
+        return None

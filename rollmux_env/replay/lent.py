@@ -24,7 +24,7 @@ from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.keys.job import Job
-from rollmux_env.keys.network import refuse_network
+from rollmux_env.keys.unsupported import refuse_network
 from rollmux_env.replay.checks import check_state
 from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
 from rollmux_env.scenario import Scenario

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from rollmux_env.keys.network import own_rate_gbps
 from rollmux_env.network.link import SharedLink
 from rollmux_env.replay.checks import check_sample
 from rollmux_env.replay.replayed import ReplayedGroup, ReplayedJob
@@ -152,7 +151,7 @@ class RunningJobs:
         else:
             network = self._run.scenario.cluster.network
             assert network is not None
-            self._link.add(job_run, job_run.sync_s, own_rate_gbps(job_run.job, network), now_s)
+            self._link.add(job_run, job_run.sync_s, network.own_rate_gbps(job_run.job.sync_s, job_run.job.sync_gb), now_s)
 
     def _iterate(self, job_run: ReplayedJob, now_s: float) -> None:
         """An iteration is over: the job leaves, writes a checkpoint, or goes on."""

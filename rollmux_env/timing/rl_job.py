@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rollmux_env.errors import InputError
+from rollmux_env.timing.batch import Batch
 from rollmux_env.timing.calibration import PHYSICAL, Calibration
 from rollmux_env.timing.hardware import GPUS, Hardware, achieved
-from rollmux_env.timing.lengths import Lengths, Piecewise, Tokens, typical
 from rollmux_env.timing.models import ALL_SHAPES, ModelShape
 from rollmux_env.timing.replica import Parallelism, ReplicaTiming, replica_timing
 from rollmux_env.timing.rollouts import Responses, rollout_s, worst_rollout_s
@@ -48,43 +48,6 @@ class Workers:
         gpu = GPUS[self.gpu]
         own = achieved(self.gpu, replace(gpu, tflops=gpu.tflops * 2 / self.number_bytes), system)
         return replace(own, number_bytes=self.number_bytes, layer_s=system.eager_layer_s if self.eager else system.layer_s)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The responses of a step.
-
-    Attributes:
-        prompts: of a step. responses: of each prompt. updates: mini-batches that the step trains on, one after the other.
-        prompt_tokens: of a prompt. lengths: of a response, over all its turns. turns: of a response. environment_s: wait before
-            each further turn.
-    """
-
-    prompts: int
-    responses: int
-    updates: int
-    prompt_tokens: int
-    lengths: Lengths
-    turns: int = 1
-    environment_s: float = 0.0
-
-    @property
-    def count(self) -> int:
-        """Responses of a step."""
-        return self.prompts * self.responses
-
-    @property
-    def micro_tokens(self) -> int:
-        """Tokens of a prompt and the longest response that there may be."""
-        return self.prompt_tokens + self.lengths.cap
-
-    def tokens(self) -> Tokens:
-        """(count,) lengths of a representative batch, ascending."""
-        return typical(self.lengths, self.count)
-
-    def at_cap(self) -> Batch:
-        """With all responses as long as they may be."""
-        return replace(self, lengths=Piecewise(self.lengths.cap, ((0.0, float(self.lengths.cap)),)))
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from rollmux_env.timing.batch import Batch
 from rollmux_env.timing.lengths import sample
 from rollmux_env.timing.replica import ReplicaTiming
-
-if TYPE_CHECKING:
-    from rollmux_env.timing.rl_job import Batch
 
 _SEED, _FIRST, _STEPS = 0, 3, 9  # of the lengths; steps until it is steady; steps in all
 

@@ -10,7 +10,6 @@ from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import ONE_DEVICE, Cluster
 from rollmux_env.keys.cluster import Pool as PoolSpec
 from rollmux_env.keys.job import Job
-from rollmux_env.keys.queue import beyond_quota
 from runtime.engines.memory import USUAL
 from runtime.execution.nodes import POOLS
 from runtime.gpus import find_gpus
@@ -109,7 +108,7 @@ def beyond(spec: JobSpec, cluster: Cluster, policy: str, left: Mapping[str, int]
     for pool, asks in asked.items():
         if asks > left[pool]:
             return f"{pool}.nodes: asks for {asks} nodes; there are {left[pool]} of this pool left"
-    return beyond_quota(spec.user, asked, cluster)
+    return cluster.beyond_quota(spec.user, asked)
 
 
 def too_large(job: Job, cluster: Cluster) -> str | None:

@@ -32,7 +32,7 @@ from rollmux_env.fields import (
 )
 from rollmux_env.files import find_file
 from rollmux_env.keys.cluster import ONE_DEVICE, SIDES, Cluster, Side
-from rollmux_env.keys.queue import Budget, beyond_quota
+from rollmux_env.keys.queue import Budget
 from rollmux_env.keys.shapes import Shape
 from rollmux_env.reading import checked, has_key, merge_defaults, read_mapping
 from rollmux_env.validation_errors import describe, field_error, format_error, one_line, problems
@@ -326,7 +326,7 @@ def _conflicts_with(job: JobSpec, cluster: Cluster) -> Iterator[Conflict]:
             if most is not None and nodes > most:
                 where = ("shapes", number - 1) if number else ()
                 yield f"asks for {nodes} nodes; the {side} pool has at most {most}", *where, side, "nodes"
-    if beyond := beyond_quota(job.user, {name: getattr(job, name).nodes for name in cluster.pools}, cluster):
+    if beyond := cluster.beyond_quota(job.user, {name: getattr(job, name).nodes for name in cluster.pools}):
         yield (beyond,)
 
 

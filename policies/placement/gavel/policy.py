@@ -23,8 +23,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, InvariantError
 from rollmux_env.kernel.tables import Ints
 from rollmux_env.keys.job import Job
-from rollmux_env.keys.network import refuse_network
-from rollmux_env.keys.queue import refuse_queue_keys
+from rollmux_env.keys.unsupported import refuse_network, refuse_queue_keys
 from rollmux_env.replay.metrics import Outcome
 from rollmux_env.replay.yardstick import replay_yardstick
 from rollmux_env.scenario import Scenario

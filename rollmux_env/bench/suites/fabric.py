@@ -22,10 +22,10 @@ from rollmux_env.network.flows import read_flows
 from rollmux_env.network.play import Forecast, NetworkPolicy, Played, Yardstick, draw_hour, forecast_of, play, topologies
 from rollmux_env.network.steps import FabricJob, Iteration, iteration_of
 from rollmux_env.network.traffic import Layout
+from rollmux_env.timing.batch import Batch
 from rollmux_env.timing.hardware import GPUS
 from rollmux_env.timing.lengths import Piecewise
 from rollmux_env.timing.models import ALL_SHAPES
-from rollmux_env.timing.rl_job import Batch
 from rollmux_env.validation_errors import not_one_of
 
 SECONDS, LATE, SWITCHES = "s/iteration", "ms late", "switches"  # all of an iteration

@@ -13,8 +13,7 @@ from rollmux_env.kernel.dispatch.rows import GROUP, MEMBER
 from rollmux_env.kernel.tables import Records, fields
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
-from rollmux_env.keys.network import refuse_network
-from rollmux_env.keys.queue import refuse_queue_keys
+from rollmux_env.keys.unsupported import refuse_network, refuse_queue_keys
 from rollmux_env.timing.tail import Migration
 
 MOST_NODES = 61

@@ -11,8 +11,7 @@ from rollmux_env.envs.placement.types import Streams, stream_table
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import UNUSED, Limits, Records, begin_with, job_table
 from rollmux_env.keys.cluster import Cluster
-from rollmux_env.keys.network import refuse_network
-from rollmux_env.keys.queue import refuse_queue_keys
+from rollmux_env.keys.unsupported import refuse_network, refuse_queue_keys
 from rollmux_env.portable import dot
 from rollmux_env.replay.run import in_order_of_arrival
 from rollmux_env.scenario import Scenario

@@ -21,9 +21,9 @@ from rollmux_env.network.traffic import (
     tensor_traffic,
     weight_traffic,
 )
+from rollmux_env.timing.batch import Batch
 from rollmux_env.timing.lengths import Piecewise
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.rl_job import Batch
 
 LAYOUT = Layout(16, 4, 3, 2)  # GPUs 16 to 39
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from rollmux_env.errors import InputError
+from rollmux_env.timing.batch import Batch
 from rollmux_env.timing.calibration import PHYSICAL
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.lengths import Lognormal, Piecewise, lognormal_of_mean, mean
 from rollmux_env.timing.models import ALL_SHAPES, SHAPES
 from rollmux_env.timing.replica import MixtureTiming, replica_timing
 from rollmux_env.timing.rl_job import (
-    Batch,
     RlJob,
     Workers,
     controller_s,

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from rollmux_env.timing.batch import Batch
 from rollmux_env.timing.calibration import PHYSICAL
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.lengths import Lognormal, Piecewise
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.replica import replica_timing
-from rollmux_env.timing.rl_job import Batch, RlJob, Workers, phases_s
+from rollmux_env.timing.rl_job import RlJob, Workers, phases_s
 from rollmux_env.timing.streaming import Stream, streamed_step
 
 TIMING = replica_timing(SHAPES["7B"], achieved("H20", GPUS["H20"]))
