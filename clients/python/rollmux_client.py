@@ -16,9 +16,10 @@ Environment: ROLLMUX_URL and ROLLMUX_TOKEN of the service, ROLLMUX_JOB, the job'
 it holds for its command: ROLLMUX_LEASE, ROLLMUX_TTL_S, ROLLMUX_ITERATION, and ROLLMUX_NODES as JSON.
 
 A client fences itself. A thread of it asks the service several times in each `ttl_s` of the lease. Without an answer for half of
-that it warns; without one for `ttl_s`, or where the service says that the lease is lost, it ends its process group by SIGKILL,
-since somebody else may be given the devices. Time goes on while a process is stopped or its machine sleeps, and it is looked at
-before and after every phase.
+that it warns; without one for `ttl_s`, or where the service says that the lease is lost, it ends all processes of the job by
+SIGKILL, since other jobs may be given the devices. Under `rollmux exec` that is the part of its process, which keeps the lease: a
+script that is silent inside one long call lives. Time goes on while a process is stopped or its machine sleeps, and it is looked
+at before and after every phase.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ import socket
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -82,9 +83,14 @@ ATTACHMENT: dict[str, dict[str, str]] = {
 
 ENDED = frozenset({"done", "failed", "cancelled", "over_budget"})
 """States of a job that has ended."""
+LEASE, JOB, URL, KEEPER = "ROLLMUX_LEASE", "ROLLMUX_JOB", "ROLLMUX_URL", "ROLLMUX_KEEPER"
+"""Variables that a command of `rollmux exec` has in its environment. `KEEPER` names the process that keeps the lease, as
+`keeper_of` writes it."""
+_READ = (LEASE, JOB, URL, KEEPER)  # never the token
 _T = TypeVar("_T")
 
 _LOG = logging.getLogger("rollmux_client")
+_ending = threading.Lock()
 _WAIT_S = 30.0  # that a request stays open at most
 _ANSWERS_S = 10.0  # beyond that the answer is lost
 _TTL_S = 30.0  # of a lease, until the service has said it
@@ -92,6 +98,7 @@ _SOON_S = 1.0  # an answer in less time has waited for nothing
 _OLD_LEASE_S = 45.0  # in which the lease of a process that has died runs out
 _AGAIN = frozenset({429, 500, 502, 503, 504})  # the same request may be granted later
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while the machine sleeps
+_ENDS = 100  # looks for processes that are to end
 _BACKOFF_S = 2.0  # longest pause between repetitions
 _MOST_AFTER_S = 10.0  # that a service may ask for: a lease lasts longer
 
@@ -440,22 +447,126 @@ def _now() -> float:
     return time.clock_gettime(_CLOCK)
 
 
-def pids_of(group: int) -> list[int]:
-    """The processes of a process group, as far as /proc tells; they may hold devices."""
-    pids = []
+class Process(NamedTuple):
+    """A process, as /proc/PID/stat describes it.
+
+    Attributes:
+        parent: Process id of its parent.
+        group: Process group.
+        session: Session.
+        started: Time at which it was started, in clock ticks since the machine was booted. A process id is used again; the pair
+            of both is not.
+        is_zombie: Whether it has ended, and its parent has not read its status.
+    """
+
+    parent: int
+    group: int
+    session: int
+    started: int
+    is_zombie: bool
+
+
+def process(pid: int) -> Process | None:
+    """Return a process by its id, or None if there is none that can be read."""
     try:
-        names = [name for name in os.listdir("/proc") if name.isdigit()]
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        state, parent, group, session, started = fields[0], *(int(fields[place]) for place in (1, 2, 3, 19))
+    except (OSError, ValueError, IndexError):  # it has just ended
+        return None
+    return Process(parent, group, session, started, state in b"ZX")
+
+
+def processes() -> dict[int, Process]:
+    """Return all processes that can be read, zombies among them, by id; empty on systems without /proc."""
+    try:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
-        names = []
-    for name in names:
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                state, _, its_group = file.read().rpartition(b")")[2].split()[:3]
-            if int(its_group) == group and state != b"Z":
-                pids.append(int(name))
-        except (OSError, ValueError, IndexError):  # noqa: PERF203 (it has just ended)
-            continue
-    return pids
+        return {}
+    return {pid: one for pid in pids if (one := process(pid)) is not None}
+
+
+def marks(pid: int) -> dict[str, str]:
+    """Return the variables of `rollmux exec` in the environment that a process was started with; empty if it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            text = file.read()
+    except OSError:
+        return {}
+    if LEASE.encode() not in text:
+        return {}
+    pairs = (entry.decode(errors="replace").partition("=") for entry in text.split(b"\0"))
+    return {name: value for name, _, value in pairs if name in _READ}
+
+
+def carriers(leases: Collection[str], pids: Iterable[int]) -> set[int]:
+    """Return those of some processes that carry one of some leases."""
+    return {pid for pid in pids if marks(pid).get(LEASE) in leases} if leases else set()
+
+
+def descendants(roots: Collection[int], table: dict[int, Process]) -> set[int]:
+    """Return some processes and all that descend from them.
+
+    Args:
+        roots: Process ids.
+        table: Processes, as `processes` returns them.
+    """
+    children: dict[int, list[int]] = {}
+    for pid, one in table.items():
+        children.setdefault(one.parent, []).append(pid)
+    found, queue = set(roots), list(roots)
+    while queue:
+        fresh = [pid for pid in children.get(queue.pop(), ()) if pid not in found]
+        found.update(fresh)
+        queue += fresh
+    return found
+
+
+def keeper_of(pid: int) -> str:
+    """Return the value of `KEEPER` for a process."""
+    one = process(pid)
+    return f"{pid} {one.started if one else 0}"
+
+
+def keeper_lives(keeper: str) -> bool:
+    """Return whether the process that a value of `KEEPER` names still runs on this machine."""
+    pid, _, started = keeper.partition(" ")
+    one = process(int(pid)) if pid.isdigit() else None
+    return one is not None and not one.is_zombie and str(one.started) == started
+
+
+class LeaseProcesses:
+    """The processes that belong to the leases of a job, on this machine.
+
+    A process belongs to a lease when it carries `ROLLMUX_LEASE` with the lease's value in its environment, whatever its session or
+    process group is: launchers such as torchrun give each rank a session of its own. So does every descendant of such a process,
+    since engines that set a title overwrite their environment, and some programs start others with an empty one.
+
+    A process that was found once is remembered: it still belongs to the job when its parent has ended and it has overwritten its
+    environment since.
+
+    Attributes:
+        leases: Ids of all leases that the job has had here; children may carry an older one.
+    """
+
+    def __init__(self) -> None:
+        self.leases: set[str] = set()
+        self._found: dict[int, int] = {}  # time of start, by process id
+
+    def find(self, table: dict[int, Process], roots: Collection[int] = (), group: int | None = None) -> set[int]:
+        """Return the ids of the job's living processes.
+
+        Args:
+            table: Processes, as `processes` returns them.
+            roots: Processes that belong to the job with their descendants.
+            group: Process group that belongs to the job, or None.
+        """
+        living = {pid: one for pid, one in table.items() if not one.is_zombie}
+        mine = {pid for pid, one in living.items() if self._found.get(pid) == one.started or one.group == group}
+        mine |= carriers(self.leases, living.keys() - mine) | {*roots}
+        mine = descendants(mine, living) & living.keys()
+        self._found = {pid: living[pid].started for pid in mine}
+        return mine
 
 
 def pid_space() -> str:
@@ -468,14 +579,23 @@ def pid_space() -> str:
         return ""
 
 
-def own_pids() -> list[int]:
-    """The processes of this process's group, itself among them."""
-    return sorted({os.getpid(), *pids_of(os.getpgrp())})
+def end_own_processes(why: str, find: Callable[[], Collection[int]]) -> None:
+    """Say why, and end this process and others at once by SIGKILL.
 
-
-def end_process_group(why: str) -> None:
-    """Say why, and end this process with all of its group, at once."""
-    os.write(2, f"rollmux_client: {why}: this process group ends\n".encode())
+    Args:
+        why: Reason, for standard error.
+        find: Returns the ids of the processes to end; asked again until it finds no others, since they may be starting more.
+    """
+    _ending.acquire()  # for good: another thread of this process may see it, too
+    os.write(2, f"rollmux_client: {why}: this process ends, with all that belong to the job\n".encode())
+    for _ in range(_ENDS):
+        others = {*find()} - {os.getpid()}
+        if not others:
+            break
+        for pid in others:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
     try:
         os.kill(0, signal.SIGKILL)  # not by the group's number: to group 1, that of a container's first process, it means everybody
     finally:
@@ -539,6 +659,7 @@ class Job:
         nodes: by pool, where the job runs: `{"rollout": [{"name", "host", "gpus", "cores"}], "training": [...]}`.
         lease: None where there is no service, or it is not attached.
         stopping: the service has asked it to end.
+        pids: Returns the ids of the job's processes on this machine.
     """
 
     def __init__(
@@ -546,8 +667,8 @@ class Job:
         service: Service | None,
         name: str,
         host: str | None = None,
-        pids: Callable[[], list[int]] = own_pids,
-        fence: Callable[[str], None] = end_process_group,
+        pids: Callable[[], Collection[int]] | None = None,
+        fence: Callable[[str], None] | None = None,
         say: Callable[[str], None] = _LOG.warning,
         moved: Callable[[Job], None] | None = None,
     ) -> None:
@@ -557,8 +678,12 @@ class Job:
         self.lease: str | None = None
         self.stopping = False
         self.ttl_s = _TTL_S
-        self._service, self._host, self._pids, self._fence, self._say = service, host, pids, fence, say
+        self._mine = LeaseProcesses()
+        self.pids = pids or self._own_pids
+        self._fence = fence or (lambda why: end_own_processes(why, self._own_pids))
+        self._service, self._host, self._say = service, host, say
         self._handed_over = False  # the lease is that of `rollmux exec`, which ends it
+        self._keeper = ""  # the process of `rollmux exec` that keeps it
         self._answered_s = _now()
         self._progress: dict[str, int] | None = None
         self._wake, self._over = threading.Event(), False
@@ -597,7 +722,7 @@ class Job:
         assert self._service is not None
         path, since_s, reason, pause_s = _path_of(self.name), _now(), "", 0.0
         while True:
-            body = {"wait_s": _WAIT_S, "host": self._host or socket.gethostname(), **self._processes()}
+            body = {"wait_s": _WAIT_S, "host": self._host or socket.gethostname(), **self._who()}
             try:
                 answer = self._service.ask("POST", path + "/attach", body, _WAIT_S + _ANSWERS_S)
             except OSError as error:
@@ -631,14 +756,16 @@ class Job:
         nodes = json.loads(environment.get("ROLLMUX_NODES") or "{}")
         ttl_s, iteration = float(environment.get("ROLLMUX_TTL_S") or _TTL_S), int(environment.get("ROLLMUX_ITERATION") or 0)
         answer = {"lease": environment["ROLLMUX_LEASE"], "ttl_s": ttl_s, "iteration": iteration, "nodes": nodes}
+        self._keeper = environment.get(KEEPER) or ""
         self._begin(answer, handed_over=True)
 
     def _begin(self, answer: dict[str, Any], handed_over: bool) -> None:
         self.lease, self._handed_over = str(answer["lease"]), handed_over
+        self._mine.leases.add(self.lease)
         self.ttl_s, self.iteration = float(answer.get("ttl_s", _TTL_S)), int(answer.get("iteration", 0))
         self.nodes = answer.get("nodes") or {}
         self._answered_s, self.stopping, self._over = _now(), False, False
-        self._ask("heartbeat", self._processes())  # the answer that has just come may have waited; the lease counts from here
+        self._ask("heartbeat", self._who())  # the answer that has just come may have waited; the lease counts from here
         self._heart = threading.Thread(target=self._beat, name="rollmux-heartbeat", daemon=True)
         self._heart.start()
 
@@ -650,11 +777,8 @@ class Job:
         """
         if self.lease is None or self._service is None:
             return
-        service, lease, self._over = self._service, self.lease, True
-        self._wake.set()
-        if self._heart is not None and self._heart is not threading.current_thread():
-            self._heart.join()
-        self.lease = None
+        service, lease = self._service, self.lease
+        self._let_go()
 
         def give_back() -> None:
             if _now() - self._answered_s < self.ttl_s:  # longer there is none to end
@@ -664,6 +788,19 @@ class Job:
             with contextlib.suppress(Refused):  # it has ended already
                 _until_answered(give_back)
         service.close()
+
+    def abandon(self) -> None:
+        """Keep the lease no longer, and do not give it back: a process of the job cannot be ended, and may use what it held."""
+        if self.lease is not None and self._service is not None:
+            self._let_go()
+            self._service.close()
+
+    def _let_go(self) -> None:
+        self._over = True
+        self._wake.set()
+        if self._heart is not None and self._heart is not threading.current_thread():
+            self._heart.join()
+        self.lease = None
 
     # what a script does with it
 
@@ -856,7 +993,7 @@ class Job:
             answer = _until_answered(lambda: self._once(request, body, wait_s + _ANSWERS_S))
         except Refused as error:
             if error.status == 409 and request != "heartbeat":  # because it has to stop?
-                self._ask("heartbeat", self._processes())
+                self._ask("heartbeat", self._who())
                 self._check_stop()
             raise
         self._check_fence()  # the process may have been stopped with the answer on its way
@@ -876,12 +1013,17 @@ class Job:
         self.stopping = self.stopping or bool(answer.get("stop"))
         return answer
 
-    def _processes(self) -> dict[str, Any]:
-        return {"pids": self._pids(), "pid_space": pid_space()}
+    def _who(self) -> dict[str, Any]:
+        return {"pids": sorted(self.pids()), "pid_space": pid_space()}
+
+    def _own_pids(self) -> set[int]:
+        """Return the processes of this process's group, those that carry a lease of the job, and all descendants of both."""
+        return {os.getpid()} | self._mine.find(processes(), {os.getpid()}, os.getpgrp())
 
     def _check_fence(self, now_s: float | None = None) -> None:
+        """End the job's processes if its lease may be lost; while `rollmux exec` keeps the lease, that is its part alone."""
         silent_s = (_now() if now_s is None else now_s) - self._answered_s
-        if silent_s >= self.ttl_s:
+        if silent_s >= self.ttl_s and not keeper_lives(self._keeper):
             self._fence(f"no answer from the service for {silent_s:.0f} s, and the lease of job {self.name} lasts {self.ttl_s:g} s")
 
     def _beat(self) -> None:
@@ -901,7 +1043,7 @@ class Job:
                 if progress is not None:
                     self._once("progress", progress, timeout_s)
                 if _now() >= next_s:
-                    self._once("heartbeat", self._processes(), timeout_s)
+                    self._once("heartbeat", self._who(), timeout_s)
                     next_s = _now() + period_s
             except (OSError, Refused) as error:
                 next_s = _now() + min(max(1.0, _after(error)), period_s)

@@ -7,13 +7,12 @@ process ids of its own, the service goes by what the job file states, and one li
 from __future__ import annotations
 
 import logging
-import os
 import socket
 from collections.abc import Collection
 
 import rollmux_client
 
-__all__ = ["device_gb", "family", "report"]
+__all__ = ["device_gb", "report"]
 
 _LOG = logging.getLogger("rollmux_client")
 _said: list[str] = []
@@ -27,7 +26,7 @@ def report(job: rollmux_client.Job, turn: rollmux_client.Phase) -> None:
     here = [node for side in sides for node in job.nodes[side] if node["host"] == socket.gethostname()]
     gpus = {gpu for node in here for gpu in node["gpus"]}
     if gpus:
-        turn.device_gb = device_gb(family(), gpus)
+        turn.device_gb = device_gb(job.pids(), gpus)
 
 
 def device_gb(pids: Collection[int], gpus: Collection[int]) -> float | None:
@@ -61,19 +60,3 @@ def _say(why: str) -> None:
     if not _said:
         _said.append(why)
         _LOG.warning("NVML cannot be asked (%s): what the job keeps on its GPUs goes by its job file", why)
-
-
-def family() -> set[int]:
-    """The processes of this one's group, and all that descend from one of them, as workers of a Ray that it has started."""
-    parents: dict[int, int] = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
-        except (OSError, ValueError, IndexError):  # noqa: PERF203 (it has just ended)
-            continue
-    pids, size = {*rollmux_client.own_pids()}, 0
-    while size < len(pids):
-        size = len(pids)
-        pids |= {pid for pid, parent in parents.items() if parent in pids}
-    return pids

@@ -1,28 +1,21 @@
-"""What `rollmux exec` does once its arguments are in order: a command on the nodes that a service gives its job.
-
-It is in a process group of its own, on cores of its own: signals are passed on to it, and nothing of it stays.
-"""
+"""What `rollmux exec` does once its arguments are in order: a command on the nodes that a service gives its job."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from types import FrameType
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import rollmux_client
 
 from rollmux_env.errors import InputError
+from runtime.commands.leased_command import LeasedCommand, Signalled
+from runtime.execution.job_processes import end_all
 
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
-_TERMINATES_S = 5.0  # that processes left behind have to end by themselves
+_ANOTHER_S = 45.0  # for another `rollmux exec` of the same job to end
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0)  # between attempts to reach the service
 
 
@@ -30,23 +23,33 @@ def execute_command(url: str, token: str, entry: dict[str, Any], words: Sequence
     """Attach a job and run a command on its nodes, again where it has to move.
 
     Args:
-        url, token: of the service. entry: of a job file. say: takes lines about what is waited for.
+        url: URL of the service.
+        token: Token of the user.
+        entry: Entry of a job file.
+        words: The command with its arguments.
+        say: Takes a line about what is waited for.
 
     Returns:
-        The command's exit status; 128 and the signal's number where one has ended it.
+        The command's exit status; 128 plus the signal's number where one has ended it.
 
     Raises:
-        InputError: the service refuses the job, or the command cannot be started; one line.
+        InputError: The service refuses the job, or the command cannot be started; one line.
     """
-    service, command = rollmux_client.Service(url, token), ProcessGroup(words)
-    job = rollmux_client.Job(service, entry["id"], socket.gethostname(), command.pids, lambda why: command.kill(why, say), say)
+    service, command = rollmux_client.Service(url, token), LeasedCommand(words, say)
+    job = rollmux_client.Job(service, entry["id"], socket.gethostname(), command.pids, command.kill, say)
     with command.signals():
         try:
             _submit(service, entry)
             while True:
+                _end_earlier(job.name, service.url, say)
                 job.attach()
                 say(f"job {job.name} runs on {' '.join(node['name'] for nodes in job.nodes.values() for node in nodes)}")
-                status = command.run(_environment(job, service), _cores(job))
+                status, left = command.run(_environment(job, service), _cores(job))
+                if left:
+                    job.abandon()
+                    pids = ", ".join(map(str, left))
+                    say(f"process {pids} of job {job.name} cannot be ended: its lease is not given back")
+                    return status or 1
                 moves = status != 0 and not job.stopping and _state(service, job.name) == "moving"
                 job.end(done=status == 0)
                 if not moves:
@@ -59,6 +62,47 @@ def execute_command(url: str, token: str, entry: dict[str, Any], words: Sequence
         finally:
             job.end(done=False)  # where it has not ended
             service.close()
+
+
+def _end_earlier(job_id: str, url: str, say: Callable[[str], None]) -> None:
+    """End what an earlier `rollmux exec` of a job has left on this machine when it was killed; wait for one that lives.
+
+    Raises:
+        InputError: Another `rollmux exec` of the job is running here; one line.
+    """
+    until_s, said = time.monotonic() + _ANOTHER_S, False
+    while kept := _earlier(job_id, url, kept=True):
+        pid = min(kept)
+        if time.monotonic() > until_s:
+            raise InputError(f"job {job_id}: another `rollmux exec` of it has process {pid} on this machine; end that first")
+        if not said:
+            said = True
+            say(f"job {job_id} waits: another `rollmux exec` of it has process {pid} on this machine")
+        time.sleep(1.0)
+    if orphans := _earlier(job_id, url, kept=False):
+        pids = ", ".join(map(str, sorted(orphans)))
+        say(f"what an earlier `rollmux exec` of job {job_id} has left ends: process {pids}")
+        if left := end_all(lambda: sorted(_earlier(job_id, url, kept=False)), 0.0):
+            raise InputError(f"job {job_id}: process {left[0]} of an earlier `rollmux exec` cannot be ended; end it first")
+
+
+def _earlier(job_id: str, url: str, kept: bool) -> set[int]:
+    """Return the processes on this machine that carry a lease of a job.
+
+    Args:
+        job_id: Id of the job.
+        url: URL of the service, as these processes have it.
+        kept: Whether to return those whose `rollmux exec` lives, or those whose one is dead.
+    """
+    table = rollmux_client.processes()
+    found = set()
+    for pid, one in table.items():
+        marks = {} if one.is_zombie else rollmux_client.marks(pid)
+        mine = (marks.get(rollmux_client.JOB), marks.get(rollmux_client.URL)) == (job_id, url)
+        keeper = marks.get(rollmux_client.KEEPER)
+        if mine and keeper is not None and rollmux_client.keeper_lives(keeper) is kept:
+            found.add(pid)
+    return found if kept else rollmux_client.descendants(found, table)
 
 
 def _submit(service: rollmux_client.Service, entry: dict[str, Any]) -> None:
@@ -107,10 +151,11 @@ def _environment(job: rollmux_client.Job, service: rollmux_client.Service) -> di
     gpus = dict.fromkeys(str(gpu) for node in _here(job) for gpu in node.get("gpus") or ())
     own = {
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
-        "ROLLMUX_URL": service.url,
+        rollmux_client.URL: service.url,
         "ROLLMUX_TOKEN": service.token,
-        "ROLLMUX_JOB": job.name,
-        "ROLLMUX_LEASE": job.lease or "",
+        rollmux_client.JOB: job.name,
+        rollmux_client.LEASE: job.lease or "",
+        rollmux_client.KEEPER: rollmux_client.keeper_of(os.getpid()),
         "ROLLMUX_TTL_S": str(job.ttl_s),
         "ROLLMUX_ITERATION": str(job.iteration),
         "ROLLMUX_NODES": json.dumps(job.nodes),
@@ -120,93 +165,3 @@ def _environment(job: rollmux_client.Job, service: rollmux_client.Service) -> di
         most = str(min(len(node["cores"]) for node in _here(job) if node.get("cores")))
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), most)
     return threads | os.environ | own
-
-
-class Signalled(BaseException):
-    """A signal has come while no command runs."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-class ProcessGroup:
-    """A command in a process group of its own, to which signals are passed on."""
-
-    def __init__(self, words: Sequence[str]) -> None:
-        self._words = words
-        self._process: subprocess.Popen[bytes] | None = None
-        self._starts = self._killed = False
-        self._early: list[int] = []  # signals that came while it was being started
-
-    def pids(self) -> list[int]:
-        """Its processes; before there are any, this one."""
-        process = self._process
-        return [os.getpid()] if process is None else rollmux_client.pids_of(process.pid) or [process.pid]
-
-    def kill(self, why: str, say: Callable[[str], None]) -> None:
-        """End it at once, for its devices may be given to others."""
-        if self._process is not None and not self._killed:
-            self._killed = True
-            say(f"{why}: the command ends")
-        self._signal(signal.SIGKILL)
-
-    def run(self, environment: dict[str, str], cores: set[int]) -> int:
-        """Run it to its end, and see that nothing of it stays.
-
-        Raises:
-            InputError: it cannot be started.
-        """
-        own = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, cores or own)
-        self._starts = True
-        try:
-            stdin = subprocess.DEVNULL if sys.stdin is not None and sys.stdin.isatty() else None  # it would be stopped reading
-            self._process = subprocess.Popen(self._words, env=environment, stdin=stdin, process_group=0)
-        except OSError as error:
-            raise InputError(f"{self._words[0]}: {error.strerror or error}") from None
-        finally:
-            os.sched_setaffinity(0, own)
-            self._starts = False
-        while self._early:
-            self._signal(self._early.pop(0))
-        try:
-            status = self._process.wait()
-            self._end_rest(self._process.pid)
-        finally:
-            self._process = None
-        return status if status >= 0 else 128 - status
-
-    @contextmanager
-    def signals(self) -> Iterator[None]:
-        """While it goes on, signals to this process are passed on to it; without it they end what is waited for."""
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            if self._process is not None:
-                self._signal(number)
-            elif self._starts:
-                self._early.append(number)
-            elif number != signal.SIGCONT:
-                raise Signalled(number)
-
-        before = {number: signal.signal(number, handle) for number in _PASSED_ON}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _signal(self, number: int) -> None:
-        process = self._process
-        if process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-
-    def _end_rest(self, group: int) -> None:
-        """End what the command has left behind: whose lease is given back holds nothing."""
-        until_s = time.monotonic() + _TERMINATES_S
-        if rollmux_client.pids_of(group):
-            self._signal(signal.SIGTERM)
-        while rollmux_client.pids_of(group):
-            if time.monotonic() > until_s:
-                self._signal(signal.SIGKILL)
-            time.sleep(0.02)

@@ -59,18 +59,27 @@ def marked_processes(mark: str, folder: str, modes: Collection[int]) -> list[int
     return pids
 
 
-def end_all(find: Callable[[], list[int]], grace_s: float) -> None:
-    """Wait until no processes are found, this one aside, and end those that do not end in time; what cannot be ended is left."""
+def end_all(find: Callable[[], list[int]], grace_s: float) -> list[int]:
+    """Wait until no processes are found, this one aside, and end those that do not end in time.
+
+    Args:
+        find: Returns the ids of the processes.
+        grace_s: Time that they have to end by themselves, seconds.
+
+    Returns:
+        The ids of those that cannot be ended.
+    """
     until_s = time.monotonic() + grace_s
-    quiet = 0
+    quiet, pids = 0, list[int]()
     while quiet < _LOOKS and time.monotonic() < until_s + _MOST_S:
         pids = [pid for pid in find() if pid != os.getpid()]
         quiet = 0 if pids else quiet + 1
         if time.monotonic() > until_s:
             for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
+    return pids
 
 
 def _holds(entry: Path, folder: str, modes: Collection[int]) -> bool:

@@ -7,6 +7,7 @@ answers from them. It plans nothing and forgets everything at its end.
 from __future__ import annotations
 
 import json
+import secrets
 import socket
 import threading
 import time
@@ -67,7 +68,6 @@ class LittleService:
         self.changed = threading.Condition()
         self.silent, self.lost_answers, self.stop, self.move = threading.Event(), 0, False, False
         self.url = self.retry_after = ""
-        self._leases = 0
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Answer:
         """Carry a request out."""
@@ -103,11 +103,10 @@ class LittleService:
             return 409, {"error": "the job is over"}
         if job.lease is not None and time.monotonic() - job.heard_s < self.ttl_s:
             return 409, {"error": "another lease of the job lives"}
-        self._leases += 1
         if "training" in job.over:  # the iteration is whole
             job.iteration += 1
         job.over, job.begun = set(), set()
-        job.lease, job.heard_s, job.state = f"lease-{self._leases}", time.monotonic(), "running"
+        job.lease, job.heard_s, job.state = secrets.token_hex(16), time.monotonic(), "running"
         return 200, {"lease": job.lease, "ttl_s": self.ttl_s, "iteration": job.iteration, "nodes": NODES}
 
     def _ask(self, name: str, request: str, body: dict[str, Any]) -> Answer:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import rollmux_client
 
 from tests.clients.little_service import LittleService, Turn, serving
@@ -45,7 +46,9 @@ def test_without_an_answer_it_warns_and_then_ends_its_process_group() -> None:
         assert process.stdout is not None and process.stdout.readline() == "in\n"
         little.silent.set()
         said = assert_group_has_ended(process)
-    assert "no answer from the service" in said and said.index("at 2 s this process ends") < said.index("this process group ends")
+    assert "no answer from the service" in said and said.index("at 2 s this process ends") < said.index(
+        "this process ends, with all that belong to the job"
+    )
 
 
 def test_a_process_that_was_stopped_for_too_long_does_not_touch_a_device_when_it_wakes() -> None:
@@ -64,11 +67,12 @@ with rollmux_client.attach() as job:
         os.killpg(process.pid, signal.SIGSTOP)
         with little.changed:
             little._free(["rollout"])  # noqa: SLF001 (now it is granted, to a process that is stopped)
-        while little._name_of("lease-1"):  # noqa: SLF001 (until its lease is over)
+        lease = str(little.jobs["one"].lease)
+        while little._name_of(lease):  # noqa: SLF001 (until its lease is over)
             signal.sigtimedwait([], 0.05)
         os.killpg(process.pid, signal.SIGCONT)
         said = assert_group_has_ended(process)
-    assert "this process group ends" in said
+    assert "this process ends, with all that belong to the job" in said
 
 
 def test_a_lease_that_the_service_has_given_up_ends_the_process_group() -> None:
@@ -79,10 +83,67 @@ def test_a_lease_that_the_service_has_given_up_ends_the_process_group() -> None:
         assert "no lease of job one any more" in assert_group_has_ended(process)
 
 
-def test_pids_are_those_of_the_process_group() -> None:
-    with subprocess.Popen(["sleep", "60"]) as child:
+def test_pids_are_those_of_the_group_of_descendants_and_of_what_carries_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = rollmux_client.Job(None, "one")
+    job._mine.leases.add("lease-7")  # noqa: SLF001
+    quiet = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    marked = {"env": {"ROLLMUX_LEASE": "lease-7"}}
+    forks = f"{sys.executable} -c 'import os, time; print(os.getpid(), flush=True); time.sleep(60)' &"
+    with (
+        subprocess.Popen(["sleep", "60"]) as child,
+        subprocess.Popen(["sleep", "60"], start_new_session=True) as apart,
+        subprocess.Popen(["sh", "-c", forks], start_new_session=True, **marked, **quiet) as launcher,  # type: ignore[call-overload]
+    ):
+        orphan = int(launcher.stdout.readline())
+        launcher.wait()  # its child has another parent from now on
         try:
-            assert {os.getpid(), child.pid} <= {*rollmux_client.own_pids()}
+            assert {os.getpid(), child.pid, apart.pid, orphan} <= {*job.pids()}
+            job._mine.leases.clear()  # noqa: SLF001
+            assert orphan in job.pids()  # it is remembered
+            assert orphan not in rollmux_client.Job(None, "one").pids()
         finally:
-            child.kill()
-    assert child.pid not in rollmux_client.own_pids()
+            for pid in (child.pid, apart.pid, orphan):
+                os.kill(pid, signal.SIGKILL)
+    assert child.pid not in job.pids()
+
+
+RANKS = """
+import os, subprocess, sys, time, rollmux_client
+with rollmux_client.attach() as job, job.phase("rollout"):
+    quiet = dict(stdin=subprocess.DEVNULL, start_new_session=True)
+    subprocess.Popen(["env", "-i", "sleep", "1000"], **quiet)
+    print("in", flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_what_has_left_the_session_of_a_lost_lease_ends_with_it() -> None:
+    with serving({"one": 3}, ttl_s=2.0) as little:
+        process = start(little, RANKS)
+        assert process.stdout is not None and process.stdout.readline() == "in\n"
+        little.silent.set()
+        assert_group_has_ended(process)  # nobody has its output any more
+
+
+def test_under_exec_a_script_that_is_silent_while_its_lease_is_kept_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    fenced: list[str] = []
+    with serving({"one": 3}, ttl_s=2.0) as little:
+        keeper = rollmux_client.Job(rollmux_client.Service(little.url, "secret"), "one", fence=fenced.append)
+        with keeper:
+            for name, value in {
+                "URL": little.url,
+                "TOKEN": "secret",
+                "JOB": "one",
+                "LEASE": str(keeper.lease),
+                "TTL_S": "2",
+            }.items():
+                monkeypatch.setenv(f"ROLLMUX_{name}", value)
+            for lives in (True, False):
+                monkeypatch.setenv("ROLLMUX_KEEPER", rollmux_client.keeper_of(os.getpid()) if lives else f"{os.getpid()} 1")
+                job = rollmux_client.Job(rollmux_client.Service(little.url, "secret"), "one", fence=fenced.append)
+                job._beat = lambda: None  # type: ignore[method-assign]  # noqa: SLF001 (a call of C that lets no other thread run)
+                with job:
+                    job._answered_s -= 60.0  # noqa: SLF001
+                    job._check_fence()  # noqa: SLF001
+                    assert bool(fenced) is not lives
+                    job._answered_s += 60.0  # noqa: SLF001

@@ -142,6 +142,95 @@ def test_a_lost_lease_ends_the_command(command: Command, file: Path, monkeypatch
     assert status == 128 + signal.SIGKILL and "no answer from the service" in said
 
 
+LAUNCHER = """
+import os, subprocess, sys, time
+quiet = dict(stdin=subprocess.DEVNULL, start_new_session=True)
+for words in (["sleep", "1000"], ["env", "-i", "sleep", "1000"], ["sh", "-c", "exec env -i sleep 1000 &"]):
+    subprocess.Popen(words, **quiet)  # as torchrun starts ranks
+open(sys.argv[1], "w").close()
+time.sleep(float(sys.argv[2]))
+os.abort()
+"""
+
+
+def test_what_a_launcher_has_started_in_other_sessions_ends_with_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a launcher that is killed, for example; the lease is given back when no process of it is left."""
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+        launch = [sys.executable, "-c", LAUNCHER, str(file.parent / "on"), "0"]
+        start = [sys.executable, "-m", "rollmux", "exec", str(file), "--", *launch]
+        with subprocess.Popen(start, cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": CLIENT}) as process:
+            assert process.stdout is not None and process.stdout.read() == b""  # ends when nobody has the pipe any more
+        assert process.returncode == 128 + signal.SIGABRT and little.jobs["mine"].lease is None
+
+
+def test_a_lost_lease_ends_what_has_left_the_session_of_the_command(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving({}, ttl_s=1.5) as little:
+        point_to(little, monkeypatch)
+        launch = [sys.executable, "-c", LAUNCHER, str(file.parent / "on"), "1000"]
+        start = [sys.executable, "-m", "rollmux", "exec", str(file), "--", *launch]
+        with subprocess.Popen(start, cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": CLIENT}) as process:
+            while not Path("on").exists():
+                signal.sigtimedwait([], 0.05)
+            little.silent.set()
+            assert process.stdout is not None and process.stdout.read() == b""
+        assert process.returncode == 128 + signal.SIGKILL
+
+
+def test_what_a_killed_exec_has_left_ends_before_the_next_one_attaches(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+        start = [sys.executable, "-m", "rollmux", "exec", str(file), "--", "sh", "-c", "setsid sleep 1000 & echo on; wait"]
+        with subprocess.Popen(start, cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": CLIENT}) as process:
+            assert process.stdout is not None and process.stdout.readline() == b"on\n"
+            process.kill()
+            process.wait()
+            little.jobs["mine"].lease = None  # it is lost after a while
+            status, _, said = command("exec", str(file), "--", "true")
+            assert process.stdout.read() == b""
+    assert status == 0 and "what an earlier `rollmux exec` of job mine has left ends: process " in said
+
+
+def test_a_lease_of_a_process_that_cannot_be_ended_is_not_given_back(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of another user, which sudo has started."""
+    monkeypatch.setattr("runtime.commands.leased_command.end_all", lambda find, grace_s: find())
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+        monkeypatch.setattr("runtime.commands.leased_command.LeasedCommand._signal", lambda *_: None)
+        status, _, said = command("exec", str(file), "--", "sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & echo $! >pid")
+        os.kill(int(Path("pid").read_text()), signal.SIGKILL)
+        assert status == 1 and "cannot be ended: its lease is not given back" in said
+        assert little.jobs["mine"].lease is not None
+
+
+def test_a_signal_that_is_ignored_at_the_start_stays_ignored(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under nohup: for the command, too."""
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+        start = [
+            "nohup",
+            sys.executable,
+            "-m",
+            "rollmux",
+            "exec",
+            str(file),
+            "--",
+            "sh",
+            "-c",
+            "echo on; read go; kill -HUP $$; echo $go",
+        ]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        with subprocess.Popen(start, cwd=ROOT, env=os.environ | {"PYTHONPATH": CLIENT}, **pipes) as process:  # type: ignore[call-overload]
+            assert process.stdout.readline() == b"on\n"
+            process.send_signal(signal.SIGHUP)
+            assert process.communicate(b"goes on\n")[0] == b"goes on\n"
+        assert process.returncode == 0 and little.jobs["mine"].state == "done"
+
+
 @pytest.mark.parametrize(
     ("text", "options", "problem"),
     [

@@ -131,7 +131,7 @@ FENCED = """
 import os, sys, rollmux_client
 if sys.argv[1:]:  # as in a container
     os.setsid()
-rollmux_client.end_process_group("its lease is lost")
+rollmux_client.end_own_processes("its lease is lost", list)
 print("goes on")
 """
 
@@ -141,7 +141,11 @@ def test_the_first_process_of_a_container_ends_itself(words: tuple[str, ...]) ->
     line = inside(FENCED, *words)
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         out, err = process.communicate(timeout=60)
-    assert process.returncode in (137, -9) and out == "" and err == "rollmux_client: its lease is lost: this process group ends\n"
+    assert (
+        process.returncode in (137, -9)
+        and out == ""
+        and err == "rollmux_client: its lease is lost: this process ends, with all that belong to the job\n"
+    )
 
 
 def child_of(pid: int) -> int:

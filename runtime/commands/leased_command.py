@@ -1,0 +1,172 @@
+"""The command of `rollmux exec`, with all processes that belong to its lease.
+
+The command runs in a process group of its own, and signals are passed on to that. Launchers such as torchrun start their ranks in
+other sessions, so this process adopts what loses its parent below it (a subreaper of Linux), and looks for what carries the lease.
+A lease whose command has ended has no process left.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from rollmux_client import LEASE, LeaseProcesses, processes
+
+from rollmux_env.errors import InputError
+from runtime.execution.job_processes import end_all
+
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+_TERMINATES_S = 5.0  # that processes left behind have to end by themselves
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
+
+
+class Signalled(BaseException):
+    """A signal has come while no command runs."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class LeasedCommand:
+    """A command, and what it starts.
+
+    Args:
+        words: The command with its arguments.
+        say: Takes a line about processes that are ended.
+    """
+
+    def __init__(self, words: Sequence[str], say: Callable[[str], None]) -> None:
+        self._words, self._say = words, say
+        self._process: subprocess.Popen[bytes] | None = None
+        self._mine = LeaseProcesses()
+        self._before: set[int] = set()  # children of this process that are none of the command's
+        self._starts = self._killed = False
+        self._early: list[int] = []  # signals that came while it was being started
+
+    def pids(self) -> Collection[int]:
+        """Return the ids of its processes, or of this one while there are none."""
+        return self._find() or {os.getpid()}
+
+    def kill(self, why: str) -> None:
+        """End all of its processes at once, since its devices may be given to others."""
+        if self._process is not None and not self._killed:
+            self._killed = True
+            self._say(f"{why}: the command ends")
+        self._signal(self._find(), signal.SIGKILL)
+
+    def run(self, environment: Mapping[str, str], cores: set[int]) -> tuple[int, list[int]]:
+        """Run it to its end, and end what it has left behind.
+
+        Args:
+            environment: Its environment, with the lease.
+            cores: Cores that it is kept on, or none for all.
+
+        Returns:
+            Its exit status, 128 plus the signal's number where one has ended it, and the ids of processes that cannot be ended.
+
+        Raises:
+            InputError: It cannot be started; one line.
+        """
+        self._mine.leases.add(environment[LEASE])
+        with _adopting_orphans():
+            self._start(environment, cores)
+            assert self._process is not None
+            try:
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)  # its number stays taken until the rest has ended
+                left = self._end_rest()
+                status = self._process.wait()
+            finally:
+                self._process = None
+        return status if status >= 0 else 128 - status, left
+
+    def _start(self, environment: Mapping[str, str], cores: set[int]) -> None:
+        own = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cores or own)
+        self._before = {pid for pid, one in processes().items() if one.parent == os.getpid()}
+        self._starts = True
+        try:
+            stdin = subprocess.DEVNULL if sys.stdin is not None and sys.stdin.isatty() else None  # it would be stopped reading
+            self._process = subprocess.Popen(self._words, env=environment, stdin=stdin, process_group=0)
+        except OSError as error:
+            raise InputError(f"{self._words[0]}: {error.strerror or error}") from None
+        finally:
+            os.sched_setaffinity(0, own)
+            self._starts = False
+        while self._early:
+            self._pass_on(self._early.pop(0))
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Pass signals to this process on to the command; while there is none, they end what is waited for.
+
+        A signal that is ignored already, as by `nohup`, stays ignored: the command inherits that.
+        """
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if self._process is not None:
+                self._pass_on(number)
+            elif self._starts:
+                self._early.append(number)
+            elif number != signal.SIGCONT:
+                raise Signalled(number)
+
+        heard = [number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, handle) for number in heard}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _pass_on(self, number: int) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def _find(self) -> set[int]:
+        """Return the ids of its living processes."""
+        process = self._process  # another thread may set it to None
+        if process is None:
+            return set()
+        table = processes()
+        children = {pid for pid, one in table.items() if one.parent == os.getpid()} - self._before
+        for pid in children - {process.pid}:
+            if table[pid].is_zombie:
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+        return self._mine.find(table, children, process.pid)
+
+    def _end_rest(self) -> list[int]:
+        """End what the command has left behind; returns the ids of processes that cannot be ended."""
+        rest = self._find()
+        if rest:
+            self._say(f"the command has ended; what it has left ends too: process {', '.join(map(str, sorted(rest)))}")
+        self._signal(rest, signal.SIGTERM)
+        return end_all(lambda: sorted(self._find()), _TERMINATES_S)
+
+    @staticmethod
+    def _signal(pids: Collection[int], number: int) -> None:
+        for pid in pids:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+
+@contextmanager
+def _adopting_orphans() -> Iterator[None]:
+    """Make this process the parent of processes below it that lose theirs, where the system can do that."""
+
+    def adopt(whether: int) -> None:
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_SUBREAPER, whether, 0, 0, 0)
+
+    adopt(1)
+    try:
+        yield
+    finally:
+        adopt(0)
