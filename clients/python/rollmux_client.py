@@ -43,7 +43,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeVar
 
-__all__ = ["Interrupted", "Job", "Phase", "Refused", "Service", "attach"]
+__all__ = ["Interrupted", "Job", "Mismatch", "Phase", "Refused", "Service", "attach"]
 
 ITERATION: dict[str, dict[str, str]] = {
     "due": {"ask rollout": "rollout asked"},
@@ -127,6 +127,11 @@ class Interrupted(SystemExit):
     def __init__(self, reason: str) -> None:
         super().__init__(75)
         self.reason = reason
+
+
+class Mismatch(SystemExit):
+    """The script and the service do not agree about the iterations of the job. Unless it is caught, the process ends with one line
+    and status 1."""
 
 
 class Service:
@@ -277,6 +282,15 @@ class Turns:
         """So many are over."""
         self.rollouts, self.trainings, self.syncs = rollouts, trainings, syncs
         self.made, self.seeded = made, seeded
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the owner holds nothing and has finished no phase of an iteration since it attached."""
+        return not self.open and self.rollouts == self.trainings == self.begins
+
+    def go_back(self, iteration: int) -> None:
+        """Let a fresh owner continue with an earlier iteration; its init and its first sync stay as they are."""
+        self.rollouts = self.trainings = self.syncs = self.done = self.begins = iteration
 
     def take_up(self, turn: Turn) -> None:
         """The owner has a phase that it asked for before; told after `restore`."""
@@ -811,15 +825,94 @@ class Job:
             total: of the whole job; None: as many as its file says, without a service for ever.
 
         Raises:
-            Interrupted: between two of them, the service wants the job to stop.
+            Interrupted: between two of them, the service wants the job to stop. Mismatch: they are more than its file says.
         """
-        if total is None and self.lease is not None:
-            total = self._total()
+        if self.lease is not None:
+            total = self._total_of(total)
         for k in itertools.count(self.iteration) if total is None else range(self.iteration, total):
             self._check_stop()
             self.iteration = k
             yield k
         self.iteration += 1
+
+    def continue_from(self, iteration: int) -> None:
+        """Say after how many iterations this process continues; comes after `init`, and before its first phase of an iteration.
+
+        A checkpoint may be older than the service's count: what was counted since is taken back, and done again. It may also have
+        the one iteration whose end the service has not heard: its turns are had once more, with nothing in them.
+
+        Args:
+            iteration: Number of iterations that the process has done, as its checkpoint says.
+
+        Raises:
+            Mismatch: The process has more iterations than the service has counted, or the service is older than this client.
+        """
+        counted = self.iteration
+        if self.lease is None or iteration == counted:
+            self.iteration = iteration
+        elif iteration < counted:
+            self._go_back(iteration)
+            again = f"{iteration + 1} to {counted} are done again" if iteration + 1 < counted else f"{counted} is done again"
+            self._say(f"job {self.name}: continues after {iteration} of the {counted} iterations that were counted: {again}")
+        elif iteration == counted + 1:
+            self._say(f"job {self.name}: iteration {iteration} was done before, and is counted now")
+            for name in ("rollout", "training"):
+                with self.phase(name):
+                    pass
+            self.iteration = iteration
+        else:
+            raise Mismatch(
+                f"job {self.name}: this process has done {iteration} iterations, and the service has counted {counted}: "
+                "continue from an older checkpoint, or submit the job under another name"
+            )
+
+    def _go_back(self, iteration: int) -> None:
+        """Let the service take back the iterations from this number on."""
+        path, lease = _path_of(self.name), self.lease
+        body = {"lease": lease, "from_iteration": iteration, "wait_s": 0.0, **self._processes()}
+
+        def once() -> dict[str, Any]:
+            assert self._service is not None
+            self._check_fence()
+            return self._service.ask("POST", path + "/attach", body)
+
+        try:
+            self.iteration = int(_until_answered(once)["iteration"])
+        except Refused as error:
+            if error.status != 400:
+                raise
+            assert self._service is not None
+            raise Mismatch(
+                f"job {self.name}: continues after {iteration} of {self.iteration} iterations, and {self._service.url} is an older "
+                "service, which takes none back: upgrade the service"
+            ) from None
+
+    def check_total(self, total: int) -> None:
+        """Check that the job has as many iterations as the script is going to do in all.
+
+        Args:
+            total: Iterations of the whole job.
+
+        Raises:
+            Mismatch: The job's file says another number.
+        """
+        if self.lease is not None and (stated := self._total()) != total:
+            raise Mismatch(
+                f"job {self.name}: its entry says iterations: {stated}, and this process does {total}: make them the same"
+            )
+
+    def _total_of(self, total: int | None) -> int:
+        """Return the iterations of the whole job: as many as a script says, or as its file does.
+
+        Raises:
+            Mismatch: The script says more; the service would refuse them when the others are done.
+        """
+        if self.lease is None and total is not None:
+            return total
+        stated = self._total()
+        if total is not None and total > stated:
+            self.check_total(total)
+        return stated if total is None else total
 
     def _total(self) -> int:
         """The iterations of the job, as its file says them."""
@@ -851,7 +944,7 @@ class Job:
             Interrupted: between two trainings, or two rollouts, the service wants the job to stop or to move.
             Exception: of either side; the other one has ended its phase then.
         """
-        first, last = self.iteration, self._total() if total is None else total
+        first, last = self.iteration, self._total_of(total)
         room, over = threading.Semaphore(staleness + 1), threading.Event()  # for rollouts that are not trained on yet
         samples: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 

@@ -10,6 +10,7 @@ It makes the calls that slime's own `train.py` makes, each in its turn:
 - Separate: the engines keep their GPUs' memory, since slime offloads those alone whose GPUs the trainer has too; the trainer leaves
   its own with `--offload-train`. New weights, the first ones too, need both sides at once: a turn of `sync`.
 - An evaluation is a rollout that counts no iteration.
+- `start_rollout_id` is where the job continues: what the service has counted since that checkpoint is done again, and counts once.
 
 Read with slime of 2026-08-21 (commit 624b824a898ab0ec1fcb4d373004c7f3852bf515). A critic and `--release-train` are refused.
 """
@@ -48,6 +49,8 @@ def train(args: Any) -> None:
         configure_logger()
         with _turn(job, "init"):
             manager, actor, per_epoch = _load(args)
+        job.check_total(args.num_rollout)
+        job.continue_from(args.start_rollout_id)
         engines = _Engines(manager, actor, args.colocate)
         if not args.colocate:
             with _turn(job, "sync", iteration=job.iteration - 1):

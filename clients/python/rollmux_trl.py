@@ -12,6 +12,7 @@
 - A turn of `rollout` is what TRL does in `_generate_and_score_completions`: weights for vLLM, sampling, rewards, log-probs.
 - A turn of `training` goes from there to the last optimizer step before the next generation, whatever
   `gradient_accumulation_steps`, `steps_per_generation` and `num_iterations` are. Both together are an iteration.
+- A checkpoint that is older than the service's count sets the job back: what was counted since is done again, and counts once.
 - An evaluation is a rollout that counts no iteration. In the middle of a training it needs none of its own: it runs on the devices
   that the training has.
 - With a vLLM server (`vllm_mode="server"`) rollouts are on its devices and trainings on the trainer's, and new weights need both:
@@ -24,6 +25,7 @@ Read with TRL 1.16.0, as it is on PyPI.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,6 +81,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
 
         Raises:
             Interrupted: the service wants the job to stop; there is a checkpoint. Or to move, to go on from the last one.
+            Mismatch: the job's entry says other iterations; or the checkpoint has more than the service has counted.
         """
         outcome = super().train(*arguments, **options)
         if self._agreed(self._job.stopping and self.state.global_step < self.state.max_steps):
@@ -142,6 +145,26 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
             turn = self._begin("sync", iteration=self._job.iteration - 1)
             self._send_weights()
             self._end(turn)
+
+    def _continue(self) -> None:
+        """Tell the service where the training really continues, and check that it ends where the job does.
+
+        Raises:
+            Mismatch: It does not, or the service cannot follow; one line.
+        """
+        batches = self.args.steps_per_generation * self.num_iterations
+        iterations, left = (
+            math.ceil(steps * self.args.gradient_accumulation_steps / batches)
+            for steps in (self.state.max_steps, self.state.max_steps - self.state.global_step)
+        )
+        problem = ""
+        try:
+            self._job.check_total(iterations)
+            self._job.continue_from(iterations - left)
+        except rollmux_client.Mismatch as error:
+            problem = str(error)
+        if self._agreed(bool(problem)):
+            raise rollmux_client.Mismatch(problem or 1)
 
     def _send_weights(self) -> None:
         self.vllm_generation.sync_weights()
@@ -233,6 +256,7 @@ class _Ends(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **options: Any) -> None:
         self._trainer._end_init()  # noqa: SLF001
+        self._trainer._continue()  # noqa: SLF001
 
     def on_step_end(self, args: Any, state: Any, control: Any, **options: Any) -> None:
         self._trainer._end_step(control)  # noqa: SLF001 (one class with two bases would be copied by transformers)

@@ -53,13 +53,15 @@ class PPOTrainerInTurns(PPOTrainerSync):  # type: ignore[misc]
         self._weights: int | None = None  # the step whose weights the engines do not have yet
 
     def init(self) -> None:
-        """Wait for the job's nodes and its turn, and load everything."""
+        """Wait for the job's nodes and its turn, load everything, and say where the training continues."""
         self._job.__enter__()
         try:
             self._begin("init")
             super().init()
             self._offload()
             self._end()
+            self._job.check_total(self.total_training_steps)
+            self._job.continue_from(self.global_steps)
         except BaseException:
             self._job.__exit__(*sys.exc_info())
             raise

@@ -14,7 +14,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
 from runtime.checkpoints import ResumePoint
-from runtime.execution.ends import EVICTED, RunEnd, interrupted_slices, left
+from runtime.execution.ends import EVICTED, RunEnd, interrupted_slices
 from runtime.execution.job_handle import PROFILE, Actors, Ending, JobHandle, Place, Residency, Saved
 from runtime.execution.messages import End
 from runtime.execution.node_changes import NodeChanges
@@ -224,8 +224,6 @@ class JobLifecycle:
             self._halt(handle)  # what it holds is held when the run goes on
         elif run.stopping and handle.ending.again:
             self._halt(handle, *slices)
-        elif handle.spec.is_attached and handle.ending.again and handle.iteration == handle.spec.iterations:
-            run.follow(left(handle, notes=slices))
         elif handle.ending.again and not handle.is_over and (_deaths(handle) < DEATHS or handle.spec.attach):
             self._begin_anew(handle, resume, slices)
         else:
@@ -268,7 +266,7 @@ class JobLifecycle:
             begins,
             handle.done,
             changed=handle.changed,
-            place=Place(parks=handle.place.parks),
+            place=Place(parks=handle.place.parks or (handle.spec.attach and begins == handle.spec.iterations)),
             saved=Saved(handle.saved.last, handle.saved.recorded),
             ending=Ending(deaths=_deaths(handle), restarted=note.why),
             actors=Actors(warnings=handle.actors.warnings),

@@ -328,13 +328,13 @@ class Profiling:
 
 
 def arrival(run: RunState, handle: JobHandle, again: bool = False) -> tuple[facts.Fact, ...]:
-    """A job that is known wants a place, for the iterations that it has left.
+    """A job that is known wants a place, for the iterations that it has left: one at least, which its owner may go back to.
 
     Args:
         again: it had to give up the one that it had.
     """
     assert handle.job is not None
-    changes = {"arrival_s": run.log.now(), "iterations": handle.spec.iterations - handle.begins}
+    changes = {"arrival_s": run.log.now(), "iterations": max(1, handle.spec.iterations - handle.begins)}
     stays = handle.actors.alive and handle.actors.controller is not None and handle.ending.why is None and not handle.ending.resting
     alive = handle.names if stays else frozenset()
     phases = estimated_phases(handle.spec)

@@ -3,7 +3,7 @@ kills and resumes.
 
 A1  every job ends once: done, over its budget, failed or cancelled; until the run has ended it may still be there
 A2  a job's iterations are recorded once and in order, 0 to n - 1; those that a recorded restart set it back behind are repeated,
-    and a restart goes on from a recorded checkpoint
+    and a restart goes on from a recorded checkpoint; an attached job's owner may take iterations back that were done
 A3  a node is one place's of one group at a time, is given back once, and runs phases of that group alone, one at a time but for a
     migrated tail, within its memory
 A4  replaying the events gives a valid state after each of them, and an empty one when all is done
@@ -113,13 +113,10 @@ def _outcomes(record: RunRecord) -> tuple[dict[str, Outcome], list[str]]:
     """A1: what became of every job, and what is wrong with that."""
     specs = [fact.spec for fact in record.submitted]
     done = Counter(iteration.job_id for iteration in record.iterations)
-    cancelled = Counter(
-        fact.job_id for fact in record.cancelled
-    )  # maybe before an owner that has done all has said that it is done
-    whole = {spec.id for spec in specs if done[spec.id] >= spec.iterations and not (spec.is_attached and cancelled[spec.id])}
+    whole = {spec.id for spec in specs if done[spec.id] >= spec.iterations and not spec.is_attached}  # else its owner says so
     ends: dict[Outcome, Counter[str]] = {
         "failed": Counter(fact.job_id for fact in record.failed),
-        "cancelled": cancelled,
+        "cancelled": Counter(fact.job_id for fact in record.cancelled),
         "over_budget": Counter(record.over_budget),
         "done": Counter(whole | {fact.job_id for fact in record.leases_ended if fact.done}),
     }
@@ -163,6 +160,10 @@ def _iterations(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
                 yield f"A2: job {fact.job_id} goes on at iteration {fact.iteration} when {due[fact.job_id]} was due"
             elif fact.iteration and (fact.job_id, fact.iteration) not in checkpoints:
                 yield f"A2: job {fact.job_id} goes on at iteration {fact.iteration}, of which there is no checkpoint"
+            due[fact.job_id] = fact.iteration
+        elif isinstance(fact, kinds.TakenBack):
+            if fact.iteration >= due[fact.job_id]:
+                yield f"A2: job {fact.job_id} takes back iteration {fact.iteration} when {due[fact.job_id]} was due"
             due[fact.job_id] = fact.iteration
 
 

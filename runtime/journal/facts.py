@@ -420,6 +420,19 @@ class Attached(_OfJob):
 
 
 @dataclass(frozen=True)
+class TakenBack(_OfJob):
+    """The owner of a job continues from a checkpoint that is older than the iterations counted so far; they are done again.
+
+    Attributes:
+        lease: Identifier of the owner's lease.
+        iteration: First iteration that is done again. Those of this number and above that were recorded before are repeated.
+    """
+
+    lease: str
+    iteration: int
+
+
+@dataclass(frozen=True)
 class Exceeded(_OfJob):
     """A job keeps more memory of its nodes' GPUs than it has stated: from now on it is alone in its group.
 

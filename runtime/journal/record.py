@@ -58,6 +58,7 @@ class RunRecord:
     restarted: tuple[facts.Restarted, ...] = ()
     failed: tuple[facts.Failed, ...] = ()
     attached: tuple[facts.Attached, ...] = ()
+    taken_back: tuple[facts.TakenBack, ...] = ()
     exceeded: tuple[facts.Exceeded, ...] = ()
     granted: tuple[facts.Granted, ...] = ()
     leases_ended: tuple[facts.LeaseEnded, ...] = ()

@@ -295,7 +295,7 @@ def record_of(facts: Iterable[Fact]) -> RunRecord:
         by_field[fields[type(fact)]].append(fact)
         if isinstance(fact, kinds.Relaunched):
             by_field["ended"].clear()
-        if isinstance(fact, kinds.Restarted):
+        if isinstance(fact, kinds.Restarted | kinds.TakenBack):
             again = [done for done in by_field["iterations"] if done.job_id == fact.job_id and done.number >= fact.iteration]
             by_field["repeated"] += again
             by_field["iterations"] = [done for done in by_field["iterations"] if done not in again]

@@ -237,9 +237,9 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fac
 
 
 def _is_over(handle: JobHandle, record: RunRecord) -> bool:
-    """Whether a job has ended, or has nothing left to do."""
+    """Whether a job has ended, or has nothing left to do. The owner of an attached job says when it is over."""
     ended = {fact.job_id for fact in (*record.failed, *record.cancelled)} | record.over_budget
-    return handle.id in ended or handle.done == handle.spec.iterations
+    return handle.id in ended or (handle.done == handle.spec.iterations and not handle.spec.is_attached)
 
 
 def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord) -> None:
@@ -249,7 +249,7 @@ def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord) -> Non
     if done or (_is_over(handle, record) and not (state.is_running(job_id) and is_in_use(record, job_id))):
         handle.gone = True
         return
-    handle.iteration = handle.begins = handle.done
+    handle.iteration = handle.begins = len(record.iterations)
     if state.knows(job_id):
         _recall_work(run, handle)
 

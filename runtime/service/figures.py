@@ -121,7 +121,7 @@ class Figures:
                     self.ends.setdefault(job_id, ("over_budget", ""))
                 case Departed(job_id=job_id):
                     handle = self._run.handles[job_id]
-                    if handle.iteration == handle.spec.iterations:
+                    if handle.iteration == handle.spec.iterations and not handle.spec.is_attached:
                         self.ends.setdefault(job_id, ("done", ""))
                 case PhaseSlice(ok=True):
                     self._phase_over(entry)
@@ -170,7 +170,7 @@ class Figures:
 
 def ends_of(record: RunRecord) -> dict[str, tuple[str, str]]:
     """How jobs of a run have ended, as `Figures.ends`."""
-    iterations = {fact.spec.id: fact.spec.iterations for fact in record.submitted}
+    iterations = {fact.spec.id: fact.spec.iterations for fact in record.submitted if not fact.spec.is_attached}
     ends = {done.job_id: ("done", "") for done in record.iterations if done.number + 1 == iterations.get(done.job_id)}
     ends |= {lease.job_id: ("done", "") for lease in record.leases_ended if lease.done}
     ends |= dict.fromkeys(record.over_budget, ("over_budget", ""))

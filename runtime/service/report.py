@@ -206,7 +206,8 @@ class Reports:
         run, job_id, state = self._run, handle.id, self._run.scheduler.state
         job, name = state.job(job_id) if state.knows(job_id) else handle.job, self.state_of(handle)
         metrics = self._figures.reported.get(job_id, {})
-        report = _described(handle.spec, name, self._problem(handle), job, max(handle.done, 0), metrics, run.plan.cluster)
+        done = handle.iteration if handle.spec.is_attached else max(handle.done, 0)
+        report = _described(handle.spec, name, self._problem(handle), job, done, metrics, run.plan.cluster)
         report |= {"phase": handle.phase, "usd": _charged_usd(state, job_id)} | self._pace(job_id, job)
         if position is not None:
             report |= {"position": position, "eta_s": known.eta_s if known is not None else None}
@@ -237,6 +238,8 @@ class Reports:
         """Why a job waits, in words."""
         if position is not None:
             return known.reason if known is not None else "there is no place for it now"
+        if handle.place.parks:
+            return "it waits for its owner to attach"
         if handle.spec.arrival_s > self._run.log.now():
             return "it has not arrived yet"
         return "it arrives when those that came with it are profiled too" if handle.job is not None else "it waits to be profiled"

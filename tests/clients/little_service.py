@@ -57,6 +57,7 @@ class LittleService:
         granted: turns in the order in which they began. requests: names of requests, with their bodies.
         silent: it answers nobody. lost_answers: so many of the next answers are not sent, though the request is carried out.
         stop, move: what heartbeats and requests for turns are told. retry_after: the header of refusals.
+        is_older: Whether it knows nothing of owners that go back.
     """
 
     def __init__(self, jobs: dict[str, int], ttl_s: float) -> None:
@@ -68,6 +69,7 @@ class LittleService:
         self.changed = threading.Condition()
         self.silent, self.lost_answers, self.stop, self.move = threading.Event(), 0, False, False
         self.url = self.retry_after = ""
+        self.is_older = False
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Answer:
         """Carry a request out."""
@@ -81,6 +83,8 @@ class LittleService:
             case "POST", ["jobs"], _:
                 return 409, {"error": f"job {body['id']}: names are used once"}
             case "POST", ["jobs", name, "attach"], _ if name in self.jobs:
+                if "lease" in body:
+                    return self._go_back(self.jobs[name], body)
                 return self._attach(self.jobs[name])
             case "POST", ["leases", lease, request], _ if (owner := self._name_of(lease)) is not None:
                 self.requests.append((request, body))
@@ -107,6 +111,13 @@ class LittleService:
             job.iteration += 1
         job.over, job.begun = set(), set()
         job.lease, job.heard_s, job.state = secrets.token_hex(16), time.monotonic(), "running"
+        return 200, {"lease": job.lease, "ttl_s": self.ttl_s, "iteration": job.iteration, "nodes": NODES}
+
+    def _go_back(self, job: Job, body: dict[str, Any]) -> Answer:
+        if self.is_older:
+            return 400, {"error": "from_iteration: is no key here"}
+        assert body["lease"] == job.lease and not job.over
+        job.iteration = min(job.iteration, body["from_iteration"])
         return 200, {"lease": job.lease, "ttl_s": self.ttl_s, "iteration": job.iteration, "nodes": NODES}
 
     def _ask(self, name: str, request: str, body: dict[str, Any]) -> Answer:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +23,12 @@ def iterate(job: rollmux_client.Job) -> None:
         with job.phase("rollout") as phase:
             phase.report(reward=float(k), loss=float("nan"))
         with job.phase("training"):
+            pass
+
+
+def iterate_once(job: rollmux_client.Job) -> None:
+    for phase in ("rollout", "training"):
+        with job.phase(phase):
             pass
 
 
@@ -48,6 +58,52 @@ def test_phases_are_asked_for_and_given_back_in_order(service: LittleService) ->
         {"reward": 2.0},
     ]
     assert service.jobs["one"].state == "done" and not service.held
+
+
+def test_a_process_with_an_older_checkpoint_does_again_what_was_counted_since(
+    service: LittleService, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(RuntimeError), rollmux_client.attach() as job:
+        for k in job.iterations():
+            if k == 2:
+                raise RuntimeError
+            iterate_once(job)
+    with rollmux_client.attach() as job:
+        with job.init():
+            pass
+        job.continue_from(1)
+        assert [*job.iterations()] == [1, 2]
+    assert "continues after 1 of the 2 iterations that were counted: 2 is done again" in caplog.text
+
+
+def test_a_process_that_has_one_more_than_was_counted_has_its_turns_again(service: LittleService) -> None:
+    """It was ended between its checkpoint and the end of the phase."""
+    with rollmux_client.attach() as job:
+        job.continue_from(1)
+        assert [*job.iterations()] == [1, 2]
+    assert service.granted == [Turn("one", phase, 0, False) for phase in ("rollout", "training")]
+
+
+def test_what_process_and_service_do_not_agree_about_is_one_line(service: LittleService, capfd: pytest.CaptureFixture[str]) -> None:
+    script = "import rollmux_client\nwith rollmux_client.attach() as job:\n    "
+    for line, said in (
+        ("job.continue_from(3)", "has done 3 iterations, and the service has counted 0: continue from an older checkpoint"),
+        ("job.check_total(4)", "job one: its entry says iterations: 3, and this process does 4: make them the same"),
+        ("[*job.iterations(4)]", "job one: its entry says iterations: 3, and this process does 4: make them the same"),
+    ):
+        words = [sys.executable, "-c", script + line]
+        environment = os.environ | {"PYTHONPATH": str(Path(rollmux_client.__file__).parent)}
+        ended = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 1 and said in ended.stderr and len(ended.stderr.splitlines()) == 1
+    assert not service.granted and service.jobs["one"].state == "queued"
+
+
+def test_an_older_service_is_told_apart(service: LittleService) -> None:
+    with rollmux_client.attach() as job:
+        iterate_once(job)
+    service.jobs["one"].state, service.is_older = "queued", True
+    with rollmux_client.attach() as job, pytest.raises(rollmux_client.Mismatch, match="takes none back: upgrade the service"):
+        job.continue_from(0)
 
 
 def test_two_jobs_take_turns(service: LittleService) -> None:

@@ -77,6 +77,7 @@ def train(service: LittleService, monkeypatch: pytest.MonkeyPatch) -> Train:
             "colocate": False,
         }
         more = {"start_rollout_id": 0, "eval_interval": None, "save_interval": None, "skip_eval_before_train": False}
+        service.jobs["one"].iterations = usual["num_rollout"]
         driver.train(SimpleNamespace(**usual | more | {"rollout_global_dataset": False} | options))
         return notes
 
@@ -107,6 +108,13 @@ def test_weights_go_between_separate_gpus_when_both_sides_are_free(train: Train,
     assert notes == [*made, *sync, *step, *sync, *step, *sync, ("eval", ROLLOUT), ("dispose", ())]
     assert [turn.phase for turn in service.granted] == ["init", "sync", *["rollout", "training", "sync"] * 2, "rollout"]
     assert [turn.iteration for turn in service.granted if turn.phase == "sync"] == [-1, 0, 1]
+
+
+def test_a_checkpoint_that_is_older_than_the_count_is_where_it_goes_on(train: Train, service: LittleService) -> None:
+    service.jobs["one"].iteration = 1
+    notes = train(start_rollout_id=0, skip_eval_before_train=True)
+    assert [what for what, _ in notes].count("generate") == 2
+    assert [turn.iteration for turn in service.granted] == [1, -1, 0, 0, 0, 1, 1, 1]  # init, the first weights, and two iterations
 
 
 @pytest.mark.parametrize("options", [{"use_critic": True}, {"release_train": True}, {"colocate": True, "offload_train": True}])

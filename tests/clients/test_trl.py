@@ -79,6 +79,7 @@ def init(k: int = 0) -> Turn:
 
 
 def test_an_iteration_is_a_generation_and_all_optimizer_steps_up_to_the_next_one(service: LittleService, make: Make) -> None:
+    service.jobs["one"].iterations = 2
     options = {"gradient_accumulation_steps": 4, "num_iterations": 2, "max_steps": 4, "eval_strategy": "steps", "eval_steps": 1}
     with rollmux_client.attach() as job:
         trainer = make(job, **options)
@@ -91,6 +92,7 @@ def test_an_iteration_is_a_generation_and_all_optimizer_steps_up_to_the_next_one
 
 
 def test_a_generation_in_the_middle_of_an_optimizer_step_is_an_iteration_too(service: LittleService, make: Make) -> None:
+    service.jobs["one"].iterations = 2
     with rollmux_client.attach() as job:
         make(job, gradient_accumulation_steps=4, steps_per_generation=2, max_steps=1).train()
     assert service.granted == [init(), *iteration(0), *iteration(1)]
@@ -113,7 +115,35 @@ def test_a_job_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(service: Li
     assert service.granted == [init(), *iteration(0), init(1), *iteration(1), *iteration(2)] and trainer.state.global_step == 3
 
 
+def test_a_checkpoint_that_is_older_than_the_count_is_where_it_goes_on(service: LittleService, make: Make, tmp_path: Path) -> None:
+    """Its process was killed when it had done two iterations and saved one, and then beside the end of the last one's phase."""
+    save: dict[str, Any] = {"gradient_accumulation_steps": 2, "max_steps": 3, "save_strategy": "steps", "save_steps": 1}
+    with rollmux_client.attach() as job:
+        make(job, **save).train()
+    for counted, more in (
+        (2, [init(2), *iteration(1), *iteration(2)]),
+        (0, [init(0), *iteration(0), *iteration(1), *iteration(2)]),
+    ):
+        one = service.jobs["one"]
+        service.granted.clear()
+        one.iteration, one.state, one.over = counted, "queued", set()
+        with rollmux_client.attach() as job:
+            trainer = make(job, **save)
+            trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+        assert service.granted == more and trainer.state.global_step == 3 and service.jobs["one"].state == "done"
+
+
+def test_other_iterations_than_the_entry_are_told_before_anything_is_trained(service: LittleService, make: Make) -> None:
+    with (
+        pytest.raises(rollmux_client.Mismatch, match="its entry says iterations: 3, and this process does 4"),
+        rollmux_client.attach() as job,
+    ):
+        make(job, gradient_accumulation_steps=2, max_steps=4).train()
+    assert service.granted == [init()] and service.jobs["one"].state == "queued"
+
+
 def test_several_processes_wait_for_the_turn_of_the_first(service: LittleService, tmp_path: Path) -> None:
+    service.jobs["one"].iterations = 2
     script = ROOT / "examples" / "trl_job.py"
     paths = os.pathsep.join((str(ROOT), str(ROOT / "clients" / "python")))
     launcher = [
@@ -144,6 +174,8 @@ def test_two_jobs_that_attach_at_once_never_have_their_states_on_the_device_toge
     from tests.clients import little_service
 
     monkeypatch.setattr(little_service, "POOLS", dict.fromkeys(little_service.POOLS, ("device",)))
+    for job in service.jobs.values():
+        job.iterations = 2
     trainers: dict[str, Any] = {}
     resident: list[dict[str, int]] = []  # bytes of all jobs when one has had a turn
     make_trl, end = grpo_trainer.GRPOTrainer.__init__, rollmux_trl.GRPOTrainer._end  # noqa: SLF001

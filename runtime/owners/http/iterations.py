@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rollmux_client import Turn
 
-from rollmux_env.errors import Stopping
+from rollmux_env.errors import Conflict, Stopping
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
 from runtime.execution.ends import interrupted_slices, left
@@ -14,7 +14,7 @@ from runtime.execution.messages import Done, End, Report
 from runtime.execution.nodes import POOLS
 from runtime.execution.profiling import Profiling
 from runtime.execution.run_state import Follows
-from runtime.journal.facts import Exceeded, Iteration
+from runtime.journal.facts import Exceeded, Iteration, TakenBack
 from runtime.owners.boundary import carry_out
 from runtime.owners.http.ledger import Lease, Ledger
 from runtime.owners.protocol import Next, asked, iterated, next_of, released, released_init, released_sync, synced
@@ -123,15 +123,38 @@ class Iterations:
             moves = self.profiling.iterated(handle)
         lease.go("move" if moves else "stay")
 
+    def take_back(self, lease: Lease, number: int) -> None:
+        """Let the owner of a lease continue after fewer iterations than are counted; the others are done again.
+
+        Args:
+            lease: Lease whose owner has finished no phase of an iteration yet.
+            number: Number of iterations that the owner has.
+
+        Raises:
+            Conflict: It has finished a phase, or holds one; one line.
+        """
+        run, handle, counted = self._run, lease.handle, lease.handle.iteration
+        if number >= counted:
+            return
+        if not lease.turns.is_fresh:
+            raise Conflict(f"job {handle.id}: its owner has begun iteration {lease.turns.begins}; attach again to go back")
+        handle.iteration, handle.begins = number, min(handle.begins, number)
+        lease.turns.go_back(number)
+        line = f"its owner goes back from iteration {counted} to {number}: those behind that are done again"
+        run.log.write(TakenBack(run.log.now(), handle.id, lease.id, number))
+        run.log.say(f"{handle.id}: {line}")
+        run.log.tell_of(handle.id, line)
+
     def leave(self, lease: Lease, why: str) -> None:
-        """An owner uses nothing any more; it may attach again, and goes on behind the last whole iteration."""
+        """An owner uses nothing any more; it may attach again, and goes on behind the last whole iteration.
+
+        Whether the job is over is for its owner to say: it may have failed after the last iteration, or go back.
+        """
         handle, run = lease.handle, self._run
         what = next_of(handle, False, run.scheduler.is_to_go(handle.id))
-        if what is Next.MOVE and not (lease.moves and run.present(handle)):
+        if what is Next.DONE or (what is Next.MOVE and not (lease.moves and run.present(handle))):
             what = Next.GO_ON
-        if what is Next.DONE:
-            self.done(lease)
-        elif what is Next.GO_ON and lease.is_awaited and run.present(handle):
+        if what is Next.GO_ON and lease.is_awaited and run.present(handle):
             self._end_to_go(lease, why)
         elif what is Next.GO_ON or lease.turns.open:  # it has left in the middle, as far as anybody knows
             self.ledger.end(lease, why, End("died", "step", why))

@@ -53,30 +53,53 @@ class Leases:
         self._run = self.ledger.run
         self._iterations = iterations
 
-    async def attach(self, job_id: str, wait_s: float, host: str, pids: Sequence[int], pid_space: str = "") -> dict[str, Any]:
+    async def attach(
+        self,
+        job_id: str,
+        wait_s: float,
+        host: str,
+        pids: Sequence[int],
+        pid_space: str = "",
+        from_iteration: int | None = None,
+        lease: str | None = None,
+    ) -> dict[str, Any]:
         """Wait until a job has a place, and take a lease of it.
 
         Args:
-            wait_s: for so long, seconds. host: on which the owner is; empty where it does not say so. pids: its processes there.
-            pid_space: where these numbers mean something, as `rollmux_client.pid_space`.
+            job_id: Identifier of the job.
+            wait_s: Longest wait, in seconds.
+            host: Name of the machine on which the owner runs, or an empty string if the owner does not say so.
+            pids: Process ids of the owner there.
+            pid_space: Identifier of the namespace of these process ids, as `rollmux_client.pid_space`.
+            from_iteration: Number of iterations that the owner has, or None if it continues where the service counts. Iterations
+                that were counted beyond it are taken back.
+            lease: Identifier of the lease that the owner has already and keeps, or None if it needs one. The owner may not have
+                finished a phase of an iteration in it.
 
         Raises:
-            NotFound: there is no such job. Conflict: another lease of it lives, what its last one held may be in use, it has ended,
-                or it does not run elsewhere. One line.
+            NotFound: There is no such job or lease; one line.
+            Conflict: Another lease of the job lives, what its last one held may be in use, the job has ended, it does not run
+                elsewhere, or the owner has begun iterations; one line.
+            Unprocessable: The owner has more iterations than the service has counted; one line.
         """
+        if lease is not None:
+            return await self._go_back(job_id, lease, from_iteration)
         run, boot = self._run, space_of(host, pid_space)
+        check_from(_handle_of(run, job_id), from_iteration)
         processes = await asyncio.to_thread(own_processes, pids, boot)
         handle, stay = await find_place(self._iterations, job_id, wait_s, host, pids if boot else ())
         if stay is None:
             why, position = reason(run, handle)
             return {"placed": False, "reason": why, "position": position}
-        number, now_s = handle.iteration, run.log.now()
-        names = tuple(node.name for node in handle.nodes_of("sync"))
+        check_from(handle, from_iteration)
+        now_s, names = run.log.now(), tuple(node.name for node in handle.nodes_of("sync"))
         owner = Attached(now_s, job_id, secrets.token_hex(16), host, boot, processes, names)
-        lease = Lease(owner, handle, stay, now_s, turns_of(handle, number))
+        taken = Lease(owner, handle, stay, now_s, turns_of(handle, handle.iteration))
         handle.actors.has_come = True
-        self.ledger.add(lease)
-        with self.ledger.sign(lease):
+        self.ledger.add(taken)
+        if from_iteration is not None:
+            self._iterations.take_back(taken, from_iteration)
+        with self.ledger.sign(taken):
             await self._run.durable()
         where = one_line(host, 80) or "a host without a name"
         run.log.say(f"{job_id}: its owner has attached, on {where}")
@@ -84,7 +107,26 @@ class Leases:
         if not handle.spec.command:
             prints = f"; its output is there, with process {pids[0]}" if pids else "; its output is there"
         run.log.tell_of(job_id, f"attached on {' '.join(dict.fromkeys(names))}, from {where}{prints}")
-        return {"lease": lease.id, "ttl_s": run.plan.leases.ttl_s, "iteration": number, "nodes": described(handle)}
+        return self._described(taken)
+
+    async def _go_back(self, job_id: str, lease_id: str, from_iteration: int | None) -> dict[str, Any]:
+        """Let an owner that has a lease say after how many iterations it continues; arguments and errors as of `attach`."""
+        lease = self.ledger.lease(lease_id)
+        if lease.handle.id != job_id:
+            raise NotFound(f"job {one_line(job_id, 80)}: this lease is another job's")
+        with self.ledger.sign(lease):
+            await self._run.written()
+            self._check_lives(lease)
+            check_from(lease.handle, from_iteration)
+            if from_iteration is not None:
+                self._iterations.take_back(lease, from_iteration)
+            await self._run.durable()
+        return self._described(lease)
+
+    def _described(self, lease: Lease) -> dict[str, Any]:
+        """Return a lease as its owner is told of it."""
+        ttl_s = self._run.plan.leases.ttl_s
+        return {"lease": lease.id, "ttl_s": ttl_s, "iteration": lease.handle.iteration, "nodes": described(lease.handle)}
 
     async def acquire(
         self, lease_id: str, phase: HoldName, iteration: int | None, wait_s: float = 0.0, extra: bool = False
@@ -319,6 +361,17 @@ class Leases:
             raise Conflict(f"job {lease.handle.id}: this lease is over: {lease.ended}")
         if lease.stops_s is not None and not lease.holds:
             raise Conflict(f"job {lease.handle.id}: has to stop")
+
+
+def check_from(handle: JobHandle, from_iteration: int | None) -> None:
+    """Check that an owner does not have more iterations than the service has counted.
+
+    Raises:
+        Unprocessable: It has; one line.
+    """
+    if from_iteration is not None and from_iteration > handle.iteration:
+        counted = f"{handle.iteration} iterations of it are counted"
+        raise Unprocessable(f"job {handle.id}: from_iteration: {counted}; its owner cannot continue after {from_iteration}")
 
 
 def _iteration_of(lease: Lease, phase: HoldName, iteration: int | None) -> int:

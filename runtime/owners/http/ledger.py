@@ -515,7 +515,7 @@ def _recall_phases(lease: Lease, record: RunRecord) -> None:
     """How far its owner is in the iteration in hand."""
     handle, job_id = lease.handle, lease.handle.id
     began_s = next(fact.at_s for fact in record.attached if fact.lease == lease.id)
-    mine = [part for part in record.phases if part.job_id == job_id and part.ok and part.end_s >= began_s]
+    mine = [part for part in record.phases if part.job_id == job_id and part.ok and part.start_s >= began_s]
     made = any(part.phase == "init" for part in mine)
     lease.warm = {*POOLS} if made else {part.phase for part in mine}
     number = lease.turns.done
@@ -523,7 +523,7 @@ def _recall_phases(lease: Lease, record: RunRecord) -> None:
     rollouts, trainings = (max([number, *(part.iteration + 1 for part in own if part.phase == phase)]) for phase in POOLS)
     synced = [sync.iteration for sync in record.syncs if sync.job_id == job_id and sync.end_s >= began_s]
     seeded = any(sync < lease.turns.begins for sync in synced)
-    lease.turns.restore(rollouts, trainings, max([number, *(sync + 1 for sync in synced)]), made, seeded)
+    lease.turns.restore(rollouts, trainings, max([number, *(sync + 1 for sync in synced if sync < trainings)]), made, seeded)
     for grant in {fact.phase: fact for fact in record.granted if fact.lease == lease.id}.values():
         if not _is_over(record, grant):
             lease.turns.take_up(Turn(grant.phase, grant.iteration, grant.extra))

@@ -74,6 +74,10 @@ class Attach(Body):
     """The machine that the job's processes are on."""
     pids: _Pids = Field(default=[])
     """Ids of these processes."""
+    from_iteration: _Count | None = None
+    """Iterations that the owner has, of a checkpoint older than the service's count: those from this number on are done again."""
+    lease: Annotated[str, Field(max_length=100)] | None = None
+    """The lease that the owner has already, and in which it has begun no iteration; without it, it takes one."""
     pid_space: _PidSpace = ""
     """Where these ids mean something: what `/proc/sys/kernel/random/boot_id` says, a space, and where `/proc/self/ns/pid` leads."""
 

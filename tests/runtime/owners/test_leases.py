@@ -470,11 +470,11 @@ def test_suspects_outlive_the_coordinator_too(tmp_path: Path) -> None:
 
 
 def test_the_record_keeps_every_fact_of_leases() -> None:
-    assert {"attached", "granted", "leases_ended", "suspected", "freed"} <= RunRecord.__dataclass_fields__.keys()
+    assert {"attached", "granted", "leases_ended", "suspected", "freed", "taken_back"} <= RunRecord.__dataclass_fields__.keys()
 
 
-def test_a_job_that_has_done_all_is_over_when_its_lease_is_lost(tmp_path: Path) -> None:
-    """Its owner may have nothing to say any more."""
+def test_a_job_that_has_done_all_is_not_over_when_its_lease_is_lost(tmp_path: Path) -> None:
+    """Its owner may have failed to keep what it has trained, and go back; it says when the job is over."""
 
     async def work(run: Served) -> None:
         lease = await run.place("a", ELSEWHERE, (7,))
@@ -482,8 +482,10 @@ def test_a_job_that_has_done_all_is_over_when_its_lease_is_lost(tmp_path: Path) 
         run.pass_time(34.0)
         run.leases.ledger.look()
         await run.settle()
-        assert run.driver.run.handles["a"].gone
+        assert not run.driver.run.handles["a"].gone
+        lease = await run.place("a", ELSEWHERE, (8,))
         await run.leases.end(lease, done=True)
+        assert run.driver.run.handles["a"].gone
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", iterations=1)))
