@@ -869,7 +869,7 @@ class Job:
     def _go_back(self, iteration: int) -> None:
         """Let the service take back the iterations from this number on."""
         path, lease = _path_of(self.name), self.lease
-        body = {"lease": lease, "from_iteration": iteration, "wait_s": 0.0, **self._processes()}
+        body = {"lease": lease, "from_iteration": iteration, "wait_s": 0.0}
 
         def once() -> dict[str, Any]:
             assert self._service is not None
