@@ -87,6 +87,7 @@ def foreign_package() -> str | None:
 
 def main() -> None:
     """The `rollmux` command: status 0, or 2 with one line on stderr for input that cannot be used; 1 for what nobody foresaw."""
+    _fill_closed_streams()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that knows no ± still gets its table
     try:
@@ -101,6 +102,17 @@ def main() -> None:
         sys.stderr.flush()
         os._exit(int(status or 0))
     sys.exit(status)
+
+
+def _fill_closed_streams() -> None:
+    """Put the null device where a standard stream is closed, so that no file takes its number.
+
+    Standard output is then open for reading alone: what is printed fails there, and is said, as on a disk that is full.
+    """
+    for name, flags in (("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            file = os.open(os.devnull, flags)
+            setattr(sys, name, open(file, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115 - as long as the process
 
 
 def command() -> typer.Typer:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import product
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -18,8 +19,8 @@ from policies.registry import checked, make_policy
 from policies.rollout import migrating
 from policies.rollout.places import check_sizes, make_at
 from rollmux_env.bench.harness import FLUID_ONLY, Contender, Result, Task, Tell, can_replay, run_tasks
-from rollmux_env.bench.results import BenchResult, RunResult, SweepPoint, SweepResult, bench_result
-from rollmux_env.command_options import parse_value
+from rollmux_env.bench.results import SWEEP_SCHEMA, BenchResult, RunResult, SweepPoint, SweepResult, bench_result
+from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
 from rollmux_env.files import find_file
 from rollmux_env.keys.cluster import Cluster
@@ -134,67 +135,79 @@ def replay(
 
 
 def sweep(
-    target: Target, key: str, values: Sequence[Any], *arguments: Any, settings: Mapping[str, Any] | None = None, **more: Any
+    target: Target, keys: Mapping[str, Sequence[Any]], *arguments: Any, settings: Mapping[str, Any] | None = None, **more: Any
 ) -> SweepResult:
-    """Compare placement policies on a stream with several values of one of its options, or of a key of its cluster.
+    """Compare placement policies on a stream at every combination of values of its options, or of keys of its cluster.
 
     Args:
-        key: an option of the workload, as `slo`, or else a key of the cluster, as `max_group_size` or `rollout.max_nodes`.
-        values: of the key; a number for `slo` is what all jobs have.
+        keys: values by key, as in `{"slo": [1.2, 1.5, 2]}`. A key is an option of the workload, as `slo`, or else a key of the
+            cluster, as `max_group_size` or `rollout.max_nodes`. A number for `slo` is what all jobs have.
         arguments, settings, more: as of `bench`.
 
     Raises:
         InputError: neither has such a key; or as `bench`; one line.
     """
-    if len({_text(value) for value in values}) < len(values) or not values:
-        raise InputError(f"--sweep {key}: give one value or more, each once")
+    for key, values in keys.items():
+        if len({_text(value) for value in values}) < len(values) or not values:
+            raise InputError(f"--sweep {key}: give one value or more, each once")
+        if key in (settings or {}):
+            raise InputError(f"--sweep {key}: is an option of --set too; give it once")
     points = []
-    for value in values:
-        if isinstance(target, str) and target in WORKLOADS and key in _OPTIONS:
-            chosen = [value, value] if key == "slo" and isinstance(value, int | float) else value
-            benched = bench(target, *arguments, settings={**(settings or {}), key: chosen}, **more)
-        else:
-            chosen = partial(_changed, target, _texts(settings), key, value)
-            benched = replace(bench(chosen, *arguments, **more), scenario=_name(target), settings=_texts(settings))
-        points.append(SweepPoint(_text(value), benched))
-    return SweepResult(points[0].bench.schema, key, tuple(points))
+    for combination in product(*keys.values()):
+        swept = dict(zip(keys, combination, strict=True))
+        points.append(SweepPoint(_texts(swept), _bench_at(target, swept, settings, arguments, more)))
+    return SweepResult(SWEEP_SCHEMA, tuple(keys), tuple(points))
 
 
 _OPTIONS = [option.name for option in fields(WorkloadOptions) if option.name != "seed"]
 
 
-def _changed(target: Target, settings: Mapping[str, str], key: str, value: Any, seed: int) -> Scenario:
-    scenario = _scenario(target, seed, settings)
-    if not isinstance(target, str) or target in WORKLOADS:
-        return with_cluster(scenario, key, value)
-    file = find_file(target)  # what its jobs derive from the cluster is derived anew
-    data = read_mapping(file)
-    return parse_scenario(data | {"cluster": _with(data["cluster"], key, value)}, f"--sweep {key}={_text(value)}", file.parent)
+def _bench_at(
+    target: Target,
+    swept: Mapping[str, Any],
+    settings: Mapping[str, Any] | None,
+    arguments: tuple[Any, ...],
+    more: Mapping[str, Any],
+) -> BenchResult:
+    """Compare the policies at one point of a sweep."""
+    own = {key: value for key, value in swept.items() if isinstance(target, str) and target in WORKLOADS and key in _OPTIONS}
+    options = [(key, [value, value] if key == "slo" and isinstance(value, int | float) else value) for key, value in own.items()]
+    texts = _texts({**(settings or {}), **dict(options)})
+    cluster = {key: value for key, value in swept.items() if key not in own}
+    if not cluster:
+        return bench(target, *arguments, settings=texts, **more)
+    benched = bench(partial(_changed, target, texts, cluster), *arguments, **more)
+    return replace(benched, scenario=_name(target), settings=texts)
 
 
-def with_cluster(scenario: Scenario, key: str, value: Any) -> Scenario:
-    """A scenario whose cluster has another value of a key, such as `migration_s` or `rollout.max_nodes`.
-
-    Raises:
-        InputError: there is no such key, or the scenario cannot be with this value; one line.
-    """
-    cluster = _with(scenario.cluster.model_dump(mode="json", by_alias=True, exclude_unset=True), key, value)
+def _changed(target: Target, settings: Mapping[str, str], changes: Mapping[str, Any], seed: int) -> Scenario:
+    """A scenario whose cluster has other values of some keys, such as `migration_s` or `rollout.max_nodes`."""
+    scenario, label = (
+        _scenario(target, seed, settings),
+        "--sweep " + ", ".join(f"{key}={text}" for key, text in _texts(changes).items()),
+    )
+    if isinstance(target, str) and target not in WORKLOADS:
+        file = find_file(target)  # what its jobs derive from the cluster is derived anew
+        data = read_mapping(file)
+        return parse_scenario(data | {"cluster": _with(data["cluster"], changes)}, label, file.parent)
+    cluster = _with(scenario.cluster.model_dump(mode="json", by_alias=True, exclude_unset=True), changes)
     try:
         return Scenario.model_validate({"version": scenario.version, "cluster": cluster, "jobs": scenario.jobs})
     except ValidationError as error:
-        raise InputError(f"--sweep {key}={_text(value)}: {format_error(problems(error)[0], Scenario)}") from None
+        raise InputError(f"{label}: {format_error(problems(error)[0], Scenario)}") from None
 
 
-def _with(cluster: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
-    *path, last = key.split(".")
+def _with(cluster: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     changed = deepcopy(dict(cluster))
-    inner: Any = changed
-    for part in path:
-        inner = inner.get(part) if isinstance(inner, dict) else None
-    if not isinstance(inner, dict) or (not path and last not in Cluster.model_fields):
-        known = [*_OPTIONS, *(name for name in Cluster.model_fields if name != "by_name")]
-        raise InputError(f"--sweep {key}: neither an option of the workload nor a key of its cluster{did_you_mean(key, known)}")
-    inner[last] = value
+    for key, value in changes.items():
+        *path, last = key.split(".")
+        inner: Any = changed
+        for part in path:
+            inner = inner.get(part) if isinstance(inner, dict) else None
+        if not isinstance(inner, dict) or (not path and last not in Cluster.model_fields):
+            known = [*_OPTIONS, *(name for name in Cluster.model_fields if name != "by_name")]
+            raise InputError(f"--sweep {key}: neither an option of the workload nor a key of its cluster{did_you_mean(key, known)}")
+        inner[last] = value
     return changed
 
 
@@ -273,14 +286,14 @@ def _scenario(target: Target, seed: int, settings: Mapping[str, str]) -> Scenari
     return find_scenario(target, seed, [f"{key}={text}" for key, text in settings.items()])
 
 
-def swept(text: str) -> tuple[str, list[Any]]:
-    """The key and the values of `slo=1.2,1.5,2`, or of `slo=[1,2],[1.5,2]`.
+def swept(texts: Iterable[str]) -> dict[str, list[Any]]:
+    """Return the values by key of texts such as `slo=1.2,1.5,2`, or `slo=[1,2],[1.5,2]`.
 
     Raises:
-        InputError: it is no such text; one line.
+        InputError: a text has another form, or a key is given twice; one line.
     """
-    key, equals, listed = text.partition("=")
-    if not equals or not key or not listed:
-        raise InputError(f"--sweep {text}: is not of the form key=value,value,...")
-    values = parse_value(f"[{listed}]")
-    return key, values if isinstance(values, list) else listed.split(",")
+    values = {}
+    for key, listed in parse_pairs("--sweep", texts, "key=value,value,..."):
+        parsed = parse_value(f"[{listed}]")
+        values[key] = parsed if isinstance(parsed, list) else listed.split(",")
+    return values

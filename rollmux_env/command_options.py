@@ -53,16 +53,18 @@ def parse_pairs(label: str, pairs: Iterable[str], form: str = "key=value") -> li
         form: of a pair, in error messages.
 
     Returns:
-        Key and text of each. With `--set` the last one of a key counts, so that a script may append to a command.
+        Key and text of each.
 
     Raises:
-        InputError: a pair has another form; one line.
+        InputError: a pair has another form, or a key is given twice; one line.
     """
-    items = []
+    items: list[tuple[str, str]] = []
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not all(key.split(".")):
             raise InputError(f"{label}: '{pair}' is not of the form {form}")
+        if key in dict(items):
+            raise InputError(f"{label} {key}: is given twice")
         items.append((key, text))
     return items
 

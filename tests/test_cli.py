@@ -325,6 +325,19 @@ def test_output_that_cannot_be_written_is_one_line_too(arguments: tuple[str, ...
     assert (ended.returncode, ended.stderr) == (2, "rollmux: standard output: No space left on device\n")
 
 
+@pytest.mark.parametrize("closed", ["0<&-", "2>&-", "0<&- 2>&-"])
+def test_closed_streams_take_nothing_from_a_command(closed: str, tmp_path: Path) -> None:
+    words = f"{sys.executable} -m rollmux plan {QUICKSTART} --format json {closed}"
+    ended = subprocess.run(["bash", "-c", words], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 0 and json.loads(ended.stdout)["policy"] == "rollmux"
+
+
+def test_a_closed_standard_output_is_said() -> None:
+    words = f"{sys.executable} -m rollmux plan {QUICKSTART} >&-"
+    ended = subprocess.run(["bash", "-c", words], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (2, "rollmux: standard output: Bad file descriptor\n")
+
+
 def test_a_reader_that_has_gone_is_no_error_to_speak_of() -> None:
     code = f"import sys, rollmux; sys.argv = ['rollmux', 'plan', {QUICKSTART!r}, '--format', 'json']; rollmux.main()"
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from rollmux_env.kernel.candidates import enumerate_candidates
-from rollmux_env.kernel.compiled import is_compiled
+from rollmux_env.kernel.compiled import compiling_notice
 
 PATIENCE = 5
 """Evaluations without a higher return, from which on a line says so."""
@@ -18,8 +18,8 @@ PATIENCE = 5
 def training_bar() -> Progress:
     """A bar on standard error; where that is no terminal, its console still prints lines, as long as they are."""
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    if not is_compiled(enumerate_candidates):
-        console.print("compiling the kernel, once (about a minute)", style="dim")
+    if notice := compiling_notice(enumerate_candidates, "about a minute"):
+        console.print(notice, style="dim", soft_wrap=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 

@@ -43,11 +43,11 @@ class BenchOptions:
         str | None, typer.Option("--baseline", metavar="NAME", help="Policy that savings are relative to. (default: the first one)")
     ] = None
     sweep: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--sweep",
             metavar="KEY=VALUE,...",
-            help="Compare at each value of a key of --set or of the cluster, as in slo=1.2,1.5,2.",
+            help="Compare at each value of a key of --set or of the cluster, as in slo=1.2,1.5,2; several keys make a grid.",
             show_default=False,
         ),
     ] = None
@@ -145,12 +145,12 @@ def _compare(target: str, options: BenchOptions) -> None:
         "fidelity": options.fidelity and options.fidelity.value,
     }
     benched: BenchResult | SweepResult
-    if options.sweep is None:
+    if not options.sweep:
         benched = one = experiments.bench(target, **asked)
         tables = bench_tables(one, _title(one))
     else:
-        benched = many = experiments.sweep(target, *experiments.swept(options.sweep), **asked)
-        tables = sweep_tables(many, f"{_title(many.points[0].bench, many.key)}, by {many.key}")
+        benched = many = experiments.sweep(target, experiments.swept(options.sweep), **asked)
+        tables = sweep_tables(many, f"{_title(many.points[0].bench, many.keys)}, by {' and '.join(many.keys)}")
     if options.out:
         write_bench(options.out, benched, _plots(benched, options.plots), Group(*tables))
     _print(options.format, benched.as_dict(), rows_csv(benched.rows()), *tables)
@@ -163,9 +163,9 @@ def _plots(benched: BenchResult | SweepResult, kind: Plots) -> Mapping[str, byte
     return key_plots(benched, kind.value) if isinstance(benched, SweepResult) else bench_plots(benched, kind.value)
 
 
-def _title(benched: BenchResult, without: str = "") -> str:
-    """What was replayed, and how, without a setting that is varied."""
-    asked = "".join(f", {key} {value}" for key, value in benched.settings.items() if key != without)
+def _title(benched: BenchResult, without: Sequence[str] = ()) -> str:
+    """Say what was replayed, and how, without the settings that are varied."""
+    asked = "".join(f", {key} {value}" for key, value in benched.settings.items() if key not in without)
     over = f"{len(benched.seeds)} seeds" if len(benched.seeds) > 1 else f"seed {benched.seeds[0]}"
     how = f"{over}, fluid replay"
     if benched.fidelity == "event":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -40,6 +42,7 @@ Found = TypeVar("Found")
 FLUID_ONLY = "a yardstick with a fluid replay only"
 """What a contender is that `can_replay` says no of."""
 _LOOKS_S = 0.5  # between looks at what workers have done
+_UNGUARDED = 78  # status of a worker that was about to start workers of its own
 
 
 def can_replay(contender: Contender, is_event: bool) -> bool:
@@ -145,7 +148,8 @@ def spread(
         workers, tell: as of `run_tasks`.
 
     Raises:
-        InputError: no worker, or one was killed. Others are what `work` raises; other work is then stopped, as by an interrupt.
+        InputError: no worker, one was killed, or they cannot import the script that calls this. Others are what `work` raises;
+            other work is then stopped, as by an interrupt.
     """
     if workers < 1:
         raise InputError(f"--workers {workers}: must be at least 1")
@@ -153,12 +157,18 @@ def spread(
         for index, item in enumerate(items):
             yield index, work(item, partial(tell, index))
         return
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker that imports the script which it is of
+        raise SystemExit(_UNGUARDED)
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script is not None and not os.path.exists(script):
+        raise InputError(f"workers={workers}: each process imports the script anew, and this one is no file; save it first")
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
     counts = context.Array("q", 2 * len(items), lock=False)
     pool = ProcessPoolExecutor(min(workers, len(items)), mp_context=context, initializer=_begin, initargs=(counts,))
     try:
         waiting = {pool.submit(_count, work, index, item): index for index, item in enumerate(items)}
+        workers_here = set(multiprocessing.active_children()) - others
         while waiting:
             done, _ = wait(waiting, timeout=_LOOKS_S, return_when=FIRST_COMPLETED)
             for future in done:
@@ -167,6 +177,11 @@ def spread(
                 if counts[2 * index]:
                     tell(index, counts[2 * index], counts[2 * index + 1])
     except BrokenProcessPool:
+        pool.shutdown(cancel_futures=True)  # only then is it known how each has ended
+        if _UNGUARDED in {process.exitcode for process in workers_here}:
+            raise InputError(
+                f"workers={workers}: each process imports the script anew; call this below `if __name__ == '__main__':`"
+            ) from None
         raise InputError(f"--workers {workers}: a process was killed before its task was done (out of memory?)") from None
     except BaseException:
         for process in set(multiprocessing.active_children()) - others:

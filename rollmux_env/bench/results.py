@@ -23,6 +23,8 @@ from rollmux_env.validation_errors import not_one_of
 
 SCHEMA: Literal[2] = 2
 """Version of the JSON shape: a later one has another number. 1 had one shape for a seed and another for several."""
+SWEEP_SCHEMA: Literal[3] = 3
+"""The same for sweeps: 2 had one key alone."""
 
 Table = Literal["runs", "jobs", "summary", "differences"]
 
@@ -238,32 +240,37 @@ def _flat(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A bench with one value of what is swept, as text."""
+    """A bench with one value of each key that is swept.
 
-    value: str
+    Attributes:
+        swept: the values, as text by key. bench: its result.
+    """
+
+    swept: dict[str, str]
     bench: BenchResult
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """Benches that differ in one key alone.
+    """Benches that differ in some keys alone.
 
     Attributes:
-        schema: version of this shape. key: of the workload or of the cluster. points: in order of its values.
+        schema: version of this shape. keys: of the workload or of the cluster. points: the grid of their values; those of the last
+            key change from one point to the next.
     """
 
-    schema: Literal[2]
-    key: str
+    schema: Literal[3]
+    keys: tuple[str, ...]
     points: tuple[SweepPoint, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as JSON has them."""
-        points = [{"value": point.value, "bench": point.bench.as_dict()} for point in self.points]
-        return {"schema": self.schema, "key": self.key, "points": points}
+        points = [{"swept": point.swept, "bench": point.bench.as_dict()} for point in self.points]
+        return {"schema": self.schema, "keys": [*self.keys], "points": points}
 
     def rows(self, table: Table = "runs") -> list[dict[str, Any]]:
-        """As `BenchResult.rows`, with the key and its value in front."""
-        return [{"key": self.key, "value": point.value, **row} for point in self.points for row in point.bench.rows(table)]
+        """As `BenchResult.rows`, with the values of the keys in front, as `swept.slo`."""
+        return [_flat({"swept": point.swept}) | row for point in self.points for row in point.bench.rows(table)]
 
     def to_pandas(self, table: Table = "runs") -> Any:
         """As `BenchResult.to_pandas`."""

@@ -112,8 +112,18 @@ def _for_all_constants(dispatcher: Any) -> Any:
     return dispatcher
 
 
-def is_compiled(function: Callable[..., object]) -> bool:
-    """Whether an earlier process has left a compiled function on disk."""
-    folder = Path(getattr(getattr(function, "_cache", None), "cache_path", ""))
+def compiling_notice(function: Callable[..., object], takes: str) -> str | None:
+    """Return a line that says that the kernel is going to be compiled; None where an earlier process has left it on disk.
+
+    Args:
+        function: a compiled function that is needed.
+        takes: how long compiling takes, in words.
+    """
+    folder = getattr(getattr(function, "_cache", None), "cache_path", None)  # None: numba found no folder that it can write
+    if folder is None:
+        return (
+            f"compiling the kernel for this process alone ({takes}): neither {_KERNEL / '__pycache__'} nor the user's cache "
+            "can be written; NUMBA_CACHE_DIR may name a folder that can"
+        )
     module, name = function.__module__.rpartition(".")[2], function.__name__
-    return any(folder.glob(f"{module}.{name}-*.nbc"))
+    return None if any(Path(folder).glob(f"{module}.{name}-*.nbc")) else f"compiling the kernel, once ({takes})"

@@ -82,7 +82,7 @@ def _bench_page(
     """
     if isinstance(benched, SweepResult):
         first = benched.points[0].bench
-        return results_page(f"RollMux bench: {first.scenario}, {benched.key} varied", table, plots, "", made_by)
+        return results_page(f"RollMux bench: {first.scenario}, {', '.join(benched.keys)} varied", table, plots, "", made_by)
     first_seed = benched.seeds[0]
     jobs = "".join(_jobs(run) for run in benched.runs if run.seed == first_seed)
     note = (

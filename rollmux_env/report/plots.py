@@ -22,8 +22,8 @@ from rollmux_env.report.styles import Floats, Kind, draw, picture, style_of
 from rollmux_env.scenario import Scenario
 
 if TYPE_CHECKING:
-    from rollmux_env.bench.results import BenchResult, SweepResult
-    from rollmux_env.bench.suites.rollout import SweepPoint
+    from rollmux_env.bench.results import BenchResult, SweepPoint, SweepResult
+    from rollmux_env.bench.suites.rollout import SweepPoint as Gain
 
 _STYLE: Any = {
     "axes.spines.top": False,
@@ -57,24 +57,30 @@ def bench_plots(benched: BenchResult, kind: Kind = "png") -> dict[str, bytes]:
 
 
 def key_plots(benched: SweepResult, kind: Kind = "png") -> dict[str, bytes]:
-    """Savings of policies by the value of what is swept, by file name."""
+    """Savings of policies by the value of the first key that is swept, a row of axes for those of the others, by file name."""
+    titles = {"saving": "dollars", "saving_per_work": "dollars per work-hour"}
+    key, *others = benched.keys
+    rows: dict[str, list[SweepPoint]] = {}  # points, by the values of the other keys
+    for point in benched.points:
+        rows.setdefault("".join(f", {other} {point.swept[other]}" for other in others), []).append(point)
     with plt.rc_context(_STYLE):
-        figure, axes = _axes(2)
-        places = range(len(benched.points))
-        titles = {"saving": "dollars", "saving_per_work": "dollars per work-hour"}
-        first = benched.points[0].bench
-        for axis, (field, title) in zip(axes, titles.items(), strict=True):
+        figure, axes = _axes(2, len(rows))
+        panels = [(points, field, f"{title}{at}") for at, points in rows.items() for field, title in titles.items()]
+        for axis, (points, field, title) in zip(axes, panels, strict=True):
+            places = range(len(points))
+            first = points[0].bench
             for k, row in enumerate(first.summary):
-                means = [getattr(point.bench.summary[k], field) for point in benched.points]
+                means = [getattr(point.bench.summary[k], field) for point in points]
                 style = style_of(row.policy)
                 heights, spread = zip(*map(_height, means), strict=True)
                 line = f"{style.line}o"
                 axis.errorbar(places, heights, spread, fmt=line, color=style.colour, capsize=2, label=row.policy)
             axis.axhline(1, color="black", linewidth=0.8)
-            axis.set_xticks([*places], [point.value for point in benched.points])
-            axis.set(xlabel=benched.key, ylabel=f"{first.baseline} over policy", title=title)
-        _legend(axes[-1])
-        return {f"{benched.key}_sweep.{kind}": _closed(figure, kind)}
+            axis.set_xticks([*places], [point.swept[key] for point in points])
+            axis.set(xlabel=key, ylabel=f"{first.baseline} over policy", title=title)
+        figure.tight_layout()
+        _legend(axes[1])
+        return {f"{'_'.join(benched.keys)}_sweep.{kind}": _closed(figure, kind)}
 
 
 def _height(mean: Mean | None) -> tuple[float, float]:
@@ -149,7 +155,7 @@ def _curve(policy: str, varied: str) -> tuple[str, str]:
     return (name, option.partition("=")[2]) if varied and option.startswith(varied) else (policy, "")
 
 
-def sweep_plot(points: Sequence[SweepPoint], kind: Kind = "png") -> bytes:
+def sweep_plot(points: Sequence[Gain], kind: Kind = "png") -> bytes:
     """Gains of rollout policies, a panel for what is varied; all on one scale, dotted where they are in GPU-seconds."""
     gains = [point.gain for point in points]
     with plt.rc_context(_STYLE):
@@ -183,9 +189,10 @@ def _legend(axis: Axes) -> None:
     axis.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
-def _axes(columns: int = 1) -> tuple[Figure, list[Axes]]:
-    figure, axes = plt.subplots(1, columns, figsize=(4 + 4 * columns, 4.2), squeeze=False)
-    return figure, list(axes[0])
+def _axes(columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure and its axes, row by row."""
+    figure, axes = plt.subplots(rows, columns, figsize=(4 + 4 * columns, 4.2 * rows), squeeze=False)
+    return figure, list(axes.flat)
 
 
 def _bar(policy: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from rich.progress import Progress as Bar
 
 from rollmux_env.bench.harness import Result, Tell
 from rollmux_env.kernel.candidates import enumerate_candidates
-from rollmux_env.kernel.compiled import is_compiled
+from rollmux_env.kernel.compiled import compiling_notice
 from rollmux_env.progress import Progress
 
 
@@ -23,8 +23,8 @@ def tracked(run: Callable[[Tell], Iterable[tuple[int, Result]]], names: Sequence
     """
     by_index: dict[int, Result] = {}
     console = Console(stderr=True)
-    if not is_compiled(enumerate_candidates):
-        console.print("compiling the kernel, once (about 15 s)", style="dim")
+    if notice := compiling_notice(enumerate_candidates, "about 15 s"):
+        console.print(notice, style="dim", soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     lines = Progress("replaying")
     with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -164,22 +164,25 @@ def differences_table(differences: Sequence[Difference]) -> RenderableType:
 
 
 def sweep_tables(benched: SweepResult, title: str) -> list[RenderableType]:
-    """`bench --sweep`: one line per value and policy, then the differences of every two policies at each value."""
+    """`bench --sweep`: one line per point of the grid and policy, then the differences of every two policies at each point."""
     first = benched.points[0].bench
     observed = first.fidelity == "event"
-    table = make_table(benched.key, "policy", "cost $", "saving $", "$/work-h", "saving $/work-h", "SLO kept", "slowdown", left=2)
-    pairs = make_table(benched.key, "policy", "less the other", "cost $", "$/work-h", "slowdown", "other's cost / own", left=3)
+    keys, names = benched.keys, len(benched.keys) + 1
+    figures_of = "cost $", "saving $", "$/work-h", "saving $/work-h", "SLO kept", "slowdown"
+    table = make_table(*keys, "policy", *figures_of, left=names)
+    pairs = make_table(*keys, "policy", "less the other", "cost $", "$/work-h", "slowdown", "other's cost / own", left=names + 1)
     for point in benched.points:
         table.add_section()
         pairs.add_section()
+        values, same = [*point.swept.values()], [""] * len(keys)
         for k, row in enumerate(point.bench.summary):
             share = row.slo_attainment_observed or row.slo_attainment
             slowdown = row.slowdown_observed or row.slowdown
             figures = row.cost_usd.text(0), ratio_text(row.saving), row.usd_per_work_hour.text(2), ratio_text(row.saving_per_work)
-            table.add_row("" if k else point.value, row.policy, *figures, _percent(share.mean), f"{slowdown.mean:.2f}x")
+            table.add_row(*(same if k else values), row.policy, *figures, _percent(share.mean), f"{slowdown.mean:.2f}x")
         for k, one in enumerate(point.bench.differences):
             figures = one.cost_usd.text(0), one.usd_per_work_hour.text(2), one.slowdown.text(3), ratio_text(one.cost_ratio, 3)
-            pairs.add_row("" if k else point.value, one.policy, one.other, *figures)
+            pairs.add_row(*(same if k else values), one.policy, one.other, *figures)
     how = "SLOs and slowdowns are as observed" if observed else "SLOs and slowdowns are of steady periods"
     note = f"saving: {first.baseline}'s dollars over the policy's; {how}{interval_note(len(first.seeds))}"
     parts: list[RenderableType] = [heading(title), table, Text(note, style="dim")]

@@ -157,8 +157,8 @@ def test_a_yardstick_is_left_out_of_an_event_bench_in_a_word(command: Command) -
     ],
 )
 def test_a_sweep_is_a_bench_at_each_value(key: str, values: list[float], more: dict[str, Any]) -> None:
-    found = rollmux.sweep("mixed", key, values, ["solo", "rollmux"], 2, **more)
-    assert [point.value for point in found.points] == [json.dumps(value) for value in values]
+    found = rollmux.sweep("mixed", {key: values}, ["solo", "rollmux"], 2, **more)
+    assert [point.swept for point in found.points] == [{key: json.dumps(value)} for value in values]
     first, last = (point.bench for point in found.points)
     if key == "slo":
         assert first.as_dict()["runs"] == rollmux.bench("mixed", seeds=2, settings={"jobs": 8, "slo": [1.1, 1.1]}).as_dict()["runs"]
@@ -166,7 +166,9 @@ def test_a_sweep_is_a_bench_at_each_value(key: str, values: list[float], more: d
         assert first.summary[1].cost_usd != last.summary[1].cost_usd
     else:
         assert first.summary[1].cost_usd == last.summary[1].cost_usd, "rollmux never moves a job"
-    assert len(found.rows("jobs")) == 2 * 2 * 2 * 8 and {row["value"] for row in found.rows()} == {json.dumps(v) for v in values}
+    assert len(found.rows("jobs")) == 2 * 2 * 2 * 8 and {row[f"swept.{key}"] for row in found.rows()} == {
+        json.dumps(v) for v in values
+    }
 
 
 def test_a_sweep_of_a_file_has_a_table_and_a_plot(command: Command, tmp_path: Path) -> None:
@@ -180,10 +182,26 @@ def test_a_sweep_of_a_file_has_a_table_and_a_plot(command: Command, tmp_path: Pa
     assert status == 0 and latex.count(r"\begin{tabular}") == latex.count(r"\bottomrule") == 2 and r"cost \$" in latex
 
 
+def test_a_sweep_of_several_keys_is_their_grid(command: Command, tmp_path: Path) -> None:
+    words = ("bench", "mixed", "--set", "jobs=4", "--sweep", "slo=1.2,2", "--sweep", "max_group_size=1,2,3")
+    status, out, _ = command(*words, "--out", str(tmp_path))
+    assert status == 0 and "4 jobs" in out and "by slo and max_group_size" in out
+    assert out.count(" slo   max_group_size   policy ") == 2, "in both tables"
+    found = json.loads((tmp_path / "results.json").read_text())
+    grid = [{"slo": slo, "max_group_size": size} for slo in ("1.2", "2") for size in ("1", "2", "3")]
+    assert found["keys"] == ["slo", "max_group_size"] and [point["swept"] for point in found["points"]] == grid
+    assert (tmp_path / "slo_max_group_size_sweep.png").is_file()
+    settings = {"jobs": 4, "slo": [1.2, 1.2], "max_group_size": 2}
+    assert found["points"][1]["bench"]["runs"] == rollmux.bench("mixed", settings=settings).as_dict()["runs"]
+    both = rollmux.sweep("mixed", {"slo": [2], "migration_s": [60]}, ["solo"], settings={"jobs": 4})
+    assert both.rows()[0] | {"swept.slo": "2", "swept.migration_s": "60"} == both.rows()[0]
+    assert both.points[0].bench.settings == {"jobs": "4", "slo": "[2, 2]"}
+
+
 def test_a_sweep_of_a_file_derives_anew_what_its_jobs_derive_from_the_cluster(tmp_path: Path) -> None:
     file, slow = ROOT / "examples" / "shared_link.yaml", tmp_path / "slow.yaml"
     slow.write_text(file.read_text().replace("link_gbps: 40", "link_gbps: 20"))
-    found = rollmux.sweep(str(file), "network.link_gbps", [20, 40], ["solo"], 1)
+    found = rollmux.sweep(str(file), {"network.link_gbps": [20, 40]}, ["solo"], 1)
     alone = [rollmux.bench(str(path), ["solo"], 1) for path in (slow, file)]
     assert [point.bench.summary[0].cost_usd for point in found.points] == [one.summary[0].cost_usd for one in alone]
 
@@ -191,12 +209,15 @@ def test_a_sweep_of_a_file_derives_anew_what_its_jobs_derive_from_the_cluster(tm
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("mixed", "--sweep", "slo"), "--sweep slo: is not of the form key=value,value,..."),
+        (("mixed", "--sweep", "slo"), "--sweep: 'slo' is not of the form key=value,value,..."),
         (
             ("mixed", "--sweep", "slos=1,2"),
             "--sweep slos: neither an option of the workload nor a key of its cluster; did you mean slo?",
         ),
         (("mixed", "--sweep", "slo=1.5,1.5"), "--sweep slo: give one value or more, each once"),
+        (("mixed", "--sweep", "slo=1,2", "--sweep", "slo=3"), "--sweep slo: is given twice"),
+        (("mixed", "--set", "jobs=4", "--set", "jobs=5"), "--set jobs: is given twice"),
+        (("mixed", "--set", "jobs=4", "--sweep", "jobs=4,5"), "--sweep jobs: is an option of --set too; give it once"),
         (("quickstart", "--sweep", "max_group_size=0"), "--sweep max_group_size=0: cluster.max_group_size: must be at least 1"),
         (("quickstart", "--sweep", "rollout.colour=1"), "--sweep rollout.colour=1: cluster.rollout.colour: is not a key"),
         (("--suite", "mixed", "--sweep", "slo=1,2"), "a suite has its own"),

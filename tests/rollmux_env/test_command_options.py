@@ -8,8 +8,13 @@ from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
 
 
-def test_the_last_pair_of_a_key_counts() -> None:
-    assert dict(parse_pairs("--set", ["jobs=2", "ppo.n_steps=64", "jobs=a=b"])) == {"jobs": "a=b", "ppo.n_steps": "64"}
+def test_pairs_are_split_at_their_first_equals_sign() -> None:
+    assert parse_pairs("--set", ["ppo.n_steps=64", "jobs=a=b"]) == [("ppo.n_steps", "64"), ("jobs", "a=b")]
+
+
+def test_a_key_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^--set jobs: is given twice$"):
+        parse_pairs("--set", ["jobs=2", "ppo.n_steps=64", "jobs=3"])
 
 
 @pytest.mark.parametrize("pair", ["jobs", "=3", "ppo.=3", ""])

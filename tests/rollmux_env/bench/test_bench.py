@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +29,7 @@ from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.options import WorkloadOptions
 
+ROOT = Path(__file__).parents[3]
 STREAM = make_workload("mixed", WorkloadOptions(jobs=12))
 
 
@@ -98,6 +102,22 @@ def test_no_process_outlives_the_bench() -> None:
 def test_a_process_that_is_killed_is_said_in_one_line() -> None:
     with pytest.raises(InputError, match="killed before its task was done"):
         list(run_tasks(make, [Task("killed", 0, STREAM), Task("killed", 1, STREAM)], workers=2))
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_a_script_whose_processes_cannot_begin_is_told_what_to_do(tmp_path: Path, is_file: bool) -> None:
+    text = "import rollmux\nrollmux.bench('micro-temporal', ['solo', 'rollmux'], workers=2)\n"
+    (tmp_path / "script.py").write_text(text)
+    words = [sys.executable, "script.py"] if is_file else [sys.executable, "-"]
+    done = subprocess.run(
+        words, input=text, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    last = done.stderr.splitlines()[-1]
+    if is_file:
+        assert last.endswith("workers=2: each process imports the script anew; call this below `if __name__ == '__main__':`")
+    else:
+        assert last.endswith("workers=2: each process imports the script anew, and this one is no file; save it first")
+    assert done.stderr.count("Traceback") == 1, "that of the script"
 
 
 def test_a_yardstick_replays_its_own_way() -> None:

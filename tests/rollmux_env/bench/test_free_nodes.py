@@ -56,7 +56,7 @@ def test_tables_plots_and_page(free: Scenario, tmp_path: Path) -> None:
     assert [row["saving"] for row in json.loads((tmp_path / "results.json").read_text())["summary"]] == [None, None]
     assert "0 & - & 0.00 & - &" in "".join(map(to_latex, tables))
     assert 'data-label="saving $"><span class="name">-<' in (tmp_path / "results.html").read_text()
-    swept = sweep(free, "max_group_size", [1, 2])
+    swept = sweep(free, {"max_group_size": [1, 2]})
     assert "0 & - & 0.00 & - &" in "".join(map(to_latex, sweep_tables(swept, "free")))
     assert key_plots(swept) and swept.as_dict()
 

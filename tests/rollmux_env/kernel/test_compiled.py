@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from numba.core.runtime import _nrt_python, rtsys
 
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.generator import Workload
-from rollmux_env.kernel.compiled import compiled, drop_stale, twin
+from rollmux_env.kernel.compiled import compiled, compiling_notice, drop_stale, twin
 from rollmux_env.kernel.dispatch import turns
 from rollmux_env.kernel.dispatch.rows import GROUP, MEMBER, NOTHING, ROLLOUT, WAITS, GroupRow, MemberRow, record
 
@@ -18,7 +18,19 @@ def test_code_that_cannot_be_kept_on_disk_runs_all_the_same() -> None:
     """Of a function without a file, as of one in a folder that nobody may write, numba can keep nothing."""
     made: dict[str, Any] = {}
     exec("def double(x):\n    return 2 * x", made)
-    assert compiled(made["double"])(21) == 42
+    double = compiled(made["double"])
+    assert double(21) == 42
+    said = compiling_notice(double, "about 15 s")
+    assert said is not None and "for this process alone (about 15 s)" in said and "NUMBA_CACHE_DIR" in said
+
+
+def test_what_is_said_of_compiling(tmp_path: Path) -> None:
+    def function() -> None: ...
+
+    function.__dict__["_cache"] = SimpleNamespace(cache_path=str(tmp_path))
+    assert compiling_notice(function, "about 15 s") == "compiling the kernel, once (about 15 s)"
+    (tmp_path / "test_compiled.function-1.py311.1.nbc").write_text("code")
+    assert compiling_notice(function, "about 15 s") is None
 
 
 def test_compiled_code_of_other_sources_is_forgotten(tmp_path: Path) -> None:
