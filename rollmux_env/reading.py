@@ -20,6 +20,7 @@ Read = TypeVar("Read", bound=BaseModel)
 DEEPEST = 40  # levels of nesting; the formats of this package have fewer than ten
 MOST_REPEATED = 200_000  # values that aliases may stand for; nested aliases multiply
 WIDEST = 100_000  # keys of a mapping; each that is unknown makes an error
+_SHARED = "write the keys out, or put those that jobs share into `defaults`"
 _LOOKS = 4096  # values between looks at the clock
 
 # The core schema of YAML 1.2, section 10.3.2. Dates, merge keys, 1_000, 1:30, yes and no are text there.
@@ -189,6 +190,9 @@ class _YamlBuilder:
 
         value: dict[Any, Any] = {}
         while not isinstance(item := next(self.events), ev.MappingEndEvent):
+            if getattr(item, "value", None) == "<<" and (item.tag is not None or item.implicit[0]):
+                place = f"line {item.start_mark.line + 1}: {path_of((*path, '<<'))}"
+                raise InputError(f"{place}: is a merge key of YAML 1.1, which YAML 1.2 does not have: {_SHARED}")
             key = self.value(item, (*path, "key"))
             if isinstance(key, dict | list):
                 raise InputError(f"line {item.start_mark.line + 1}: a key must be plain text or a number")

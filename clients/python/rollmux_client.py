@@ -34,6 +34,7 @@ import math
 import os
 import queue
 import random
+import re
 import signal
 import socket
 import threading
@@ -96,6 +97,7 @@ _ANSWERS_S = 10.0  # beyond that the answer is lost
 _TTL_S = 30.0  # of a lease, until the service has said it
 _SOON_S = 1.0  # an answer in less time has waited for nothing
 _OLD_LEASE_S = 45.0  # in which the lease of a process that has died runs out
+_UNHEARD_S = 600.0  # for which an owner without a lease asks a service that does not answer
 _AGAIN = frozenset({429, 500, 502, 503, 504})  # the same request may be granted later
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while the machine sleeps
 _ENDS = 100  # looks for processes that are to end
@@ -145,12 +147,13 @@ class Service:
     """
 
     def __init__(self, url: str, token: str) -> None:
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"ROLLMUX_URL: must be http://HOST:PORT or https://HOST:PORT, not {url!r}")
-        self.url, self.token = url, token
+        parts = _parts_of(url)
+        token = token.strip()
+        if not token or not all("!" <= letter <= "~" for letter in token):
+            raise ValueError("ROLLMUX_TOKEN: is empty, or has a blank or another character within it that no token has")
+        self.url, self.token = url.strip(), token
         self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
+        self._host, self._port, self._path = parts.hostname or "", parts.port, parts.path.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._idle: list[http.client.HTTPConnection] = []
 
@@ -169,7 +172,7 @@ class Service:
         text, _ = self.request(method, path, body, timeout_s)
         try:
             answer = json.loads(text) if text.strip() else {}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConnectionError(f"{self._host}: the answer is no JSON") from error
         if not isinstance(answer, dict):
             raise ConnectionError(f"{self._host}: the answer is no object")
@@ -200,10 +203,15 @@ class Service:
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise ConnectionError(f"{self._host}: {str(error) or type(error).__name__}") from error
+        except (ValueError, OverflowError) as error:  # of http.client: what it says may hold headers, and so the token
+            connection.close()
+            raise ConnectionError(f"{self._host}: the request or its answer is no HTTP") from error.__cause__
         except BaseException:  # an interrupt, with half an answer on the way
             connection.close()
             raise
         self._idle.append(connection)
+        if 300 <= response.status < 400:
+            raise Refused(response.status, self._redirected(response, path))
         if response.status >= 400:
             try:
                 said = json.loads(text).get("error")
@@ -213,6 +221,14 @@ class Service:
             after_s = min(_MOST_AFTER_S, float(after)) if after.isdecimal() else 0.0
             raise Refused(response.status, str(said or f"{method} {path}: status {response.status}"), after_s)
         return text, response.headers
+
+    def _redirected(self, response: http.client.HTTPResponse, path: str) -> str:
+        """Say where the service is, as an answer to a request for a path tells it; nobody is sent the token there."""
+        place = (response.headers.get("Location") or "").strip()
+        base = place[: -len(self._path + path)] + self._path if place.endswith(self._path + path) else ""
+        if re.fullmatch(r"https?://[\w.:~%/\[\]-]+", base, re.ASCII):
+            return f"{self.url} answers {response.status} to {base}: set ROLLMUX_URL={base}"
+        return f"{self.url} answers {response.status}, which no service does: set ROLLMUX_URL to the URL of the service itself"
 
     def _exchange(
         self, connection: http.client.HTTPConnection, method: str, path: str, content: bytes | None, timeout_s: float
@@ -228,6 +244,23 @@ class Service:
         """Close what is open; the next request opens it again."""
         while self._idle:
             self._idle.pop().close()
+
+
+def _parts_of(url: str) -> urllib.parse.SplitResult:
+    """Return the parts of a service's URL.
+
+    Raises:
+        ValueError: It is none; one line, without what may be a secret in it.
+    """
+    try:
+        parts = urllib.parse.urlsplit(url.strip())
+        fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or parts.username is not None or parts.query or parts.fragment or not url.strip().isprintable():
+        shown = "" if re.search(r"[@?#]", url) else f", not {url!r}"
+        raise ValueError(f"ROLLMUX_URL: must be http://HOST:PORT or https://HOST:PORT{shown}")
+    return parts
 
 
 class OutOfOrder(Exception):
@@ -731,24 +764,32 @@ class Job:
         """Wait for a placement, and take the job's lease.
 
         Raises:
-            Refused: the service knows no such job, it is over, or somebody else has its lease and keeps it.
+            Refused: The service knows no such job, it is over, or another process has its lease and keeps it.
+            ConnectionError: No service has answered for ten minutes; one line.
         """
         assert self._service is not None
         path, since_s, reason, pause_s = _path_of(self.name), _now(), "", 0.0
+        heard_s = since_s
         while True:
             body = {"wait_s": _WAIT_S, "host": self._host or socket.gethostname(), **self._who()}
             try:
                 answer = self._service.ask("POST", path + "/attach", body, _WAIT_S + _ANSWERS_S)
             except OSError as error:
                 why, pause_s = str(error), _longer(pause_s)
+                if _now() - heard_s > _UNHEARD_S:
+                    raise ConnectionError(
+                        f"job {self.name}: {self._service.url} has not answered for {_UNHEARD_S:g} s: {why}"
+                    ) from error
             except Refused as error:
+                heard_s = _now()
                 if error.status not in _AGAIN and not (error.status == 409 and self._lease_may_end(path, since_s)):
                     raise
                 why, pause_s = str(error), max(1.0, _longer(pause_s), _after(error))
             else:
                 if "lease" in answer:
                     return self._begin(answer, handed_over=False)
-                since_s, pause_s = _now(), 0.0
+                since_s = heard_s = _now()
+                pause_s = 0.0
                 place = answer.get("position")
                 why = str(answer.get("reason") or "no nodes yet") + (f" (place {place} in the queue)" if place else "")
             if why != reason:
@@ -1188,7 +1229,7 @@ def attach(job: str | None = None, host: str | None = None, moved: Callable[[Job
     url, token, name = os.environ.get("ROLLMUX_URL"), os.environ.get("ROLLMUX_TOKEN"), job or os.environ.get("ROLLMUX_JOB")
     if not url:
         return Job(None, name or "")
-    if not token:
+    if not token or not token.strip():
         raise ValueError("ROLLMUX_URL is set, and ROLLMUX_TOKEN is not")
     if not name:
         raise ValueError("ROLLMUX_URL is set: the job's id is missing, as ROLLMUX_JOB or attach(job)")

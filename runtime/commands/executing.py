@@ -57,6 +57,8 @@ def execute_command(url: str, token: str, entry: dict[str, Any], words: Sequence
                 say(f"job {job.name} moves")
         except rollmux_client.Refused as error:
             raise InputError(f"job {job.name}: {error}") from None
+        except ConnectionError as error:
+            raise InputError(str(error)) from None
         except Signalled as pressed:
             return 128 + pressed.number
         finally:

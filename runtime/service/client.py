@@ -61,7 +61,7 @@ class Client(Service):
         text, _ = self.request(method, path, body, timeout_s)
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise InputError(f"{self._where}: what answers there is no RollMux") from None
 
     def request(self, method: str, path: str, body: Any = None, timeout_s: float = _ANSWERS_S) -> tuple[bytes, Any]:
@@ -127,7 +127,7 @@ def is_named(at: Path | None) -> bool:
     Raises:
         InputError: the environment names one with half of what it takes, or two; one line.
     """
-    url, token = os.environ.get(_URL), os.environ.get(_TOKEN)
+    url, token = os.environ.get(_URL, "").strip(), os.environ.get(_TOKEN, "").strip()
     if at is not None or not (url or token):
         return False
     if not (url and token):

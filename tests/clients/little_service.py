@@ -58,6 +58,7 @@ class LittleService:
         silent: it answers nobody. lost_answers: so many of the next answers are not sent, though the request is carried out.
         stop, move: what heartbeats and requests for turns are told. retry_after: the header of refusals.
         is_older: Whether it knows nothing of owners that go back.
+        redirect: where all requests are sent instead, "" for nowhere.
     """
 
     def __init__(self, jobs: dict[str, int], ttl_s: float) -> None:
@@ -65,6 +66,7 @@ class LittleService:
         self.held: dict[str, Turn] = {}
         self.waiting: list[Turn] = []
         self.granted: list[Turn] = []
+        self.redirect: str | None = None
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.changed = threading.Condition()
         self.silent, self.lost_answers, self.stop, self.move = threading.Event(), 0, False, False
@@ -208,7 +210,11 @@ def serving(jobs: dict[str, int], ttl_s: float = 30.0) -> Iterator[LittleService
                         self.close_connection = True
                         return
             text = json.dumps(answer).encode()
+            if service.redirect is not None:
+                status, text = 301, b"<html>Moved</html>"
             self.send_response(status)
+            if service.redirect:
+                self.send_header("Location", service.redirect + (self.path if service.redirect.startswith("https") else ""))
             self.send_header("Content-Length", str(len(text)))
             if status >= 400 and service.retry_after:
                 self.send_header("Retry-After", service.retry_after)

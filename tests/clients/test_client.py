@@ -412,3 +412,54 @@ def test_a_refusal_that_says_when_to_come_again_is_obeyed_with_some_more(
         monkeypatch.undo()
     asked = [pause for pause in pauses if pause > 1.9]
     assert len(asked) == 3 and 3 <= asked[0] <= 4.5 and 2 <= asked[1] <= 3 and 10 <= asked[2] <= 15
+
+
+@pytest.mark.parametrize("blank", ["\n", " ", "\r\n"])
+def test_blanks_around_a_token_mean_nothing(blank: str, service: LittleService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLMUX_TOKEN", f"{blank}{TOKEN}{blank}")
+    monkeypatch.setenv("ROLLMUX_URL", f"{service.url}{blank}")
+    with rollmux_client.attach() as job, job.phase("rollout"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("url", "token", "variable"),
+    [
+        ("http://localhost:80", "rollmux_se\ncret", "ROLLMUX_TOKEN"),
+        ("http://localhost:80", "rollmux_se\u2014cret", "ROLLMUX_TOKEN"),
+        ("http://localhost:80", "\n", "ROLLMUX_TOKEN"),
+        ("http://user:cret@localhost:80", "a", "ROLLMUX_URL"),
+        ("http://localhost:80/?token=cret", "a", "ROLLMUX_URL"),
+        ("http://localhost:eighty", "a", "ROLLMUX_URL"),
+        ("http://[::1", "a", "ROLLMUX_URL"),
+        ("http://local\nhost", "a", "ROLLMUX_URL"),
+    ],
+)
+def test_what_is_no_token_or_url_is_named_by_its_variable_and_no_secret_is_printed(url: str, token: str, variable: str) -> None:
+    with pytest.raises(ValueError, match=variable) as refused:
+        rollmux_client.Service(url, token)
+    assert "cret" not in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("location", ["https://rollmux.example.org", "/login", "https://x.org\x1b[31m", ""])
+def test_a_redirect_says_which_url_to_set(location: str, service: LittleService) -> None:
+    """As a proxy does on port 80."""
+    service.redirect = location
+    with pytest.raises(rollmux_client.Refused) as refused, rollmux_client.attach():
+        pass
+    said = f"{service.url} answers 301"
+    if location == "https://rollmux.example.org":
+        assert str(refused.value) == f"{said} to {location}: set ROLLMUX_URL={location}"
+    else:
+        assert str(refused.value) == f"{said}, which no service does: set ROLLMUX_URL to the URL of the service itself"
+
+
+def test_an_owner_gives_up_a_service_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter(range(0, 10_000, 100))
+    monkeypatch.setattr(rollmux_client, "_now", lambda: float(next(seconds)))
+    monkeypatch.setattr(rollmux_client, "time", SimpleNamespace(**{**vars(time), "sleep": lambda _: None}))
+    said: list[str] = []
+    job = rollmux_client.Job(rollmux_client.Service("http://127.0.0.1:1", TOKEN), "one", say=said.append)
+    with pytest.raises(ConnectionError, match=r"job one: http://127.0.0.1:1 has not answered for 600 s: "), job:
+        pass
+    assert len(said) == 1

@@ -82,6 +82,16 @@ def test_anchors_repeat_a_value(read: Any) -> None:
     assert read("a: &x {k: [1]}\nb: *x") == {"a": {"k": [1]}, "b": {"k": [1]}}
 
 
+MERGES = (
+    "line 3: c.'<<': is a merge key of YAML 1.1, which YAML 1.2 does not have: "
+    "write the keys out, or put those that jobs share into `defaults`"
+)
+
+
+def test_two_angles_in_quotes_are_a_key_like_others(read: Any) -> None:
+    assert read("'<<': 1") == {"<<": 1}
+
+
 def test_integers_are_exact_as_far_as_they_can_count(read: Any) -> None:
     for name in ("f.yaml", "f.json"):
         assert read('{"a": 999999999999999999}', name)["a"] == 10**18 - 1
@@ -97,6 +107,7 @@ def test_integers_are_exact_as_far_as_they_can_count(read: Any) -> None:
         ("just text", "must hold a mapping, not 'just text'"),
         ("a: 1\nb: {c: 1, c: 2}", "line 2: b.c: is given twice"),
         ("- x: 1\n  x: 2", "line 2: [0].x: is given twice"),
+        *((f"a: &a {{b: 1}}\nc:\n  {key}: {value}", MERGES) for key in ("<<", "!!merge <<") for value in ("*a", "[*a]")),
         ("{2: 1, 2.0: 1}", "line 1: 2.0: is given twice"),
         ("a: 1\n---\nb: 1", "line 2: a second document starts here; a file holds one"),
         ("a: !!float 1", "line 1: the tag tag:yaml.org,2002:float is not used in this file format"),
