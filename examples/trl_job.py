@@ -17,8 +17,9 @@ from datasets import Dataset
 from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig
 
+from runtime.engines.pretrained import load_tokenizer
 from runtime.jobs.grpo_spec import ModelSpec
-from runtime.jobs.models import load_tokenizer, model_directory
+from runtime.jobs.models import model_directory
 
 
 def reward(prompts: Sequence[str], completions: Sequence[str], **_: Any) -> list[float]:

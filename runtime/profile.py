@@ -168,7 +168,8 @@ def with_engine(spec: JobSpec, engine: Literal["vllm", "torch"] | None) -> JobSp
 
 def _checks(spec: JobSpec, directory: Path, batch: int) -> Iterator[tuple[Prompts, int]]:
     """Prompts of the job's own task, and caps: its batch at its cap, and half of both."""
-    from runtime.jobs.models import load_tokenizer, prompt_tokens
+    from runtime.engines.pretrained import load_tokenizer
+    from runtime.jobs.models import prompt_tokens
     from runtime.jobs.tasks import make_task
 
     assert spec.task is not None

@@ -1,31 +1,49 @@
-"""Whether a job's training stands still, by the metrics of its iterations; those of TRL's names count as well.
+"""Whether a job's training is sound, by the metrics of its iterations; those of TRL's names count as well.
 
-What lasts for `PATIENCE` iterations is said once, and again when it has been over and lasts so long again.
+A training that stands still for `PATIENCE` iterations is said once, and again when it has been over and lasts so long again. A
+sampler that computes other probabilities than the trainer is said at once, and again after `PATIENCE` iterations without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import log
 from typing import NamedTuple
 
 PATIENCE = 5
 ALIKE = 0.9  # share of the groups without a spread of rewards
 COLLAPSED = 0.02  # nats a token
 CUT_OFF = 0.5  # share of the responses
+APART = 0.05  # nats a token between trainer and sampler under the same weights, of which bf16 rounding explains a third
 
 
 class _Sign(NamedTuple):
-    """What shows that training stands still: metrics that mean the same, from which value on, and what is said."""
+    """A sign that training is not sound.
+
+    Attributes:
+        metrics: Names of metrics that mean the same.
+        is_bad: Function of the metric's value and all metrics of the iteration that tells whether they show the sign.
+        text: Warning, with a place for the value.
+        lasts: Number of iterations that show the sign before it is said.
+        clear: Number of iterations without it before it is said again.
+    """
 
     metrics: tuple[str, ...]
     is_bad: Callable[[float, Mapping[str, float]], bool]
     text: str
+    lasts: int = PATIENCE
+    clear: int = 1
 
 
 def _costs_reward(share: float, metrics: Mapping[str, float]) -> bool:
     """Whether many responses are cut off, and earn at most half of what all do, as far as that is known."""
     reward, cut_off = metrics.get("reward"), metrics.get("cut_off_reward")
     return share >= CUT_OFF and (reward is None or cut_off is None or cut_off <= reward / 2)
+
+
+def _is_on_policy(metrics: Mapping[str, float]) -> bool:
+    """Return whether the weights that sampled are those that were trained; a job that says nothing of versions trains on-policy."""
+    return metrics.get("sampled_version") == metrics.get("trained_version")
 
 
 _SIGNS = (
@@ -48,17 +66,47 @@ _SIGNS = (
 )
 
 
-def warnings(iterations: Sequence[Mapping[str, float]]) -> list[str]:
-    """What is to be said after the last of a job's iterations: a line for each sign that has lasted for exactly `PATIENCE` of them.
+def _gap_sign(top_p: float) -> _Sign:
+    """Return the sign that the sampler's probabilities are not the trainer's.
 
     Args:
-        iterations: metrics by name, at least of the last `PATIENCE` + 1.
+        top_p: Probability that the sampler's truncated distribution keeps, which accounts for -log(top_p) of the gap.
+    """
+    most = APART - log(top_p)
+    return _Sign(
+        ("logprob_gap", "sampling/sampling_logp_difference/mean"),
+        lambda value, metrics: value > most and _is_on_policy(metrics),
+        f"log-probabilities of sampler and trainer differ by {{value:.2g}} a token under the same weights, {most:.2g} at most "
+        "would be rounding: the model that samples is perhaps not the one that trains",
+        lasts=1,
+        clear=PATIENCE,
+    )
+
+
+def gap_warning(metrics: Mapping[str, float], top_p: float) -> str | None:
+    """Return a line if an iteration's sampler and trainer computed different probabilities, else None."""
+    sign = _gap_sign(top_p)
+    value = _value(sign, metrics)
+    return sign.text.format(value=value) if value is not None and sign.is_bad(value, metrics) else None
+
+
+def warnings(iterations: Sequence[Mapping[str, float]], top_p: float = 1.0) -> list[str]:
+    """Return what is to be said after the last of a job's iterations: a line for each sign that is new.
+
+    Args:
+        iterations: Metrics of each iteration by name, at least of the last `PATIENCE` + 1.
+        top_p: Probability that sampling is truncated to.
     """
     lines = []
-    for sign in _SIGNS:
-        values = [next((one[name] for name in sign.metrics if name in one), None) for one in iterations]
+    for sign in (*_SIGNS, _gap_sign(top_p)):
+        values = [_value(sign, one) for one in iterations]
         bad = [value is not None and sign.is_bad(value, one) for value, one in zip(values, iterations, strict=True)]
-        last = values[-1] if values else None
-        if last is not None and len(bad) >= PATIENCE and all(bad[-PATIENCE:]) and not any(bad[-PATIENCE - 1 : -PATIENCE]):
-            lines.append(f"{sign.text.format(value=last)} (for {PATIENCE} iterations)")
+        lasts = len(bad) >= sign.lasts and all(bad[-sign.lasts :])
+        if lasts and not any(bad[-sign.lasts - sign.clear : -sign.lasts]):
+            text = sign.text.format(value=values[-1])
+            lines.append(text if sign.lasts == 1 else f"{text} (for {sign.lasts} iterations)")
     return lines
+
+
+def _value(sign: _Sign, metrics: Mapping[str, float]) -> float | None:
+    return next((metrics[name] for name in sign.metrics if name in metrics), None)

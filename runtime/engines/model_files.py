@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, read_json
+from rollmux_env.validation_errors import describe
+from runtime.engines.pretrained import has_tokenizer, load_config, load_tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 OUTPUT = "lm_head.weight"  # the output matrix of every causal language model in transformers
 _INPUT = "embed_tokens.weight"  # how the name of the input embedding ends
+_GENERATION = "generation_config.json"
+_NESTED = ("text_config", "llm_config", "language_config")  # of models of several modalities
+_BLOCK = 1 << 24  # numbers of a weight that are compared at once
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class ModelFiles:
         shapes: of every tensor, by its Hugging Face name; without the output matrix where it is tied.
         embedding: name of the input embedding, of shape (vocabulary, hidden).
         tied: the output matrix is the input embedding.
-        end_ids: tokens that end a response.
+        stated_ends: Tokens that end a response, by config.json and generation_config.json.
         longest: tokens that the model can attend to.
         cached: numbers that the KV cache holds a token. head: size of an attention head.
     """
@@ -36,10 +43,26 @@ class ModelFiles:
     shapes: Mapping[str, tuple[int, ...]]
     embedding: str
     tied: bool
-    end_ids: tuple[int, ...]
+    stated_ends: frozenset[int]
     longest: int
     cached: int
     head: int
+
+    @cached_property
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens that end a response: those of the configuration, the generation configuration and the tokenizer together.
+
+        Raises:
+            InputError: The tokenizer cannot be loaded, or there is no such token; one line.
+        """
+        end = load_tokenizer(self.directory).eos_token_id if has_tokenizer(self.directory) else None
+        stated = self.stated_ends | ({end} if isinstance(end, int) else set())
+        ends = sorted(end for end in stated if end < self.vocabulary)  # the class of a tokenizer may add one that no logit is of
+        if not ends:
+            raise InputError(
+                f"{self.directory}: no token of the model ends a response: config, generation config and tokenizer state none"
+            )
+        return tuple(ends)
 
     @property
     def vocabulary(self) -> int:
@@ -95,7 +118,10 @@ def read_model_files(directory: Path) -> ModelFiles:
     from safetensors import SafetensorError, safe_open
 
     config = _read_json(directory / "config.json")
-    generation = _read_json(directory / "generation_config.json") if (directory / "generation_config.json").exists() else {}
+    for nested in _NESTED:
+        if nested in config:
+            problem = "a model whose configuration is nested is not supported, only a causal language model by itself"
+            raise InputError(f"{directory / 'config.json'}: {nested}: {problem}")
     shapes: dict[str, tuple[int, ...]] = {}
     for path in _weight_files(directory):
         check_regular(path)
@@ -105,14 +131,15 @@ def read_model_files(directory: Path) -> ModelFiles:
                     shapes[name] = tuple(file.get_slice(name).get_shape())
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path}: cannot be read: {error}") from None
-    tied = bool(config.get("tie_word_embeddings", False)) or OUTPUT not in shapes  # configs leave out what is a class's default
-    if tied:
-        shapes.pop(OUTPUT, None)
     embedding = next((name for name in shapes if name.endswith(_INPUT)), None)
     if embedding is None:
         raise InputError(f"{directory}: no weight is called ...{_INPUT}; only causal language models are supported")
-    ends = generation.get("eos_token_id", config.get("eos_token_id"))
-    end_ids = () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
+    tied = _is_tied(directory, config, shapes, embedding)
+    if tied:
+        shapes.pop(OUTPUT, None)
+    ends = _ends(directory / "config.json", config)
+    if (directory / _GENERATION).exists():
+        ends |= _ends(directory / _GENERATION, _read_json(directory / _GENERATION))
     try:
         heads, longest = config["num_attention_heads"], config["max_position_embeddings"]
         head = config.get("head_dim") or config["hidden_size"] // heads
@@ -122,7 +149,63 @@ def read_model_files(directory: Path) -> ModelFiles:
         raise InputError(f"{directory / 'config.json'}: {error.args[0]} is missing") from None
     except (TypeError, ValueError, ZeroDivisionError):
         raise InputError(f"{directory / 'config.json'}: layers, heads, sizes and positions must be counts") from None
-    return ModelFiles(directory, shapes, embedding, tied, end_ids, *counts)
+    files = ModelFiles(directory, shapes, embedding, tied, ends, *counts)
+    if not ends:
+        files.end_ids  # noqa: B018 - the tokenizer must name one
+    return files
+
+
+def _is_tied(directory: Path, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], embedding: str) -> bool:
+    """Return whether the output matrix is the input embedding.
+
+    Trainer and engines would each make of a contradiction what they like, and train another model than they sample.
+
+    Args:
+        directory: Hugging Face directory of the model.
+        config: Content of its config.json.
+        shapes: Shape of each weight in its files.
+        embedding: Name of the input embedding.
+
+    Raises:
+        InputError: Configuration and weights disagree; one line.
+    """
+    tied = config.get("tie_word_embeddings")
+    if tied is None:  # the class of the model has a default of its own
+        tied = load_config(directory).tie_word_embeddings
+    where = f"{directory / 'config.json'}: tie_word_embeddings is {'true' if tied else 'false'}"
+    if not tied and OUTPUT not in shapes:
+        raise InputError(f"{where}, but the weights hold no {OUTPUT}")
+    if tied and OUTPUT in shapes and not _are_equal(directory, OUTPUT, embedding):
+        raise InputError(f"{where}, but {OUTPUT} differs from {embedding} in the weights")
+    return bool(tied)
+
+
+def _are_equal(directory: Path, *names: str) -> bool:
+    """Return whether two weights on disk are the same numbers; a block of rows of each is in memory at a time."""
+    import torch
+    from safetensors import safe_open
+
+    with ExitStack() as stack:
+        files = [stack.enter_context(safe_open(path, framework="pt")) for path in _weight_files(directory)]
+        first, second = (next(file.get_slice(name) for file in files if name in file.keys()) for name in names)  # noqa: SIM118
+        shape = first.get_shape()
+        if shape != second.get_shape() or first.get_dtype() != second.get_dtype():
+            return False
+        rows = max(1, _BLOCK // max(1, prod(shape[1:])))
+        return all(torch.equal(first[k : k + rows], second[k : k + rows]) for k in range(0, shape[0], rows))
+
+
+def _ends(path: Path, content: Mapping[str, Any]) -> frozenset[int]:
+    """Return the end tokens that a configuration states.
+
+    Raises:
+        InputError: They are no token ids; one line.
+    """
+    stated = content.get("eos_token_id")
+    ends = stated if isinstance(stated, list) else [] if stated is None else [stated]
+    if not all(type(end) is int and end >= 0 for end in ends):
+        raise InputError(f"{path}: eos_token_id must be a token id or a list of them, not {describe(stated)}")
+    return frozenset(ends)
 
 
 def _weight_files(directory: Path) -> list[Path]:

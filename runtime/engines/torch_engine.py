@@ -19,6 +19,7 @@ from rollmux_segment import Footprint
 from torch import Tensor
 
 from runtime.engines.interface import Batch, Engine, Response, Sampling
+from runtime.engines.pretrained import load_model
 
 
 class TorchEngine(Engine):
@@ -227,10 +228,5 @@ class _Rows(Batch):
 
 
 def _load_model(model_dir: Path, device: torch.device) -> Any:
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    model: Any = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, local_files_only=True)
-    return model.to(device).eval().requires_grad_(False)
+    return load_model(model_dir, dtype).to(device).eval().requires_grad_(False)

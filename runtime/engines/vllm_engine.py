@@ -132,9 +132,9 @@ class VllmEngine(Engine):
             }
         )
         # A tied model starts with random weights and takes the true ones, under both names, before anything is sampled.
-        untied: dict[str, Any] = (
-            {"hf_overrides": {"tie_word_embeddings": False}, "load_format": "dummy"} if self._files.tied else {}
-        )
+        weights: dict[str, Any] = {"load_format": "safetensors"}
+        if self._files.tied:
+            weights = {"hf_overrides": {"tie_word_embeddings": False}, "load_format": "dummy"}
         with _as_a_guest(), self._count_memory():
             if missing := missing_features():
                 raise InputError(f"the installed vLLM lacks {', '.join(missing)}")
@@ -144,6 +144,7 @@ class VllmEngine(Engine):
             self._llm: Any = LLM(
                 model=str(model_dir),
                 skip_tokenizer_init=True,
+                trust_remote_code=False,
                 dtype="bfloat16" if self._gpu else "float32",
                 max_model_len=length,
                 max_num_seqs=sequences,
@@ -155,7 +156,7 @@ class VllmEngine(Engine):
                 disable_log_stats=True,
                 use_tqdm_on_load=False,
                 **device,
-                **untied,
+                **weights,
             )
         if self._files.tied:
             self._load(dict(self._files.tensors()))

@@ -143,8 +143,7 @@ class Controller:
         metrics, keeps = dict(runtime_hook.metrics), self._keeps(self._job)
         note(iteration_line(order.iteration + 1, self._spec.iterations, seconds, metrics))
         self._recent = [*self._recent[-PATIENCE:], metrics]
-        lines = warnings(self._recent)
-        for line in lines:
+        for line in warnings(self._recent, self._spec.algorithm.top_p):
             note(f"WARNING: {line}")
         if runtime_hook.reported.samples:
             write_samples(self._samples, order.iteration, runtime_hook.reported.samples)
@@ -152,7 +151,7 @@ class Controller:
             write_trajectories(self._trajectories, runtime_hook.reported.trajectories)
         self._writer.iterated(seconds)
         self._is_over = order.iteration + 1 == self._spec.iterations
-        return Done(metrics, movable, keeps, self._writer.write(self._job) if keeps and self._is_over else None, tuple(lines))
+        return Done(metrics, movable, keeps, self._writer.write(self._job) if keeps and self._is_over else None)
 
     def _settle(self) -> None:
         """The job leaves its place: nothing of it is under way, and what it is is on the disk."""

@@ -279,6 +279,7 @@ class JobHandle:
     Attributes:
         spec: as it was submitted. job: as the policy sees it; None until it is profiled.
         iteration: the one in hand, or the next. begins: the one that its place begins with. done: the most that it ever had done.
+        recent: Metrics of its last iterations.
         gone: it has come to its end, or another handle stands for it.
         changed: rings when its place, its lease, a phase or the parts of its nodes have changed.
     """
@@ -288,6 +289,7 @@ class JobHandle:
     iteration: int = 0
     begins: int = 0
     done: int = 0
+    recent: list[Mapping[str, float]] = field(default_factory=list)
     gone: bool = False
     changed: Bell = field(default_factory=Bell)
     place: Place = field(default_factory=Place)

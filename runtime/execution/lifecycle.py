@@ -270,6 +270,7 @@ class JobLifecycle:
             saved=Saved(handle.saved.last, handle.saved.recorded),
             ending=Ending(deaths=_deaths(handle), restarted=note.why),
             actors=Actors(warnings=handle.actors.warnings),
+            recent=handle.recent,
             residency=Residency(handle.residency.waits, exceeds=handle.residency.exceeds),
         )
         placed = run.scheduler.state.is_running(job_id)

@@ -53,15 +53,13 @@ class Done:
     Attributes:
         metrics: what the job reported. movable: it could go on from here in another placement; of a profile, it ever could.
         keeps: it has checkpoints. checkpoint: of the last iteration of all, which is only done when that is written.
-        warnings: what the user is to know of its training, a line each. alive: of a profile, the job's state stays in its
-            processes, for its first iteration.
+        alive: of a profile, the job's state stays in its processes, for its first iteration.
     """
 
     metrics: dict[str, float]
     movable: bool = False
     keeps: bool = False
     checkpoint: Checkpoint | None = None
-    warnings: tuple[str, ...] = ()
     alive: bool = False
 
 

@@ -81,7 +81,8 @@ class RolloutWorker:
 
             from runtime.engines import make_engine, why_torch
             from runtime.engines.model_files import read_model_files
-            from runtime.jobs.models import load_tokenizer, model_directory
+            from runtime.engines.pretrained import load_tokenizer
+            from runtime.jobs.models import model_directory
             from runtime.residency.staging import StageReader, WeightStage
         spec, settings = self._spec, self._spec.algorithm
         with stage(stages, "model"):

@@ -14,11 +14,12 @@ import os
 import secrets
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, read_json
 from rollmux_env.validation_errors import one_line
+from runtime.engines.pretrained import TOKENIZERS
 from runtime.jobs.grpo_spec import TINY, ModelSpec
 from runtime.jobs.named import located
 from runtime.jobs.tasks import Example
@@ -43,7 +44,6 @@ END = 1
 _INITIAL_STD = 0.02
 _EMBEDDING_STD = 1.0  # large beside what the newborn layers add, so that they do not blur the table
 _RARE = 1e-5  # chance of what hardly ever follows
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken")  # any of them is one
 
 
 def cache_folder(name: str) -> Path:
@@ -104,20 +104,13 @@ def local_directory(path: Path) -> Path:
     name = one_line(str(path), 4096)
     if not path.is_dir():
         raise InputError(f"{name}: there is no such folder; a model is `tiny` or a Hugging Face directory on this machine")
-    patterns = {"config.json": ("config.json",), "weights as *.safetensors": ("*.safetensors",), "a tokenizer": _TOKENIZERS}
+    patterns = {"config.json": ("config.json",), "weights as *.safetensors": ("*.safetensors",), "a tokenizer": TOKENIZERS}
     for what, names in patterns.items():
         if not any(any(path.glob(name)) for name in names):
             raise InputError(f"{name}: holds no {what.removeprefix('a ')}; a Hugging Face directory of a model has {what}")
     for file in (*path.glob("*.json"), *path.glob("*.safetensors"), *path.glob("tokenizer*")):
         check_regular(file)
     return path.resolve()
-
-
-def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a model's directory, from this machine alone."""
-    from transformers import AutoTokenizer
-
-    return cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(directory, local_files_only=True))
 
 
 def prompt_tokens(tokenizer: Any, example: Example) -> tuple[int, ...]:

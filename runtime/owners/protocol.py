@@ -20,6 +20,7 @@ from runtime.execution.messages import Checkpoint, Done, Report
 from runtime.execution.run_state import Follows
 from runtime.journal.facts import Checkpointed, Fact, Iteration, PhaseSlice, SyncSlice
 from runtime.machine import Node
+from runtime.standstill import PATIENCE, warnings
 
 
 class Next(Enum):
@@ -138,7 +139,8 @@ def iterated(handle: JobHandle, done: Done, now_s: float, asked_for: int | None)
     notes: tuple[Fact, ...] = (Iteration(handle.id, number, began_s, now_s, done.metrics, interrupted),)
     shown = "".join(f", {name} {done.metrics[name]:.4g}" for name in SHOWN if name in done.metrics)
     lines = [f"{handle.id}: iteration {number + 1} of {handle.spec.iterations}, {now_s - began_s:.2f} s{shown}"]
-    lines += [f"{handle.id}: WARNING: {line}" for line in done.warnings]
+    handle.recent = [*handle.recent[-PATIENCE:], done.metrics]
+    lines += [f"{handle.id}: WARNING: {line}" for line in warnings(handle.recent, handle.spec.algorithm.top_p)]
     if done.checkpoint is not None:
         written = checkpointed(handle, done.checkpoint, now_s)
         notes, lines = notes + written.notes, [*written.lines, *lines]

@@ -18,6 +18,7 @@ from rollmux_env.keys.job import Job
 from rollmux_env.report.job_shapes import shape_in_use
 from runtime.journal.facts import Iteration, PhaseSlice
 from runtime.journal.record import RunRecord
+from runtime.standstill import PATIENCE, warnings
 from runtime.stays import Stay, stay_at
 
 PHASES = ("rollout", "training")
@@ -40,6 +41,7 @@ def job_figures(record: RunRecord, job_id: str, stays: Sequence[Stay]) -> dict[s
         **({"over_budget": True} if job_id in record.over_budget else {}),
         "strategy": next((event.placement.strategy for event in _events(record, Admitted) if event.job_id == job_id), None),
         **_rewards(iterations),
+        **_warnings(record, job_id, iterations),
         **_paces(job, iterations, solo_seconds(record, job_id)),
         **_ages(job, iterations),
         **({"shapes": _shapes(record, job, stays, phases)} if job and job.shapes and stays else {}),
@@ -68,7 +70,12 @@ def remarks(jobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         for job_id, job in jobs.items()
         if job.get("staleness_max") is not None
     ]
-    return budgets + ages
+    unsound = [
+        f"{job_id}: iteration {warning['iteration'] + 1}: {warning['text']}"
+        for job_id, job in jobs.items()
+        for warning in job.get("warnings", ())
+    ]
+    return budgets + ages + unsound
 
 
 def switches(record: RunRecord, job_id: str) -> dict[str, Any]:
@@ -132,6 +139,17 @@ def _rewards(iterations: Sequence[Iteration]) -> dict[str, float | None]:
         "eval_reward_first": _finite(evaluations[0]) if evaluations else None,
         "eval_reward_last": _finite(evaluations[-1]) if evaluations else None,
     }
+
+
+def _warnings(record: RunRecord, job_id: str, iterations: Sequence[Iteration]) -> dict[str, list[dict[str, Any]]]:
+    """Return what was to be said of a job's training: `iteration` (from 0) and `text` of each warning; nothing if there is none."""
+    top_p = next((fact.spec.algorithm.top_p for fact in record.submitted if fact.spec.id == job_id), 1.0)
+    found = [
+        {"iteration": done.number, "text": text}
+        for k, done in enumerate(iterations)
+        for text in warnings([one.metrics for one in iterations[max(0, k - PATIENCE) : k + 1]], top_p)
+    ]
+    return {"warnings": found} if found else {}
 
 
 def _paces(job: Job | None, iterations: Sequence[Iteration], alone: Sequence[float]) -> dict[str, float | None]:

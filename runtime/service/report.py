@@ -31,6 +31,7 @@ from runtime.journal.write import read_run, state_of
 from runtime.machine import Pool
 from runtime.service.address import continuing
 from runtime.service.figures import Figures, ends_of, held_spans
+from runtime.standstill import gap_warning
 
 STATES = ("waiting", "profiling", "running", "moving", "stopped", "done", "over_budget", "failed", "cancelled")
 _TOGETHER = 25
@@ -249,7 +250,8 @@ class Reports:
             return self._figures.ends.get(handle.id, ("", ""))[1] or None
         if handle.saved.full is not None:
             return f"its checkpoint cannot be written: {handle.saved.full}"
-        return handle.residency.exceeds or None
+        metrics = self._figures.reported.get(handle.id, {})
+        return handle.residency.exceeds or gap_warning(metrics, handle.spec.algorithm.top_p)
 
     def pools(self) -> dict[Pool, dict[str, Any]]:
         """Nodes of each pool: those that run a phase, those of groups that do not, those of no group, and those that are drained,

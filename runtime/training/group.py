@@ -23,6 +23,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
+from runtime.engines.pretrained import load_config, load_model
 from runtime.training.loss import prepare_scoring
 from runtime.training.memory import LARGE
 
@@ -144,20 +145,18 @@ def load_sharded(directory: Path, mesh: DeviceMesh, cpu_offload: bool = False) -
 
 def _load(directory: Path, whole: bool) -> nn.Module:
     """The model, or only its shape, on the meta device."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.utils import logging
+    from transformers import AutoModelForCausalLM
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    config = AutoConfig.from_pretrained(directory, local_files_only=True)
+    config = load_config(directory)
     for name, value in config.to_dict().items():
         if "drop" in name and isinstance(value, float):
             setattr(config, name, 0.0)
     model: nn.Module
     if whole:
-        model = AutoModelForCausalLM.from_pretrained(directory, config=config, local_files_only=True, dtype=torch.float32)
+        model = load_model(directory, torch.float32, config)
     else:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)  # type: ignore[no-untyped-call]
     return model
 
 

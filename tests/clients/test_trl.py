@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import rollmux_client
 
+from runtime.engines.pretrained import load_tokenizer
 from runtime.jobs.grpo_spec import ModelSpec
-from runtime.jobs.models import load_tokenizer, model_directory
+from runtime.jobs.models import model_directory
 from tests.clients.little_service import LittleService, Turn
 
 pytestmark = [

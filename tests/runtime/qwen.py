@@ -21,6 +21,6 @@ def small_qwen(seed: int, vocabulary: int, hidden: int, heads: int, tied: bool =
         max_position_embeddings=positions,
         tie_word_embeddings=tied,
         pad_token_id=0,
-        **{"initializer_range": 0.2} | more,
+        **{"initializer_range": 0.2, "eos_token_id": 0} | more,
     )
     return Qwen2ForCausalLM(config).eval()  # type: ignore[no-untyped-call]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numba  # noqa: F401 - vLLM would stumble over it
@@ -11,7 +10,6 @@ import torch
 
 from runtime.engines import make_engine, vllm_problem
 from runtime.engines.interface import Kind, Sampling
-from runtime.engines.model_files import read_model_files
 from tests.runtime.engines.models import greedy, saved, tiny
 
 PROMPTS = [[5], [9, 30, 7, 41, 8, 22], [3, 17, 60]]
@@ -32,11 +30,3 @@ def test_greedy_is_what_the_plain_model_says(kind: Kind, tmp_path: Path) -> None
         for response, prompt in zip(engine.generate(PROMPTS, Sampling(temperature=0, max_tokens=16)), PROMPTS, strict=True):
             assert list(response.token_ids) == greedy(model, prompt, 16)[0]
     engine.close()
-
-
-def test_a_model_without_an_output_matrix_is_tied_whatever_its_config_leaves_unsaid(tmp_path: Path) -> None:
-    saved(tmp_path, seed=0, tied=True)
-    config = json.loads((tmp_path / "config.json").read_text())
-    del config["tie_word_embeddings"]
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert read_model_files(tmp_path).tied

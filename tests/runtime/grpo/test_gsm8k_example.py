@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM
 
 from runtime.engines import make_engine
 from runtime.engines.interface import Kind, Sampling
+from runtime.engines.pretrained import load_tokenizer
 from runtime.export import MODELS
 from runtime.grpo.rewards import Rewards
 from runtime.grpo.shares import Prompts
-from runtime.jobs.models import load_tokenizer
 from runtime.jobs.spec import JobSpec, load_jobs
 from runtime.samples import read_samples
 from runtime.training.batch import make_batch

@@ -19,9 +19,10 @@ from rollmux_env.cluster.events import Moved
 from rollmux_env.errors import InputError
 from rollmux_env.timing.trajectories import groups_of, read_trajectories
 from runtime.checkpoints import MANIFEST, damage
+from runtime.engines.pretrained import load_tokenizer
 from runtime.export import export_model
 from runtime.jobs.grpo_spec import ModelSpec
-from runtime.jobs.models import load_tokenizer, model_directory
+from runtime.jobs.models import model_directory
 from runtime.journal.audit import check_run
 from runtime.journal.record import RunRecord
 from runtime.journal.write import JOURNAL, read_run

@@ -58,6 +58,19 @@ def test_without_solo_runs_jobs_are_held_against_their_profiles(capsys: pytest.C
     assert "Shared against alone, by profiles" in out and "a 25.00 s 25.00 s 1.00x 1.50x 2.00 2.00" in out
 
 
+def test_a_sampler_that_is_not_the_trainer_is_in_results_and_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    record = recorded(scenario_of({"id": "a"}))
+    assert "warnings" not in figures(record)["jobs"]["a"]
+    gaps = [dataclasses.replace(done, metrics={"logprob_gap": 0.3 if done.number >= 2 else 0.01}) for done in record.iterations]
+    found = figures(dataclasses.replace(record, iterations=tuple(gaps)))
+    (warning,) = found["jobs"]["a"]["warnings"]
+    assert warning["iteration"] == 2 and warning["text"].startswith(
+        "log-probabilities of sampler and trainer differ by 0.3 a token"
+    )
+    show(summary(found))
+    assert "a: iteration 3: log-probabilities of sampler and trainer" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_job_alone_leaves_each_pool_idle_half_of_the_time_and_gains_nothing() -> None:
     found = figures(recorded(scenario_of({"id": "a"}), alone=True))
     assert found["throughput"]["gain"] == pytest.approx(1)

@@ -10,8 +10,9 @@ import pytest
 
 from runtime.engines import make_engine
 from runtime.engines.interface import Response, Sampling
+from runtime.engines.pretrained import load_tokenizer
 from runtime.jobs.grpo_spec import Algorithm, ModelSpec, TaskSpec
-from runtime.jobs.models import load_tokenizer, model_directory
+from runtime.jobs.models import model_directory
 from runtime.jobs.tasks import make_task, score
 from runtime.training.batch import make_batch
 from runtime.training.trainer import Trainer

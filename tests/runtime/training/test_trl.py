@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from runtime.engines.pretrained import load_tokenizer
 from runtime.jobs.grpo_spec import Algorithm, ModelSpec
-from runtime.jobs.models import load_tokenizer, model_directory
+from runtime.jobs.models import model_directory
 from runtime.training.batch import Batch
 from runtime.training.loss import LogProbs, grpo_sums, prepare_scoring, score_tokens
 from runtime.training.trainer import Trainer
