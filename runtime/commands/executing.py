@@ -14,12 +14,15 @@ import rollmux_client
 from rollmux_env.errors import InputError
 from runtime.commands.leased_command import LeasedCommand, Signalled
 from runtime.execution.job_processes import end_all
+from runtime.jobs.changes import changes
 
 _ANOTHER_S = 45.0  # for another `rollmux exec` of the same job to end
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0)  # between attempts to reach the service
 
 
-def execute_command(url: str, token: str, entry: dict[str, Any], words: Sequence[str], say: Callable[[str], None]) -> int:
+def execute_command(
+    url: str, token: str, entry: dict[str, Any], words: Sequence[str], say: Callable[[str], None], accepts: bool = False
+) -> int:
     """Attach a job and run a command on its nodes, again where it has to move.
 
     Args:
@@ -28,6 +31,7 @@ def execute_command(url: str, token: str, entry: dict[str, Any], words: Sequence
         entry: Entry of a job file.
         words: The command with its arguments.
         say: Takes a line about what is waited for.
+        accepts: Whether the job runs also where its entry is another one than the service has.
 
     Returns:
         The command's exit status; 128 plus the signal's number where one has ended it.
@@ -39,7 +43,7 @@ def execute_command(url: str, token: str, entry: dict[str, Any], words: Sequence
     job = rollmux_client.Job(service, entry["id"], socket.gethostname(), command.pids, command.kill, say)
     with command.signals():
         try:
-            _submit(service, entry)
+            _submit(service, entry, say if accepts else None)
             while True:
                 _end_earlier(job.name, service.url, say)
                 job.attach()
@@ -107,11 +111,17 @@ def _earlier(job_id: str, url: str, kept: bool) -> set[int]:
     return found if kept else rollmux_client.descendants(found, table)
 
 
-def _submit(service: rollmux_client.Service, entry: dict[str, Any]) -> None:
+def _submit(service: rollmux_client.Service, entry: dict[str, Any], tell: Callable[[str], None] | None) -> None:
     """Submit a job that the service does not have.
 
+    Args:
+        service: Service that is asked.
+        entry: Entry of the job file.
+        tell: Callback that is told how the entry differs from the one that the service has, or None to refuse such an entry.
+
     Raises:
-        Refused: it cannot be. InputError: it has ended, or the service does not answer; one line.
+        Refused: It cannot be.
+        InputError: It has ended, its entry has changed, or the service does not answer; one line.
     """
     for pause_s in (*_PAUSES_S, None):
         try:
@@ -120,9 +130,7 @@ def _submit(service: rollmux_client.Service, entry: dict[str, Any]) -> None:
         except rollmux_client.Refused as error:
             if error.status != 409:
                 raise
-            state = _state(service, entry["id"])
-            if state in rollmux_client.ENDED:
-                raise InputError(f"job {entry['id']}: has ended already: {state}; names are used once") from None
+            _compare(entry, _job(service, entry["id"]), tell)
             return
         except OSError as error:
             if pause_s is None:
@@ -130,12 +138,31 @@ def _submit(service: rollmux_client.Service, entry: dict[str, Any]) -> None:
             time.sleep(pause_s)
 
 
+def _compare(entry: dict[str, Any], job: dict[str, Any], tell: Callable[[str], None] | None) -> None:
+    """See that a job that the service has is the one of the file; arguments and errors as of `_submit`."""
+    name, state = entry["id"], job.get("state")
+    if state in rollmux_client.ENDED:
+        raise InputError(f"job {name}: has ended already: {state}; names are used once")
+    differing = ", ".join(changes(job["entry"], entry)) if "entry" in job else ""  # an older service does not say it
+    if not differing:
+        return
+    changed = f"job {name}: its entry has changed since the service took it: {differing}"
+    if tell is None:
+        raise InputError(f"{changed}; --accept-changes goes on with what the service has")
+    tell(f"{changed}; the service keeps what it has")
+
+
+def _job(service: rollmux_client.Service, job_id: str) -> dict[str, Any]:
+    """What the service says of a job; nothing where it cannot be asked."""
+    try:
+        return service.ask("GET", f"/v1/jobs/{job_id}")
+    except (OSError, rollmux_client.Refused):
+        return {}
+
+
 def _state(service: rollmux_client.Service, job_id: str) -> str:
     """What a job does; empty where it cannot be asked."""
-    try:
-        return str(service.ask("GET", f"/v1/jobs/{job_id}").get("state", ""))
-    except (OSError, rollmux_client.Refused):
-        return ""
+    return str(_job(service, job_id).get("state", ""))
 
 
 def _here(job: rollmux_client.Job) -> list[dict[str, Any]]:

@@ -96,6 +96,10 @@ def execute(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file with an entry of `attach: true`.")],
     words: Annotated[list[str], typer.Argument(metavar="COMMAND", help="What to start, after `--`.")],
     job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Job of the file. (default: the only one)")] = None,
+    accept_changes: Annotated[
+        bool,
+        typer.Option("--accept-changes", help="Go on where the job's entry has changed; the service keeps the one that it has."),
+    ] = False,
     at: At = None,
 ) -> None:
     """Start a command on the nodes that a service gives its job: it takes turns there with other jobs, by `rollmux_client`.
@@ -117,7 +121,10 @@ def execute(
     with connected(at) as client:
         from runtime.commands.executing import execute_command  # it needs rollmux_client
 
-        status = execute_command(client.url, client.token, entry, words, lambda line: typer.echo(f"rollmux exec: {line}", err=True))
+        def say(line: str) -> None:
+            typer.echo(f"rollmux exec: {line}", err=True)
+
+        status = execute_command(client.url, client.token, entry, words, say, accept_changes)
     raise typer.Exit(status)
 
 

@@ -39,6 +39,7 @@ class Job:
     Attributes:
         over: phases of the present iteration that are over. begun: of what comes before the first one, likewise.
         heard_s: the last request of its lease.
+        entry: Entry of the job file with which it was submitted, or None if it was there from the start.
     """
 
     iterations: int
@@ -48,6 +49,7 @@ class Job:
     over: set[str] = field(default_factory=set)
     begun: set[str] = field(default_factory=set)
     state: str = "queued"
+    entry: dict[str, Any] | None = None
 
 
 class LittleService:
@@ -78,9 +80,10 @@ class LittleService:
         match method, path.partition("?")[0].split("/")[2:], path.partition("?")[2]:
             case "GET", ["jobs", name], _ if name in self.jobs:
                 job = self.jobs[name]
-                return 200, {"id": name, "state": job.state, "iteration": job.iteration, "iterations": job.iterations}
+                known = {"id": name, "state": job.state, "iteration": job.iteration, "iterations": job.iterations}
+                return 200, known if job.entry is None else known | {"entry": job.entry}
             case "POST", ["jobs"], _ if (name := body["id"]) not in self.jobs:
-                self.jobs[name] = Job(body["iterations"])
+                self.jobs[name] = Job(body["iterations"], entry=body)
                 return 201, {"id": name}
             case "POST", ["jobs"], _:
                 return 409, {"error": f"job {body['id']}: names are used once"}

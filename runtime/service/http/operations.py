@@ -16,6 +16,7 @@ from rollmux_env.errors import InputError, NotAllowed, NotFound, TooMany, Unproc
 from rollmux_env.fields import NonNegative
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import format_error, one_line, problems
+from runtime.jobs.changes import entry_of
 from runtime.jobs.checks import check_names
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Attached, Freed, Granted, LeaseEnded, Suspected
@@ -187,7 +188,8 @@ def _spec_of(entry: Any, holder: Holder, folder: Path, dry: bool) -> JobSpec:
 
 
 async def _job(call: Call) -> Any:
-    return await call.service.job(call.path["job"])
+    job = await call.service.job(call.path["job"])
+    return job | {"entry": entry_of(call.service.handle_of(job["id"]).spec)}
 
 
 _endings: set[asyncio.Task[None]] = set()  # of jobs whose end takes longer than the answer waits for

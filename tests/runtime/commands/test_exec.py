@@ -273,3 +273,17 @@ def test_a_service_that_nobody_reaches_is_given_up_after_growing_pauses(
     status, out, err = command("exec", str(file), "--", "true")
     assert (status, out, err.count("\n")) == (2, "", 1) and "http://127.0.0.1:1: the service does not answer" in err
     assert len(pauses) > 3 and all(later > earlier for earlier, later in itertools.pairwise(pauses))
+
+
+def test_an_entry_that_has_changed_is_told_with_its_keys(command: Command, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+        assert command("exec", str(file), "--", "false")[0] == 1
+        file.write_text(file.read_text().replace("slo: 2", "slo: 3"))
+        changed = "job mine: its entry has changed since the service took it: slo (2, now 3); "
+        status, _, said = command("exec", str(file), "--", "true")
+        assert status == 2 and f"{changed}--accept-changes goes on with what the service has" in said
+        assert little.jobs["mine"].state == "queued"
+        status, _, said = command("exec", str(file), "--accept-changes", "--", "true")
+        assert status == 0 and f"{changed}the service keeps what it has" in said
+        assert little.jobs["mine"].state == "done"
