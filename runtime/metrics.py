@@ -25,7 +25,7 @@ class Definition(NamedTuple):
 
 
 DEFINITIONS = {
-    "rollmux_nodes": Definition("gauge", "nodes: busy in a phase, idle in a group, free, or drained", ("pool", "state")),
+    "rollmux_nodes": Definition("gauge", "nodes: busy in a phase, idle in a group, free, suspect, or drained", ("pool", "state")),
     "rollmux_pool_utilization": Definition(
         "gauge", "share of the pool's node-seconds of late in which a phase held the node", ("pool",)
     ),
@@ -37,6 +37,7 @@ DEFINITIONS = {
     "rollmux_iterations": Definition("counter", "iterations done", ("job_id",)),
     "rollmux_slo_slack": Definition("gauge", "1 - iteration time of late over the longest that keeps the SLO", ("job_id",)),
     "rollmux_at_risk": Definition("gauge", "1 while a job breaks its SLO if it goes on as of late, else 0", ("job_id",)),
+    "rollmux_overdue_seconds": Definition("gauge", "for how long a phase has held nodes over its worst case, else 0", ("job_id",)),
     "rollmux_usd_per_hour": Definition("gauge", "what the nodes of all groups cost", ()),
     "rollmux_suspect_nodes": Definition("gauge", "nodes that lost leases may still use, and that are granted to nobody", ()),
     "rollmux_paused": Definition("gauge", "1 while the journal cannot be written and nothing is granted, else 0", ()),

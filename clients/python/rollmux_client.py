@@ -1145,6 +1145,8 @@ class Job:
             raise
         self._answered_s = max(self._answered_s, asked_s)  # the service counts from then, or from later
         self.stopping = self.stopping or bool(answer.get("stop"))
+        if request == "heartbeat" and answer.get("lost"):
+            self._fence(f"the lease of job {self.name} is over: {answer['lost']}")
         return answer
 
     def _who(self) -> dict[str, Any]:

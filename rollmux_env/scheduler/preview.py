@@ -6,6 +6,7 @@ take their worst case, and leave when their iterations, their stay or their budg
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from math import inf
@@ -63,22 +64,23 @@ class Preview:
     reason: str
 
 
-def preview(state: State, policy: Policy, *jobs: Job, instants: int = INSTANTS) -> tuple[Preview, ...]:
+def preview(state: State, policy: Policy, *jobs: Job, instants: int = INSTANTS, stuck: Collection[str] = ()) -> tuple[Preview, ...]:
     """What would become of jobs that came now, one after the other: of each, as if those before it had come.
 
     Args:
         state, policy: are left as they are. jobs: of names that the state does not know.
         instants: so far ahead is looked for their places.
+        stuck: Jobs of which it is not known when they leave.
 
     Raises:
         PlanError: the policy breaks an invariant, or cannot be copied; one line.
     """
     twin, policy = forecast(state), _own(policy)
     scheduler = Scheduler(twin, policy)
-    return tuple(_arrived(scheduler, policy, job, instants) for job in jobs)
+    return tuple(_arrived(scheduler, policy, job, instants, stuck) for job in jobs)
 
 
-def _arrived(scheduler: Scheduler, policy: Policy, job: Job, instants: int) -> Preview:
+def _arrived(scheduler: Scheduler, policy: Policy, job: Job, instants: int, stuck: Collection[str]) -> Preview:
     """What becomes of a job that arrives."""
     state = scheduler.state
     before_usd_per_hour = state.usd_per_hour
@@ -93,16 +95,17 @@ def _arrived(scheduler: Scheduler, policy: Policy, job: Job, instants: int) -> P
     position = state.waiting.index(job.id) + 1
     reason = reasons(state, policy)[position - 1]
     later = forecast(state)
-    eta_s = _expected(later, Scheduler(later, _own(policy)), instants).get(job.id)
+    eta_s = _expected(later, Scheduler(later, _own(policy)), instants, stuck).get(job.id)
     return Preview(False, None, None, None, None, {}, position, eta_s, reason)
 
 
-def waiting(state: State, policy: Policy, instants: int = INSTANTS) -> tuple[Waiting, ...]:
+def waiting(state: State, policy: Policy, instants: int = INSTANTS, stuck: Collection[str] = ()) -> tuple[Waiting, ...]:
     """What is to become of all jobs that wait, in the order of the queue.
 
     Args:
         state, policy: are left as they are.
         instants: so far ahead is looked; a job that has no place by then has no `eta_s`.
+        stuck: Jobs of which it is not known when they leave; a place that one may have to leave first has no `eta_s`.
 
     Raises:
         PlanError: as `preview`.
@@ -111,7 +114,7 @@ def waiting(state: State, policy: Policy, instants: int = INSTANTS) -> tuple[Wai
         return ()
     twin, policy = forecast(state), _own(policy)
     words, job_ids = reasons(twin, policy), [*twin.waiting]
-    expected = _expected(twin, Scheduler(twin, policy), instants)
+    expected = _expected(twin, Scheduler(twin, policy), instants, stuck)
     return tuple(
         Waiting(job_id, place, expected.get(job_id), reason)
         for place, (job_id, reason) in enumerate(zip(job_ids, words, strict=True), 1)
@@ -126,15 +129,15 @@ def _own(policy: Policy) -> Policy:
         raise PlanError(f"the policy cannot be copied: {type(error).__name__}") from None
 
 
-def _expected(state: State, scheduler: Scheduler, instants: int) -> dict[str, float]:
-    """When waiting jobs get a place; the state goes on until then."""
+def _expected(state: State, scheduler: Scheduler, instants: int, stuck: Collection[str]) -> dict[str, float]:
+    """Return when waiting jobs get a place, as far as that is known; the state goes on until then."""
     expected: dict[str, float] = {}
     ticks = scheduler.planner.ticks
     if state.arrived:
         ticks.after(state.now_s, state.job(state.tables.job_id(0)).arrival_s, state.tables.order.size > 0)
     for _ in range(instants):
         now_s = max(min(state.next_change_s(), ticks.next_s), state.now_s)
-        if not state.waiting or now_s == inf:
+        if not state.waiting or now_s == inf or any(one in stuck for one in _leaving(state, now_s + INSTANT_S)):
             break
         scheduler.jobs.end_stays(now_s)
         for job_id in state.pauses.ending(now_s + INSTANT_S):
@@ -143,6 +146,12 @@ def _expected(state: State, scheduler: Scheduler, instants: int) -> dict[str, fl
             if isinstance(event, Admitted):
                 expected.setdefault(event.job_id, event.at_s)
     return expected
+
+
+def _leaving(state: State, until_s: float) -> Iterator[str]:
+    """Yield the ids of the running jobs that leave by then."""
+    yield from state.tables.departing(until_s)
+    yield from state.charges.spent(until_s)
 
 
 def reasons(state: State, policy: Policy) -> list[str]:

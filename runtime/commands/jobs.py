@@ -1,8 +1,9 @@
-"""What is asked of a service about its jobs and nodes: `submit`, `status`, `cancel`, `logs`, `drain`, `undrain` and `exec`."""
+"""Commands that ask a service about its jobs and nodes: `submit`, `status`, `cancel`, `logs`, `drain`, `exec` and others."""
 
 from __future__ import annotations
 
 import os
+import re
 import select
 import shutil
 import signal
@@ -153,13 +154,15 @@ def _entry_of(file: Path, job_id: str | None) -> dict[str, Any]:
 def cancel(job: JobName, at: At = None) -> None:
     """End a job of a service now, for good: it cannot be resumed, and its name cannot be used again.
 
+    It says what the end waits for, and returns where nobody knows when that is over. The job ends by itself then.
+
     Example: `rollmux cancel echo`
     """
     from runtime.service.client import connected
 
-    with connected(at) as service:
-        service.cancel(job)
-    typer.echo(f"cancelled: {job}")
+    with _ends_quietly(), connected(at) as service:
+        waits_for = service.cancel(job, lambda reason: typer.echo(f"{job}: {reason}", err=True))
+    typer.echo(f"{job}: is cancelled, and ends when what it holds is free" if waits_for else f"cancelled: {job}")
 
 
 def logs(
@@ -281,7 +284,8 @@ def _watch(status_of: Callable[[], dict[str, Any]], format: TableOrJson) -> None
 def _without_clocks(report: dict[str, Any]) -> dict[str, Any]:
     """A report without what changes by itself."""
     pools = {name: {key: value for key, value in pool.items() if key != "utilization"} for name, pool in report["pools"].items()}
-    return {key: value for key, value in report.items() if key != "now_s"} | {"pools": pools}
+    jobs = [job | {"overdue": None, "reason": re.sub(r"\d+ s\b", "", job["reason"] or "")} for job in report["jobs"]]
+    return {key: value for key, value in report.items() if key != "now_s"} | {"pools": pools, "jobs": jobs}
 
 
 def drain(node: NodeName, at: At = None) -> None:
@@ -309,6 +313,17 @@ def undrain(node: NodeName, at: At = None) -> None:
     """
     _ask_about(node, "undrain", at)
     typer.echo(f"{node} is used again")
+
+
+def clear(node: NodeName, at: At = None) -> None:
+    """Say that nobody uses a suspect node any more: it may be granted again.
+
+    A node is suspect when the lease of a job that held it is lost, and nobody knows whether its processes have ended. Look first.
+
+    Example: `rollmux clear rollout-1`
+    """
+    jobs = _ask_about(node, "clear", at)["jobs"]
+    typer.echo(f"{node} is free again; it was held by {', '.join(jobs)}")
 
 
 def _ask_about(node: str, what: str, at: Path | None) -> Any:

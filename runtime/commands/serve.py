@@ -47,6 +47,15 @@ def serve(
             help="Free what lost leases held after so long. (default: only when their owners are known to have ended)",
         ),
     ] = None,
+    max_hold: Annotated[
+        float | None,
+        typer.Option(
+            "--max-hold",
+            metavar="N",
+            min=1,
+            help="Take the lease from an attached job whose phase takes more than N worst cases. (default: it may take any time)",
+        ),
+    ] = None,
     seed: Seed = 0,
 ) -> None:
     """Run a service for RL post-training jobs. Ctrl-C stops it; the same folder resumes it.
@@ -84,7 +93,7 @@ def serve(
         read_run(folder)  # can it be gone on with? If not, no Ray is started
     try:
         with listening(), take_lock(folder / DRIVER_LOCK):
-            wish = ServiceOptions(policy, dispatch, seed, limits, listen, beyond_loopback, grace)
+            wish = ServiceOptions(policy, dispatch, seed, limits, listen, beyond_loopback, grace, max_hold)
             if no_ray:
                 from runtime.service.serve_here import serve_here
 

@@ -49,11 +49,13 @@ class LeaseRules:
         grace_s: what it held is free after so many more, whatever its owner does; None: only when that is known. Not before
             `fenced_s`.
         claim_s: a place that nobody attaches to for so long is given to others.
+        max_hold: Multiple of a phase's worst case after which its lease is lost; None: it may take any time.
     """
 
     ttl_s: float = 30.0
     grace_s: float | None = None
     claim_s: float = 300.0
+    max_hold: float | None = None
 
     @property
     def fenced_s(self) -> float:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -27,6 +27,7 @@ _URL, _TOKEN = "ROLLMUX_URL", "ROLLMUX_TOKEN"
 _ANSWERS_S = 60.0
 _MOST_BYTES = 1_000_000  # of the jobs in a request, which may have a little more
 _LOOKS_S = 0.2
+_CANCELS_S = 60.0  # an owner that is told to stop has ended by then, or its lease is lost
 
 
 class NoService(InputError):
@@ -100,11 +101,27 @@ class Client(Service):
         job: dict[str, Any] = self.ask("GET", _path(job_id))
         return job
 
-    def cancel(self, job_id: str) -> None:
-        """End a job, and wait until it has ended."""
-        self.ask("DELETE", _path(job_id))
-        while not self.has_ended(job_id):
+    def cancel(self, job_id: str, say: Callable[[str], None] = lambda _: None) -> str:
+        """End a job, and wait until it has ended, or nobody knows when it will have.
+
+        Args:
+            job_id: Id of the job.
+            say: Takes the lines about what is waited for.
+
+        Returns:
+            What the end still waits for; empty if the job has ended.
+        """
+        job, told, until_s = self.ask("DELETE", _path(job_id)), "", monotonic() + _CANCELS_S
+        while job["state"] not in ENDED:
+            reason = job["reason"] or "its processes are being ended"
+            if reason != told:
+                say(f"waits: {reason}")
+                told = reason
+            if job["state"] == "lost" or monotonic() > until_s:
+                return reason
             sleep(_LOOKS_S)
+            job = self.job(job_id)
+        return ""
 
     def has_ended(self, job_id: str, *states: str) -> bool:
         """Whether a job has ended, or is in one of some other states."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from rollmux_env.cluster.events import Departed, OverBudget
 from rollmux_env.scheduler.commands import Command, Grant
 from runtime.execution.job_handle import JobHandle
+from runtime.execution.overdue import Overdue
 from runtime.execution.run_state import RunState
 from runtime.journal.facts import Cancelled, Fact, Failed, Iteration, LeaseEnded, PhaseSlice, Span
 from runtime.journal.record import RunRecord
@@ -93,6 +94,7 @@ class Figures:
         self._run: RunState | None = None
         self._keep_permit: set[str] = set()  # jobs that have kept their permit for what follows
         self._late: set[str] = set()
+        self._overdue: set[str] = set()  # jobs whose phase was over its worst case when it was last looked
 
     def begin(self, run: RunState, record: RunRecord | None) -> None:
         """Watch a run.
@@ -141,6 +143,17 @@ class Figures:
             self.metrics.write("rollmux_permits", 1.0, pool=pool)
             self.metrics.write("rollmux_permit_wait_seconds", max(0.0, hold.start_s - hold.asked_s), pool=pool)
             self._keep_permit.discard(command.job_id)
+
+    def overdue(self, phases: Mapping[str, Sequence[Overdue]]) -> None:
+        """Export for how long phases are over their worst case.
+
+        Args:
+            phases: Overdue phases by job, of the jobs that hold nodes now.
+        """
+        beyond_s = {job_id: max(one.held_s - one.worst_case_s for one in overdue) for job_id, overdue in phases.items() if overdue}
+        for job_id in self._overdue | beyond_s.keys():
+            self.metrics.write("rollmux_overdue_seconds", beyond_s.get(job_id, 0.0), job_id=job_id)
+        self._overdue = {*beyond_s}
 
     def _phase_over(self, part: PhaseSlice) -> None:
         """A phase is over."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
+from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -15,9 +16,10 @@ from rollmux_env.errors import PlanError, Unprocessable
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.preview import Preview, Waiting, preview, waiting
 from runtime.execution.profiles import job_as_stated, load_profile, profile_key
-from runtime.execution.run_state import RunState
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node
+from runtime.owners.http.holdups import stuck_jobs
+from runtime.owners.http.ledger import Ledger
 
 MOST_PREVIEWED = 100  # jobs at once: what looking ahead takes grows with their square, and is a second or so for as many
 _EVERY_S = 1.0  # between looks at a queue that changes
@@ -32,11 +34,11 @@ class QueueForecast:
     """Looks ahead.
 
     Args:
-        run: of the queue.
+        ledger: Leases of the queue's run; when a job leaves whose lease is lost nobody knows.
     """
 
-    def __init__(self, run: RunState) -> None:
-        self._run = run
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self._run = ledger, ledger.run
         self._known: dict[str, Waiting] = {}
         self._version: tuple[Any, ...] = ()
         self._next_s = self._stale_s = 0.0
@@ -46,10 +48,13 @@ class QueueForecast:
         """What is known of the jobs that wait, by id; of the last second or more, and nothing where the policy cannot be copied."""
         async with self._of_queue:
             state, now_s = self._run.scheduler.state, monotonic()
-            version = (state.arrived, state.departed, state.rollout_nodes, state.training_nodes, tuple(state.waiting))
-            if now_s >= self._next_s and (version != self._version or now_s >= self._stale_s):
+            if now_s < self._next_s:
+                return self._known
+            stuck = stuck_jobs(self._ledger) if state.waiting else frozenset()
+            version = (state.arrived, state.departed, state.rollout_nodes, state.training_nodes, tuple(state.waiting), stuck)
+            if version != self._version or now_s >= self._stale_s:
                 try:
-                    expected = await self._ahead(waiting) if state.waiting else ()
+                    expected = await self._ahead(partial(waiting, stuck=stuck)) if state.waiting else ()
                 except PlanError:
                     expected = ()
                 self._known, self._version = {one.job_id: one for one in expected}, version
@@ -74,7 +79,8 @@ class QueueForecast:
                 raise Unprocessable(f"job {job.id}: {problem}")
         async with self._of_previews:  # a long one, of one user, keeps no other one from looking at the queue
             try:
-                previews = iter(await self._ahead(lambda state, policy: preview(state, policy, *known)))
+                stuck = stuck_jobs(self._ledger)
+                previews = iter(await self._ahead(lambda state, policy: preview(state, policy, *known, stuck=stuck)))
             except PlanError as error:
                 raise Unprocessable(f"job {specs[0].id}: {error}") from None
         unknown = Preview(False, None, None, None, None, {}, len(self._run.scheduler.state.waiting) + 1, None, _UNKNOWN)

@@ -27,7 +27,7 @@ class ServiceOptions:
 
     Attributes:
         listen: where. beyond_loopback: others than this machine may reach it.
-        grace_s: as of `runtime.execution.run_plan.LeaseRules`.
+        grace_s, max_hold: As of `runtime.execution.run_plan.LeaseRules`.
     """
 
     policy: str | None = None
@@ -37,6 +37,7 @@ class ServiceOptions:
     listen: Listen | None = None
     beyond_loopback: bool = False
     grace_s: float | None = None
+    max_hold: float | None = None
 
 
 def past(folder: Path) -> RunRecord | None:
@@ -60,7 +61,7 @@ def service_plan(
     Raises:
         InputError: there is not what is wished, or the journal says otherwise; one line.
     """
-    rules = LeaseRules(grace_s=wish.grace_s)
+    rules = LeaseRules(grace_s=wish.grace_s, max_hold=wish.max_hold)
     if before is None:
         nodes = find(nodes_wanted(wish.cluster, ()))
         one_machine = len({node.machine for node in nodes}) == 1

@@ -24,16 +24,19 @@ from rollmux_env.scheduler.preview import Waiting
 from rollmux_env.scheduler.review import Pace
 from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.nodes import POOLS
+from runtime.execution.overdue import Overdue, overdue_phases
 from runtime.execution.run_state import RunState
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Span
 from runtime.journal.write import read_run, state_of
 from runtime.machine import Pool
+from runtime.owners.http.holdups import holdup, queue_holdup
+from runtime.owners.http.ledger import Ledger
 from runtime.service.address import continuing
 from runtime.service.figures import Figures, ends_of, held_spans
 from runtime.standstill import gap_warning
 
-STATES = ("waiting", "profiling", "running", "moving", "stopped", "done", "over_budget", "failed", "cancelled")
+STATES = ("waiting", "profiling", "running", "moving", "lost", "stopped", "done", "over_budget", "failed", "cancelled")
 _TOGETHER = 25
 
 T = TypeVar("T")
@@ -67,6 +70,7 @@ def _described(
         "usd_per_hour": None,
         "usd_per_hour_solo": solo_usd_per_hour(job, cluster) if job is not None else None,
         "at_risk": False,
+        "overdue": None,
         "usd": 0.0,
         "metrics": {key: value if isfinite(value) else None for key, value in metrics.items()},
         "profile": profile_of(job) if job is not None else None,
@@ -136,11 +140,13 @@ class Reports:
     """Looks at a run. Jobs that have ended are looked at once, however many there are.
 
     Args:
-        run: that is looked at. figures: what is known of it.
+        ledger: Leases of the run that is looked at.
+        figures: What is known of that run.
     """
 
-    def __init__(self, run: RunState, figures: Figures) -> None:
-        self._run = run
+    def __init__(self, ledger: Ledger, figures: Figures) -> None:
+        self._ledger = ledger
+        self._run = ledger.run
         self._figures = figures
         self._ended: dict[str, dict[str, Any]] = {}
 
@@ -195,6 +201,8 @@ class Reports:
         state = self._run.scheduler.state
         if handle.gone:
             return self._figures.ends.get(handle.id, ("stopped", ""))[0]
+        if handle.id in self._ledger.suspected:
+            return "lost"
         if handle.place.group is not None and handle.iteration == PROFILE:
             return "profiling"
         if not state.is_running(handle.id):
@@ -212,8 +220,9 @@ class Reports:
         report |= {"phase": handle.phase, "usd": _charged_usd(state, job_id)} | self._pace(job_id, job)
         if position is not None:
             report |= {"position": position, "eta_s": known.eta_s if known is not None else None}
-        if name == "waiting":
-            report["reason"] = self._reason(handle, position, known)
+        if not handle.gone:
+            report["reason"] = self._reason(handle, position, known) if name == "waiting" else holdup(self._ledger, handle)
+            report["overdue"] = next((_described_overdue(one) for one in overdue_phases(run, handle)), None)
         if (number := handle.place.group) is not None:
             names = {node.name for nodes in handle.place.nodes.values() for node in nodes}
             report |= {"group": number if number >= 0 else None, "nodes": sorted(names)}
@@ -238,7 +247,8 @@ class Reports:
     def _reason(self, handle: JobHandle, position: int | None, known: Waiting | None) -> str:
         """Why a job waits, in words."""
         if position is not None:
-            return known.reason if known is not None else "there is no place for it now"
+            words = known.reason if known is not None else "there is no place for it now"
+            return "; ".join(filter(None, (words, queue_holdup(self._ledger))))
         if handle.place.parks:
             return "it waits for its owner to attach"
         if handle.spec.arrival_s > self._run.log.now():
@@ -254,29 +264,37 @@ class Reports:
         return handle.residency.exceeds or gap_warning(metrics, handle.spec.algorithm.top_p)
 
     def pools(self) -> dict[Pool, dict[str, Any]]:
-        """Nodes of each pool: those that run a phase, those of groups that do not, those of no group, and those that are drained,
-        whatever they do until they are empty.
+        """Return the nodes of each pool: those that run a phase, those of groups that do not, those of no group, those that lost
+        leases may still use, and those that are drained, whatever they do until they are empty.
         """
         return {pool: self._pool(pool, self._run.log.now()) for pool in POOLS}
 
     def _pool(self, pool: Pool, now_s: float) -> dict[str, Any]:
         run = self._run
-        nodes, free, drained = run.nodes.nodes(pool), len(run.nodes.free(pool)), run.nodes.drained
+        nodes, suspects = run.nodes.nodes(pool), self._ledger.suspects().keys()
+        drained = run.nodes.drained - suspects
+        free = sum(node.name not in suspects for node in run.nodes.free(pool))
         holding: list[Span] = []
         for handle in run.handles.values():
             if handle.permits.holds:
                 names = {node.name for phase in handle.permits.holds for node in handle.nodes_of(phase) if node.pool == pool}
                 holding += (span for span in held_spans(run, handle, now_s) if span.node in names)
         draining = sum(node.name in drained for node in nodes)
-        busy = len({span.node for span in holding if span.until_s == now_s} - drained)
+        suspect = sum(node.name in suspects for node in nodes)
+        busy = len({span.node for span in holding if span.until_s == now_s} - drained - suspects)
         return {
             "nodes": len(nodes),
             "busy": busy,
-            "idle": len(nodes) - free - busy - draining,
+            "idle": len(nodes) - free - busy - suspect - draining,
             "free": free,
+            "suspect": suspect,
             "draining": draining,
             "utilization": self._figures.usage.share(pool, len(nodes), holding, now_s),
         }
+
+
+def _described_overdue(one: Overdue) -> dict[str, Any]:
+    return {"phase": one.phase, "nodes": [*one.nodes], "held_s": one.held_s, "worst_case_s": one.worst_case_s}
 
 
 def groups_of(run: RunState) -> Iterator[dict[str, Any]]:

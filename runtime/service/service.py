@@ -14,6 +14,7 @@ from rollmux_env.validation_errors import one_line
 from runtime.execution.forecast import check_memory, check_space, checkpoint_bytes, forecasts, limits
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import Processes
+from runtime.execution.overdue import overdue_phases
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import RunState
 from runtime.jobs.spec import JobSpec
@@ -73,8 +74,8 @@ class Service:
         """Set everything going with such processes; as `begin`."""
         driver = RunDriver(self._plan, processes, stays=True, observer=self._figures)
         run = driver.run
-        self._reports = Reports(run, self._figures)
-        self._forecast = QueueForecast(run)
+        self._reports = Reports(driver.leases.ledger, self._figures)
+        self._forecast = QueueForecast(driver.leases.ledger)
         self.events = Events(run.log, self.folder)
         self._figures.begin(run, driver.record)
         self.driver, self.run = driver, run
@@ -219,8 +220,11 @@ class Service:
         handle = self.handle_of(job_id)
         if (problem := self.run.log.problem) is not None:
             raise Unwritable(problem)
-        if job_id in self._figures.ends:
-            raise Conflict(f"job {job_id}: has ended already: {self._figures.ends[job_id][0]}")
+        outcome = self._figures.ends.get(job_id, ("", ""))[0]
+        if outcome == "cancelled" and not handle.gone:  # its end is waited for
+            return
+        if outcome:
+            raise Conflict(f"job {job_id}: has ended already: {outcome}")
         await self.driver.lifecycle.cancel(handle)
         self.driver.end.check()
         await self.run.durable()
@@ -275,7 +279,7 @@ class Service:
     def _gauge(self) -> None:
         run, metrics = self.run, self._figures.metrics
         for pool, view in self._reports.pools().items():
-            for state in ("busy", "idle", "free", "draining"):
+            for state in ("busy", "idle", "free", "suspect", "draining"):
                 metrics.write("rollmux_nodes", view[state], pool=pool, state=state)
             metrics.write("rollmux_pool_utilization", view["utilization"], pool=pool)
         metrics.write("rollmux_queue_length", len(run.scheduler.state.waiting))
@@ -283,6 +287,8 @@ class Service:
         metrics.write("rollmux_suspect_nodes", len(self.driver.leases.ledger.suspects()))
         metrics.write("rollmux_paused", float(run.log.problem is not None))
         metrics.write("rollmux_stopping", float(run.stopping))
+        holding = (handle for handle in run.handles.values() if handle.permits.holds)
+        self._figures.overdue({handle.id: [*overdue_phases(run, handle)] for handle in holding})
         metrics.keep_jobs({handle.id for handle in run.handles.values() if not handle.gone})
         states = self._reports.states()
         for name in STATES:

@@ -10,13 +10,13 @@ from rich.text import Text
 
 from rollmux_env.report.tables import heading, make_table, sharing_table
 
-_STYLES = {"failed": "red", "cancelled": "dim", "done": "dim", "over_budget": "dim"}
+_STYLES = {"failed": "red", "lost": "red", "cancelled": "dim", "done": "dim", "over_budget": "dim"}
 
 
 def status_tables(report: dict[str, Any]) -> list[RenderableType]:
     """What `runtime.service.report.Reports.all` found; or `runtime.service.report.past_report`, jobs alone."""
     jobs = _jobs_table(report["jobs"])
-    problems = [Text(f"{job['id']}: {job['problem']}") for job in report["jobs"] if job["problem"]]
+    problems = [Text(f"{job['id']}: {job[key]}") for job in report["jobs"] for key in ("problem", "reason") if _is_told(job, key)]
     if report["paused"]:
         problems.insert(0, Text(f"paused: {report['paused']}", style="red"))
     title = f"{report['folder']}: {report['policy']}, {report['dispatch']}"
@@ -33,6 +33,11 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
     if report["throughput_gain"] is not None:
         parts.append(Text(f"throughput per node-hour of late: {report['throughput_gain']:.2f}x that of the jobs alone"))
     return [*parts, _groups_table(report["groups"]), _pools_table(report["pools"]), *problems]
+
+
+def _is_told(job: Mapping[str, Any], key: str) -> bool:
+    """Return whether a line of its own says this of a job; why jobs of the queue wait is in their table."""
+    return bool(job[key]) and (key == "problem" or job["position"] is None)
 
 
 def _jobs_table(jobs: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -56,9 +61,9 @@ def _groups_table(groups: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def _pools_table(pools: Mapping[str, Mapping[str, Any]]) -> RenderableType:
-    table = make_table("pool", "nodes", "busy", "idle", "free", "draining", "utilization")
+    table = make_table("pool", "nodes", "busy", "idle", "free", "suspect", "draining", "utilization")
     for name, pool in pools.items():
-        counts = (str(pool[key]) for key in ("nodes", "busy", "idle", "free", "draining"))
+        counts = (str(pool.get(key, 0)) for key in ("nodes", "busy", "idle", "free", "suspect", "draining"))
         table.add_row(name, *counts, f"{100 * pool['utilization']:.0f}%")
     return table
 

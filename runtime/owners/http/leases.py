@@ -266,7 +266,7 @@ class Leases:
                 more whether all of them have ended.
 
         Returns:
-            `stop`: it is to end its phase and itself; a lease that was lost is over.
+            `stop`: Whether it is to end its phase and itself. `lost`, of a lease that was lost: why. It is to end at once.
 
         Raises:
             NotFound: as `release`.
@@ -279,7 +279,8 @@ class Leases:
                     self._note(lease, replace(owner, at_s=self._run.log.now(), boot=""))
                 elif not known.issuperset(pids):
                     await self._know(lease, pids)
-        return {"stop": bool(lease.ended) or lease.stops_s is not None}
+        answer: dict[str, Any] = {"stop": bool(lease.ended) or lease.stops_s is not None}
+        return answer | ({"lost": lease.ended} if lease.is_lost else {})
 
     async def _know(self, lease: Lease, pids: Sequence[int]) -> None:
         """Processes of an owner that are there from now on; it is looked for them one time after the other, and seldom."""

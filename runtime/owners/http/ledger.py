@@ -25,6 +25,7 @@ from runtime.execution.job_handle import PROFILE, Hold, JobHandle
 from runtime.execution.job_processes import started, user_of
 from runtime.execution.messages import End, Stopped
 from runtime.execution.nodes import POOLS
+from runtime.execution.overdue import worst_case_s
 from runtime.execution.run_state import RunState
 from runtime.journal.facts import Attached, Fact, Freed, Granted, LeaseEnded, OwnProcess, Suspected
 from runtime.journal.record import RunRecord
@@ -72,6 +73,7 @@ class Lease:
         metrics: of iterations that are not over, by number. warm: phases that it has run before.
         state: of `rollmux_client.ATTACHMENT`. ended: why it is over; empty while it lives. stops_s: its owner is to stop, since
             then. suspects: names of the nodes that it held when it was lost.
+        is_lost: Whether it was lost; its owner is to end at once, whatever became of its nodes.
         naming: held while a request looks for its owner's processes.
     """
 
@@ -87,6 +89,7 @@ class Lease:
     ended: str = ""
     stops_s: float | None = None
     suspects: set[str] = field(default_factory=set)
+    is_lost: bool = False
     naming: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -264,6 +267,7 @@ class Ledger:
         else:
             lease.stay.free.set()
             self.run.log.say(f"{job_id}: {why}")
+        lease.is_lost = True
         self._over(lease, "lose", why)
         if not lease.suspects:
             lease.go("free")
@@ -320,6 +324,8 @@ class Ledger:
             if late_s > _LATE_S:
                 for lease in self.leases.values():
                     lease.sign_s += late_s
+                    for hold in lease.handle.permits.holds.values():
+                        hold.since_s = now_s  # nobody could give it back
             self.look()
 
     def look(self) -> None:
@@ -335,6 +341,8 @@ class Ledger:
                 self.lose(lease, f"its lease is lost: no sign of life for {rules.ttl_s:g} s")
             elif lease.stops_s is not None and now_s - lease.stops_s > rules.ttl_s:
                 self.lose(lease, f"it was told to stop, and has not for {rules.ttl_s:g} s")
+            elif rules.max_hold is not None and (too_long := self._too_long(lease, rules.max_hold, now_s)):
+                self.lose(lease, f"its lease is lost: {too_long}")
         for handle in [*run.handles.values()]:
             stay = self.stay(handle)
             if stay is None or stay.living is not None or not handle.lives or handle.spec.command is not None:
@@ -342,6 +350,16 @@ class Ledger:
             if now_s - stay.since_s > rules.claim_s:  # it gives its place to others, and asks for one when its owner comes
                 handle.place.parks = True
                 stay.end(End("died", "step", "nobody has attached to it"))
+
+    def _too_long(self, lease: Lease, most: float, now_s: float) -> str:
+        """Return which phase of a lease takes more than so many worst cases; empty if none does."""
+        handle = lease.handle
+        for phase in lease.turns.granted & handle.permits.holds.keys():
+            hold, worst_s = handle.permits.holds[phase], worst_case_s(self.run, handle, phase)
+            held_s = now_s - max(hold.start_s, hold.since_s)
+            if worst_s is not None and held_s > most * worst_s:
+                return f"its {phase} has taken {held_s:.0f} s, more than {most:g} times its worst case of {worst_s:.4g} s"
+        return ""
 
     def speak_for(self, lease: Lease, pids: Collection[int]) -> float:
         """The owner of a lost lease attaches again, and by that says that it uses nothing.
@@ -427,6 +445,7 @@ def recall_leases(ledger: Ledger, record: RunRecord) -> None:
         lease.suspects = _suspects(own, fact.lease)
         if over is None or lease.suspects:
             if over is not None:
+                lease.is_lost = True
                 lease.go("lose", over.why)
             _recall_phases(lease, own)
             ledger.recalled[job_id] = lease
@@ -475,6 +494,8 @@ def _continue(ledger: Ledger, stay: Stay, lease: Lease, is_over: bool) -> None:
     if lease.suspects:
         ledger.suspected[handle.id] = lease
     lease.sign_s = lease.sign_s if lease.ended else stay.since_s
+    for hold in handle.permits.holds.values():
+        hold.since_s = stay.since_s  # while there was no coordinator nobody could give it back
     run.follow(continued(handle, turns.rollouts, turns.trainings, turns.open))
     if is_over:
         if not lease.ended:
@@ -492,6 +513,7 @@ def _displaced(ledger: Ledger, lease: Lease) -> None:
     """The place of a lease has gone with the coordinator, or is elsewhere now; what it held there may be in use."""
     run, now_s, job_id = ledger.run, ledger.run.log.now(), lease.handle.id
     if not lease.ended:
+        lease.is_lost = True
         lease.go("lose", "its place has gone")
         entries: list[Fact] = [LeaseEnded(now_s, job_id, lease.id, False, lease.ended)]
         if lease.turns.open:

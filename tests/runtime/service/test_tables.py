@@ -68,7 +68,7 @@ REPORT = {
             "usd_per_hour_solo": 3.5,
         }
     ],
-    "pools": {"rollout": {"nodes": 2, "busy": 1, "idle": 0, "free": 1, "draining": 0, "utilization": 0.256}},
+    "pools": {"rollout": {"nodes": 2, "busy": 1, "idle": 0, "free": 1, "suspect": 0, "draining": 0, "utilization": 0.256}},
     "usd_per_hour": 2.0,
     "usd_per_hour_solo": 3.5,
     "throughput_gain": 1.75,
@@ -85,7 +85,7 @@ def test_every_job_group_and_pool_is_there(capsys: pytest.CaptureFixture[str]) -
     assert "a 2.47 s 2.00 s 1.23x 2.00x 1.25 2.00" in text
     assert "throughput per node-hour of late: 1.75x" in text
     assert "b 2.00 s" not in text, "a job without a place shares nothing"
-    assert "0 1.50 2.00 3.50 rollout-0 training-0 a" in text and "rollout 2 1 0 1 0 26%" in text
+    assert "0 1.50 2.00 3.50 rollout-0 training-0 a" in text and "rollout 2 1 0 1 0 0 26%" in text
 
 
 def test_the_queue_says_when_and_why(capsys: pytest.CaptureFixture[str]) -> None:
