@@ -134,7 +134,7 @@ def test_numbers_that_the_journal_does_not_take_are_refused_at_the_door(served: 
 def test_a_dry_run_keeps_nobody_from_looking(served: Served, ann: str, bob: str, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, ends, over = threading.Event(), threading.Event(), threading.Event()
 
-    def look(*_: object) -> tuple[()]:
+    def look(*_: object, **__: object) -> tuple[()]:
         begun.set()
         ends.wait(5.0)
         over.set()
