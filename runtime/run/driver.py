@@ -245,11 +245,11 @@ def _is_over(handle: JobHandle, record: RunRecord) -> bool:
 def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord) -> None:
     """Of a job that runs elsewhere nothing is lost; one that has ended keeps its place while somebody may be using that."""
     job_id, state = handle.id, run.scheduler.state
+    handle.iteration = handle.begins = len(record.iterations)
     done = any(fact.job_id == job_id and fact.done for fact in record.leases_ended)
     if done or (_is_over(handle, record) and not (state.is_running(job_id) and is_in_use(record, job_id))):
         handle.gone = True
         return
-    handle.iteration = handle.begins = len(record.iterations)
     if state.knows(job_id):
         _recall_work(run, handle)
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime.journal.audit import audit
-from runtime.journal.facts import Attached, Fact, Freed, Granted, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
+from runtime.journal.facts import Attached, Fact, Freed, Granted, LeaseEnded, PhaseSlice, Suspected, SyncSlice
 from runtime.journal.replay import replay_journal
-from runtime.journal.write import Row
+from runtime.journal.write import Row, record_of
 from tests.simulation.network import Answered
 
 
@@ -78,6 +78,8 @@ class Durable:
         if one.status == 409:
             return None
         if parts[-1] == "attach":
+            if "lease" in one.asked:
+                return None if ("TakenBack", one.asked["lease"]) in self.last else "what is taken back"
             return None if "lease" not in one.answer or ("Attached", one.answer["lease"]) in self.last else "the lease"
         if parts[1] != "leases":
             return None
@@ -96,7 +98,7 @@ class Durable:
         return None
 
 
-_WATCHED = {"Submitted", "Attached", "Granted", "PhaseSlice", "SyncSlice", "LeaseEnded", "Suspected", "Freed"}
+_WATCHED = {"Submitted", "Attached", "Granted", "PhaseSlice", "SyncSlice", "LeaseEnded", "Suspected", "Freed", "TakenBack"}
 
 
 def _number(phase: str, iteration: int) -> int | None:
@@ -168,11 +170,11 @@ def journal_problems(facts: list[Fact], jobs: dict[str, int]) -> list[str]:
     Args:
         jobs: the iterations that each owner does.
     """
-    found = audit(facts)
+    found, record = audit(facts), record_of(facts)
     problems = [*found.problems]
     problems += [line for line in replay_journal(facts).lines if not line.startswith("permits ")]
     for job, outcome in found.jobs.items():
-        numbers = [fact.number for fact in facts if isinstance(fact, Iteration) and fact.job_id == job]
+        numbers = [done.number for done in record.iterations_of(job)]
         if numbers != [*range(len(numbers))]:
             problems.append(f"{job}: iterations {numbers}")
         if outcome in ("present", "failed") or (outcome == "done" and len(numbers) < jobs[job]):

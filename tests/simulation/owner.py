@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollmux_client import Interrupted, Job, Phase, Refused
+from rollmux_client import Interrupted, Job, Mismatch, Phase, Refused
 
 from tests.runtime.pretend import ELSEWHERE, HERE
 from tests.simulation.checks import Turn
@@ -96,6 +96,9 @@ class Owner:
             self.status = 75
         except RuntimeError:
             self.status = 1
+        except Mismatch as error:
+            self.status = 1
+            self.scene.problems.append(f"{self.process.name}: {error}")
         except Refused as error:
             self.scene.world.note(f"{self.process.name}: {error}")
             self.status = 0 if "has ended" in str(error) else 1
@@ -104,8 +107,13 @@ class Owner:
     def _work(self, job: Job) -> None:
         kind = self.plan.kind
         self._init(job)
+        if self.plan.saves_every:
+            saved = self.scene.saved[self.plan.id]
+            self.scene.counts["older checkpoints"] += saved < job.iteration
+            self.scene.counts["newer checkpoints"] += saved > job.iteration
+            job.continue_from(saved)
         if kind == "asynchronous":
-            job.side_by_side(lambda k: self._use_until("rollout"), lambda k, _: self._use_until("training"), staleness=1)
+            job.side_by_side(lambda k: self._use_until("rollout"), self._train, staleness=1)
             return
         for k in job.iterations():
             if kind == "evaluates" and k % 2 == 0:
@@ -117,6 +125,7 @@ class Owner:
             with job.phase("training") as phase:
                 phase.report(reward=float(k))
                 self._use(phase)
+                self._save(k)
             if kind == "sync":
                 with job.phase("sync") as phase:
                     self._use(phase)
@@ -131,6 +140,15 @@ class Owner:
             if self.plan.kind == "sync":
                 with job.phase("sync", job.iteration - 1) as phase:
                     self._use(phase)
+
+    def _train(self, k: int, _: Any) -> None:
+        self._use_until("training")
+        self._save(k)
+
+    def _save(self, k: int) -> None:
+        """Write a checkpoint, if one is due after an iteration whose training is not given back yet."""
+        if self.plan.saves_every and (k + 1) % self.plan.saves_every == 0 and self.may_work:
+            self.scene.saved[self.plan.id] = k + 1
 
     def _use_until(self, phase: str) -> None:
         self._use(Phase(self.job, phase, self.job.iteration, False))

@@ -33,6 +33,7 @@ class JobPlan:
         inits: its owner has a turn of `init` first. late_s: its owner comes so much later. keeps_gb: of each GPU, as it reports.
         fails: how often work on a phase raises an error, from 0 to 1. moves: its owner goes on elsewhere in the same process.
         entry: further keys of its job file.
+        saves_every: Number of iterations between two checkpoints of its owner, or 0 if the owner continues where the service counts.
     """
 
     id: str
@@ -48,6 +49,7 @@ class JobPlan:
     keeps_gb: float | None = None
     fails: float = 0.0
     moves: bool = False
+    saves_every: int = 0
     entry: dict[str, Any] = field(default_factory=dict)
 
 
@@ -132,7 +134,14 @@ def drawn(seed: int) -> Schedule:
     hosts = draw.random() < 0.2
     world = Schedule(seed, jobs, pairs, dispatch, grace_s, file, faults, drifts, watched, policy, quota, one_device, hosts)
     world = _restless(draw, world) if draw.random() < 0.25 else world
-    return replace(world, faults=(*world.faults, _bad_minutes(draw))) if draw.random() < 0.1 else world
+    world = replace(world, faults=(*world.faults, _bad_minutes(draw))) if draw.random() < 0.1 else world
+    return _with_checkpoints(Random(f"checkpoints {seed}"), world)
+
+
+def _with_checkpoints(draw: Random, world: Schedule) -> Schedule:
+    """Return a schedule some of whose owners have checkpoints of their own, which may be older than the service's count."""
+    jobs = (replace(job, saves_every=draw.choice([0, 0, 1, 2, 3])) for job in world.jobs)
+    return replace(world, jobs=tuple(jobs)) if draw.random() < 0.5 else world
 
 
 def _bad_minutes(draw: Random) -> Fault:
@@ -239,6 +248,6 @@ def _simpler(job: JobPlan) -> Iterator[JobPlan]:
     if job.iterations > job.entry.get("profile", {}).get("iterations", 0) + 1:
         yield replace(job, iterations=job.iterations - 1)
     yield from (_without(job, key) for key in job.entry)
-    for name in ("user", "overruns", "inits", "late_s", "keeps_gb", "fails", "moves"):
+    for name in ("user", "overruns", "inits", "late_s", "keeps_gb", "fails", "moves", "saves_every"):
         if getattr(job, name) != getattr(JobPlan, name):
             yield replace(job, **{name: getattr(JobPlan, name)})

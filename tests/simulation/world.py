@@ -106,6 +106,7 @@ class Scene:
         self.problems: list[str] = []
         self.turns: list[Turn] = []
         self.owners: list[Owner] = []
+        self.saved: Counter[str] = Counter()  # iterations of the last checkpoint of each job's owner
         self.over: set[str] = set()  # jobs whose owner has been told that they are
         self.service: Process | None = None
         self.starts = 0

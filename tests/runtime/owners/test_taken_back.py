@@ -117,7 +117,9 @@ def test_a_service_that_is_killed_then_goes_on_where_the_owner_is(tmp_path: Path
             await other.iterate(lease, 1)
         await other.iterate(lease, 2)
         await other.leases.end(lease, done=True)
-        return await other.stop()
+        last = await other.replaced()
+        assert count(last) == 3
+        return await last.stop()
 
     record = record_of(served(work, attached_plan(tmp_path, job("a"))))
     check_record(record, [0, 1, 2], [1, 2])
