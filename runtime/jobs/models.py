@@ -20,6 +20,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, read_json
 from rollmux_env.validation_errors import one_line
 from runtime.engines.pretrained import TOKENIZERS
+from runtime.engines.pretrained import load_tokenizer as load_tokenizer  # scripts of users name it here
 from runtime.jobs.grpo_spec import TINY, ModelSpec
 from runtime.jobs.named import located
 from runtime.jobs.tasks import Example

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from runtime.journal.audit import audit
 from runtime.journal.facts import Fact, PhaseSlice, Suspected
 from runtime.journal.write import JOURNAL, read_facts
 from runtime.machine import Node
+from tests.fixtures import FIXTURES
 from tests.runtime.pretend import PAIR, PAIRS, Listening, attached_plan, job
 
 CLIENT = str(Path(rollmux_client.__file__).parent)
@@ -95,6 +97,27 @@ def test_jobs_take_turns_and_their_journal_says_so(service: RealService) -> None
         mine = sorted((fact.start_s, fact.end_s) for fact in slices if pool in fact.nodes)
         assert len(mine) == (12 if pool == "rollout-0" else 6)
         assert all(before[1] <= after[0] for before, after in itertools.pairwise(mine))
+
+
+OLDER = """
+import rollmux_client
+assert not hasattr(rollmux_client, "Mismatch")
+with rollmux_client.attach("a") as job:
+    with job.init():
+        pass
+    for k in job.iterations():
+        for phase in ("rollout", "training"):
+            with job.phase(phase):
+                pass
+"""
+
+
+def test_an_older_client_does_its_work(service: RealService, tmp_path: Path) -> None:
+    shutil.copy(FIXTURES / "older-client" / "rollmux_client.txt", tmp_path / "rollmux_client.py")
+    service.submit("a")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", OLDER], env=environment, cwd=tmp_path, check=True, timeout=120)
+    assert service.state("a")["state"] == "done" and service.state("a")["iteration"] == 3
 
 
 def test_a_script_that_ends_early_is_gone_on_with_after_its_last_whole_iteration(service: RealService) -> None:

@@ -33,7 +33,7 @@ class JobPlan:
         inits: its owner has a turn of `init` first. late_s: its owner comes so much later. keeps_gb: of each GPU, as it reports.
         fails: how often work on a phase raises an error, from 0 to 1. moves: its owner goes on elsewhere in the same process.
         entry: further keys of its job file.
-        saves_every: Number of iterations between two checkpoints of its owner, or 0 if the owner continues where the service counts.
+        saves_every: Iterations between two checkpoints of its owner, or 0 if the owner continues where the service counts.
     """
 
     id: str

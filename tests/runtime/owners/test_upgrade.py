@@ -56,3 +56,27 @@ def test_owners_end_what_they_held_and_their_jobs(tmp_path: Path) -> None:
     for name, total in totals.items():
         assert [done.number for done in after.iterations if done.job_id == name] == [*range(total)]
     assert [fact.job_id for fact in after.attached[len(record.attached) :]] == ["waits", "behind", "last"]
+
+
+def test_owners_go_back_in_a_service_of_before_they_could(tmp_path: Path) -> None:
+    folder = copied("counted-service", tmp_path)
+    begun = next(fact.lease for fact in record_of(read_facts(folder / JOURNAL)).attached if fact.job_id == "begun")
+
+    async def work(run: Served) -> None:
+        await run.settle()
+        await run.leases.release(begun, "training", 2)
+        await run.iterate(begun, 3)
+        await run.leases.end(begun, done=True)
+        ahead = (await run.leases.attach("ahead", 5.0, "another-host", (5,), from_iteration=3))["lease"]
+        for number in (3, 4):
+            await run.iterate(ahead, number)
+        await run.leases.end(ahead, done=True)
+        with pytest.raises(Conflict, match="has ended"):
+            await run.leases.attach("over", 0.0, "another-host", (6,))
+        await run.stop()
+
+    served(work, continued_plan(folder))
+    after = record_of(read_facts(folder / JOURNAL))
+    for name, total in (("begun", 4), ("ahead", 5), ("over", 2)):
+        assert [done.number for done in after.iterations_of(name)] == [*range(total)]
+    assert [(done.job_id, done.number) for done in after.repeated] == [("ahead", 3)]
