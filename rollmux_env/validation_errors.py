@@ -49,9 +49,19 @@ _EXPECTED = {
 }
 
 
+def printable(text: str, keeps: str = "\t") -> str:
+    """Return the text with its control characters, and those that turn the direction of writing, escaped.
+
+    Args:
+        text: What somebody else has written, before it is shown on a terminal.
+        keeps: Control characters that stay.
+    """
+    return "".join(c if c.isprintable() or c in keeps else c.encode("unicode_escape").decode() for c in text)
+
+
 def one_line(text: str, limit: int = 300) -> str:
     """The text on one line of printable characters, cut where it is longer than `limit`."""
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: limit + 1])
+    text = printable(text[: limit + 1], keeps="")
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 

@@ -182,11 +182,13 @@ def logs(
 
     `rollmux logs echo --at run`
     """
+    from rollmux_env.validation_errors import printable
     from runtime.execution.job_log import without_details
 
     with _ends_quietly():
+        plain = printable if sys.stdout.isatty() else str
         for line in _log_lines(job, follow, at):
-            typer.echo(line if every else without_details(line))
+            typer.echo(plain(line if every else without_details(line)))
 
 
 def _log_lines(job: str, follow: bool, at: Path | None) -> Iterator[str]:

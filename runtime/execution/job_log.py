@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from rollmux_env.validation_errors import one_line
 from runtime.execution.messages import Order
 from runtime.output import LARGEST, LOGS, SERVICE_LOG, append_bounded
 
@@ -42,7 +43,7 @@ def iteration_line(number: int, of: int, seconds: float, metrics: Mapping[str, f
         metrics: what the job has reported; those of `SHOWN` come first.
     """
     names = [*(name for name in SHOWN if name in metrics), *(name for name in metrics if name not in SHOWN)]
-    figures = [f"{seconds:.2f} s", *(f"{name} {metrics[name]:.6g}" for name in names)]
+    figures = [f"{seconds:.2f} s", *(f"{one_line(name, 64)} {metrics[name]:.4g}" for name in names)]
     return f"iteration {number} of {of}: {', '.join(figures)}"
 
 

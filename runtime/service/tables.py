@@ -9,16 +9,19 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from rollmux_env.report.tables import heading, make_table, sharing_table
+from rollmux_env.validation_errors import one_line
 
+_LONGEST = 1000  # characters of a line about a job
 _STYLES = {"failed": "red", "lost": "red", "cancelled": "dim", "done": "dim", "over_budget": "dim"}
 
 
 def status_tables(report: dict[str, Any]) -> list[RenderableType]:
     """What `runtime.service.report.Reports.all` found; or `runtime.service.report.past_report`, jobs alone."""
     jobs = _jobs_table(report["jobs"])
-    problems = [Text(f"{job['id']}: {job[key]}") for job in report["jobs"] for key in ("problem", "reason") if _is_told(job, key)]
+    said = [(job["id"], job[key]) for job in report["jobs"] for key in ("problem", "reason") if _is_told(job, key)]
+    problems = [Text(one_line(f"{job_id}: {words}", _LONGEST)) for job_id, words in said]
     if report["paused"]:
-        problems.insert(0, Text(f"paused: {report['paused']}", style="red"))
+        problems.insert(0, Text(one_line(f"paused: {report['paused']}", _LONGEST), style="red"))
     title = f"{report['folder']}: {report['policy']}, {report['dispatch']}"
     if ended := report.get("ended"):
         when = f"{'killed, last heard of' if ended == 'killed' else ended} at {report['ended_at']}"
@@ -45,7 +48,7 @@ def _jobs_table(jobs: Sequence[Mapping[str, Any]]) -> RenderableType:
     for job in jobs:
         state = job["state"] + (f" ({job['phase']})" if job["phase"] else "")
         group = "" if job["group"] is None else str(job["group"])
-        reward = "" if (value := job["metrics"].get("reward")) is None else f"{value:.3f}"
+        reward = "" if (value := job["metrics"].get("reward")) is None else f"{value:.4g}"
         row = (group, " ".join(job["nodes"]), f"{job['iteration']} of {job['iterations']}", "yes" if job["at_risk"] else "", reward)
         table.add_row(job["id"], state, *row, style=_STYLES.get(job["state"], ""))
     return table
@@ -78,7 +81,7 @@ def queue_table(jobs: Sequence[Mapping[str, Any]], now_s: float) -> RenderableTy
     table.columns[2].justify = table.columns[-1].justify = "left"
     for job in sorted(jobs, key=lambda job: int(job["position"])):
         place = (str(job["position"]), job["id"], job["user"], str(job["priority"]))
-        table.add_row(*place, _expected(job["eta_s"], now_s), job["reason"] or "")
+        table.add_row(*place, _expected(job["eta_s"], now_s), one_line(job["reason"] or "", _LONGEST))
     return table
 
 

@@ -179,9 +179,9 @@ class Iterations:
         for phase in [*handle.permits.holds] if whole else ():
             if phase in lease.turns.open:
                 self.finish(lease, phase)
-        notes = interrupted_slices(run, handle)
+        run.log.write(*interrupted_slices(run, handle))  # before the end of the job, behind which it has no phases
         self.ledger.end(lease, "its owner says that the job is done", End("done"), done=True)
-        run.follow(left(handle, notes=notes))
+        run.follow(left(handle))
 
     def end_spent(self, lease: Lease) -> None:
         """End a job that is between two iterations and whose budget is spent."""

@@ -10,6 +10,7 @@ disk by then, so that a coordinator that is replaced goes on with leases and wit
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +35,8 @@ from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.ledger import Lease, Stay, described, known_processes, own_processes, space_of, wake
 from runtime.owners.protocol import turns_of
 
+METRIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./:@+%<>()=-]{0,63}")
+MOST_METRICS = 64  # of an iteration: they are in the journal, in every status and in lines of the log
 _OWN = "owner"  # who counts an attached job's progress
 _KNOWS_S = 0.2  # between two looks for the processes of an owner
 
@@ -219,8 +222,7 @@ class Leases:
             if not lease.turns.may_release(phase, iteration, extra):
                 await self._run.durable()
                 return {}
-            reported = {name: value for name, value in (metrics or {}).items() if isfinite(value)}
-            lease.metrics.setdefault(iteration, {}).update(reported)
+            keep_metrics(lease.metrics.setdefault(iteration, {}), metrics or {})
             if device_gb is not None:
                 self._iterations.keeps(lease, phase, device_gb)
             self._iterations.finish(lease, phase)
@@ -373,6 +375,18 @@ def check_from(handle: JobHandle, from_iteration: int | None) -> None:
     if from_iteration is not None and from_iteration > handle.iteration:
         counted = f"{handle.iteration} iterations of it are counted"
         raise Unprocessable(f"job {handle.id}: from_iteration: {counted}; its owner cannot continue after {from_iteration}")
+
+
+def keep_metrics(kept: dict[str, float], reported: Mapping[str, float]) -> None:
+    """Add what an owner has reported to the metrics of an iteration; what is beyond the bounds is left out.
+
+    Args:
+        kept: Metrics of the iteration so far, by name; at most `MOST_METRICS`.
+        reported: Metrics to add; names have to match `METRIC_NAME`, and values have to be finite.
+    """
+    for name, value in reported.items():
+        if isfinite(value) and METRIC_NAME.fullmatch(name) and (name in kept or len(kept) < MOST_METRICS):
+            kept[name] = value
 
 
 def _iteration_of(lease: Lease, phase: HoldName, iteration: int | None) -> int:

@@ -12,7 +12,7 @@ NODES: dict[Pool, tuple[Node, ...]] = {pool: (Node(f"{pool}-0", pool, "m", (0,),
 
 def test_an_iteration_is_a_line_with_reward_and_loss_first() -> None:
     line = iteration_line(3, 9, 1.234, {"tokens": 4096.0, "loss": 0.0123456789, "reward": 0.5})
-    assert line == "iteration 3 of 9: 1.23 s, reward 0.5, loss 0.0123457, tokens 4096"
+    assert line == "iteration 3 of 9: 1.23 s, reward 0.5, loss 0.01235, tokens 4096"
     assert iteration_line(1, 1, 2.0, {}) == "iteration 1 of 1: 2.00 s"
 
 
@@ -32,3 +32,8 @@ def test_a_start_says_from_where_and_on_which_nodes() -> None:
     assert start_line(Order(-1, True, NODES, "x")) == f"starts, to be profiled, {on}"
     assert start_line(Order(4, False, NODES, "x", "x/4")) == f"goes on from its checkpoint after iteration 4 {on}"
     assert start_line(Order(4, False, NODES, "x")) == f"starts without a checkpoint at iteration 5 {on}"
+
+
+def test_a_name_of_a_metric_writes_no_line_of_its_own() -> None:
+    line = iteration_line(1, 2, 1.0, {"a\n2026-01-01 00:00:00  forged\x1b]52;c;AAAA\x07": 1e308})
+    assert line == r"iteration 1 of 2: 1.00 s, a\n2026-01-01 00:00:00  forged\x1b]52;c;AAAA\x07 1e+308"

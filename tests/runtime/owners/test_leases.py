@@ -16,6 +16,7 @@ from rollmux_env.scheduler.view import HoldName
 from runtime.journal.facts import Attached, Cancelled, Freed, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
 from runtime.journal.record import RunRecord
 from runtime.output import LOGS, lines
+from runtime.owners.http.leases import MOST_METRICS
 from tests.runtime.pretend import ELSEWHERE, HERE, PAIRS, Served, attached_plan, job, just_before_attaching, served
 
 
@@ -510,3 +511,37 @@ def test_what_a_lost_lease_held_is_free_when_its_last_phase_has_ended(tmp_path: 
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", staleness=1)))
+
+
+def test_a_job_that_is_done_while_it_holds_a_phase_leaves_a_sound_journal(tmp_path: Path) -> None:
+    """The phase that it did not end is written before the end of its lease; `run.stop` audits the journal."""
+
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        await run.iterate(lease, 0)
+        assert (await run.leases.acquire(lease, "rollout", 1, 1.0))["granted"]
+        await run.leases.end(lease, done=True)
+        facts = await run.stop()
+        kinds = [type(fact) for fact in facts if isinstance(fact, PhaseSlice | LeaseEnded)]
+        assert kinds == [PhaseSlice, PhaseSlice, PhaseSlice, LeaseEnded]
+
+    served(work, attached_plan(tmp_path, job("a")))
+
+
+def test_metrics_beyond_the_bounds_are_left_out(tmp_path: Path) -> None:
+    """What tenants send is in the journal and on everybody's screen."""
+
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        odd = {"a b": 1.0, "x" * 65: 1.0, "": 1.0, "esc\x1b[2J": 1.0, "turn\u202e": 1.0, "inf": float("inf")}
+        await run.phase(lease, "rollout", 0, **odd, **{"rewards/<lambda>/mean": 1e308, "pass@1": 0.5})
+        await run.phase(lease, "training", 0, **{f"m{k}": float(k) for k in range(100)}, **{"pass@1": 0.75})
+        (done,) = of(await run.stop(), Iteration)
+        assert len(done.metrics) == MOST_METRICS
+        assert {name: done.metrics[name] for name in [*done.metrics][:3]} == {
+            "rewards/<lambda>/mean": 1e308,
+            "pass@1": 0.75,
+            "m0": 0.0,
+        }
+
+    served(work, attached_plan(tmp_path, job("a")))

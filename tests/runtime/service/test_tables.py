@@ -80,7 +80,7 @@ def test_every_job_group_and_pool_is_there(capsys: pytest.CaptureFixture[str]) -
     text = " ".join(capsys.readouterr().out.split())
     assert "/srv/x: consolidate, round-robin, 2.00 $/h, 3.50 $/h if every job were alone, stopping" in text
     assert "paused: journal.sqlite: cannot be written: database or disk is full" in text
-    assert "a running (rollout) 0 rollout-0 training-0 3 of 9 yes 0.500" in text
+    assert "a running (rollout) 0 rollout-0 training-0 3 of 9 yes 0.5" in text
     assert "b failed 3 of 9" in text and "b: init: [no] model" in text
     assert "a 2.47 s 2.00 s 1.23x 2.00x 1.25 2.00" in text
     assert "throughput per node-hour of late: 1.75x" in text
@@ -138,3 +138,10 @@ def test_the_profile_of_a_job_is_that_of_the_shape_and_the_nodes_that_it_has() -
     assert profile_of(shaped, 1, 3) == {"rollout_s": 10, "training_s": 6, "sync_s": 0, "solo_s": 20, "shape": 1}
     assert profile_of(shaped, 1, 4)["training_s"] == 4
     assert profile_of(plain) == {"rollout_s": 10, "training_s": 10, "sync_s": 0, "solo_s": 20}
+
+
+def test_what_others_have_written_moves_no_cursor_and_splits_no_table(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = {**JOB, "metrics": {"reward": 1e308}, "problem": "its \x1b[2J \u202eproblem\nforged"}
+    show(*status_tables({**REPORT, "jobs": [odd]}))
+    out = capsys.readouterr().out
+    assert "1e+308" in out and r"a: its \x1b[2J \u202eproblem\nforged" in out and "\x1b[2J" not in out
