@@ -48,6 +48,21 @@ class WatchedJob(Job):
         turn.given_s = self._scene.world.now_s
 
 
+class Rank:
+    """A process that works on a phase for an owner, in a session of its own.
+
+    Attributes:
+        owner: Its owner, whose lease it carries.
+        nodes: Names of the nodes that it uses.
+        pid: Its process id.
+        lives: Whether it has not ended.
+    """
+
+    def __init__(self, owner: Owner, nodes: set[str], pid: int) -> None:
+        self.owner, self.nodes, self.pid, self.lives = owner, nodes, pid, True
+        self.lease = owner.job.lease
+
+
 class Owner:
     """A process that owns a job, from its start to its end."""
 
@@ -64,7 +79,7 @@ class Owner:
             ClientService(scene.network, plan.user),
             plan.id,
             HERE if plan.here else ELSEWHERE,
-            lambda: [self.pid],
+            lambda: [self.pid, *self.scene.ranks_of(self)],
             self._fence,
             lambda line: None,
             self._init if plan.moves else None,
@@ -80,6 +95,7 @@ class Owner:
     def _fence(self, why: str) -> None:
         self.scene.world.note(f"{self.process.name}: {why}")
         self.scene.counts["fenced"] += 1
+        self.scene.end_ranks(self)
         self.process.kill()
         raise Dead
 
@@ -88,9 +104,19 @@ class Owner:
 
     def _main(self) -> None:
         """What the script does."""
+        here = Strand.present
+        assert here is not None
         try:
+            while any(not one.owner.process.dead for one in self.scene.ranks_on(self.plan.id)):
+                here.block(1.0)  # another `rollmux exec` of the job has them
+            for one in self.scene.ranks_on(self.plan.id):
+                self.scene.end_ranks(one.owner)
             with self.job as job:
-                self._work(job)
+                try:
+                    self._work(job)
+                finally:
+                    if not self.process.dead:  # its launcher ends them before it gives the lease back
+                        self.scene.end_ranks(self)
             self.status = 0
         except Interrupted:
             self.status = 75
@@ -161,8 +187,11 @@ class Owner:
         parts = [place[phase.name]] if place.get(phase.name) else place.values()
         self.nodes[phase.name] = {node["name"] for nodes in parts for node in nodes}
         self.scene.takes(self, phase.name)
+        rank = self.scene.start_rank(self, self.nodes[phase.name]) if self.plan.ranks else None
         phase.device_gb = self.plan.keeps_gb
         here.block(self.process.draw.uniform(0.1, 1.0) * self.plan.worst_s * self.plan.overruns)
+        if rank is not None:
+            rank.lives = False
         self.nodes.pop(phase.name, None)
         if self.process.draw.random() < self.plan.fails:
             raise RuntimeError("the work on a phase has failed")

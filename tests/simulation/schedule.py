@@ -32,6 +32,8 @@ class JobPlan:
         worst_s: of each of its phases, as its file says; they take at most that, times `overruns`.
         inits: its owner has a turn of `init` first. late_s: its owner comes so much later. keeps_gb: of each GPU, as it reports.
         fails: how often work on a phase raises an error, from 0 to 1. moves: its owner goes on elsewhere in the same process.
+        ranks: Whether the work of its phases is done by processes of their own, in other sessions, as of torchrun under
+            `rollmux exec`: they outlive an owner that is killed, until its next one ends them.
         entry: further keys of its job file.
         saves_every: Iterations between two checkpoints of its owner, or 0 if the owner continues where the service counts.
     """
@@ -50,6 +52,7 @@ class JobPlan:
     fails: float = 0.0
     moves: bool = False
     saves_every: int = 0
+    ranks: bool = False
     entry: dict[str, Any] = field(default_factory=dict)
 
 
@@ -135,7 +138,13 @@ def drawn(seed: int) -> Schedule:
     world = Schedule(seed, jobs, pairs, dispatch, grace_s, file, faults, drifts, watched, policy, quota, one_device, hosts)
     world = _restless(draw, world) if draw.random() < 0.25 else world
     world = replace(world, faults=(*world.faults, _bad_minutes(draw))) if draw.random() < 0.1 else world
-    return _with_checkpoints(Random(f"checkpoints {seed}"), world)
+    world = _with_checkpoints(Random(f"checkpoints {seed}"), world)
+    return _with_ranks(Random(f"ranks {seed}"), world) if grace_s is None else world  # else all have ended by then
+
+
+def _with_ranks(draw: Random, world: Schedule) -> Schedule:
+    """Return a schedule some of whose owners work by processes in other sessions."""
+    return replace(world, jobs=tuple(replace(job, ranks=draw.random() < 0.4) for job in world.jobs))
 
 
 def _with_checkpoints(draw: Random, world: Schedule) -> Schedule:
@@ -248,6 +257,6 @@ def _simpler(job: JobPlan) -> Iterator[JobPlan]:
     if job.iterations > job.entry.get("profile", {}).get("iterations", 0) + 1:
         yield replace(job, iterations=job.iterations - 1)
     yield from (_without(job, key) for key in job.entry)
-    for name in ("user", "overruns", "inits", "late_s", "keeps_gb", "fails", "moves", "saves_every"):
+    for name in ("user", "overruns", "inits", "late_s", "keeps_gb", "fails", "moves", "saves_every", "ranks"):
         if getattr(job, name) != getattr(JobPlan, name):
             yield replace(job, **{name: getattr(JobPlan, name)})

@@ -17,6 +17,7 @@ from runtime.execution.job_handle import JobHandle
 from runtime.execution.run_state import RunState
 from runtime.journal.facts import Fact, Suspected
 from runtime.journal.write import Journal
+from runtime.owners.http import ledger
 from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.leases import Leases
 from runtime.owners.http.ledger import Lease
@@ -192,3 +193,16 @@ def test_an_entry_of_the_journal_that_is_told_of_too_early_is_found() -> None:
     assert not found(range(2), watched=True)
     with patch.object(Journal, "put", put):
         assert any("is told of" in line for line in found(range(2), watched=True))
+
+
+def ranked(seed: int, *faults: Fault) -> Schedule:
+    """Two jobs on the service's machine whose work is done by processes in sessions of their own."""
+    jobs = tuple(JobPlan(name, "plain", 2, True, 5.0, movable=False, ranks=True) for name in ("one", "two"))
+    return replace(plain(seed, *faults), jobs=jobs, grace_s=None)
+
+
+def test_processes_that_carry_a_lease_and_are_overlooked_are_found() -> None:
+    worlds = [ranked(seed, Fault("kill owner", 6.0 + seed % 7, "one")) for seed in range(40)]
+    assert [line for world in worlds for line in carry_out(world).problems] == []
+    with patch.object(ledger, "carriers_of", lambda leases: []):
+        assert any("in two hands" in line for world in worlds for line in carry_out(world).problems)

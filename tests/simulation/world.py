@@ -7,7 +7,7 @@ import contextlib
 import gc
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,7 +39,7 @@ from tests.simulation.checks import Durable, Turn, journal_problems, linear_prob
 from tests.simulation.disk import Disk, DiskJournal
 from tests.simulation.loop import Process, Strand, World
 from tests.simulation.network import FATES, ClientService, Network
-from tests.simulation.owner import Owner
+from tests.simulation.owner import Owner, Rank
 from tests.simulation.schedule import DISK, STATED_GB, TIMED, USERS, Fault, JobPlan, Schedule
 from tests.simulation.watcher import Watcher
 
@@ -48,6 +48,7 @@ STOPS_S = 20.0  # in which a service that is told to stop has ended
 _PHASES = 4  # of an iteration at most, with an evaluation and a sync
 _ON_THE_WAY_S = 5.0  # all that the network and the disk may take in a period without faults
 _RATES = (1.0, 0.999, 1.001, 0.95, 1.05)  # of clocks; quartz is within 0.0005
+_RANKS = 100_000  # first process id of ranks
 RAM = Path("/dev/shm")
 
 
@@ -107,6 +108,7 @@ class Scene:
         self.turns: list[Turn] = []
         self.owners: list[Owner] = []
         self.saved: Counter[str] = Counter()  # iterations of the last checkpoint of each job's owner
+        self.ranks: list[Rank] = []
         self.over: set[str] = set()  # jobs whose owner has been told that they are
         self.service: Process | None = None
         self.starts = 0
@@ -198,15 +200,48 @@ class Scene:
             self.owners.append(Owner(self, plan, len(self.owners) + 1))
 
     def owner_gone(self, owner: Owner) -> None:
-        """A process has ended; its launcher starts another one, unless the job is over."""
+        """A process has ended; its launcher starts another one, unless the job is over.
+
+        Ranks of one that was killed work on for a while; what ends by itself has ended them before.
+        """
+        draw, longest_s = self.world.outside.draw, 5.0
+        if any(rank.owner is owner and rank.lives for rank in self.ranks):
+            self.counts["orphans"] += 1
+            self.world.outside.post(draw.uniform(1.0, 90.0), self.end_ranks, owner)
+            longest_s = draw.choice([5.0, 90.0])
         if owner.status == 0:
             self.over.add(owner.plan.id)
         elif owner is self.owner_of(owner.plan.id):
-            self.world.outside.post(self.world.outside.draw.uniform(0.1, 5.0), self.start_owner, owner.plan)
+            self.world.outside.post(draw.uniform(0.1, longest_s), self.start_owner, owner.plan)
 
     def owner_of(self, job_id: str) -> Owner | None:
         """The last process of a job."""
         return next((owner for owner in reversed(self.owners) if owner.plan.id == job_id), None)
+
+    # processes of owners in sessions of their own
+
+    def start_rank(self, owner: Owner, nodes: set[str]) -> Rank:
+        """A process in a session of its own works on a phase."""
+        rank = Rank(owner, nodes, _RANKS + len(self.ranks))
+        self.ranks.append(rank)
+        return rank
+
+    def end_ranks(self, owner: Owner) -> None:
+        """All processes of an owner end."""
+        for rank in self.ranks:
+            rank.lives = rank.lives and rank.owner is not owner
+
+    def ranks_of(self, owner: Owner) -> list[int]:
+        """Return the ids of an owner's ranks that live."""
+        return [rank.pid for rank in self.ranks if rank.owner is owner and rank.lives]
+
+    def ranks_on(self, job_id: str) -> list[Rank]:
+        """Return the ranks of a job that live."""
+        return [rank for rank in self.ranks if rank.owner.plan.id == job_id and rank.lives]
+
+    def carriers(self, leases: Collection[str]) -> list[int]:
+        """Return the ids of living ranks on the service's machine that carry one of some leases."""
+        return [rank.pid for rank in self.ranks if rank.lives and rank.owner.plan.here and rank.lease in leases]
 
     def takes(self, owner: Owner, phase: str) -> None:
         """A process begins to use nodes: nobody else does."""
@@ -218,8 +253,16 @@ class Scene:
                     names = f"{other.process.name} and {owner.process.name}"
                     self.problems.append(f"{', '.join(sorted(both))} in two hands at {self.world.now_s:.3f} s: {names}")
 
+        for rank in self.ranks:
+            both = owner.nodes[phase] & rank.nodes
+            if rank.lives and rank.owner is not owner and both:
+                names = f"a rank of {rank.owner.process.name} and {owner.process.name}"
+                self.problems.append(f"{', '.join(sorted(both))} in two hands at {self.world.now_s:.3f} s: {names}")
+
     def lives(self, pid: int) -> bool:
         """Whether a process lives, by its number."""
+        if pid >= _RANKS:
+            return pid - _RANKS < len(self.ranks) and self.ranks[pid - _RANKS].lives
         return 0 < pid <= len(self.owners) and not self.owners[pid - 1].process.dead
 
     # what goes wrong
@@ -284,7 +327,9 @@ class Scene:
 
     def clear(self) -> None:
         """An operator looks at suspect nodes: those whose owners are no more may be used."""
-        living = {one.plan.id for one in self.owners if not one.process.dead}
+        living = {one.plan.id for one in self.owners if not one.process.dead} | {
+            rank.owner.plan.id for rank in self.ranks if rank.lives
+        }
         used = {node for node, lease in self.durable.suspects if self.durable.jobs[lease] in living}
         for node in sorted({node for node, _ in self.durable.suspects} - used):
             self.operator("POST", f"/v1/nodes/{node}/clear")
@@ -434,6 +479,8 @@ def simulated() -> Iterator[None]:
         ledger: {
             "started": lambda pid: pid if _scene().lives(pid) else 0,
             "user_of": lambda pid: 0,
+            "carriers_of": lambda leases: _scene().carriers(leases),
+            "is_related": lambda pid, lease, named: True,
             "pid_space": lambda: here,
         },
         serve_here: {

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollmux_client import ATTACHMENT, OutOfOrder, Turn, Turns, pid_space
@@ -29,6 +29,7 @@ from runtime.execution.overdue import worst_case_s
 from runtime.execution.run_state import RunState
 from runtime.journal.facts import Attached, Fact, Freed, Granted, LeaseEnded, OwnProcess, Suspected
 from runtime.journal.record import RunRecord
+from runtime.owners.http.carriers import carriers_of, is_related
 from runtime.owners.protocol import continued, turns_of
 
 MOST_PROCESSES = 4096  # of an owner that are looked at
@@ -148,13 +149,29 @@ def own_processes(pids: Iterable[int], boot: str) -> tuple[OwnProcess, ...]:
 
 
 def known_processes(owner: Attached, pids: Iterable[int]) -> tuple[OwnProcess, ...]:
-    """The living processes of an owner on this machine that it has named before, or names now; all are of the user whose the first
-    is, and there are `MOST_PROCESSES` at most."""
+    """Return the living processes of an owner on this machine that it has named before, or names now.
+
+    Those that are named now are of the user of one that lives, or related to them, as the child of another user that sudo has
+    started. Where none lives any more, those that were named before stay known: what they held is free then, in whatever order
+    their deaths and a late heartbeat are heard.
+
+    Args:
+        owner: The owner.
+        pids: Process ids that it names now.
+
+    Returns:
+        `MOST_PROCESSES` at most.
+    """
     lasting = [one for one in owner.processes if one.started and started(one.pid) == one.started]
-    known = {one.pid for one in lasting}
+    known, named = {one.pid for one in lasting}, {one.pid for one in owner.processes}
     user = next((user_of(one.pid) for one in lasting), None)
-    fresh = [pid for pid in dict.fromkeys(pids) if pid not in known and user in (None, user_of(pid))]
-    return (*lasting, *(one for one in own_processes(fresh, owner.boot) if one.started))[:MOST_PROCESSES]
+    fresh = [
+        pid
+        for pid in dict.fromkeys(pids)
+        if pid not in known and ((user is not None and user_of(pid) == user) or is_related(pid, owner.lease, named))
+    ]
+    alive = (*lasting, *(one for one in own_processes(fresh, owner.boot) if one.started))
+    return alive[:MOST_PROCESSES] or owner.processes
 
 
 def is_seen(owner: Attached) -> bool:
@@ -263,7 +280,9 @@ class Ledger:
             lease.suspects = set(names)
             self.suspected[job_id] = lease
             facts.append(Suspected(now_s, job_id, lease.id, names))
-            self.run.log.say(f"{job_id}: {why}; {', '.join(names)} may still be in use, and is granted to nobody")
+            pids = ", ".join(map(str, living(lease.owner)))
+            by = f" by process {pids}" if pids else ""
+            self.run.log.say(f"{job_id}: {why}; {', '.join(names)} may still be in use{by}, and is granted to nobody")
         else:
             lease.stay.free.set()
             self.run.log.say(f"{job_id}: {why}")
@@ -374,7 +393,7 @@ class Ledger:
         Raises:
             Conflict: processes of its lost lease are seen to live, and are none of these.
         """
-        alive = [pid for pid in living(lease.owner) if pid not in pids]
+        alive = [pid for pid in self._using(lease) if pid not in pids]
         if alive:
             names = ", ".join(sorted(lease.suspects))
             raise Conflict(f"job {lease.handle.id}: process {alive[0]} of its last lease lives, and may use {names}; end it first")
@@ -404,6 +423,20 @@ class Ledger:
         """The nodes that lost leases may still use, by name, and their jobs."""
         return {name: lease.handle.id for lease in self.leases.values() for name in lease.suspects}
 
+    def _using(self, lease: Lease) -> list[int]:
+        """Return processes of this machine that may use what a lost lease held: those that its owner has named, or else those that
+        carry a lease of its job and were never named; they are known from now on."""
+        owner = lease.owner
+        alive = living(owner)
+        if alive or not is_seen(owner):
+            return alive
+        leases = {other.id for other in self.leases.values() if other.handle.id == lease.handle.id} | {lease.id}
+        found = tuple(one for one in own_processes(carriers_of(leases), owner.boot) if one.started)[:MOST_PROCESSES]
+        if found:
+            lease.owner = replace(owner, at_s=self.run.log.now(), processes=found)
+            self.run.log.write(lease.owner)
+        return [one.pid for one in found]
+
     def _free_unused(self, lease: Lease, now_s: float) -> None:
         """Free what a lost lease held, if it is known that nobody uses it."""
         rules = self.run.plan.leases
@@ -411,7 +444,7 @@ class Ledger:
             return
         if rules.grace_s is not None and now_s - lease.sign_s > max(rules.ttl_s + rules.grace_s, rules.fenced_s):
             self.free(lease, lease.suspects, f"{rules.grace_s:g} s of grace are over")
-        elif _is_known(lease.owner) and not living(lease.owner):
+        elif _is_known(lease.owner) and not self._using(lease):
             self.free(lease, lease.suspects, "its owner's processes have ended")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from rollmux_client import Service, pid_space
 
+from rollmux_env.errors import Conflict
 from runtime.journal.facts import Attached
 from runtime.owners.http import ledger
 from tests.runtime.pretend import HERE, Listening, Served, attached_plan, job, plan_of, served
@@ -90,6 +91,67 @@ def test_an_owner_that_says_so_in_a_container_is_not_taken_to_be_gone(tmp_path: 
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a")))
+
+
+def test_a_node_comes_free_when_a_late_heartbeat_names_only_the_dead(tmp_path: Path) -> None:
+    """As after a pause of the service: its owner has fenced itself, with short-lived children that were never heard of."""
+    dead = [subprocess.Popen(["sleep", "0"]) for _ in range(2)]
+
+    async def work(run: Served) -> None:
+        with subprocess.Popen(["sleep", "60"]) as owner:
+            lease = await run.place("a", pids=(owner.pid,))
+            assert (await run.leases.acquire(lease, "rollout", 0, 1.0))["granted"]
+            owner.kill()
+        for child in dead:
+            child.wait()
+        await run.leases.heartbeat(lease, (owner.pid, *(child.pid for child in dead)))
+        run.pass_time(34.0)
+        await run.settle()
+        run.leases.ledger.look()
+        assert run.leases.ledger.suspects() == {}
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a")))
+
+
+def test_a_process_that_carries_the_lease_and_was_never_named_keeps_a_node(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        with subprocess.Popen(["sleep", "60"]) as owner:
+            lease = await run.place("a", pids=(owner.pid,))
+            assert (await run.leases.acquire(lease, "rollout", 0, 1.0))["granted"]
+            owner.kill()
+        with subprocess.Popen(["sleep", "60"], env={"ROLLMUX_LEASE": lease}, start_new_session=True) as rank:
+            await lost(run)
+            run.leases.ledger.look()
+            assert run.leases.ledger.suspects() == {"rollout-0": "a"}
+            with pytest.raises(Conflict, match=f"process {rank.pid} of its last lease lives"):
+                await run.place("a")
+            rank.kill()
+        run.leases.ledger.look()
+        assert run.leases.ledger.suspects() == {}
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a")))
+
+
+def test_processes_of_other_users_belong_to_an_owner_that_has_started_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by sudo; a number that was used again, after all of the owner's have ended, is nobody's."""
+    here = pid_space()
+    with (
+        subprocess.Popen(["sh", "-c", "setsid sleep 60 & echo $!; wait"], stdout=subprocess.PIPE) as launcher,
+        subprocess.Popen(["sleep", "60"], start_new_session=True) as stranger,
+    ):
+        assert launcher.stdout is not None
+        child = int(launcher.stdout.readline())
+        monkeypatch.setattr(ledger, "user_of", lambda pid: 1000 if pid == launcher.pid else 0)
+        owner = Attached(0.0, "job", "lease", HERE, here, ledger.own_processes((launcher.pid,), here), ())
+        known = ledger.known_processes(owner, (child, stranger.pid))
+        assert [one.pid for one in known] == [launcher.pid, child]
+        launcher.kill()
+        launcher.wait()
+        assert ledger.known_processes(owner, (stranger.pid,)) == owner.processes
+        os.kill(child, signal.SIGKILL)
+        stranger.kill()
 
 
 @pytest.mark.parametrize(
