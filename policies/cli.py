@@ -56,13 +56,15 @@ def trace(
     from rollmux_env.progress import Progress
     from rollmux_env.replay.event import Watch, replay_events
     from rollmux_env.report.pictures import write_pictures
+    from rollmux_env.user_code import keep_stdout, seeded
 
+    keep_stdout()
     placement, inside = make_runnable(policy, seed), make_at(rollout_policy, "replay")
     dispatch = migrating(dispatch, inside)
     order, dying = make_dispatch(dispatch), make_failures(failures)
     scenario = find_scenario(target, seed, settings or [])
     check_sizes(rollout_policy, [scenario])
-    with Progress(f"replaying {target}") as progress:
+    with Progress(f"replaying {target}") as progress, seeded(seed):
 
         def tell(phases: int, departed: int) -> None:
             progress.tell(f"{phases:,} phases, {departed:,} of {len(scenario.jobs):,} jobs done")
@@ -208,15 +210,18 @@ def plan(
     from rollmux_env.replay.admission import admit_all
     from rollmux_env.report.results import plan_csv, plan_report, to_json
     from rollmux_env.scenario import load_scenario
+    from rollmux_env.user_code import guarded, keep_stdout, seeded
 
+    keep_stdout()
     scenario = load_scenario(file)
-    contender = make_policy(policy, seed)
-    if hasattr(contender, "admit_all"):
-        admission = contender.admit_all(scenario)
-    elif isinstance(contender, OwnReplay):
-        raise InputError(f"--policy {policy}: it makes no groups, so there is nothing to plan; `rollmux bench` runs it")
-    else:
-        admission = admit_all(scenario, contender)
+    with seeded(seed):
+        contender = make_policy(policy, seed)
+        if hasattr(contender, "admit_all"):
+            admission = guarded(contender.admit_all)(scenario)
+        elif isinstance(contender, OwnReplay):
+            raise InputError(f"--policy {policy}: it makes no groups, so there is nothing to plan; `rollmux bench` runs it")
+        else:
+            admission = admit_all(scenario, contender)
     if format is Format.json:
         typer.echo(to_json(plan_report(policy, admission)), nl=False)
     elif format is Format.csv:
@@ -244,9 +249,12 @@ def explain(
     from rollmux_env.replay.explain import explain as explain_decision
     from rollmux_env.report.results import to_json
     from rollmux_env.scenario import load_scenario
+    from rollmux_env.user_code import keep_stdout, seeded
 
+    keep_stdout()
     scenario = load_scenario(file)
-    report = {"policy": policy, **explain_decision(scenario, make_runnable(policy, seed), job)}
+    with seeded(seed):
+        report = {"policy": policy, **explain_decision(scenario, make_runnable(policy, seed), job)}
     if format is TableOrJson.json:
         typer.echo(to_json(report), nl=False)
     else:

@@ -28,6 +28,7 @@ from rollmux_env.reading import read_mapping
 from rollmux_env.replay.failures import Failures
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.suggestions import did_you_mean
+from rollmux_env.user_code import brief, guarded, seeded
 from rollmux_env.validation_errors import format_error, not_one_of, problems
 from rollmux_env.workloads import WORKLOADS
 from rollmux_env.workloads.options import WorkloadOptions
@@ -84,6 +85,7 @@ def bench(
     baseline: str | None = None,
     settings: Mapping[str, Any] | None = None,
     workers: int = 1,
+    limit_s: float | None = None,
     run: Run | None = None,
     **how: Any,
 ) -> BenchResult:
@@ -97,6 +99,7 @@ def bench(
         baseline: the policy that savings are relative to; None is the first.
         settings: options of the workload, such as `{"jobs": 50, "stays": "fixed"}`.
         workers: processes.
+        limit_s: Longest that a replay may take, in seconds; replays then run in processes of their own. None: no limit.
         run: gathers the results of tasks; None does so silently.
         how: fields of `Replaying`, such as `dispatch="fifo"`.
 
@@ -116,8 +119,8 @@ def bench(
     texts = _texts(settings)
     scenarios = {number: _scenario(target, number, texts) for number in numbers}
     tasks, phases = _tasks(names, scenarios, replaying)
-    gather = run or _gather_silently
-    results = gather(lambda tell: run_tasks(make, tasks, workers, tell), [f"{task.spec}, seed {task.seed}" for task in tasks])
+    gather, labels = run or _gather_silently, [f"{task.spec}, seed {task.seed}" for task in tasks]
+    results = gather(lambda tell: run_tasks(make, tasks, workers, tell, limit_s), labels)
     said = {"scenario": _name(target), "settings": texts, **phases, "failures": replaying.failures, "left_out": left_out}
     return bench_result(results, base, said, scenarios)
 
@@ -282,7 +285,11 @@ def _scenario(target: Target, seed: int, settings: Mapping[str, str]) -> Scenari
     if isinstance(target, Scenario):
         return target
     if callable(target):
-        return target(seed)
+        with seeded(seed):
+            scenario: object = guarded(target, f"the function {_name(target)}")(seed)
+        if not isinstance(scenario, Scenario):
+            raise InputError(f"the function {_name(target)} returned {brief(scenario)}, which is no Scenario")
+        return scenario
     return find_scenario(target, seed, [f"{key}={text}" for key, text in settings.items()])
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError, lacks
 from rollmux_env.suggestions import did_you_mean
+from rollmux_env.user_code import described, is_interrupt, is_users, printing_to_stderr, seeded
 from rollmux_env.validation_errors import not_one_of
 
 Made = TypeVar("Made")
@@ -78,14 +79,16 @@ def own_factory(label: str, target: str) -> Callable[..., Any]:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last: a user's folder never hides a module of ours
     try:
-        module = importlib.import_module(module_name)
+        with printing_to_stderr(), seeded(0):
+            module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and module_name.startswith(error.name):
             raise InputError(f"{label}: there is no module '{module_name}' on the path or in this folder") from None
         raise InputError(f"{label}: {module_name} {lacks(error.name or module_name)}") from None
-    except (Exception, SystemExit) as error:
-        kind = "" if isinstance(error, ImportError | SyntaxError | ValueError | TypeError) else f"{type(error).__name__}: "
-        raise InputError(f"{label}: cannot import {module_name}: {kind}{error}") from error
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        raise InputError(f"{label}: cannot import {module_name}: {described(error)}") from error
     factory = getattr(module, attribute, None)
     if not callable(factory):
         raise InputError(f"{label}: {module.__file__ or module_name} has no class '{attribute}'")
@@ -121,11 +124,14 @@ def make_with(
     if seed is not None and "seed" in known:
         options.setdefault("seed", seed)
     try:
-        return factory(**options)
+        with printing_to_stderr():
+            return factory(**options)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{label}: {error}") from error
-    except Exception as error:
-        raise InputError(f"{label}: {type(error).__name__}: {error}") from error
+        raise InputError(f"{label}: {described(error) if is_users(factory) else error}") from error
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        raise InputError(f"{label}: {described(error)}") from error
 
 
 def plans_switches(spec: str) -> bool | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster
+from rollmux_env.user_code import apart, is_users
 from rollmux_env.validation_errors import not_one_of
 
 PLACEMENT = {
@@ -76,9 +78,11 @@ def checked(label: str, name: str, policy: Any) -> Contender:
     Raises:
         InputError: it lacks something; one line.
     """
-    if not hasattr(policy, "decide") and not hasattr(policy, "replay"):
+    with apart(label) if is_users(policy) else nullcontext():
+        has = {attribute: hasattr(policy, attribute) for attribute in ("decide", "replay", "keeps_slo")}
+    if not has["decide"] and not has["replay"]:
         raise InputError(f"{label}: {name} has no method `decide`")
-    if hasattr(policy, "decide") and not hasattr(policy, "keeps_slo"):
+    if has["decide"] and not has["keeps_slo"]:
         raise InputError(f"{label}: {name} has no attribute `keeps_slo`, True or False")
     return policy  # type: ignore[no-any-return]
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 import reprlib
-import traceback
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from rollmux_env.errors import PlanError
 from rollmux_env.suggestions import did_you_mean, meant_keys
 
 _brief = reprlib.Repr()
@@ -135,18 +132,3 @@ def format_error(problem: ErrorDetails, model: type[BaseModel] | None, *prefix: 
     if kind == "literal_error":
         text += did_you_mean(problem["input"], re.findall("'(.*?)'", context["expected"]))
     return f"{path_of([*prefix, *field])}: {text}".removeprefix(": ")
-
-
-def raised(error: Exception, who: str = "the policy") -> PlanError:
-    """That a policy raised an exception, and where.
-
-    Args:
-        who: which policy.
-    """
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" in {frames[-1].name} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    try:
-        text = " ".join(str(error).split())
-    except Exception:  # of the user's `__str__`
-        text = ""
-    return PlanError(one_line(f"{who} raised {type(error).__name__}{': ' if text else ''}{text}", 500) + where)

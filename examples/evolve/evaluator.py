@@ -22,6 +22,7 @@ STREAMS = [("mixed", seed, False) for seed in (100, 101, 102, 103)] + [("product
 TIME_S = 55
 MEMORY_BYTES = 4 << 30
 FAILED = -1000.0  # below every program that runs
+MOST = 100.0  # what the optimum of every instant scores
 
 
 def evaluate(program_path: str) -> dict[str, float | str]:
@@ -48,7 +49,13 @@ def evaluate(program_path: str) -> dict[str, float | str]:
             lines = (folder / "errors").read_text(errors="replace").strip().splitlines()
             return {"combined_score": FAILED, "error": lines[-1] if lines else f"it ended with status {child.returncode}"}
         result: dict[str, float | str] = json.loads((folder / "result.json").read_text())
-        return result
+        return result if _can_be(result) else {"combined_score": FAILED, "error": "its figures cannot be"}
+
+
+def _can_be(result: dict[str, float | str]) -> bool:
+    """Whether figures are within their bounds: the process that wrote them ran the program."""
+    score, usd = float(result["combined_score"]), float(result["usd_per_work_hour"])
+    return FAILED < score <= MOST and usd > 0
 
 
 def stop(child: "subprocess.Popen[bytes]") -> None:

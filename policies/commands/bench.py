@@ -60,6 +60,16 @@ class BenchOptions:
         ),
     ] = None
     workers: Annotated[int, typer.Option("--workers", min=1, help="Number of processes.")] = 1
+    limit_s: Annotated[
+        float | None,
+        typer.Option(
+            "--time-limit",
+            min=0.1,
+            metavar="SECONDS",
+            help="End with an error if one replay takes longer, in a process of its own. (default: no limit)",
+            show_default=False,
+        ),
+    ] = None
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write results and plots to this folder.", show_default=False)
     ] = None
@@ -108,6 +118,9 @@ def bench(options: BenchOptions) -> None:
 
     `rollmux bench --suite production --quick`
     """
+    from rollmux_env.user_code import keep_stdout
+
+    keep_stdout()
     if options.target is not None and options.suite is None:
         if options.quick:
             raise typer.BadParameter("goes with --suite", param_hint="--quick")
@@ -140,6 +153,7 @@ def _compare(target: str, options: BenchOptions) -> None:
         "baseline": options.baseline,
         "settings": dict(parse_pairs("--set", options.settings or [])),
         "workers": options.workers,
+        "limit_s": options.limit_s,
         "run": tracked,
         **{name: getattr(options, name) for name in ("dispatch", "rollout_policy", "failures", "check", "most_phases")},
         "fidelity": options.fidelity and options.fidelity.value,
@@ -222,7 +236,7 @@ def _enter(options: BenchOptions) -> None:
     make_folder(folder)
     file = folder / file_name(entrant)
     check_spare(file, options.overwrite)
-    entry = enter(entrant, options.workers)
+    entry = enter(entrant, options.workers, options.limit_s)
     write_whole(file, entry_json(entry))
     _print(options.format, json.loads(entry_json(entry)), entry_csv(entry), *entry_tables(entry), Text(f"written: {file}"))
 
@@ -238,6 +252,8 @@ def _run_suite(name: str, options: BenchOptions) -> None:
     suite, added = find_suite(name, options.settings or ()), options.policy or []
     if suite.measure is not None and added and suite.adds is None:
         raise InputError(f"--policy {added[0]}: the suite {name} compares {suite.compares}")
+    if suite.measure is not None and options.limit_s is not None:
+        raise InputError(f"--time-limit: the suite {name} runs in this process alone")
     for policy in added:
         getattr(makers(), suite.adds or "placement")(policy)
     if options.out:
@@ -279,6 +295,7 @@ def _placed(suite: Suite, added: Sequence[str], numbers: range, options: BenchOp
     cases = tuple(replace(case, policies=replayed(case)) for case in suite.cases)
     suite = replace(suite, cases=cases)
     tasks = suite_tasks(suite, numbers, options.quick, make_dispatch, options.check)
+    replays = [task for _, task in tasks]
     names = [f"{case.label}: {task.spec}, seed {task.seed}" for case, task in tasks]
-    results = tracked(lambda tell: run_tasks(make_policy, [task for _, task in tasks], options.workers, tell), names)
+    results = tracked(lambda tell: run_tasks(make_policy, replays, options.workers, tell, options.limit_s), names)
     return suite_rows(suite, [(case, result) for (case, _), result in zip(tasks, results, strict=True)])

@@ -20,11 +20,12 @@ from rollmux_env.files import read_file
 from rollmux_env.progress import Progress
 
 
-def enter(entrant: Entrant, workers: int = 1) -> Entry:
+def enter(entrant: Entrant, workers: int = 1, limit_s: float | None = None) -> Entry:
     """Measure an entrant.
 
     Args:
         workers: processes.
+        limit_s: Longest that a stream may take, in seconds; None: no limit.
 
     Raises:
         InputError, PlanError: no such policies, or they broke an invariant; one line.
@@ -40,7 +41,7 @@ def enter(entrant: Entrant, workers: int = 1) -> Entry:
         made.rollout(entrant.rollout)
     streams, results = planned_streams(entrant), {}
     with Progress("leaderboard") as progress:
-        for index, result in spread(partial(_one, entrant), streams, workers):
+        for index, result in spread(partial(_one, entrant), streams, workers, limit_s=limit_s, name=lambda stream: entrant.name):
             results[index] = result
             progress.tell(f"{len(results)} of {len(streams)} streams done")
     return entry_of(entrant, [results[index] for index in range(len(streams))], sources_of(entrant))

@@ -17,10 +17,11 @@ from rollmux_env.errors import InputError
 from rollmux_env.kernel.feature_tables import Observations
 from rollmux_env.kernel.rollout_records import rollout_table
 from rollmux_env.kernel.tables import Ints
-from rollmux_env.rollout.checks import asking, begin_job, check_wake
+from rollmux_env.rollout.checks import WHO, begin_job, check_wake
 from rollmux_env.rollout.fleet import ObservedFleet, Orders
 from rollmux_env.rollout.policy import JobPolicy, RolloutPolicy, Round, Wake
 from rollmux_env.rollout.setting import Setting
+from rollmux_env.user_code import guarded
 
 
 class PolicyAgent:
@@ -61,8 +62,7 @@ class _Player:
     def __init__(self, policy: RolloutPolicy, setting: Setting) -> None:
         self._own: JobPolicy = begin_job(policy, setting)
         self._setting = setting
-        with asking():
-            due = self._own.rounds.next()
+        due = guarded(self._own.rounds.next, WHO)()
         self._spare = len(due.prompts) > setting.prompts
         times = ETA if self._spare else 1.0
         if (len(due.prompts), due.responses) != (ceil(times * setting.prompts), ceil(times * setting.responses)):
@@ -78,8 +78,7 @@ class _Player:
         if job["resized"]:
             return launch
         if self._began:
-            with asking():
-                self._own.control.end(_observed(jobs, e))
+            guarded(self._own.control.end, WHO)(_observed(jobs, e))
         self._began = True
         orders = self._begin(job, launch == SPARE)
         if orders.size is not None and orders.size != SIZES[job["size"]]:
@@ -93,8 +92,7 @@ class _Player:
         rollout = rollout_table(prompts * responses, int(job["gpus"]) // size)
         rollout.responses["prompt"], rollout.responses["group"] = job["prompt_tokens"], np.arange(prompts * responses) // responses
         fleet = ObservedFleet(rollout, size, 0.0, True)
-        with asking():
-            self._wake = check_wake(self._own.control.begin(fleet, due), fleet, self._setting)
+        self._wake = check_wake(guarded(self._own.control.begin, WHO)(fleet, due), fleet, self._setting)
         replicas = int(job["gpus"]) // (fleet.orders.size or size)
         if fleet.orders.replica != {k: k % replicas for k in range(prompts * responses)}:
             raise _no_action("launches responses otherwise than in turns")
@@ -104,8 +102,7 @@ class _Player:
         finished = int(jobs.order[e, -1])
         while self._wake.finished is not None and finished >= self._wake.finished:
             fleet = _observed(jobs, e)
-            with asking():
-                self._wake = check_wake(self._own.control.act(fleet), fleet, self._setting)
+            self._wake = check_wake(guarded(self._own.control.act, WHO)(fleet), fleet, self._setting)
             if fleet.orders.aborted:
                 raise _no_action("drops responses of its own choice")
             if fleet.orders.size is not None:

@@ -11,9 +11,10 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from rollmux_env.bench.possible import check_possible, unwritten
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.event import Watch, replay_events
@@ -23,6 +24,7 @@ from rollmux_env.replay.metrics import Outcome, outcome
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.view import DispatchPolicy
+from rollmux_env.user_code import brief, guarded, is_users, seeded
 
 
 @runtime_checkable
@@ -99,40 +101,60 @@ def run_task(make: MakeContender, task: Task, tell: Callable[[int, int], None] =
         InputError: the contender cannot be made or cannot take this scenario.
         PlanError: the contender broke an invariant; the message begins with its name.
     """
-    contender = make(task.spec, task.seed)
-    began = perf_counter()
-    try:
-        if not can_replay(contender, task.dispatch is not None):
-            raise InputError(f"event replay: {task.spec} is {FLUID_ONLY}")
-        if isinstance(contender, OwnReplay):
-            measured = contender.replay(task.scenario, check=task.check)
-        elif task.dispatch is not None:
-            watch = Watch(task.check, task.most_phases, tell)
-            run = replay_events(
-                task.scenario, contender, task.dispatch, task.seed, watch, rollout=task.rollout, failures=task.failures
-            )
-            measured = outcome(run, task.failures)
-        else:
-            measured = outcome(replay(task.scenario, contender, check=task.check))
-    except PlanError as error:
-        raise PlanError(f"policy {task.spec}: {error}") from None
+    with seeded(task.seed):
+        contender = make(task.spec, task.seed)
+        began = perf_counter()
+        try:
+            with unwritten(task.scenario, any(map(is_users, (contender, task.dispatch, task.rollout)))):
+                measured = _measured(contender, task, tell)
+            check_possible(measured, task.scenario)
+        except PlanError as error:
+            raise PlanError(f"{_named(task)}: {error}") from error
     return Result(task.spec, task.seed, measured, perf_counter() - began)
 
 
+def _measured(contender: Contender, task: Task, tell: Callable[[int, int], None]) -> Outcome:
+    """Replay a task's scenario under its contender, and measure it."""
+    if not can_replay(contender, task.dispatch is not None):
+        raise InputError(f"event replay: {task.spec} is {FLUID_ONLY}")
+    if isinstance(contender, OwnReplay):
+        measured: object = guarded(contender.replay)(task.scenario, check=task.check)
+        if not isinstance(measured, Outcome):
+            raise PlanError(f"its replay returned {brief(measured)}, which is no Outcome")
+        return measured
+    if task.dispatch is None:
+        return outcome(replay(task.scenario, contender, check=task.check))
+    watch = Watch(task.check, task.most_phases, tell)
+    run = replay_events(task.scenario, contender, task.dispatch, task.seed, watch, rollout=task.rollout, failures=task.failures)
+    return outcome(run, task.failures)
+
+
+def _named(task: Task) -> str:
+    """Return the name of a task's contender, with the classes of other policies of the user's own."""
+    others = {"dispatch": task.dispatch, "rollout": task.rollout}
+    own = [f"{kind} policy {type(policy).__name__}" for kind, policy in others.items() if is_users(policy)]
+    return " with ".join([f"policy {task.spec}", *own])
+
+
 def run_tasks(
-    make: MakeContender, tasks: list[Task], workers: int = 1, tell: Tell = lambda index, phases, departed: None
+    make: MakeContender,
+    tasks: list[Task],
+    workers: int = 1,
+    tell: Tell = lambda index, phases, departed: None,
+    limit_s: float | None = None,
 ) -> Iterator[tuple[int, Result]]:
     """Run tasks and yield (index, result) as they end.
 
     Args:
         make: a function of a module (processes are sent its name).
         workers: processes; 1 runs the tasks here, one after the other.
+        limit_s: Longest that a task may take, in seconds; tasks with a limit run in processes of their own. None: no limit.
         tell: is told now and then of an event replay that runs: (index, phases that have begun, jobs that have left).
 
     Raises:
         InputError, PlanError: as `run_task`; the other tasks are then stopped, as they are by an interrupt.
     """
-    return spread(partial(run_task, make), tasks, workers, tell)
+    return spread(partial(run_task, make), tasks, workers, tell, limit_s, _named)
 
 
 def spread(
@@ -140,20 +162,24 @@ def spread(
     items: Sequence[Item],
     workers: int = 1,
     tell: Tell = lambda index, phases, departed: None,
+    limit_s: float | None = None,
+    name: Callable[[Item], str] = str,
 ) -> Iterator[tuple[int, Found]]:
     """Do work on items, in several processes, and yield (index, what came of it) as they end.
 
     Args:
         work: a function of a module, of an item and of what it tells about it, two numbers.
-        workers, tell: as of `run_tasks`.
+        workers, tell, limit_s: as of `run_tasks`.
+        name: Name of an item in error messages.
 
     Raises:
         InputError: no worker, one was killed, or they cannot import the script that calls this. Others are what `work` raises;
             other work is then stopped, as by an interrupt.
+        PlanError: An item took longer than `limit_s`; one line.
     """
     if workers < 1:
         raise InputError(f"--workers {workers}: must be at least 1")
-    if workers == 1 or len(items) == 1:
+    if limit_s is None and (workers == 1 or len(items) == 1):
         for index, item in enumerate(items):
             yield index, work(item, partial(tell, index))
         return
@@ -164,7 +190,7 @@ def spread(
         raise InputError(f"workers={workers}: each process imports the script anew, and this one is no file; save it first")
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
-    counts = context.Array("q", 2 * len(items), lock=False)
+    counts = context.Array("d", 3 * len(items), lock=False)
     pool = ProcessPoolExecutor(min(workers, len(items)), mp_context=context, initializer=_begin, initargs=(counts,))
     try:
         waiting = {pool.submit(_count, work, index, item): index for index, item in enumerate(items)}
@@ -174,8 +200,11 @@ def spread(
             for future in done:
                 yield waiting.pop(future), future.result()
             for index in waiting.values():
-                if counts[2 * index]:
-                    tell(index, counts[2 * index], counts[2 * index + 1])
+                phases, departed, began_s = counts[3 * index : 3 * index + 3]
+                if phases:
+                    tell(index, int(phases), int(departed))
+                if limit_s is not None and 0 < began_s < monotonic() - limit_s:
+                    raise PlanError(f"{name(items[index])}: it took longer than --time-limit {limit_s:g} s")
     except BrokenProcessPool:
         pool.shutdown(cancel_futures=True)  # only then is it known how each has ended
         if _UNGUARDED in {process.exitcode for process in workers_here}:
@@ -185,7 +214,7 @@ def spread(
         raise InputError(f"--workers {workers}: a process was killed before its task was done (out of memory?)") from None
     except BaseException:
         for process in set(multiprocessing.active_children()) - others:
-            process.terminate()
+            process.kill()
         raise
     finally:
         pool.shutdown(cancel_futures=True)
@@ -203,6 +232,7 @@ def _begin(counts: Any) -> None:
 
 def _count(work: Callable[[Item, Callable[[int, int], None]], Found], index: int, item: Item) -> Found:
     def tell(phases: int, departed: int) -> None:
-        _counts[2 * index], _counts[2 * index + 1] = phases, departed
+        _counts[3 * index], _counts[3 * index + 1] = phases, departed
 
+    _counts[3 * index + 2] = monotonic()
     return work(item, tell)

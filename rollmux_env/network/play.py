@@ -12,18 +12,20 @@ N2  `choose_all` returns one for every step of every iteration
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from rollmux_env import portable
-from rollmux_env.errors import InputError, PlanError
+from rollmux_env.errors import PlanError
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.network.fabric import Circuits, Fabric, circuits_for, demand_between, no_circuits, traffic_s
 from rollmux_env.network.steps import PATTERNS, WEIGHTS, Iteration, Step
-from rollmux_env.validation_errors import one_line, raised
+from rollmux_env.user_code import brief, guarded
+
+_WHO = "the network policy"
 
 
 @dataclass(frozen=True)
@@ -139,22 +141,15 @@ def play(hour: Hour, policy: NetworkPolicy | Yardstick) -> Played:
     Raises:
         PlanError: the policy broke N1 or N2, or raised an exception; one line.
     """
-    try:
-        return _played(hour, policy)
-    except (InputError, PlanError):
-        raise
-    except Exception as error:
-        raise raised(error, "the network policy") from error
-
-
-def _played(hour: Hour, policy: NetworkPolicy | Yardstick) -> Played:
     forecast = hour.forecast
     count = len(forecast.seconds[0])
+    topology_for: Callable[[Forecast, int, int], int] | None = None
     if isinstance(policy, NetworkPolicy):
+        topology_for = guarded(policy.topology_for, _WHO)
         used = np.empty_like(hour.before_s, np.int64)
-        present = _checked(policy.first(forecast), count)
+        present = _checked(guarded(policy.first, _WHO)(forecast), count)
     else:
-        used = np.asarray(policy.choose_all(hour))
+        used = np.array(guarded(policy.choose_all, _WHO)(hour))
         if used.shape != hour.before_s.shape:
             raise PlanError(f"N2: the network policy chose topologies of shape {used.shape}, not {hour.before_s.shape}")
         present = _checked(used[0, 0], count)
@@ -163,7 +158,7 @@ def _played(hour: Hour, policy: NetworkPolicy | Yardstick) -> Played:
     for i in range(len(hour.before_s)):
         generated_s = now_s + float(hour.generation_s[i])
         for s, step in enumerate(forecast.steps):
-            chosen = policy.topology_for(forecast, s, present) if isinstance(policy, NetworkPolicy) else used[i, s]
+            chosen = used[i, s] if topology_for is None else topology_for(forecast, s, present)
             used[i, s] = topology = _checked(chosen, count)
             ready_s = now_s + float(hour.before_s[i, s])
             if step.pattern == WEIGHTS:
@@ -180,5 +175,5 @@ def _played(hour: Hour, policy: NetworkPolicy | Yardstick) -> Played:
 def _checked(topology: object, count: int) -> int:
     """N1."""
     if not isinstance(topology, int | np.integer) or not 0 <= topology < count:
-        raise PlanError(f"N1: the network policy chose topology {one_line(repr(topology), 100)}, not one of 0 to {count - 1}")
+        raise PlanError(f"N1: the network policy chose topology {brief(topology)}, not one of 0 to {count - 1}")
     return int(topology)

@@ -16,8 +16,8 @@ from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.candidates import SLO
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario
-from rollmux_env.scheduler.asking import ask
-from rollmux_env.validation_errors import raised
+from rollmux_env.scheduler.asking import ask, shown_to
+from rollmux_env.user_code import brief, guarded
 
 
 @dataclass
@@ -58,10 +58,11 @@ class _RecordingPolicy:
         scored = getattr(self.policy, "scores", None)
         if not callable(scored):
             return None
+        answer = guarded(scored)(shown_to(self.policy, state), table)
         try:
-            scores = [float(value) for value in scored(state, table)]
-        except Exception as error:
-            raise raised(error) from error
+            scores = [float(value) for value in answer]
+        except Exception:
+            raise PlanError(f"the policy's scores returned {brief(answer)}, which are no numbers") from None
         if len(scores) != len(table):
             raise PlanError(f"the policy's scores has {len(scores)} scores of a candidate table of {len(table)} rows")
         return scores

@@ -11,30 +11,21 @@ R7  the rollout ends: enough prompts complete within `RUNAWAY` calls of the cont
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import numpy as np
 
-from rollmux_env.errors import InputError, PlanError
+from rollmux_env.errors import PlanError
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.policy import JobPolicy, RolloutPolicy, Round, Wake
 from rollmux_env.rollout.setting import Setting
-from rollmux_env.validation_errors import one_line, raised
+from rollmux_env.user_code import brief, guarded, is_number, is_whole
 
 RUNAWAY = 100_000  # calls of a control in one rollout
 AHEAD = 8  # iterations
 
 
-@contextmanager
-def asking() -> Iterator[None]:
-    """Runs a policy's code, which may be a user's: what it raises is one line that says where."""
-    try:
-        yield
-    except (InputError, PlanError):
-        raise
-    except Exception as error:
-        raise raised(error, "the rollout policy") from error
+WHO = "the rollout policy"
 
 
 def begin_job(policy: RolloutPolicy, setting: Setting) -> JobPolicy:
@@ -43,10 +34,12 @@ def begin_job(policy: RolloutPolicy, setting: Setting) -> JobPolicy:
     Raises:
         PlanError: R1, or it raised an exception; one line.
     """
-    with asking():
-        own = policy.begin_job(setting)
+    own: object = guarded(policy.begin_job, WHO)(setting)
     if not isinstance(own, JobPolicy):
-        raise PlanError(f"R1: the rollout policy's begin_job returned {_brief(own)}, which is no JobPolicy")
+        raise PlanError(f"R1: the rollout policy's begin_job returned {brief(own)}, which is no JobPolicy")
+    for part, methods in ((own.rounds, ("next", "done")), (own.control, ("begin", "act", "end"))):
+        if lacking := [name for name in methods if not callable(getattr(part, name, None))]:
+            raise PlanError(f"R1: the rollout policy's begin_job returned {brief(part)}, which has no method `{lacking[0]}`")
     return own
 
 
@@ -65,10 +58,13 @@ class RoundChecks:
         """
         setting = self._setting
         if not isinstance(round, Round):
-            raise PlanError(f"R2: the rollout policy's next round is {_brief(round)}, which is no Round")
+            raise PlanError(f"R2: the rollout policy's next round is {brief(round)}, which is no Round")
         if (round.wanted, round.needed) != (setting.prompts, setting.responses):
             does = f"{round.wanted} prompts with {round.needed} responses each"
             raise PlanError(f"R2: a round of {does}, where an iteration trains on {setting.prompts} with {setting.responses}")
+        numbers = (*round.prompts, round.responses)
+        if wrong := [number for number in numbers if not is_whole(number)]:
+            raise PlanError(f"R2: a round has {brief(wrong[0])}, which is no whole number")
         prompts = set(round.prompts)
         if len(prompts) < max(len(round.prompts), round.wanted) or round.responses < round.needed:
             launched = f"{len(prompts)} different prompts of {len(round.prompts)} with {round.responses} responses each"
@@ -92,13 +88,11 @@ def check_wake(wake: Wake, fleet: Fleet, setting: Setting) -> Wake:
         PlanError: R4 or R6; one line.
     """
     if not isinstance(wake, Wake):
-        raise PlanError(f"R4: the rollout policy's control returned {_brief(wake)}, which is no Wake")
+        raise PlanError(f"R4: the rollout policy's control returned {brief(wake)}, which is no Wake")
+    if not (wake.finished is None or is_whole(wake.finished)) or not is_number(wake.at_s):
+        raise PlanError(f"R4: the rollout policy's control returned {brief(wake)}, which is no number of responses and no time")
     if fleet.gpus.size * fleet.gpus[0] > setting.gpus:  # replicas were added
         gpus = int(fleet.gpus[np.unique(fleet.replica[fleet.open])].sum())
         if gpus > setting.gpus:
             raise PlanError(f"R6: responses are on replicas of {gpus} GPUs in all, and the job has {setting.gpus}")
     return wake
-
-
-def _brief(value: object) -> str:
-    return one_line(repr(value), 100)

@@ -13,10 +13,11 @@ from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.rollout_rounds import rewarded_s
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.portable import dot
-from rollmux_env.rollout.checks import RUNAWAY, RoundChecks, asking, begin_job, check_wake
+from rollmux_env.rollout.checks import RUNAWAY, WHO, RoundChecks, begin_job, check_wake
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.policy import Control, RolloutPolicy, Round, Rounds, Stay
 from rollmux_env.rollout.setting import Setting
+from rollmux_env.user_code import guarded
 
 _BLOCK = 1024
 
@@ -87,8 +88,7 @@ class JobRollouts:
             InputError: there are variants, and every engine ends its share for itself.
             PlanError: the policy broke an invariant of `rollmux_env.rollout.checks`, or raised an exception; one line.
         """
-        with asking():
-            round = self.rounds.next()
+        round = guarded(self.rounds.next, WHO)()
         self._checks.check(round)
         lengths = self._draw(round)
         if self._each_engine and variants:
@@ -99,8 +99,7 @@ class JobRollouts:
             plays = [[play(*way, round, lengths)] for way in ((self.setting, self.control), *variants)]
         complete = [round.prompts[part.first + g] for part in plays[0] for g in part.complete.tolist()]
         self._checks.done(complete)
-        with asking():
-            self.rounds.done(complete)
+        guarded(self.rounds.done, WHO)(complete)
         settings = (self.setting, *(setting for setting, _ in variants))
         return [_rollout_of(setting, round, parts) for setting, parts in zip(settings, plays, strict=True)]
 
@@ -133,16 +132,16 @@ def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> Pla
     """Run one round of (R, turns) lengths to its end."""
     rollout = setting.prompt_tokens, lengths, round.responses, round.needed
     fleet = Fleet(setting.replicas, *rollout, setting.most, setting.parallel, setting.environment_s)
-    with asking():
-        wake = check_wake(control.begin(fleet, round), fleet, setting)
-        for _ in range(RUNAWAY):
-            if fleet.run(wake.at_s, wake.finished, round.wanted):
-                break
-            wake = check_wake(control.act(fleet), fleet, setting)
-        if fleet.complete < round.wanted:
-            raise PlanError(f"R7: the rollout policy left {round.wanted - fleet.complete} of {round.wanted} prompts incomplete")
-        ended = fleet.end(round.wanted)
-        control.end(fleet)
+    act = guarded(control.act, WHO)
+    wake = check_wake(guarded(control.begin, WHO)(fleet, round), fleet, setting)
+    for _ in range(RUNAWAY):
+        if fleet.run(wake.at_s, wake.finished, round.wanted):
+            break
+        wake = check_wake(act(fleet), fleet, setting)
+    if fleet.complete < round.wanted:
+        raise PlanError(f"R7: the rollout policy left {round.wanted - fleet.complete} of {round.wanted} prompts incomplete")
+    ended = fleet.end(round.wanted)
+    guarded(control.end, WHO)(fleet)
     return Played(fleet, *ended)
 
 

@@ -27,11 +27,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rollmux_env.errors import InputError, PlanError
+from rollmux_env.errors import PlanError
 from rollmux_env.kernel.dispatch import rules
 from rollmux_env.kernel.dispatch.rows import ABSENT, ROLLOUT, SYNC, TRAINING_POOL, MemberRow
 from rollmux_env.scheduler.view import ALL_NODES, CODES, DispatchPolicy, GroupView, HoldName, MemberView, Permit, WaitingPhase
-from rollmux_env.validation_errors import one_line, raised
+from rollmux_env.user_code import brief, guarded
 
 
 class Dispatcher:
@@ -208,6 +208,7 @@ class Dispatcher:
     def permits(self) -> list[Permit]:
         """Give every permit that the policy chooses to give now; to be asked after all reports of an instant."""
         group, rows, asked = self.group, self._rows, self.view.asked
+        choose = guarded(self.policy.choose, "the dispatch policy")
         permits: list[Permit] = []
         self.migrations = []
         while group.waiting or group.syncs:
@@ -215,12 +216,7 @@ class Dispatcher:
                 rules.hold_back(group, rows)
             choice: WaitingPhase | MemberView | None = None
             if group.waiting > group.occupied:
-                try:
-                    choice = self.policy.choose(self.view)
-                except (InputError, PlanError):
-                    raise
-                except Exception as error:
-                    raise raised(error, "the dispatch policy") from error
+                choice = choose(self.view)
             if choice is None:
                 number = rules.next_sync(group, rows) if group.syncs else -1
                 if number < 0:
@@ -255,7 +251,7 @@ class Dispatcher:
 
     def _migrate(self, member: object) -> None:
         if not isinstance(member, MemberView) or member.group is not self.view:
-            raise _broken("D1", f"{one_line(repr(member), 100)}, which is no phase and no member of the group")
+            raise _broken("D1", f"{brief(member)}, which is no phase and no member of the group")
         row = member.row
         if not row.passed or row.rolls != ROLLOUT or row.nodes & self.group.tails:
             raise _broken("D4", f"the tail of job {member.job_id}, which is not movable")

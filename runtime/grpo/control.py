@@ -11,12 +11,13 @@ from policies.named import is_own
 from policies.rollout.places import make_at
 from rollmux_env.errors import InputError
 from rollmux_env.kernel import rollout_records as records
-from rollmux_env.rollout.checks import begin_job
+from rollmux_env.rollout.checks import WHO, begin_job, check_wake
 from rollmux_env.rollout.fleet import ObservedFleet, Orders
 from rollmux_env.rollout.policy import JobPolicy, Round
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.lengths import Lognormal
 from rollmux_env.timing.replica import ReplicaTiming
+from rollmux_env.user_code import guarded
 from runtime.grpo.messages import Status
 from runtime.grpo.shares import Course, Share
 from runtime.jobs.named import load_named
@@ -64,7 +65,7 @@ def control_of(spec: JobSpec, engines: int, timings: Mapping[int, ReplicaTiming]
         load_named(name.partition(",")[0], spec.folder)  # from the job's folder too
     own = begin_job(make_at(name, "run"), setting)
     if is_own(name):
-        first = own.rounds.next()
+        first = guarded(own.rounds.next, WHO)()
         if (len(first.prompts), first.responses) != (setting.prompts, setting.responses):
             raise InputError(f"rollout policy '{name}': launches more than is needed, which in a run tail-batching alone does")
     return RunControl(own, setting)
@@ -105,9 +106,9 @@ class ControlledRollout(Course):
 
     def begin(self) -> None:
         """Let the policy choose the size of the engines, and launch every response."""
-        self._own.policy.rounds.next()  # its own; a policy may decide about sizes there
+        guarded(self._own.policy.rounds.next, WHO)()  # its own; a policy may decide about sizes there
         fleet = self._fleet(0.0)
-        self.wake = self._own.policy.control.begin(fleet, self._round).finished
+        self.wake = check_wake(guarded(self._own.policy.control.begin, WHO)(fleet, self._round), fleet, self._own.setting).finished
         self._carry_out(fleet.orders)
 
     def act(self, statuses: Iterable[Status], now_s: float) -> dict[int, int]:
@@ -124,7 +125,7 @@ class ControlledRollout(Course):
         resized = False
         while self.wake is not None and int(self._tables.order[-1]) >= self.wake:
             fleet = self._fleet(now_s)
-            self.wake = self._own.policy.control.act(fleet).finished
+            self.wake = check_wake(guarded(self._own.policy.control.act, WHO)(fleet), fleet, self._own.setting).finished
             if self._carry_out(fleet.orders):
                 resized = True
                 self.resizes += 1
@@ -139,9 +140,9 @@ class ControlledRollout(Course):
         """
         self._observe(statuses)
         self._tables.counts[1] = preemptions
-        self._own.policy.control.end(self._fleet(now_s))
+        guarded(self._own.policy.control.end, WHO)(self._fleet(now_s))
         rounds = self._own.policy.rounds
-        rounds.done(rounds.next().prompts)
+        guarded(rounds.done, WHO)(guarded(rounds.next, WHO)().prompts)
 
     def _fleet(self, now_s: float) -> ObservedFleet:
         return ObservedFleet(self._tables, self.size, now_s, sizes=len(self._own.setting.timings) > 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rollmux_env.errors import InputError
+from rollmux_env.user_code import described, is_interrupt
 from rollmux_env.validation_errors import describe, one_line
 
 
@@ -41,8 +42,10 @@ def load_named(target: str, folder: str) -> Any:
     module, _, name = target.partition(":")
     try:
         imported = importlib.import_module(module)
-    except Exception as error:  # what a user's module raises while it is imported
-        raise InputError(f"{target}: {one_line(f'{type(error).__name__}: {error}')}") from None
+    except BaseException as error:  # what a user's module raises while it is imported
+        if is_interrupt(error):
+            raise
+        raise InputError(f"{target}: {described(error)}") from None
     if not hasattr(imported, name):
         raise InputError(f"{target}: the module {module} has no {name}")
     return getattr(imported, name)

@@ -19,9 +19,10 @@ from pydantic import TypeAdapter, ValidationError
 from rollmux_env.bench.intervals import Mean, mean_interval, ratio
 from rollmux_env.bench.leaderboard.tracks import KINDS, REFERENCE, TRACKS, VERSION, Entrant, Track
 from rollmux_env.bench.suite import Makers
-from rollmux_env.errors import InputError
+from rollmux_env.errors import InputError, PlanError
 from rollmux_env.files import read_text
 from rollmux_env.portable import FIRST_DRAWN_SEED
+from rollmux_env.user_code import seeded
 from rollmux_env.validation_errors import format_error, problems
 
 
@@ -118,8 +119,12 @@ def measure(entrant: Entrant, stream: tuple[str, int, bool], makers: Makers) -> 
         InputError, PlanError: no such policies, or they broke an invariant; one line.
     """
     kind, seed, fresh = stream
-    own = KINDS[kind].play(seed, entrant, makers)
-    return StreamResult(kind, seed, fresh=fresh, **_standards(kind, seed, makers), **own._asdict())
+    with seeded(seed):
+        own = KINDS[kind].play(seed, entrant, makers)
+    result = StreamResult(kind, seed, fresh=fresh, **_standards(kind, seed, makers), **own._asdict())
+    if not result.score <= KINDS[kind].most * (1 + 1e-6):
+        raise PlanError(f"{entrant.name}: it scores {result.score:,.1f} on {kind}, seed {seed}, where 100 is the bound")
+    return result
 
 
 @lru_cache(maxsize=512)

@@ -16,12 +16,15 @@ OTHERS = {"trainers/recipes/teachers.py": ["decide"]}  # a pupil that is asked h
 
 
 def questions(tree: ast.AST, inside: tuple[str, ...] = ()) -> Iterator[str]:
-    """Methods of policies that are called outside of a method of the same name."""
+    """Yield the methods of policies that are called, or `guarded` to be called, outside of a method of the same name."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in QUESTIONS:
-            receiver = ast.unparse(node.func.value)
-            if node.func.attr not in inside and receiver not in NO_POLICIES:
-                yield node.func.attr
+        if isinstance(node, ast.Call):
+            is_guarded = isinstance(node.func, ast.Name) and node.func.id == "guarded"
+            called = node.args[0] if is_guarded else node.func
+            if isinstance(called, ast.Attribute) and called.attr in QUESTIONS:
+                receiver = ast.unparse(called.value)
+                if called.attr not in inside and receiver not in NO_POLICIES:
+                    yield called.attr
         name = (node.name,) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else ()
         yield from questions(node, inside + name)
 
@@ -42,6 +45,7 @@ def test_only_the_scheduler_asks_policies() -> None:
     [
         ("def bench(policy): policy.decide(state, event)", ["decide"]),
         ("class Run:\n  def go(self): return [self.policies[0].choose(group) for group in self.groups]", ["choose"]),
+        ("def ask(policy): return guarded(policy.decide)(state, event)", ["decide"]),
         ("class Both:\n  def decide(self, state, event): return self.policy.decide(state, event)", []),
         ("class Both:\n  def choose(self, group): self.policy.decide(state, event)", ["decide"]),
     ],

@@ -1,0 +1,57 @@
+"""The state of a cluster as a user's policy sees it: a copy that cannot be set."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any, NoReturn
+
+from rollmux_env.cluster.state import State
+from rollmux_env.kernel.tables import View
+
+_ARRAYS = ("nodes", "busy_before_s")
+_TABLES = ("jobs", "groups", "order", "departs_s", "node_columns")
+
+
+class Snapshot(State):
+    """A state as it was when a user's policy was asked.
+
+    Nothing of it is shared with the state that a replay or a run accounts from. Its attributes cannot be set, and its arrays are
+    read-only, so that a policy that writes by mistake fails at that line. `view` has what compiled code takes, and `copy` gives a
+    state that `apply` changes.
+
+    Args:
+        state: State to copy.
+    """
+
+    _twin: State
+
+    def __init__(self, state: State) -> None:
+        twin = state.copy()
+        twin.limits = twin.limits._replace(pools=twin.limits.pools.copy())
+        twin.pools, twin.prices = dict(twin.pools), list(twin.prices)
+        self.__dict__.update(vars(twin), _twin=twin)
+        shown = self.__dict__
+        shown["limits"] = twin.limits._replace(pools=_read_only(twin.limits.pools))
+        for name in _ARRAYS:
+            shown[name] = _read_only(shown[name])
+        tables = shown["tables"] = copy(twin.tables)
+        for name in _TABLES:
+            setattr(tables, name, _read_only(getattr(tables, name)))
+
+    @property
+    def view(self) -> View:
+        """The state as compiled code sees it."""
+        return self._twin.view
+
+    def copy(self) -> State:
+        """Return a state of its own, which `apply` changes."""
+        return self._twin.copy()
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"'{name}' of the state cannot be set: a policy reads the state, and only `apply` writes it")
+
+
+def _read_only(array: Any) -> Any:
+    shown = array.view()
+    shown.flags.writeable = False
+    return shown

@@ -1,0 +1,167 @@
+"""Calls into the code of users: policies, and functions that make streams.
+
+Such code may raise anything, print, and draw random numbers. What it raises becomes one line with its file and line, what it prints
+goes to stderr, and `seeded` sets the generators that Python and NumPy share. It is no sandbox: the code may do what its user may.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from opcode import opmap
+from pathlib import Path
+from types import FunctionType
+from typing import ParamSpec, TypeVar
+
+import numpy as np
+
+from rollmux_env.errors import InputError, PlanError
+from rollmux_env.validation_errors import one_line
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+PACKAGES = ("rollmux_env", "policies", "trainers", "runtime")
+_OURS = tuple(f"{Path(__file__).parents[1] / name}{os.sep}" for name in PACKAGES)
+_LIBRARIES = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platlib", "purelib"))
+
+
+def is_users(code: object) -> bool:
+    """Whether a function, a class or an object is a user's own; None is not."""
+    while isinstance(code, partial):
+        code = code.func
+    owner = getattr(code, "__self__", code)
+    kind = owner if isinstance(owner, type | FunctionType) else type(owner)
+    return owner is not None and kind.__module__.partition(".")[0] not in PACKAGES
+
+
+def guarded(function: Callable[Arguments, Answer], who: str = "the policy") -> Callable[Arguments, Answer]:
+    """Return a function that calls a user's function apart from RollMux; a function of RollMux is returned as it is.
+
+    Args:
+        function: Function or method to call.
+        who: Subject of the error message.
+    """
+    if not is_users(function):
+        return function
+
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        with apart(who):
+            return function(*args, **kwargs)
+
+    return call
+
+
+@contextmanager
+def apart(who: str) -> Iterator[None]:
+    """Run a user's code: what it prints goes to stderr, and what it raises is one line.
+
+    Args:
+        who: Subject of the error message.
+
+    Raises:
+        PlanError: The code raised something, an exception or anything else; one line with its file and line.
+        InputError: RollMux refused what the code asked for; one line.
+        KeyboardInterrupt: The user pressed Ctrl-C.
+    """
+    with printing_to_stderr():
+        try:
+            yield
+        except BaseException as error:
+            if is_interrupt(error) or _is_refusal(error):
+                raise
+            raise PlanError(f"{who} raised {described(error)}") from error
+
+
+@contextmanager
+def printing_to_stderr() -> Iterator[None]:
+    """Send to stderr what Python code prints."""
+    printed, sys.stdout = sys.stdout, sys.stderr
+    try:
+        yield
+    finally:
+        sys.stdout = printed
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed `random` and `numpy.random` for the code of users, and restore both generators afterwards.
+
+    Args:
+        seed: Seed, at least 0.
+    """
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002 (what users' code draws from)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+
+
+def keep_stdout() -> None:
+    """Keep standard output for the results of this command: what else is written to its descriptor goes to stderr.
+
+    Solvers print from C, and programs that a policy starts inherit the descriptor. `sys.stdout` still reaches the old one.
+    """
+    out = sys.__stdout__
+    if out is None or sys.stdout is not out or out.fileno() != 1:
+        return
+    out.flush()
+    results = os.fdopen(os.dup(1), "w", encoding=out.encoding, errors=out.errors)
+    os.dup2(2, 1)
+    sys.stdout = results
+
+
+def described(error: BaseException) -> str:
+    """Return what was raised and where, in one line: the last line of the user's own code, if there is one."""
+    try:
+        text = " ".join(str(error).split())
+    except BaseException:  # raised by the user's `__str__`
+        text = ""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+    own = [frame for frame in frames if not frame.filename.startswith((*_OURS, *_LIBRARIES))] or frames
+    where = f" in {own[-1].name} ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    return one_line(f"{type(error).__name__}{': ' if text else ''}{text}", 500) + where
+
+
+def brief(value: object) -> str:
+    """Return what a user's code gave, in at most 100 characters of one line."""
+    try:
+        text = repr(value)
+    except BaseException:  # raised by the user's `__repr__`
+        text = f"a {type(value).__name__}"
+    return one_line(text, 100)
+
+
+def is_whole(value: object) -> bool:
+    """Whether a value is a whole number of 32 bits, which compiled code takes."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and abs(int(value)) < 2**31
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a number, infinite or not."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool) and value == value
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether Ctrl-C raised an exception; the code that was interrupted may raise a KeyboardInterrupt too."""
+    if type(error) is not KeyboardInterrupt or error.__traceback__ is None:
+        return False
+    last = error.__traceback__
+    while last.tb_next is not None:
+        last = last.tb_next
+    return last.tb_frame.f_code.co_code[last.tb_lasti] != opmap["RAISE_VARARGS"]
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether RollMux raised an error, and not the user's code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, InputError | PlanError) and bool(frames) and frames[-1].filename.startswith(_OURS)
