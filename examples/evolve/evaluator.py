@@ -49,10 +49,10 @@ def evaluate(program_path: str) -> dict[str, float | str]:
             lines = (folder / "errors").read_text(errors="replace").strip().splitlines()
             return {"combined_score": FAILED, "error": lines[-1] if lines else f"it ended with status {child.returncode}"}
         result: dict[str, float | str] = json.loads((folder / "result.json").read_text())
-        return result if _can_be(result) else {"combined_score": FAILED, "error": "its figures cannot be"}
+        return result if can_be(result) else {"combined_score": FAILED, "error": "its figures cannot be"}
 
 
-def _can_be(result: dict[str, float | str]) -> bool:
+def can_be(result: dict[str, float | str]) -> bool:
     """Whether figures are within their bounds: the process that wrote them ran the program."""
     score, usd = float(result["combined_score"]), float(result["usd_per_work_hour"])
     return FAILED < score <= MOST and usd > 0

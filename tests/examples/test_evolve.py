@@ -41,7 +41,12 @@ def test_the_initial_program_is_scored(evaluator: ModuleType, tmp_path: Path, mo
 
 @pytest.mark.parametrize(
     ("line", "problem"),
-    [("return bytearray(8 << 30)[0]", "MemoryError"), ("return 1 / 0", "ZeroDivisionError")],
+    [
+        ("return bytearray(8 << 30)[0]", "MemoryError"),
+        ("return 1 / 0", "ZeroDivisionError"),
+        ("raise SystemExit", "SystemExit"),
+        ("state.now_s = 0.0; return 0.0", "'now_s' of the state cannot be set"),
+    ],
 )
 def test_a_program_that_fails_scores_below_all_others(evaluator: ModuleType, tmp_path: Path, line: str, problem: str) -> None:
     program = tmp_path / "some-program.py"
@@ -53,3 +58,9 @@ def test_a_program_that_fails_scores_below_all_others(evaluator: ModuleType, tmp
 def test_a_program_that_never_ends_is_stopped(evaluator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluator, "TIME_S", 0.2)
     assert evaluator.evaluate(str(INITIAL)) == {"combined_score": evaluator.FAILED, "error": "it took longer than 0.2 s"}
+
+
+@pytest.mark.parametrize(("score", "usd"), [(4239.6, 10.0), (50.0, -1.0), (float("nan"), 10.0)])
+def test_figures_that_cannot_be_are_no_score(evaluator: ModuleType, score: float, usd: float) -> None:
+    assert evaluator.can_be({"combined_score": 50.0, "usd_per_work_hour": 10.0})
+    assert not evaluator.can_be({"combined_score": score, "usd_per_work_hour": usd})
