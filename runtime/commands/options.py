@@ -54,6 +54,7 @@ class RunOptions(NamedTuple):
         policy, dispatch: by name. seed: of policies that take one. cached: profiles that were measured before may be used.
         dry_run: only profile the jobs and plan. compare: measure each job alone, behind its last iteration.
         out: the folder, which stays; None: there is none that does. address: of a Ray cluster; None: one of its own is started.
+        accepts_changes: Whether a run that is resumed goes on with what has changed of the files that it depends on.
     """
 
     policy: str
@@ -64,6 +65,7 @@ class RunOptions(NamedTuple):
     compare: bool
     out: Path | None
     address: str | None
+    accepts_changes: bool = False
 
 
 def print_as(format: TableOrJson, report: Any, *tables: Any) -> None:

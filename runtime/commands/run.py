@@ -36,6 +36,10 @@ def run(
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="DIR", help="Resume the run in this folder, instead of FILE.")
     ] = None,
+    accept_changes: Annotated[
+        bool,
+        typer.Option("--accept-changes", help="With --resume: go on where data, modules, models or the job file have changed."),
+    ] = False,
     address: Address = None,
     seed: Seed = 0,
     no_cache: Annotated[
@@ -61,8 +65,10 @@ def run(
         _check_alone(context)
     elif file is None:
         raise InputError("FILE: is missing; a job file to run, or --resume DIR")
+    elif accept_changes:
+        raise InputError("--accept-changes: goes with --resume; a new run has nothing that could have changed")
     names = planning_switches(policy), dispatch or DISPATCH
-    options = RunOptions(*names, seed, not no_cache, dry_run, compare is not None, out, address)
+    options = RunOptions(*names, seed, not no_cache, dry_run, compare is not None, out, address, accept_changes)
     if address is None:
         stay_on_loopback()
     try:
@@ -131,7 +137,7 @@ def _begin(file: Path, options: RunOptions) -> str:
         if options.dry_run:
             running.run_dry(jobs, options, folder)
             return "done"
-        return running.run_all(jobs, options, folder)
+        return running.run_all(jobs, options, folder, file)
 
 
 def _go_on(folder: Path, options: RunOptions) -> str:

@@ -26,6 +26,7 @@ from runtime.journal.write import DRIVER_LOCK, read_run, take_lock
 from runtime.machine import Node, Pool
 from runtime.report.folder import write_report
 from runtime.report.summary import summary
+from runtime.run.dependencies import check_unchanged, remember
 from runtime.run.ray_session import RAY, end_all_left, execute, ray_session
 
 _NOTE = (
@@ -34,8 +35,14 @@ _NOTE = (
 )
 
 
-def run_all(jobs: Jobs, options: RunOptions, folder: Path) -> str:
+def run_all(jobs: Jobs, options: RunOptions, folder: Path, file: Path) -> str:
     """Run jobs and report.
+
+    Args:
+        jobs: Jobs of the file.
+        options: Options of the command.
+        folder: Folder of the run.
+        file: Job file.
 
     Returns:
         `done`, `stopped`, or `failed`: some jobs have.
@@ -46,6 +53,8 @@ def run_all(jobs: Jobs, options: RunOptions, folder: Path) -> str:
     with take_lock(folder / DRIVER_LOCK):
         end_all_left(folder, typer.echo)
         check_space(jobs.jobs, folder, "--out")
+        if options.out is not None:
+            remember(folder, jobs.jobs, file)
         cached = options.cached and not options.compare
         outcome, _ = _begin(jobs, options, folder, cached=cached, compare=options.compare, models=options.out is not None)
     return _report(folder, outcome)
@@ -89,6 +98,7 @@ def resume_all(folder: Path, options: RunOptions) -> str:
         ended = {fact.job_id for fact in record.failed} | {fact.job_id for fact in record.cancelled} | record.over_budget
         left = [spec for spec in specs if spec.id not in ended]
         check_space(left, folder, "--resume")
+        check_unchanged(folder, specs, options.accepts_changes)
         start = record.started
         with ray_session(options.address, nodes_wanted(start.cluster, specs), folder / RAY) as nodes:
             check_pools(start.cluster, nodes)

@@ -1,0 +1,68 @@
+"""What a run depends on, and what is said where that has changed since it began."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.run.dependencies import FILE, changed, remember
+from tests.conftest import Command
+from tests.fixtures import copied
+
+REWARD = "def is_right(line, response):\n    return 1.0\n"
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> tuple[JobSpec, ...]:
+    """A job with a file of data, a reward of its own and a model folder, all in the same folder."""
+    (tmp_path / "data.jsonl").write_text('{"prompt": "1+1", "answer": "2"}\n')
+    (tmp_path / "own_reward.py").write_text(REWARD)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "model.safetensors").write_bytes(bytes(1000))
+    task = {"name": "jsonl", "file": "data.jsonl", "reward": "own_reward:is_right"}
+    job = {"id": "a", "iterations": 2, "slo": 9.0, "task": task, "model": "model"}
+    (tmp_path / "jobs.yaml").write_text("jobs")
+    return parse_jobs({"version": 1, "jobs": [job]}, "jobs.yaml", tmp_path).jobs
+
+
+@pytest.mark.parametrize(
+    ("name", "act"),
+    [
+        ("jobs.yaml", lambda path: path.write_text("other")),
+        ("data.jsonl", lambda path: path.write_text('{"prompt": "1+1", "answer": "3"}\n')),
+        ("own_reward.py", lambda path: path.write_text(REWARD.replace("1.0", "0.0"))),
+        ("model", lambda path: (path / "model.safetensors").write_bytes(b"1" * 1000)),
+        ("model", lambda path: os.rename(path / "config.json", path / "other.json")),
+        ("data.jsonl", lambda path: path.unlink()),
+    ],
+)
+def test_what_has_changed_is_known(jobs: Any, tmp_path: Path, name: str, act: Callable[[Path], None]) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    remember(run, jobs, tmp_path / "jobs.yaml")
+    assert changed(run) == ()
+    act(tmp_path / name)
+    assert changed(run) == (str(tmp_path / name),)
+    remember(run, jobs)
+    assert changed(run) == ()
+
+
+def test_a_run_of_before_has_nothing_to_compare(tmp_path: Path) -> None:
+    assert changed(tmp_path) == ()
+
+
+def test_a_resume_says_what_has_changed_and_needs_a_word(command: Command, tmp_path: Path) -> None:
+    folder, file = copied("interrupted-run", tmp_path), tmp_path / "jobs.yaml"
+    file.write_text("now")
+    (folder / FILE).write_text(json.dumps({"job_file": str(file), "digests": {str(file): "before"}}))
+    status, _, said = command("run", "--resume", str(folder))
+    assert status == 2 and f"changed since the run began: {file}; --accept-changes goes on with what they are now" in said
+    status, _, said = command("run", str(file), "--accept-changes")
+    assert status == 2 and "--accept-changes: goes with --resume" in said
