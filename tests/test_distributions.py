@@ -29,8 +29,17 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_built_runs_in_an_empty_environment(built: Path, kind: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "there"], cwd=tmp_path, check=True)
     programs = tmp_path / "there" / "bin"
-    install = [str(programs / "pip"), "install", "--quiet", "-c", str(ROOT / "constraints.txt"), *map(str, built.glob(kind))]
+    install = [
+        str(programs / "pip"),
+        "install",
+        "--quiet",
+        "-c",
+        str(ROOT / "constraints.txt"),
+        *map(str, built.glob(f"rollmux-[0-9]{kind}")),
+    ]
     subprocess.run(install, cwd=tmp_path, env=QUIET, check=True)
+    alone = [str(programs / "pip"), "install", "--quiet", "--target", "client", *map(str, built.glob(f"rollmux_client-{kind}"))]
+    subprocess.run(alone, cwd=tmp_path, env=QUIET, check=True)
 
     def run(*words: str) -> str:
         program = [str(programs / words[0]), *words[1:]]
@@ -39,7 +48,8 @@ def test_what_is_built_runs_in_an_empty_environment(built: Path, kind: str, tmp_
     assert "rollmux" in run("rollmux", "bench", "quickstart")
     assert run("rollmux", "examples", "copy", "first_fit") == "first_fit.py\n"
     assert "first_fit:FirstFit" in run("rollmux", "bench", "quickstart", "-p", "solo", "-p", "first_fit:FirstFit")
-    told = "from importlib.metadata import metadata as of; print(of('rollmux')['Description'], of('rollmux-client')['Description'])"
-    described = run("python", "-c", f"import rollmux_client, rollmux_env.envs; {told}")
+    told = "from importlib.metadata import metadata as of; print(of(%r)['Description'])"
+    described = run("python", "-c", f"import rollmux_client, rollmux_env.envs; {told % 'rollmux'}")
+    described += run("python", "-c", f"import sys; sys.path[:0] = ['client']; {told % 'rollmux-client'}")
     assert "# RollMux" in described and "# rollmux-client" in described
     assert relative_links(described) == []

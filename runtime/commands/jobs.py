@@ -113,6 +113,7 @@ def execute(
     """
     from rollmux_env.errors import InputError
     from rollmux_env.validation_errors import one_line
+    from runtime.commands.executing import execute_command
     from runtime.service.client import connected
 
     entry = _entry_of(file, job)
@@ -120,7 +121,6 @@ def execute(
         where = "in that place" if os.path.dirname(words[0]) else "on the path"
         raise InputError(f"{one_line(words[0], 4096)}: there is no command of that name {where}; nothing was submitted")
     with connected(at) as client:
-        from runtime.commands.executing import execute_command  # it needs rollmux_client
 
         def say(line: str) -> None:
             typer.echo(f"rollmux exec: {line}", err=True)

@@ -76,9 +76,8 @@ def serve(
     from runtime.service.plan import ServiceOptions
     from runtime.signals import listening
 
-    if not no_ray:
-        require("run", "serve")
-    elif address is not None:
+    require(*(("serve", "serve --no-ray") if no_ray else ("run", "serve")))
+    if no_ray and address is not None:
         raise InputError("--no-ray: does not go with --address")
     limits = load_cluster(cluster) if cluster is not None else None
     hosts = load_hosts(cluster) if cluster is not None else None
@@ -106,4 +105,4 @@ def serve(
     except KeyboardInterrupt:
         typer.echo("stopped at once")
         raise
-    typer.echo(f"stopped; `rollmux serve {folder}` goes on")
+    typer.echo(f"stopped; `rollmux serve {folder}{' --no-ray' if no_ray else ''}` goes on")

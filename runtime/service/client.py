@@ -11,17 +11,14 @@ from time import monotonic, sleep
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from rollmux_env.errors import InputError, require
+from rollmux_client import ENDED, Refused, Service
+
+from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import JobSpec
 from runtime.journal.write import JOURNAL, is_begun
 from runtime.output import Part
 from runtime.service.address import VARIABLE, continuing, find, folder_of
-
-try:
-    from rollmux_client import ENDED, Refused, Service
-except ModuleNotFoundError:
-    raise InputError("a service's command: needs rollmux-client; not installed here: pip install ./clients/python") from None
 
 _URL, _TOKEN = "ROLLMUX_URL", "ROLLMUX_TOKEN"
 _ANSWERS_S = 60.0
@@ -181,15 +178,10 @@ def connected(at: Path | None) -> Iterator[Client]:
 
 
 def _nobody(folder: Path) -> NoService:
-    """That no service runs in a folder.
-
-    Raises:
-        InputError: and none could be started, since the extra is not installed.
-    """
+    """Return the error that no service runs in a folder."""
     name, has_journal = Path(one_line(str(folder), 4096)), is_begun(folder / JOURNAL)
     if has_journal:
         return NoService(f"--at {name}: no service runs there; `{continuing(folder)}` goes on with what is stopped", True)
-    require("run", "a service")
     return NoService(f"--at {name}: no service runs there; `rollmux serve {name}` starts one")
 
 
