@@ -105,7 +105,7 @@ class Service:
         from runtime.service.http.server import HttpServer, bind
 
         if self._http is None:
-            taken = await bind(where, _DYING_S if where.port else 0.0)
+            taken = await bind(where, _DYING_S if where.port and self._plan.resume else 0.0)
             self._http = HttpServer(make_app(self, Tokens(self.folder), OperationsLog(self.folder)), taken)
             await self._http.begin()
             # Answers wait for this thread and the one that commits.
@@ -254,7 +254,7 @@ class Service:
     async def metrics(self) -> str:
         """The figures that are exported to Prometheus, as text."""
         self._gauge()
-        return self._figures.metrics.text()
+        return await asyncio.to_thread(self._figures.metrics.text)
 
     async def news(self, behind: int) -> list[str]:
         """Lines about what has happened, those after the first `behind`, as far as they are still known."""

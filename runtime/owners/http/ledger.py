@@ -145,7 +145,13 @@ def own_processes(pids: Iterable[int], boot: str) -> tuple[OwnProcess, ...]:
     Args:
         boot: where their numbers mean something, as of `space_of`.
     """
-    return tuple(OwnProcess(pid, started(pid) if boot else 0) for pid in dict.fromkeys(pids))
+    own = (pid for pid in dict.fromkeys(pids) if not (boot and _is_others(pid)))
+    return tuple(OwnProcess(pid, started(pid) if boot else 0) for pid in own)
+
+
+def _is_others(pid: int) -> bool:
+    """Return whether a process is no owner's: the first one of the machine, which never ends."""
+    return pid == 1 and user_of(1) != os.getuid()
 
 
 def known_processes(owner: Attached, pids: Iterable[int]) -> tuple[OwnProcess, ...]:

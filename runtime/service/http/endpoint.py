@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import json.decoder
+import json.scanner
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -33,7 +35,9 @@ _TOGETHER = 100  # parts of a list
 _LONGEST = 1000  # characters of an error
 HOLDER = "holder"  # of the token: key of the scope of a request
 WHOLE = "whole"  # likewise: all of its body is there
+OF_LEASE = "of lease"  # likewise: it was of a lease, and has been granted
 MOST_BYTES = 1 << 20  # of a body
+_SMALL_BYTES = 64 << 10  # of a body that is parsed in the loop, which takes less than a millisecond
 MOST_OF_A_LEASE = 4  # open requests
 _GONE = 499  # status of an answer that nobody reads
 _BODY_S = 5.0  # that a body may take to arrive
@@ -119,6 +123,7 @@ class Endpoints:
         self._log = log
         self._open_of: Counter[str | None] = Counter()  # requests of leases
         self._asks = Asks()
+        self._large = asyncio.Semaphore(1)  # bodies that are parsed in a thread
 
     def make(self, operation: Operation) -> Endpoint:
         """The function for an operation."""
@@ -132,7 +137,7 @@ class Endpoints:
                 if operation.query is not None:
                     call = call._replace(query=_query_of(scope, operation.query))
                 if operation.body is not None:
-                    call = call._replace(body=_parsed(await _body_of(scope, receive), operation.body))
+                    call = call._replace(body=await self._parsed(await _body_of(scope, receive), operation.body))
                 with self._counted(None if operation.always else call.path.get("lease")):
                     value = await _while_connected(self._work(operation, call), receive)
                 response = value if isinstance(value, Response) else answer(value, operation.status)
@@ -143,12 +148,23 @@ class Endpoints:
                 response = refusal(refused)
             except asyncio.CancelledError:  # the server closes
                 response = error(503, "the service is stopping", {"Connection": "close", "Retry-After": "1"})
+            if "lease" in path and response.status_code < 300:
+                scope[OF_LEASE] = True
             if operation.logged and not getattr(call.query, "dry_run", False):
                 outcome = "done" if response.status_code < 300 else bytes(response.body).decode() or "the client has gone"
                 await asyncio.to_thread(self._log.write, call.holder.user, operation.name, _subject(call), outcome)
             return response
 
         return endpoint
+
+    async def _parsed(self, data: bytes, model: type[BaseModel]) -> Any:
+        """Return what a body says; a large one is parsed in a thread, one after the other, and no permit waits for it."""
+        if len(data) <= _SMALL_BYTES:
+            return _parsed(data, model)
+        if issubclass(model, Body):
+            raise _Unread(413, f"the body of this request has {_SMALL_BYTES} bytes at most")
+        async with self._large:
+            return await asyncio.to_thread(_from_json, data, _in_python())
 
     async def _work(self, operation: Operation, call: Call) -> Any:
         if not operation.at_once:
@@ -214,12 +230,56 @@ async def _body_of(scope: Scope, receive: Receive) -> bytes:
 
 def _parsed(data: bytes, model: type[BaseModel]) -> Any:
     """What a body says; raises InputError, one line, where it is not as the model says."""
-    if issubclass(model, Body):
-        return _valid(lambda: model.model_validate_json(data or b"{}"), model)
+    if not issubclass(model, Body):
+        return _from_json(data, _DECODER)
     try:
-        return from_json(data, allow_inf_nan=False)
-    except ValueError as wrong:
+        _DECODER.decode(data.decode() or "{}")
+    except InputError:
+        raise
+    except (ValueError, RecursionError):
+        pass  # the model tells better what is wrong
+    return _valid(lambda: model.model_validate_json(data or b"{}"), model)
+
+
+def _from_json(data: bytes, decoder: json.JSONDecoder) -> Any:
+    """Return the value of a body.
+
+    Raises:
+        InputError: It is no JSON, or an object in it has a key twice; one line.
+    """
+    try:
+        value = decoder.decode(data.decode())
+        if b"\\ud" in data.lower():  # half of a character, maybe
+            from_json(data)
+        return value
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as wrong:
         raise InputError(f"the body is not JSON: {one_line(str(wrong), 200)}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise InputError(f"the key {one_line(twice, 80)} is given twice")
+    return value
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_number)
+
+
+def _in_python() -> json.JSONDecoder:
+    """Return a decoder that lets other threads run in between: that in C keeps them waiting for as long as it takes."""
+    decoder: Any = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_number)
+    parts: Any = json.decoder
+    decoder.parse_object, decoder.parse_array = parts.JSONObject, parts.JSONArray
+    decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
+    return cast("json.JSONDecoder", decoder)
 
 
 def _query_of(scope: Scope, model: type[BaseModel]) -> BaseModel:

@@ -11,6 +11,7 @@ import json
 import logging
 import resource
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from time import monotonic
 
@@ -21,9 +22,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from rollmux_env.errors import InputError
 from runtime.service.address import Listen
 from runtime.service.http.app import MOST_HEADERS
-from runtime.service.http.endpoint import WHOLE
+from runtime.service.http.endpoint import OF_LEASE, WHOLE
 
 MOST_CONNECTIONS = 12_000
+MOST_OF_A_PEER = 9_000  # of one address, which may be that of a proxy
 _HEADERS_S = 15.0  # that the headers of a request, or what is left of a body that nobody reads, may take to arrive
 _REFUSALS = {
     400: ("Bad Request", "this is no HTTP request"),
@@ -64,23 +66,60 @@ class _Answer:
         self._transport.close()
 
 
+class _Room:
+    """The connections of a server, by what they are worth when there are too many.
+
+    Attributes:
+        idle: Connections without a request and without a lease, in the order in which they became idle.
+        peers: How many connections each address has.
+    """
+
+    def __init__(self) -> None:
+        self.idle: dict[Connection, None] = {}
+        self.peers: Counter[str] = Counter()
+
+
 class Connection(HttpToolsProtocol):
     """One connection; requests come one after the other. Those that llhttp lets pass, and HTTP does not, are refused here."""
 
+    _room: _Room
+    peer = ""
+    _has_lease = False  # it has asked for a lease's sake, and does not go for others
     _deadline: asyncio.TimerHandle | None = None
     _head: int | None = None  # bytes of headers that have come, behind the first data of them; None: none are on their way
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has come."""
         super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
+        room = self._room = self.config.room  # type: ignore[attr-defined]
+        self.peer = (transport.get_extra_info("peername") or ("",))[0]
+        room.peers[self.peer] += 1
+        if not self._finds_room(room):
             transport.abort()
             return
+        room.idle[self] = None
         self._watch()
+
+    def _finds_room(self, room: _Room) -> bool:
+        """Return whether it may stay; where there are too many, the one that has been idle for longest goes for it."""
+        if room.peers[self.peer] > MOST_OF_A_PEER:
+            other = next((one for one in room.idle if one.peer == self.peer), None)
+        elif len(self.connections) > MOST_CONNECTIONS:
+            other = next(iter(room.idle), None)
+        else:
+            return True
+        if other is not None:
+            room.idle.pop(other)
+            other.transport.abort()
+        return other is not None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It has gone."""
         self._relax()
+        self._room.idle.pop(self, None)
+        self._room.peers[self.peer] -= 1
+        if not self._room.peers[self.peer]:
+            del self._room.peers[self.peer]
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -108,6 +147,7 @@ class Connection(HttpToolsProtocol):
         if version not in ("1.0", "1.1") or hosts > 1 or (version == "1.1" and not hosts):
             raise ValueError("no request of HTTP/1.1")
         super().on_headers_complete()
+        self._room.idle.pop(self, None)
         self.cycle.transport = _Answer(self.transport)  # type: ignore[assignment]
 
     def on_message_complete(self) -> None:
@@ -118,7 +158,10 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """It has been answered."""
         self.cycle.transport.flush()  # type: ignore[attr-defined]
+        self._has_lease = self._has_lease or OF_LEASE in self.cycle.scope
         super().on_response_complete()
+        if not self._has_lease and not self._in_work() and not self.transport.is_closing():
+            self._room.idle[self] = None
         if self.cycle.more_body and not self._in_work():  # it still sends what nobody reads
             self._watch()
 
@@ -184,6 +227,7 @@ class HttpServer:
         )
         for name in ("uvicorn.error", "uvicorn.access"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what clients do wrong is answered, and no news
+        config.room = _Room()  # type: ignore[attr-defined]
         self._server = _Server(config)
         self._socket = where
         host, port = where.getsockname()[:2]

@@ -12,6 +12,7 @@ import pytest
 from runtime.service.http import server
 from runtime.service.tokens import Right
 from tests.runtime.service.http.conftest import Served
+from tests.runtime.service.http.test_jobs import ATTACHED
 
 GARBAGE = (
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),  # the beginning of TLS
@@ -175,10 +176,37 @@ def test_more_open_requests_than_there_is_room_for_are_refused_until_some_end(sm
         client.close()
 
 
-def test_more_connections_than_there_is_room_for_are_closed(small: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_connections_than_there_is_room_for_end_those_that_are_idle(small: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that has been idle for longest goes; one that has asked for a lease stays, and one at work too."""
+    entry = {"id": "holds", **ATTACHED, "slo": 100}
+    assert small.ask("POST", "/v1/jobs", entry).status == 201
+    lease = small.ask("POST", "/v1/jobs/holds/attach", {"wait_s": 30}).value["lease"]
     monkeypatch.setattr(server, "MOST_CONNECTIONS", 2)
-    with small.raw() as one, small.raw() as two, small.raw() as three:
-        assert three.recv(1) == b""
-        for client in (one, two):
-            client.sendall(request(small, "GET /healthz"))
-            assert parsed(client)[0] == 200
+    beat = request(small, f"POST /v1/leases/{lease}/heartbeat", "Content-Length: 2") + b"{}"
+    with small.raw() as holder:
+        holder.sendall(beat)
+        assert parsed(holder)[0] == 200
+        with small.raw() as one, small.raw() as two:
+            assert one.recv(1) == b""
+            for client in (holder, two):
+                client.sendall(request(small, "GET /healthz"))
+                assert parsed(client)[0] == 200
+    assert small.ask("DELETE", f"/v1/leases/{lease}?done=true").status == 200
+
+
+def test_one_address_has_so_many_connections_at_most(small: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MOST_OF_A_PEER", 1)
+    with small.raw() as one, small.raw() as two:
+        assert one.recv(1) == b""
+        two.sendall(request(small, "GET /healthz"))
+        assert parsed(two)[0] == 200
+
+
+def test_a_key_that_is_given_twice_is_refused_in_bodies_of_any_size(small: Served) -> None:
+    for body in (b'{"id": "a", "id": "b"}', b'{"id": "a", "x": "' + b"y" * 100_000 + b'", "id": "b"}'):
+        answer = small.ask("POST", "/v1/jobs", body)
+        assert (answer.status, answer.value) == (400, {"error": "the key id is given twice"})
+    answer = small.ask("POST", "/v1/leases/none/heartbeat", b'{"pids": [], "pids": [1]}')
+    assert answer.status in (400, 404)
+    large = small.ask("POST", "/v1/jobs", b'{"id": "a", "x": ' + b"[" * 100_000)
+    assert large.status == 400 and "the body is not JSON" in large.value["error"]
