@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from rollmux_segment import Footprint
 
 _SLOW_S = 20.0  # for nvidia-smi
 _MIB = 1 << 20
+_LISTED = Path("/proc/driver/nvidia/gpus")  # a folder each; missing in some containers
+_DEVICES = Path("/dev")
 _ASKED = "index,uuid,name,memory.total,driver_version,memory.free"
 
 
@@ -46,13 +50,30 @@ def find_gpus() -> list[Gpu]:
     ]
 
 
+def named_devices() -> list[str] | None:
+    """Return the indices or UUIDs in CUDA_VISIBLE_DEVICES up to an empty or negative one; None if it is not set."""
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None:
+        return None
+    names = [name.strip() for name in wanted.split(",")]
+    return [*itertools.takewhile(lambda name: name and not name.startswith("-"), names)]
+
+
+def device_count() -> int:
+    """Return the number of GPUs that CUDA shows on this machine, by the driver's list, nvidia-smi, or the device files."""
+    if (names := named_devices()) is not None:
+        return len(names)
+    listed = len([*_LISTED.iterdir()]) if _LISTED.is_dir() else 0
+    return listed or len(find_gpus()) or len([*_DEVICES.glob("nvidia[0-9]*")])
+
+
 def _visible(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
     """The GPUs, by index and UUID, that CUDA shows: those of CUDA_VISIBLE_DEVICES up to the first that is none."""
-    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    wanted = named_devices()
     if wanted is None:
         return [*rows]
     shown: list[Sequence[str]] = []
-    for name in (part.strip() for part in wanted.split(",")):
+    for name in wanted:
         row = next((row for row in rows if row[0] == name or (name.startswith("GPU-") and row[1].startswith(name))), None)
         if row is None:
             break

@@ -30,7 +30,8 @@ class Node:
         name: `rollout-0`, `training-1`, ...: unique, by pool.
         pool: which of the two it belongs to.
         machine: id of the Ray node that it is, or is a part of.
-        cores: CPU cores that it owns. gpus: indices of its GPUs on that machine; none on a CPU.
+        cores: CPU cores that it owns. gpus: its GPUs on that machine, none on a CPU: indices, or the names in the
+            CUDA_VISIBLE_DEVICES of the coordinator, where that restricts it.
         memory_gb: its share of the machine's host memory, GB.
         device: what it computes on, as a profile is cached by it: the GPU's or the CPU's model and the number of them.
         host: name of that machine.
@@ -40,13 +41,13 @@ class Node:
     pool: Pool
     machine: str
     cores: tuple[int, ...]
-    gpus: tuple[int, ...]
+    gpus: tuple[int | str, ...]
     memory_gb: float
     device: str
     host: str = ""
 
     @property
-    def devices(self) -> tuple[int, ...]:
+    def devices(self) -> tuple[int | str, ...]:
         """What of it a process computes on: its GPUs, or its cores where it has none."""
         return self.gpus or self.cores
 

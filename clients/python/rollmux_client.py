@@ -616,6 +616,14 @@ class LeaseProcesses:
         return mine
 
 
+def same_host(one: str, other: str) -> bool:
+    """Return whether two names may be of one machine: a short name is that of any domain, in capital or small letters."""
+    first, second = one.casefold().rstrip("."), other.casefold().rstrip(".")
+    if first == second or any(not name.strip("0123456789.") for name in (first, second)):  # addresses have no short form
+        return first == second
+    return first.partition(".")[0] == second.partition(".")[0] and ("." not in first or "." not in second)
+
+
 def pid_space() -> str:
     """Where the numbers of this process's neighbours mean the same processes: the machine since it was booted, and the namespace
     of process numbers, as of a container. Empty where the system does not say."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Collection
+from typing import Any
 
 import rollmux_client
 
@@ -23,14 +24,14 @@ def report(job: rollmux_client.Job, turn: rollmux_client.Phase) -> None:
     if job.lease is None:
         return
     sides = [turn.name] if turn.name in job.nodes else [*job.nodes]
-    here = [node for side in sides for node in job.nodes[side] if node["host"] == socket.gethostname()]
+    here = [node for side in sides for node in job.nodes[side] if rollmux_client.same_host(node["host"], socket.gethostname())]
     gpus = {gpu for node in here for gpu in node["gpus"]}
     if gpus:
         turn.device_gb = device_gb(job.pids(), gpus)
 
 
-def device_gb(pids: Collection[int], gpus: Collection[int]) -> float | None:
-    """Memory of some processes on that GPU, of those with these numbers, where they have most, GB; None: nobody can say."""
+def device_gb(pids: Collection[int], gpus: Collection[int | str]) -> float | None:
+    """Memory of some processes on that GPU, of these indices or UUIDs, where they have most, GB; None: nobody can say."""
     try:
         import pynvml
 
@@ -39,13 +40,18 @@ def device_gb(pids: Collection[int], gpus: Collection[int]) -> float | None:
         _say(str(error))
         return None
     try:
-        shown = [_used(pynvml.nvmlDeviceGetHandleByIndex(gpu), pids) for gpu in gpus]
+        shown = [_used(_handle(pynvml, gpu), pids) for gpu in gpus]
     finally:
         pynvml.nvmlShutdown()
     if not any(shown):
         _say("it shows no process of the job")
         return None
     return max(map(sum, shown)) / 1e9
+
+
+def _handle(pynvml: Any, gpu: int | str) -> Any:
+    """Return NVML's handle of a GPU, which knows nothing of CUDA_VISIBLE_DEVICES: by index, or by UUID."""
+    return pynvml.nvmlDeviceGetHandleByIndex(gpu) if isinstance(gpu, int) else pynvml.nvmlDeviceGetHandleByUUID(gpu)
 
 
 def _used(device: object, pids: Collection[int]) -> list[int]:

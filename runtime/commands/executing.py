@@ -48,6 +48,7 @@ def execute_command(
                 _end_earlier(job.name, service.url, say)
                 job.attach()
                 say(f"job {job.name} runs on {' '.join(node['name'] for nodes in job.nodes.values() for node in nodes)}")
+                _say_if_elsewhere(job, say)
                 status, left = command.run(_environment(job, service), _cores(job))
                 if left:
                     job.abandon()
@@ -167,7 +168,33 @@ def _state(service: rollmux_client.Service, job_id: str) -> str:
 
 def _here(job: rollmux_client.Job) -> list[dict[str, Any]]:
     """The job's nodes on this machine."""
-    return [node for nodes in job.nodes.values() for node in nodes if node.get("host") in (None, "", socket.gethostname())]
+    here, every = socket.gethostname(), [node for nodes in job.nodes.values() for node in nodes]
+    return [node for node in every if not node.get("host") or rollmux_client.same_host(node["host"], here)]
+
+
+def _say_if_elsewhere(job: rollmux_client.Job, say: Callable[[str], None]) -> None:
+    """Say that none of the job's nodes is on this machine, if that is so: the command sees no GPU then."""
+    hosts = dict.fromkeys(str(node["host"]) for nodes in job.nodes.values() for node in nodes if node.get("host"))
+    if hosts and not _here(job):
+        names = f"they are on {', '.join(hosts)}, this is {socket.gethostname()}"
+        say(f"none of the nodes of job {job.name} is on this machine: {names}")
+
+
+def _gpus(job: rollmux_client.Job) -> list[str]:
+    """The GPUs that the command sees.
+
+    Raises:
+        InputError: CUDA_VISIBLE_DEVICES of this process hides one of them, so it may be somebody else's; one line.
+    """
+    gpus = [*dict.fromkeys(str(gpu) for node in _here(job) for gpu in node.get("gpus") or ())]
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is not None:
+        own = [name.strip() for name in shown.split(",")]
+        hidden = [gpu for gpu in gpus if gpu not in own]
+        if hidden:
+            where = f"which the service has given to job {job.name}"
+            raise InputError(f"CUDA_VISIBLE_DEVICES={shown} hides GPU {', '.join(hidden)}, {where}; give both the same, by name")
+    return gpus
 
 
 def _cores(job: rollmux_client.Job) -> set[int]:
@@ -177,9 +204,8 @@ def _cores(job: rollmux_client.Job) -> set[int]:
 
 
 def _environment(job: rollmux_client.Job, service: rollmux_client.Service) -> dict[str, str]:
-    gpus = dict.fromkeys(str(gpu) for node in _here(job) for gpu in node.get("gpus") or ())
     own = {
-        "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+        "CUDA_VISIBLE_DEVICES": ",".join(_gpus(job)),
         rollmux_client.URL: service.url,
         "ROLLMUX_TOKEN": service.token,
         rollmux_client.JOB: job.name,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
+from rollmux_client import same_host
 
 from rollmux_env.errors import InputError
 from rollmux_env.fields import FileModel
@@ -24,9 +25,9 @@ from rollmux_env.keys.cluster import Cluster
 from rollmux_env.reading import read_mapping
 from rollmux_env.validation_errors import format_error, one_line, problems
 from runtime.execution.nodes import POOLS, find_nodes
+from runtime.gpus import device_count
 from runtime.machine import Node, Pool
 
-_GPUS = Path("/proc/driver/nvidia/gpus")
 _Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")]
 
 
@@ -76,21 +77,22 @@ def nodes_of_hosts(hosts: Hosts, cluster: Cluster) -> tuple[Node, ...]:
     """
     here = os.uname().nodename
     entries = hosts.entries()
-    own = {pool: sum(entry == (pool, here) for entry in entries) for pool in POOLS}
+    own = {pool: sum(of == pool and same_host(host, here) for of, host in entries) for pool in POOLS}
     mine = [*find_nodes([_machine(here)], own, here)] if any(own.values()) else []
     handed: Counter[str] = Counter()
     nodes, numbers = [], Counter[str]()
     for pool, host in entries:
         name = f"{pool}-{numbers[pool]}"
         numbers[pool] += 1
-        if host == here:
+        if same_host(host, here):
             part = next(node for node in mine if node.pool == pool)
             mine.remove(part)
             nodes.append(Node(name, pool, host, part.cores, part.gpus, part.memory_gb, part.device, host))
             continue
         count = cluster.pools[pool].gpus_per_node if pool in cluster.pools else 0
-        gpus = tuple(range(handed[host], handed[host] + count))
-        handed[host] += count
+        known = next((other for other in handed if same_host(other, host)), host)
+        gpus = tuple(range(handed[known], handed[known] + count))
+        handed[known] += count
         nodes.append(Node(name, pool, host, (), gpus, 0.0, f"{count} GPU {cluster.pools[pool].gpu}".rstrip(), host))
     return tuple(nodes)
 
@@ -109,7 +111,7 @@ def more_nodes(hosts: Hosts, cluster: Cluster, known: Collection[Node]) -> tuple
     new = []
     for node in nodes_of_hosts(hosts, cluster):
         old = by_name.get(node.name)
-        if old is None and node.host in used:
+        if old is None and any(same_host(node.host, host) for host in used):
             raise InputError(f"hosts.{node.pool}: {node.host} has nodes already; new entries are of other hosts")
         if old is None:
             new.append(node)
@@ -120,10 +122,5 @@ def more_nodes(hosts: Hosts, cluster: Cluster, known: Collection[Node]) -> tuple
 
 def _machine(here: str) -> dict[str, Any]:
     """This machine, as Ray lists one."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        gpus = len([gpu for gpu in visible.split(",") if gpu.strip()])
-    else:
-        gpus = sum(1 for _ in _GPUS.iterdir()) if _GPUS.is_dir() else 0
-    resources = {"CPU": os.cpu_count() or 1, "GPU": gpus}
+    resources = {"CPU": os.cpu_count() or 1, "GPU": device_count()}
     return {"NodeID": here, "Alive": True, "NodeManagerHostname": here, "Resources": resources}

@@ -12,14 +12,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from rollmux_client import same_host
 
 from rollmux_env.errors import InputError
 from runtime.execution.own_ray import answers
+from runtime.gpus import named_devices
 from runtime.machine import Node, Pool, threads_of
 from runtime.memory import memory
 
 POOLS: tuple[Pool, Pool] = ("rollout", "training")
+_Device = TypeVar("_Device", int, int | str)
 _Machines = Sequence[tuple[Mapping[str, Any], Mapping[Pool, int]]]  # as Ray lists them, and nodes of each pool
 RESOURCE = {"rollout": "rollout_node", "training": "training_node"}
 
@@ -106,10 +110,13 @@ def _carve(machines: _Machines, here: bool = False) -> tuple[Node, ...]:
     for machine, counts in machines:
         total = sum(counts.values())
         resources = machine["Resources"]
-        local = machine.get("NodeManagerHostname") == os.uname().nodename
-        gpus = list(range(int(resources.get("GPU", 0))))
+        local = same_host(str(machine.get("NodeManagerHostname")), os.uname().nodename)
+        gpus: list[int | str] = [*range(int(resources.get("GPU", 0)))]
+        names = named_devices() if local else None
+        if names is not None and len(names) == len(gpus):
+            gpus = [*names]
         cores = sorted(os.sched_getaffinity(0)) if local else list(range(int(resources.get("CPU", 1))))
-        devices = gpus or cores
+        devices: Sequence[int | str] = gpus or cores
         if total > len(devices):
             kind = ("GPU" if gpus else "core") + "s" * (len(devices) != 1)
             instead = "; CUDA_VISIBLE_DEVICES='' runs on CPU cores" if gpus and here else ""
@@ -119,17 +126,17 @@ def _carve(machines: _Machines, here: bool = False) -> tuple[Node, ...]:
         place = 0
         for pool in POOLS:
             for _ in range(counts.get(pool, 0)):
-                own = [_share(part, place, total) for part in (cores, gpus)]
-                device = f"{len(own[1])} GPU {_gpu_model(resources)}" if gpus else f"{len(own[0])} core {_cpu_model()}"
+                own, shown = _share(cores, place, total), _share(gpus, place, total)
+                device = f"{len(shown)} GPU {_gpu_model(resources)}" if gpus else f"{len(own)} core {_cpu_model()}"
                 name = f"{pool}-{numbers[pool]}"
                 host = str(machine.get("NodeManagerHostname", ""))
-                nodes.append(Node(name, pool, machine["NodeID"], own[0], own[1], round(memory_gb / total, 3), device, host))
+                nodes.append(Node(name, pool, machine["NodeID"], own, shown, round(memory_gb / total, 3), device, host))
                 numbers[pool] += 1
                 place += 1
     return tuple(nodes)
 
 
-def _share(devices: Sequence[int], place: int, total: int) -> tuple[int, ...]:
+def _share(devices: Sequence[_Device], place: int, total: int) -> tuple[_Device, ...]:
     """The part of some devices that is the `place`-th of `total`."""
     return tuple(devices[len(devices) * place // total : len(devices) * (place + 1) // total])
 
@@ -167,11 +174,11 @@ def prepare_process(nodes: Sequence[Node]) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[name] = threads
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(
-        ","
-    )  # Ray counts these alone, so a node's GPUs are places among them
-    gpus = [gpu for node in nodes for gpu in node.gpus]
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible[gpu] if visible != [""] else str(gpu) for gpu in gpus)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    gpus = [gpu for node in nodes for gpu in node.gpus]  # numbers are places among what Ray counts
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(
+        visible[gpu] if isinstance(gpu, int) and visible != [""] else str(gpu) for gpu in gpus
+    )
     move_process(nodes)
 
 

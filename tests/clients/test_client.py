@@ -463,3 +463,19 @@ def test_an_owner_gives_up_a_service_that_never_answers(monkeypatch: pytest.Monk
     with pytest.raises(ConnectionError, match=r"job one: http://127.0.0.1:1 has not answered for 600 s: "), job:
         pass
     assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("gpu1", "GPU1.cluster.internal", True),
+        ("gpu1.cluster.internal.", "gpu1.cluster.internal", True),
+        ("gpu1", "gpu10", False),
+        ("gpu1.east", "gpu1.west", False),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("10", "10.0.0.2", False),
+        ("gpu1", "", False),
+    ],
+)
+def test_hosts_are_the_same_by_their_short_names(one: str, other: str, same: bool) -> None:
+    assert rollmux_client.same_host(one, other) is rollmux_client.same_host(other, one) is same

@@ -31,6 +31,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch, running: dict[int, dict[int, int | Non
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,
         "nvmlDeviceGetHandleByIndex": lambda gpu: gpu,
+        "nvmlDeviceGetHandleByUUID": {"GPU-aa": 4, "GPU-bb": 5}.__getitem__,
         "nvmlDeviceGetComputeRunningProcesses": lambda gpu: [
             SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in running[gpu].items()
         ],
@@ -52,6 +53,11 @@ def test_all_processes_of_the_job_count_on_the_gpu_where_they_have_most(monkeypa
         turn = job.phase(phase)
         rollmux_devices.report(job, turn)
         assert turn.device_gb == kept_gb
+
+
+def test_nvml_is_asked_about_the_devices_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml(monkeypatch, {0: {os.getpid(): 40 * GB}, 4: {os.getpid(): GB}, 5: {os.getpid(): 3 * GB}})
+    assert rollmux_devices.device_gb([os.getpid()], ["GPU-aa", 5]) == 3.0
 
 
 def test_without_nvml_a_line_says_once_that_the_job_file_counts(

@@ -10,7 +10,8 @@ import pytest
 import torch
 from rollmux_segment import Footprint
 
-from runtime.gpus import OwnOfCuda
+from runtime import gpus
+from runtime.gpus import OwnOfCuda, device_count, named_devices
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.training_worker import TrainingWorker
 from runtime.jobs.spec import parse_jobs
@@ -105,3 +106,22 @@ def test_an_engine_and_a_rank_say_what_they_keep_with_it(device: Device, tmp_pat
     training = TrainingWorker(spec, 0, 1, node)
     training.open(None, None)
     assert [part()[0].device // MIB for part in (training.stay, training.offload)] == [4_600, 600]
+
+
+def test_devices_are_counted_by_what_the_driver_lists_or_answers_or_has_made(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpus, "_LISTED", tmp_path / "gpus")
+    monkeypatch.setattr(gpus, "_DEVICES", tmp_path)
+    assert device_count() == 1  # nvidia-smi answers
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert device_count() == 0
+    for name in ("nvidia0", "nvidia1", "nvidiactl"):
+        (tmp_path / name).touch()
+    assert device_count() == 2
+    for name in ("a", "b", "c"):
+        (tmp_path / "gpus" / name).mkdir(parents=True)
+    assert device_count() == 3
+    for value, names in {"4,5": ["4", "5"], "GPU-aa, GPU-bb": ["GPU-aa", "GPU-bb"], "": [], "-1": [], "3,-1,4": ["3"]}.items():
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+        assert named_devices() == names and device_count() == len(names)

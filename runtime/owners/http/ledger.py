@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollmux_client import ATTACHMENT, OutOfOrder, Turn, Turns, pid_space
+from rollmux_client import ATTACHMENT, OutOfOrder, Turn, Turns, pid_space, same_host
 
 from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler import facts
@@ -136,7 +136,7 @@ def space_of(host: str, space: str) -> str:
         host: on which the owner is. space: what it says of its own processes, as `rollmux_client.pid_space`; empty: of its host.
     """
     here = pid_space()
-    return here if host == os.uname().nodename and space in ("", here) else ""
+    return here if same_host(host, os.uname().nodename) and space in ("", here) else ""
 
 
 def own_processes(pids: Iterable[int], boot: str) -> tuple[OwnProcess, ...]:
@@ -192,7 +192,7 @@ def _has_named(owner: Attached) -> bool:
 def has_restarted(owner: Attached) -> bool:
     """Whether an owner was on this machine before it was booted last: none of its processes lives."""
     boot, here = owner.boot.partition(" ")[0], pid_space().partition(" ")[0]
-    return owner.host == os.uname().nodename and "" not in (boot, here) and boot != here
+    return same_host(owner.host, os.uname().nodename) and "" not in (boot, here) and boot != here
 
 
 def living(owner: Attached) -> list[int]:
@@ -467,7 +467,13 @@ def described(handle: JobHandle) -> dict[str, list[dict[str, Any]]]:
     """The nodes of a job, as its owner is told of them."""
     return {
         pool: [
-            {"name": node.name, "host": node.host or node.machine, "gpus": [*node.gpus], "cores": [*node.cores]} for node in nodes
+            {
+                "name": node.name,
+                "host": node.host or node.machine,
+                "gpus": [int(gpu) if str(gpu).isdigit() else gpu for gpu in node.gpus],
+                "cores": [*node.cores],
+            }
+            for node in nodes
         ]
         for pool, nodes in handle.place.nodes.items()
     }

@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import strftime
 
+from rollmux_client import same_host
+
 from rollmux_env.errors import InputError
 from runtime.execution.ends import left
 from runtime.execution.job_handle import JobHandle
@@ -179,7 +181,7 @@ class CommandProcesses(AttachedProcesses):
     def _popen(self, handle: JobHandle) -> subprocess.Popen[bytes]:
         spec, nodes = handle.spec, handle.nodes_of("sync")
         assert spec.command is not None
-        here = [node for node in nodes if node.host in ("", os.uname().nodename)]
+        here = [node for node in nodes if not node.host or same_host(node.host, os.uname().nodename)]
         with open_log(self._logs(handle), _LOG) as log:
             names = " ".join(node.name for node in nodes)
             log.write(f"{strftime('%Y-%m-%d %H:%M:%S')}  starts on {names}\n".encode())

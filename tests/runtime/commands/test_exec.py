@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,11 @@ from pathlib import Path
 import pytest
 import rollmux_client
 
+from tests.clients import little_service
 from tests.clients.little_service import TOKEN, LittleService, serving
 from tests.conftest import Command
 
+SIDES = ("rollout", "training")
 ROOT = Path(__file__).parents[3]
 CLIENT = str(Path(rollmux_client.__file__).parent)
 ENTRY = "{id: %s, attach: true, iterations: 3, slo: 2, rollout: {worst_case_s: 1}, training: {worst_case_s: 1}}"
@@ -83,6 +86,32 @@ def test_a_command_goes_on_after_its_last_whole_iteration_and_ends_the_job_when_
         assert (status, said.count("\n")) == (2, 1) and "has ended already: done" in said
     turns = [f"mine {k} [0] ''" for k in range(3)]
     assert Path("log").read_text().splitlines() == ["starts", *turns[:2], "starts", *turns[1:]]
+
+
+def test_a_command_sees_the_devices_of_its_nodes_by_their_names_or_none_and_a_line(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = socket.gethostname()
+    shows = ("exec", str(file), "--", "sh", "-c", 'echo "[$CUDA_VISIBLE_DEVICES]" >> log; exit 3')
+
+    def run(host: str, gpus: list[int | str], shown: str | None) -> tuple[int, str]:
+        nodes = {pool: [{"name": pool, "host": host, "gpus": [gpu], "cores": [0]}] for pool, gpu in zip(SIDES, gpus, strict=True)}
+        monkeypatch.setattr(little_service, "NODES", nodes)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if shown is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+        with serving({}) as little:
+            point_to(little, monkeypatch)
+            status, _, said = command(*shows)
+        return status, said
+
+    assert run(f"{host.upper()}.cluster.internal", [4, 5], "4,5")[0] == 3
+    assert run(host, ["GPU-aa", "GPU-bb"], None)[0] == 3
+    status, said = run(f"not-{host}.cluster.internal", [0, 1], None)
+    assert status == 3 and f"none of the nodes of job mine is on this machine: they are on not-{host}.cluster.internal" in said
+    assert Path("log").read_text().splitlines() == ["[4,5]", "[GPU-aa,GPU-bb]", "[]"]
+    status, said = run(host, [0, 1], "4,5")
+    assert status == 2 and "CUDA_VISIBLE_DEVICES=4,5 hides GPU 0, 1, which the service has given to job mine" in said
 
 
 def test_signals_are_passed_on_and_what_a_command_leaves_behind_ends(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +33,14 @@ def test_entries_at_the_end_are_more_nodes() -> None:
         ("rollout-2", "r2", tuple(range(8, 16))),
     ]
     assert more_nodes(Hosts(training=("t1",)), CLUSTER, known) == ()  # who is to go is drained
+
+
+def test_nodes_of_this_machine_keep_the_names_of_their_devices_however_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-aa")
+    here = f"{os.uname().nodename.upper()}.cluster.internal"
+    nodes = nodes_of_hosts(Hosts(rollout=(here, "far"), training=(os.uname().nodename, "FAR.cluster.internal")), CLUSTER)
+    assert [node.gpus for node in nodes] == [("4",), tuple(range(8)), ("GPU-aa",), tuple(range(8, 16))]
+    assert [node.host for node in nodes[:2]] == [here, "far"]
 
 
 @pytest.mark.parametrize(
