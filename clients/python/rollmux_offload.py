@@ -19,11 +19,14 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rollmux_segment import OWN_PAGES, Footprint, Segment
 from torch import Tensor, UntypedStorage
+
+if TYPE_CHECKING:
+    from torch.nn.parallel import DistributedDataParallel
 
 _ALIGNMENT = 64  # bytes; whole cache lines
 _MOST_UNUSED = 2  # times what waits, that host memory which is kept may be large
@@ -37,16 +40,19 @@ class Offloader:
         tensors: gives {name: tensor}, asked now and at each offload, since an optimizer makes its state with its first step. If
             any is on a GPU, those that are not stay where they are and count as host memory. DTensors count by their local
             part. See `own_memory` for tensors over a file.
+        scratch: Function that returns tensors whose content is not needed again. Their memory is released and allocated with the
+            others', unless it is also below one of those.
     """
 
-    def __init__(self, tensors: Callable[[], Mapping[str, Tensor]]) -> None:
-        self._tensors = tensors
+    def __init__(self, tensors: Callable[[], Mapping[str, Tensor]], scratch: Callable[[], Iterable[Tensor]] = tuple) -> None:
+        self._tensors, self._scratch = tensors, scratch
         own_memory(_moving(tensors().values())[0])
         self._segment: Segment | None = None
         self._read: Segment | None = None  # whose content somebody reads (`shards`), in another thread perhaps
         self._spare: Segment | None = None  # page-locked; the next one that is needed
         self._lock = Lock()  # of what becomes of a segment that is read
         self._parked: list[tuple[UntypedStorage, int, int]] = []  # storage, its offset in the segment, its bytes
+        self._emptied: list[tuple[UntypedStorage, int]] = []  # storage of scratch, its bytes
         self.offloaded = False
 
     def offload(self) -> Footprint:
@@ -56,6 +62,7 @@ class Offloader:
         tensors, _ = _moving(self._tensors().values())
         own_memory(tensors)
         storages = _storages(tensors)
+        self._emptied = [(storage, storage.nbytes()) for storage in self._only_scratch(storages)]
         self._parked, total = [], 0
         for storage in storages:
             self._parked.append((storage, total, storage.nbytes()))
@@ -66,7 +73,7 @@ class Offloader:
             segment.bytes[offset : offset + size].copy_(_bytes(storage), non_blocking=on_gpu)
         if on_gpu:
             torch.cuda.synchronize()  # before the memory that is being read goes
-        for storage, _, _ in self._parked:
+        for storage in (*(parked[0] for parked in self._parked), *(emptied[0] for emptied in self._emptied)):
             storage.resize_(0)
         self.offloaded = True
         if on_gpu:
@@ -84,6 +91,8 @@ class Offloader:
         for storage, offset, size in self._parked:
             storage.resize_(size)
             _bytes(storage).copy_(segment.bytes[offset : offset + size], non_blocking=segment.pinned)
+        for storage, size in self._emptied:
+            storage.resize_(size)
         self.offloaded = False
         if segment.pinned:
             torch.cuda.synchronize()
@@ -143,6 +152,7 @@ class Offloader:
         """Bytes on the device, and of the host memory held for it."""
         moves, stays = _moving(self._tensors().values())
         moving, staying = (sum(storage.nbytes() for storage in _storages(part)) for part in (moves, stays))
+        moving += sum(storage.nbytes() for storage in self._only_scratch(_storages(moves)))
         on_gpu = any(tensor.device.type == "cuda" for tensor in moves)
         peak, capacity = (torch.cuda.max_memory_reserved(), torch.cuda.mem_get_info()[1]) if on_gpu else (0, 0)
         with self._lock:
@@ -155,7 +165,12 @@ class Offloader:
         self._drop_segment()
         if self._spare is not None:
             self._spare.close()
-        self._parked, self._spare = [], None
+        self._parked, self._spare, self._emptied = [], None, []
+
+    def _only_scratch(self, others: Iterable[UntypedStorage]) -> list[UntypedStorage]:
+        """Return the storages of scratch that are below none of the tensors that are kept."""
+        kept = {storage.data_ptr() for storage in others}
+        return [storage for storage in _storages(_local(self._scratch())) if storage.data_ptr() not in kept]
 
     def _room(self, nbytes: int, pinned: bool) -> Segment:
         with self._lock:
@@ -182,6 +197,37 @@ def state_of(model: torch.nn.Module, optimizer: Any = None) -> dict[str, Tensor]
     for number, values in enumerate(optimizer.state.values() if optimizer is not None else ()):
         tensors |= {f"optimizer.{number}.{name}": one for name, one in values.items() if isinstance(one, Tensor)}
     return tensors
+
+
+class GradientBuckets:
+    """The buffers in which DistributedDataParallel reduces gradients: as large as all gradients, and kept until it is deleted.
+
+    Call it for the buffers of the last backward pass, as `scratch` of an `Offloader`.
+
+    Args:
+        model: Model without a communication hook; one that averages, as without a hook, is registered.
+
+    Raises:
+        RuntimeError: The model has a hook already.
+    """
+
+    def __init__(self, model: DistributedDataParallel) -> None:
+        self._buffers: list[Tensor] = []
+        self._is_whole = False  # the last backward pass has reduced all of its buckets
+        hook: Any = lambda group, bucket: self._reduce(group, bucket)  # noqa: E731 - torch reads annotations, which are text here
+        model.register_comm_hook(model.process_group, hook)
+
+    def __call__(self) -> list[Tensor]:
+        return self._buffers
+
+    def _reduce(self, group: Any, bucket: Any) -> Any:
+        if self._is_whole:  # torch makes others after the first pass
+            self._buffers = []
+        self._buffers.append(bucket.buffer())
+        self._is_whole = bucket.is_last()
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+        return allreduce_hook(group, bucket)
 
 
 def map_large_blocks() -> None:

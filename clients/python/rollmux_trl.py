@@ -6,9 +6,9 @@
 
 - The turn of `init` goes from the trainer's making to the begin of its training, a checkpoint's loading included. With a vLLM
   server the first weights follow in a turn of `sync`.
-- Between its turns a job has nothing on its devices: parameters, gradients and optimizer state of the trainer wait in host memory
-  (`rollmux_offload`; not with DeepSpeed, which has them elsewhere), and vLLM in the trainer's process sleeps
-  (`vllm_enable_sleep_mode=True`). Alone, without a service, all stays where it is.
+- Between its turns a job has nothing on its devices: parameters, gradients and optimizer state of the trainer wait in host memory,
+  the gradient buckets of DistributedDataParallel are freed (`rollmux_offload`; not with DeepSpeed, which has its state elsewhere),
+  and vLLM in the trainer's process sleeps (`vllm_enable_sleep_mode=True`). Alone, without a service, all stays where it is.
 - A turn of `rollout` is what TRL does in `_generate_and_score_completions`: weights for vLLM, sampling, rewards, log-probs.
 - A turn of `training` goes from there to the last optimizer step before the next generation, whatever
   `gradient_accumulation_steps`, `steps_per_generation` and `num_iterations` are. Both together are an iteration.
@@ -25,6 +25,7 @@ Read with TRL 1.16.0, as it is on PyPI.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Iterator
@@ -36,12 +37,14 @@ import rollmux_client
 import rollmux_devices
 import torch
 from accelerate import PartialState
-from rollmux_offload import Offloader, state_of
+from rollmux_offload import GradientBuckets, Offloader, state_of
+from torch.nn.parallel import DistributedDataParallel
 from transformers import TrainerCallback
 from trl.trainer import grpo_trainer
 
 __all__ = ["GRPOTrainer", "attach"]
 
+_LOG = logging.getLogger("rollmux_client")
 _WAITS = timedelta(days=365)  # for a turn: as long as it takes
 
 
@@ -69,6 +72,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         self._training: rollmux_client.Phase | None = None  # if that is one of training
         self._evaluates: rollmux_client.Phase | None = None  # the turn of sync in which it does that next
         self._offloader: Offloader | None = None
+        self._buckets: GradientBuckets | None = None
         several = PartialState().num_processes > 1  # the launcher's processes know each other from here on
         self._processes = torch.distributed.new_group(backend="gloo", timeout=_WAITS) if several else None
         self._is_attached = self._agreed(job.lease is not None)
@@ -134,6 +138,14 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         yield
         if turn is not None:
             self._end(turn)
+
+    def _find_buckets(self) -> None:
+        """Find what DistributedDataParallel reduces gradients in, which is to leave the devices with them."""
+        if self._is_attached and isinstance(self.model_wrapped, DistributedDataParallel):
+            try:
+                self._buckets = GradientBuckets(self.model_wrapped)
+            except RuntimeError as error:  # it has a hook of the user's, or this one since an earlier training
+                _LOG.warning("gradient buckets of DistributedDataParallel stay on the device: %s", str(error).partition("\n")[0])
 
     def _end_init(self) -> None:
         """What it has made may leave the devices, and a server gets the first weights."""
@@ -218,7 +230,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
 
     def _end(self, turn: rollmux_client.Phase) -> None:
         if self._is_attached and self._offloader is None and not self.is_deepspeed_enabled:
-            self._offloader = Offloader(self._tensors)
+            self._offloader = Offloader(self._tensors, lambda: self._buckets() if self._buckets is not None else ())
         if self._offloader is not None:
             self._offloader.offload()
         if torch.cuda.is_available():
@@ -255,6 +267,7 @@ class _Ends(TrainerCallback):
         self._trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **options: Any) -> None:
+        self._trainer._find_buckets()  # noqa: SLF001
         self._trainer._end_init()  # noqa: SLF001
         self._trainer._continue()  # noqa: SLF001
 

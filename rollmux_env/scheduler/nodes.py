@@ -29,8 +29,8 @@ class PoolNode(Protocol):
     def pool(self) -> PoolName: ...
 
     @property
-    def devices(self) -> tuple[int, ...]:
-        """Numbers of what it computes on, at least one: GPUs, or cores where there are none."""
+    def devices(self) -> tuple[int | str, ...]:
+        """Numbers or names of what it computes on, at least one: GPUs, or cores where there are none."""
         ...
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -209,3 +210,54 @@ def test_two_jobs_that_attach_at_once_never_have_their_states_on_the_device_toge
     assert max(sum(its.values()) for its in resident) == alone
     assert alone > 2 * min(max(its.values()) for its in resident)  # with optimizer state it is more than the model
     assert all((tmp_path / name / "last" / "model.safetensors").stat().st_size > 1000 for name in trainers)
+
+
+RANKS = """
+import sys
+import rollmux_trl
+from datasets import Dataset
+from runtime.engines.pretrained import load_tokenizer
+from trl.trainer.grpo_config import GRPOConfig
+
+folder, model = sys.argv[1:]
+held = lambda trainer: sum(one.untyped_storage().nbytes() for one in trainer._buckets()) if trainer._buckets else -1
+
+class Counts(rollmux_trl.GRPOTrainer):
+    def _end(self, turn):
+        before = held(self)
+        super()._end(turn)
+        if turn.name == "training":
+            print("held", before, held(self), flush=True)
+
+with rollmux_trl.attach() as job:
+    data = Dataset.from_list([{"prompt": str(digit)} for digit in range(8)])
+    config = GRPOConfig(output_dir=folder, per_device_train_batch_size=2, num_generations=2, max_completion_length=4, max_steps=3,
+        report_to=[], disable_tqdm=True, save_strategy="no", use_cpu=True, bf16=False, gradient_checkpointing=False)
+    trainer = Counts(job=job, model=model, processing_class=load_tokenizer(model), train_dataset=data, args=config,
+        reward_funcs=lambda completions, **_: [float(len(text)) for text in completions])
+    trainer.train()
+"""
+
+
+def test_gradient_buckets_of_two_ranks_are_on_the_devices_in_their_turns_alone(service: LittleService, tmp_path: Path) -> None:
+    model = model_directory(ModelSpec(), 0)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    common = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "HF_HUB_OFFLINE": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+    }
+    words = [sys.executable, "-c", RANKS, str(tmp_path), str(model)]
+    ranks = []
+    for rank in map(str, range(2)):
+        own = os.environ | common | {"RANK": rank, "LOCAL_RANK": rank, "PYTHONPATH": str(ROOT)}
+        ranks.append(subprocess.Popen(words, env=own, cwd=ROOT, stdout=subprocess.PIPE, text=True))
+    for process in ranks:
+        lines = [line.split()[1:] for line in process.communicate()[0].splitlines() if line.startswith("held ")]
+        assert process.returncode == 0 and len(lines) == 3
+        assert all(int(before) >= 4 * 900_000 and after == "0" for before, after in lines)
+    assert service.jobs["one"].state == "done"

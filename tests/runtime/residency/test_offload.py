@@ -207,3 +207,43 @@ def test_what_is_read_stays_as_it_was_while_it_is_restored_changed_and_offloaded
         assert _digest(shards) == after
     offloader.close()
     assert not (_shared(os.getpid()).keys() & shared.keys()) - others
+
+
+BUCKETS = """
+import sys, torch
+import torch.distributed as dist
+from rollmux_offload import GradientBuckets, Offloader, state_of
+from torch.nn.parallel import DistributedDataParallel
+
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+for offloads, view in ((False, False), (True, False), (True, True)):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))
+    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=view)
+    optimizer = torch.optim.AdamW(model.parameters())
+    buckets = GradientBuckets(wrapped) if offloads else lambda: ()
+    offloader = Offloader(lambda: state_of(model, optimizer), buckets)
+    held = lambda: sum({b.untyped_storage()._cdata: b.untyped_storage().nbytes() for b in buckets()}.values())
+    for step in range(5):
+        generator = torch.Generator().manual_seed(10 * step + rank)
+        wrapped(torch.randn(4, 512, generator=generator)).square().mean().backward()
+        optimizer.step()
+        if offloads:
+            before, device = held(), offloader.footprint().device
+            away = offloader.offload().device, held()
+            assert (before, *away, offloader.restore().device) == (8 * 512 * 513 * 4, 0, 0, device), (before, away, device)
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
+    print(sum(float(p.detach().double().sum()) * (k + 1) for k, p in enumerate(model.parameters())).hex())
+dist.destroy_process_group()
+"""
+
+
+def test_buckets_of_gradients_leave_with_the_rest_and_nothing_is_trained_otherwise(tmp_path: Path) -> None:
+    alike = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    words = [sys.executable, "-c", BUCKETS]
+    given = [[str(rank), str(tmp_path / "meet")] for rank in range(2)]
+    ranks = [subprocess.Popen([*words, *own], env=alike, stdout=subprocess.PIPE, text=True) for own in given]
+    lines = [line for rank in ranks for line in rank.communicate()[0].splitlines()]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert len(lines) == 6 and len(set(lines)) == 1  # whether anything moves or not
