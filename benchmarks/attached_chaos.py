@@ -3,15 +3,16 @@
     python benchmarks/attached_chaos.py --kills 50 --stops 3 --seed 0
 
 Owners are processes of their own with the client. Each phase takes an exclusive lock on a file of every node that it was given: a
-node that is held twice is seen by the second. The service is killed by SIGKILL at random and started again; now and then an owner
-is stopped (SIGSTOP) for longer than its lease lasts, and goes on then: it has to end itself before it touches a node. It is started
-again as a launcher would. At the end every job must have done all its iterations, each counted once, and the journal must hold.
+node that is held twice is seen by the second. The lock is held by a process in another session that carries the lease, as ranks of
+torchrun do. The service is killed by SIGKILL at random and started again. Now and then an owner is stopped (SIGSTOP) for longer
+than its lease lasts, and goes on then: it has to end itself before it touches a node. Now and then an owner alone is killed: what
+it has started goes on for 40 s, in which its node is nobody else's. Owners are started again as a launcher would. At the end every
+job must have done all its iterations, each counted once, and the journal must hold.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import random
@@ -23,6 +24,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import rollmux_client
 from attached_load import usage
 from attached_service import start, write_cluster
 
@@ -31,29 +33,31 @@ from runtime.service.address import SERVICE
 
 _OWNER = "owner"
 _STOPS_S = 40.0  # beyond a lease of 30 s
+_OWNER_KILLS = 5  # kills of the service for one of an owner
+_TAKEN = 9  # status of a rank whose node is used
 _JOBS = 6
 _NODES = 2
 
 
 def owner(folder: Path, seconds: float) -> None:
     """A job: it holds the files of its nodes while it has their permit."""
-    import rollmux_client
-
     with rollmux_client.attach() as job:
         for _ in job.iterations():
             for name in ("rollout", "training"):
                 with job.phase(name):
-                    files = []
-                    for node in job.nodes[name]:
-                        file = open(folder / f"{node['name']}.lock", "w")  # noqa: SIM115 - it is closed below
-                        try:
-                            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        except OSError:
-                            (folder / f"twice-{os.getpid()}").write_text(f"{job.id} {name} {node['name']}\n")
-                        files.append(file)
-                    time.sleep(random.uniform(0.5, 1.5) * seconds)
-                    for file in files:
-                        file.close()
+                    seconds_now = f"{random.uniform(0.5, 1.5) * seconds:.3f}"
+                    ranks = {node["name"]: _start_rank(folder, str(node["name"]), seconds_now, job) for node in job.nodes[name]}
+                    for node, rank in ranks.items():
+                        if rank.wait() == _TAKEN:
+                            (folder / f"twice-{os.getpid()}").write_text(f"{job.name} {name} {node}\n")
+
+
+def _start_rank(folder: Path, node: str, seconds: str, job: rollmux_client.Job) -> subprocess.Popen[bytes]:
+    """Start a process of a session of its own that holds the file of a node, for `_STOPS_S` more if its owner dies meanwhile."""
+    work = f'sleep {seconds}; [ "$(cut -d" " -f4 /proc/$$/stat)" = {os.getpid()} ] || sleep {_STOPS_S:g}'
+    lock = ["flock", "--nonblock", "--no-fork", "--conflict-exit-code", str(_TAKEN), str(folder / f"{node}.lock")]
+    command = [*lock, "sh", "-c", work]
+    return subprocess.Popen(command, env=os.environ | {rollmux_client.LEASE: str(job.lease)}, start_new_session=True)
 
 
 class Chaos:
@@ -67,6 +71,7 @@ class Chaos:
         self.jobs = {f"job-{number}": iterations for number in range(_JOBS)}
         self.owners: dict[str, subprocess.Popen[bytes]] = {}
         self.ends = Counter[str]()  # of owners that were not done, by how they ended
+        self.owner_kills = 0
         self.service = self._serve()
         self._submit()
 
@@ -99,6 +104,17 @@ class Chaos:
         self.service.wait()
         time.sleep(random.uniform(0.0, 2.0))
         self.service = self._serve()
+
+    def kill_owner(self, but: set[str]) -> None:
+        """SIGKILL for an owner's process alone; its ranks go on.
+
+        Args:
+            but: Jobs whose owners are left alone.
+        """
+        alive = [job_id for job_id, process in self.owners.items() if process.poll() is None and job_id not in but]
+        if alive:
+            self.owners[random.choice(alive)].kill()
+            self.owner_kills += 1
 
     def look_after(self) -> int:
         """Start owners again that have ended and are not done; how many are left."""
@@ -167,11 +183,14 @@ def _run(chaos: Chaos, kills: int, stops: int) -> None:
                     job_id = random.choice(alive)
                     os.killpg(chaos.owners[job_id].pid, signal.SIGSTOP)
                     stopped[job_id] = time.monotonic()
+            if done_kills % _OWNER_KILLS == 0:
+                chaos.kill_owner({*stopped})
             next_s = time.monotonic() + random.uniform(0.2, 5.0)
         time.sleep(0.2)
         if now_s - begin_s > 1500:
             raise SystemExit(f"jobs do not come to their end: {(chaos.folder / 'service.log').read_text()[-3000:]}")
-    print(f"{done_kills} kills of the service, {time.monotonic() - begin_s:.0f} s; resident {usage(chaos.service.pid)[0]:.0f} MB")
+    seconds, resident_mb = time.monotonic() - begin_s, usage(chaos.service.pid)[0]
+    print(f"{done_kills} kills of the service, {chaos.owner_kills} of owners, {seconds:.0f} s; resident {resident_mb:.0f} MB")
 
 
 def _report(chaos: Chaos, folder: Path) -> None:
