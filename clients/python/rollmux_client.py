@@ -561,12 +561,12 @@ def descendants(roots: Collection[int], table: dict[int, Process]) -> set[int]:
     children: dict[int, list[int]] = {}
     for pid, one in table.items():
         children.setdefault(one.parent, []).append(pid)
-    found, queue = set(roots), list(roots)
+    family, queue = set(roots), list(roots)
     while queue:
-        fresh = [pid for pid in children.get(queue.pop(), ()) if pid not in found]
-        found.update(fresh)
+        fresh = [pid for pid in children.get(queue.pop(), ()) if pid not in family]
+        family.update(fresh)
         queue += fresh
-    return found
+    return family
 
 
 def keeper_of(pid: int) -> str:
@@ -598,7 +598,7 @@ class LeaseProcesses:
 
     def __init__(self) -> None:
         self.leases: set[str] = set()
-        self._found: dict[int, int] = {}  # time of start, by process id
+        self._known: dict[int, int] = {}  # time of start, by process id
 
     def find(self, table: dict[int, Process], roots: Collection[int] = (), group: int | None = None) -> set[int]:
         """Return the ids of the job's living processes.
@@ -609,10 +609,10 @@ class LeaseProcesses:
             group: Process group that belongs to the job, or None.
         """
         living = {pid: one for pid, one in table.items() if not one.is_zombie}
-        mine = {pid for pid, one in living.items() if self._found.get(pid) == one.started or one.group == group}
+        mine = {pid for pid, one in living.items() if self._known.get(pid) == one.started or one.group == group}
         mine |= carriers(self.leases, living.keys() - mine) | {*roots}
         mine = descendants(mine, living) & living.keys()
-        self._found = {pid: living[pid].started for pid in mine}
+        self._known = {pid: living[pid].started for pid in mine}
         return mine
 
 

@@ -78,38 +78,38 @@ def _end_earlier(job_id: str, url: str, say: Callable[[str], None]) -> None:
         InputError: Another `rollmux exec` of the job is running here; one line.
     """
     until_s, said = time.monotonic() + _ANOTHER_S, False
-    while kept := _earlier(job_id, url, kept=True):
-        pid = min(kept)
+    while others := _earlier(job_id, url, has_keeper=True):
+        pid = min(others)
         if time.monotonic() > until_s:
             raise InputError(f"job {job_id}: another `rollmux exec` of it has process {pid} on this machine; end that first")
         if not said:
             said = True
             say(f"job {job_id} waits: another `rollmux exec` of it has process {pid} on this machine")
         time.sleep(1.0)
-    if orphans := _earlier(job_id, url, kept=False):
+    if orphans := _earlier(job_id, url, has_keeper=False):
         pids = ", ".join(map(str, sorted(orphans)))
         say(f"what an earlier `rollmux exec` of job {job_id} has left ends: process {pids}")
-        if left := end_all(lambda: sorted(_earlier(job_id, url, kept=False)), 0.0):
+        if left := end_all(lambda: sorted(_earlier(job_id, url, has_keeper=False)), 0.0):
             raise InputError(f"job {job_id}: process {left[0]} of an earlier `rollmux exec` cannot be ended; end it first")
 
 
-def _earlier(job_id: str, url: str, kept: bool) -> set[int]:
+def _earlier(job_id: str, url: str, has_keeper: bool) -> set[int]:
     """Return the processes on this machine that carry a lease of a job.
 
     Args:
         job_id: Id of the job.
         url: URL of the service, as these processes have it.
-        kept: Whether to return those whose `rollmux exec` lives, or those whose one is dead.
+        has_keeper: Whether to return those whose `rollmux exec` lives, or those whose one is dead.
     """
     table = rollmux_client.processes()
-    found = set()
+    pids = set()
     for pid, one in table.items():
         marks = {} if one.is_zombie else rollmux_client.marks(pid)
         mine = (marks.get(rollmux_client.JOB), marks.get(rollmux_client.URL)) == (job_id, url)
         keeper = marks.get(rollmux_client.KEEPER)
-        if mine and keeper is not None and rollmux_client.keeper_lives(keeper) is kept:
-            found.add(pid)
-    return found if kept else rollmux_client.descendants(found, table)
+        if mine and keeper is not None and rollmux_client.keeper_lives(keeper) is has_keeper:
+            pids.add(pid)
+    return pids if has_keeper else rollmux_client.descendants(pids, table)
 
 
 def _submit(service: rollmux_client.Service, entry: dict[str, Any], tell: Callable[[str], None] | None) -> None:

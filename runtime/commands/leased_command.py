@@ -58,7 +58,7 @@ class LeasedCommand:
         if self._process is not None and not self._killed:
             self._killed = True
             self._say(f"{why}: the command ends")
-        self._signal(self._find(), signal.SIGKILL)
+        self._send(self._find(), signal.SIGKILL)
 
     def run(self, environment: Mapping[str, str], cores: set[int]) -> tuple[int, list[int]]:
         """Run it to its end, and end what it has left behind.
@@ -99,7 +99,7 @@ class LeasedCommand:
             os.sched_setaffinity(0, own)
             self._starts = False
         while self._early:
-            self._pass_on(self._early.pop(0))
+            self._forward(self._early.pop(0))
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -110,21 +110,21 @@ class LeasedCommand:
 
         def handle(number: int, frame: FrameType | None) -> None:
             if self._process is not None:
-                self._pass_on(number)
+                self._forward(number)
             elif self._starts:
                 self._early.append(number)
             elif number != signal.SIGCONT:
                 raise Signalled(number)
 
-        heard = [number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, handle) for number in heard}
+        numbers = [number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, handle) for number in numbers}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _pass_on(self, number: int) -> None:
+    def _forward(self, number: int) -> None:
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
@@ -147,11 +147,11 @@ class LeasedCommand:
         rest = self._find()
         if rest:
             self._say(f"the command has ended; what it has left ends too: process {', '.join(map(str, sorted(rest)))}")
-        self._signal(rest, signal.SIGTERM)
+        self._send(rest, signal.SIGTERM)
         return end_all(lambda: sorted(self._find()), _TERMINATES_S)
 
     @staticmethod
-    def _signal(pids: Collection[int], number: int) -> None:
+    def _send(pids: Collection[int], number: int) -> None:
         for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)

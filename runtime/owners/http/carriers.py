@@ -27,10 +27,10 @@ def is_related(pid: int, lease: str, named: Collection[int]) -> bool:
         or not {one.group, one.session}.isdisjoint(named)
     ):
         return one is not None
-    seen = set[int]()
-    while one is not None and one.parent > 1 and one.parent not in seen:
+    visited = set[int]()
+    while one is not None and one.parent > 1 and one.parent not in visited:
         if one.parent in named:
             return True
-        seen.add(one.parent)
+        visited.add(one.parent)
         one = rollmux_client.process(one.parent)
     return False

@@ -437,11 +437,11 @@ class Ledger:
         if alive or not is_seen(owner):
             return alive
         leases = {other.id for other in self.leases.values() if other.handle.id == lease.handle.id} | {lease.id}
-        found = tuple(one for one in own_processes(carriers_of(leases), owner.boot) if one.started)[:MOST_PROCESSES]
-        if found:
-            lease.owner = replace(owner, at_s=self.run.log.now(), processes=found)
+        carrying = tuple(one for one in own_processes(carriers_of(leases), owner.boot) if one.started)[:MOST_PROCESSES]
+        if carrying:
+            lease.owner = replace(owner, at_s=self.run.log.now(), processes=carrying)
             self.run.log.write(lease.owner)
-        return [one.pid for one in found]
+        return [one.pid for one in carrying]
 
     def _free_unused(self, lease: Lease, now_s: float) -> None:
         """Free what a lost lease held, if it is known that nobody uses it."""

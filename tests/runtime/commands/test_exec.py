@@ -229,7 +229,7 @@ def test_a_lease_of_a_process_that_cannot_be_ended_is_not_given_back(
     monkeypatch.setattr("runtime.commands.leased_command.end_all", lambda find, grace_s: find())
     with serving({}) as little:
         point_to(little, monkeypatch)
-        monkeypatch.setattr("runtime.commands.leased_command.LeasedCommand._signal", lambda *_: None)
+        monkeypatch.setattr("runtime.commands.leased_command.LeasedCommand._send", lambda *_: None)
         status, _, said = command("exec", str(file), "--", "sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & echo $! >pid")
         os.kill(int(Path("pid").read_text()), signal.SIGKILL)
         assert status == 1 and "cannot be ended: its lease is not given back" in said
