@@ -360,7 +360,8 @@ class Turns:
         if self.is_over(turn) and not turn.extra:
             raise OutOfOrder(f"the {turn.phase} of iteration {turn.iteration} is over")
         due = {"init": self.begins, "rollout": self.rollouts, "training": self.trainings, "sync": self.trainings - 1}[turn.phase]
-        fits = f"ask {_name(turn)}" in ITERATION[self._state(turn)] and (turn.extra or due == turn.iteration < self._last)
+        last = self._last + (turn.phase == "init")  # with all its iterations counted, an owner may load its models and go back
+        fits = f"ask {_name(turn)}" in ITERATION[self._state(turn)] and (turn.extra or due == turn.iteration < last)
         if fits and (self._staleness or self.rollouts == self.trainings or turn.phase == "training"):
             return
         what = "init" if turn.phase == "init" else f"{'extra ' if turn.extra else ''}{turn.phase} of iteration {turn.iteration}"

@@ -136,7 +136,10 @@ def test_a_job_that_has_done_all_waits_for_its_owners_word(tmp_path: Path) -> No
         handle = run.driver.run.handles["a"]
         assert not handle.gone and not handle.place.nodes  # its place is for others meanwhile
         other = await run.replaced()
-        answer = await attach(other, "a", from_iteration=1)
+        answer = await attach(other, "a")
+        await other.leases.acquire(answer["lease"], "init", None, 5.0)  # it loads its checkpoint, and sees how old that is
+        await other.leases.release(answer["lease"], "init", None)
+        answer = await attach(other, "a", from_iteration=1, lease=answer["lease"])
         assert answer["iteration"] == 1
         await other.iterate(answer["lease"], 1)
         await other.leases.end(answer["lease"])
