@@ -55,6 +55,7 @@ class RunOptions(NamedTuple):
         dry_run: only profile the jobs and plan. compare: measure each job alone, behind its last iteration.
         out: the folder, which stays; None: there is none that does. address: of a Ray cluster; None: one of its own is started.
         accepts_changes: Whether a run that is resumed goes on with what has changed of the files that it depends on.
+        leave: Whether every job leaves its devices after each phase.
     """
 
     policy: str
@@ -66,6 +67,7 @@ class RunOptions(NamedTuple):
     out: Path | None
     address: str | None
     accepts_changes: bool = False
+    leave: bool = False
 
 
 def print_as(format: TableOrJson, report: Any, *tables: Any) -> None:

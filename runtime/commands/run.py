@@ -40,6 +40,9 @@ def run(
         bool,
         typer.Option("--accept-changes", help="With --resume: go on where data, modules, models or the job file have changed."),
     ] = False,
+    leave: Annotated[
+        bool, typer.Option("--leave", help="Let no job stay on a device between its phases, also where there is room.")
+    ] = False,
     address: Address = None,
     seed: Seed = 0,
     no_cache: Annotated[
@@ -68,7 +71,7 @@ def run(
     elif accept_changes:
         raise InputError("--accept-changes: goes with --resume; a new run has nothing that could have changed")
     names = planning_switches(policy), dispatch or DISPATCH
-    options = RunOptions(*names, seed, not no_cache, dry_run, compare is not None, out, address, accept_changes)
+    options = RunOptions(*names, seed, not no_cache, dry_run, compare is not None, out, address, accept_changes, leave)
     if address is None:
         stay_on_loopback()
     try:

@@ -56,7 +56,9 @@ def run_all(jobs: Jobs, options: RunOptions, folder: Path, file: Path) -> str:
         if options.out is not None:
             remember(folder, jobs.jobs, file)
         cached = options.cached and not options.compare
-        outcome, _ = _begin(jobs, options, folder, cached=cached, compare=options.compare, models=options.out is not None)
+        outcome, _ = _begin(
+            jobs, options, folder, cached=cached, compare=options.compare, models=options.out is not None, leave=options.leave
+        )
     return _report(folder, outcome)
 
 
@@ -105,7 +107,7 @@ def resume_all(folder: Path, options: RunOptions) -> str:
             foresee(left, nodes, here, typer.echo)
             plan = RunPlan(
                 specs, start.cluster, nodes, start.policy, start.dispatch, start.seed, str(folder), not compare, compare,
-                resume=True, models=True,
+                resume=True, models=True, leave=options.leave,
             )  # fmt: skip
             outcome = execute(plan, typer.echo)
     return _report(folder, outcome)

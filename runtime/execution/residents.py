@@ -25,17 +25,25 @@ class Residents:
 
     Args:
         handles: its jobs by id. cluster: their nodes.
+        leave: Whether every job leaves its devices after each phase, also if there is room to stay.
     """
 
-    def __init__(self, handles: Mapping[str, JobHandle], cluster: Cluster) -> None:
-        self._handles, self._cluster = handles, cluster
+    def __init__(self, handles: Mapping[str, JobHandle], cluster: Cluster, leave: bool = False) -> None:
+        self._handles, self._cluster, self._leave = handles, cluster, leave
         self._staying: dict[_Key, tuple[str, ...]] = {}  # names of the nodes
         self._held_back: dict[tuple[JobHandle, HoldName], None] = {}
 
     def may_stay(self, handle: JobHandle, pool: Pool) -> bool:
         """Whether the state of a phase that is over may stay where it is."""
         waits = handle.waits_here.get(pool)
-        if waits is None or not waits.can_stay or handle.is_guest or handle.place.moving or handle.ending.why is not None:
+        if (
+            self._leave
+            or waits is None
+            or not waits.can_stay
+            or handle.is_guest
+            or handle.place.moving
+            or handle.ending.why is not None
+        ):
             return False
         places = self._sharing(handle)
         if any(other.is_guest for other, _ in places):  # nobody knows what it needs

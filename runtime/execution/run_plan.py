@@ -76,6 +76,7 @@ class RunPlan:
         only_profile: stop when all jobs are profiled.
         resume: the folder holds a run, which goes on.
         models: the models of jobs that are done are written into the folder.
+        leave: Whether every job leaves its devices after each phase, also if there is room to stay.
         timeouts: with jobs that hang. leases: of jobs that run elsewhere.
     """
 
@@ -91,5 +92,6 @@ class RunPlan:
     only_profile: bool = False
     resume: bool = False
     models: bool = False
+    leave: bool = False
     timeouts: Timeouts = Timeouts()
     leases: LeaseRules = LeaseRules()

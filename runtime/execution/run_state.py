@@ -113,7 +113,7 @@ class RunState:
         self._why = self.scheduler.planner.why = {}
         self.handles = {spec.id: JobHandle(spec) for spec in plan.specs}
         self.cold_starts = ColdStarts()
-        self.residents = Residents(self.handles, plan.cluster)
+        self.residents = Residents(self.handles, plan.cluster, plan.leave)
         self.stopping = False
         self.over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.coming = 0

@@ -259,5 +259,5 @@ def test_gradient_buckets_of_two_ranks_are_on_the_devices_in_their_turns_alone(s
     for process in ranks:
         lines = [line.split()[1:] for line in process.communicate()[0].splitlines() if line.startswith("held ")]
         assert process.returncode == 0 and len(lines) == 3
-        assert all(int(before) >= 4 * 900_000 and after == "0" for before, after in lines)
+        assert all(int(before) > 3_000_000 for before, _ in lines) and {after for _, after in lines} == {"0"}, lines
     assert service.jobs["one"].state == "done"

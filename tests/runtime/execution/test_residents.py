@@ -66,6 +66,13 @@ def test_a_job_that_has_too_much_to_stay_is_offloaded(tmp_path: Path) -> None:
     assert any(part.stays for name in "ab" for part in _phases(record, name)[-2:])  # who is left has the nodes alone
 
 
+def test_nothing_stays_in_a_run_that_is_to_leave(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, [_job("a", 3.0), _job("b", 3.0)], ONE_OF_EACH, policy=SHARES)
+    assert carry_out(replace(plan, leave=True)) == "done"
+    phases = [part for name in "ab" for part in _phases(read_run(tmp_path), name)]
+    assert phases and not any(part.stays for part in phases)
+
+
 @pytest.mark.parametrize("dispatch", ["round-robin", "fifo"])
 def test_one_who_stays_has_left_before_a_newcomer_runs_and_may_stay_again(tmp_path: Path, dispatch: str) -> None:
     """The newcomer is profiled as a guest on the other's nodes; first come, first served, it need not wait for its turn."""
