@@ -30,8 +30,8 @@ from rollmux_env.validation_errors import one_line
 
 Arrays = dict[str, NDArray[Any]]
 
-# Attributes that are no state: scratch, and settings, which whoever makes the environment gives.
-_NO_STATE = ("_workspace", "_scratch", "_rules", "_limits")
+# Attributes that are no state: scratch, views of other attributes, and settings, which whoever makes the environment gives.
+_NO_STATE = ("_workspace", "_scratch", "_passed", "_rules", "_limits")
 
 
 def state_of(environment: object) -> tuple[Arrays, dict[str, Any]]:

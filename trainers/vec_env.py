@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
-from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import describe
 
 Observation = dict[str, NDArray[Any]]
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})  # what there is to say of a stream whose episode goes on
+_OF_ONE_STREAM = {"action_space": "single_action_space", "observation_space": "single_observation_space"}
 
 
 class NativeVecEnv(VecEnv):
     """A natively vectorised environment as an SB3 `VecEnv`.
 
     It asks the environment for all streams at once, masks included: sb3-contrib's `get_action_masks` calls `env_method` once.
-    The info of a stream is an empty mapping, one for all, but where an episode ended: there it holds `terminal_observation`,
-    `TimeLimit.truncated`, `episode` (return `r` and length `l`, as `VecMonitor` has them) and the episode's figures.
+    The info of a stream is a dict of its own. It is empty but where an episode ended: there it holds `terminal_observation`,
+    `TimeLimit.truncated`, the episode's figures and `episode` (return `r`, length `l`, time `t`), as `Monitor` has it. So each
+    stream counts as wrapped in a `Monitor`, and `evaluate_policy` reports returns that wrappers around this one do not change.
 
     Attributes:
-        env: the environment. seconds: that its steps, resets and masks have taken.
-        returns, lengths: (E,) rewards and decisions of the episodes so far.
+        env: The environment.
+        seconds: Time that its steps, resets and masks have taken, in seconds.
+        returns: (E,) sum of rewards of the present episodes.
+        lengths: (E,) decisions of the present episodes.
 
     Raises:
         InputError: an environment that does not reset a finished stream in the same step.
@@ -39,19 +43,24 @@ class NativeVecEnv(VecEnv):
             raise InputError("environment: must reset a finished stream in the same step (AutoresetMode.SAME_STEP)")
         self.env = env
         self.seconds = 0.0
+        self._made_s = perf_counter()
         self.returns = np.zeros(env.num_envs)
         self.lengths = np.zeros(env.num_envs, dtype=np.int64)
         self._actions: NDArray[np.int64] = np.zeros(env.num_envs, dtype=np.int64)
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
 
     def reset(self) -> Observation:
-        """First observations of new episodes; seeds and options given before are used up."""
+        """Return first observations of new episodes; seeds and options given before are used up.
+
+        Raises:
+            InputError: options that are not one mapping for each stream, or that the environment does not have.
+        """
         began = perf_counter()
         seeds = None if self._seeds[0] is None else self._seeds
-        options = {key: [episode[key] for episode in self._options] for key in self._options[0]}
-        observation, _ = self.env.reset(seed=seeds, options=options or None)  # type: ignore[arg-type]
+        options = self._options_by_name()
+        observation, info = self.env.reset(seed=seeds, options=options or None)  # type: ignore[arg-type]
         self.returns[:], self.lengths[:] = 0.0, 0
-        self.reset_infos = [{} for _ in range(self.num_envs)]
+        self.reset_infos = [{name: column[s] for name, column in info.items() if name[0] != "_"} for s in range(self.num_envs)]
         self._reset_seeds()
         self._reset_options()
         self.seconds += perf_counter() - began
@@ -68,14 +77,14 @@ class NativeVecEnv(VecEnv):
         dones = terminated | truncated
         self.returns += rewards
         self.lengths += 1
-        infos = [cast(dict[str, Any], _NOTHING)] * self.num_envs
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for s in np.flatnonzero(dones).tolist():
             figures = info["final_info"]
             infos[s] = {
                 **{name: column[s].item() for name, column in figures.items() if name[0] != "_"},
                 "terminal_observation": {name: column[s] for name, column in info["final_obs"].items()},
                 "TimeLimit.truncated": bool(truncated[s] and not terminated[s]),
-                "episode": {"r": float(self.returns[s]), "l": int(self.lengths[s]), "t": 0.0},
+                "episode": {"r": float(self.returns[s]), "l": int(self.lengths[s]), "t": self._age_s()},
             }
         self.returns[dones], self.lengths[dones] = 0.0, 0
         self.seconds += perf_counter() - began
@@ -89,23 +98,29 @@ class NativeVecEnv(VecEnv):
         return masks
 
     def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> Any:
-        """`action_masks`, as one array in place of a list; of other methods there are none."""
-        if method_name != "action_masks":
+        """Call `action_masks`, which gives one array in place of a list, or `render`; there are no other methods."""
+        if method_name not in ("action_masks", "render"):
             raise AttributeError(f"the streams of a native vector environment have no method '{method_name}'")
+        if method_name == "render":
+            frames = self.env.render() or (None,) * self.num_envs
+            return [frames[s] for s in self._get_indices(indices)]
         masks = self.action_masks()
         return masks if indices is None else masks[[*self._get_indices(indices)]]
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """An attribute of the environment, once a stream."""
-        return [getattr(self.env, attr_name)] * len([*self._get_indices(indices)])
+        """Return an attribute of the environment, once for each stream; of a space, that of one stream."""
+        return [getattr(self.env, _OF_ONE_STREAM.get(attr_name, attr_name))] * len([*self._get_indices(indices)])
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """The streams have no attributes of their own to set."""
         raise AttributeError(f"the streams of a native vector environment have no attribute '{attr_name}' of their own")
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        """No stream is wrapped."""
-        return [False] * len([*self._get_indices(indices)])
+        """Return for each stream whether a wrapper is around it: `Monitor`, whose figures `info` has, or one around `env`."""
+        layer: Any = self.env
+        while not isinstance(layer, wrapper_class) and hasattr(layer, "env"):
+            layer = layer.env
+        return [wrapper_class is Monitor or isinstance(layer, wrapper_class)] * len([*self._get_indices(indices)])
 
     def get_images(self) -> Sequence[NDArray[np.uint8]]:
         """One picture a stream."""
@@ -114,6 +129,16 @@ class NativeVecEnv(VecEnv):
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
+
+    def _options_by_name(self) -> dict[str, list[Any]]:
+        """Return the streams' options as the environment takes them: a value for each stream, by name."""
+        options = self._options
+        if not isinstance(options, list) or len(options) != self.num_envs or not all(isinstance(one, dict) for one in options):
+            raise InputError(f"options: must be a mapping, or {self.num_envs} of them, not {describe(options)}")
+        return {name: [one.get(name) for one in options] for name in dict.fromkeys(name for one in options for name in one)}
+
+    def _age_s(self) -> float:
+        return round(perf_counter() - self._made_s, 6)
 
 
 def play(env: VectorEnv[Any, Any, Any], seeds: Iterable[int], choose: Callable[[Observation], NDArray[np.int64]]) -> Observation:

@@ -14,10 +14,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from rollmux_env.envs import checks
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.feature_tables import Names, observation_table
 from rollmux_env.portable import FIRST_DRAWN_SEED
-from rollmux_env.validation_errors import describe, not_one_of
+from rollmux_env.validation_errors import not_one_of
 
 Observation = dict[str, NDArray[Any]]
 Info = dict[str, Any]
@@ -48,14 +49,13 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
 
     def __init__(self, num_envs: int, rows: int, names: Names, reward: Any, render_mode: str | None, autoreset: bool) -> None:
         modes = self.metadata["render_modes"]
-        if num_envs < 1:
-            raise InputError(f"num_envs: must be at least 1, not {num_envs}")
+        num_envs, autoreset = checks.whole_number("num_envs", num_envs), checks.flag("autoreset", autoreset)
         if render_mode is not None and render_mode not in modes:
             raise InputError(f"render_mode: {not_one_of(render_mode, modes)}")
         self.num_envs = num_envs
         self.render_mode = render_mode
         self.autoreset = autoreset
-        self.reward = reward
+        self.reward = checks.callable_reward(reward)
         self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.SAME_STEP if autoreset else AutoresetMode.DISABLED}
         self._observations = observation_table(num_envs, rows, names)
         self.single_observation_space = spaces.Dict(
@@ -66,8 +66,17 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._all = np.ones(num_envs, dtype=np.bool_)
         self._seeds = np.zeros(num_envs, dtype=np.int64)
-        self._draws: list[np.random.Generator] = []
+        self._draws: list[np.random.Generator] = []  # none before the first reset, and after one that failed
         self._window: Window | None = None
+        self._passed: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has of its own: not the window, nor views of tables, which a copy would detach from them."""
+        return {**vars(self), "_window": None, "_passed": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._passed = self._views()
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -77,30 +86,45 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         Args:
             seed: of the draws of stream seeds: stream k draws from `seed + k`, or from the k-th of a list.
             options: `stream_seed`, a number or one a stream: the seeds of the streams themselves, as the generator takes them, in
-                place of drawn ones. `reset_mask`, (E,): only these streams.
+                place of drawn ones; None where one is to be drawn. `reset_mask`, (E,): only these streams.
 
         Raises:
-            InputError: seeds or a mask that are none, or not one a stream.
+            InputError: seeds or a mask that are none, or not one a stream; another option; a mask before every stream has begun;
+                or the environment is closed.
         """
-        options = options or {}
-        which = self._streams_in(options.get("reset_mask"))
-        seeds = self._stream_seeds(options.get("stream_seed"))
+        self._refuse_closed("reset")
+        options = checks.options_of(options)
+        which = checks.streams_in(options.get("reset_mask"), self.num_envs)
+        stream_seeds = checks.stream_seeds_of(options.get("stream_seed"), self.num_envs)
+        seeds = checks.seeds_of(seed, self.num_envs)
+        if not self._draws and len(which) < self.num_envs:
+            raise InputError("reset_mask: the first reset must be of all streams")
         if seed is not None or not self._draws:
-            self._seed(seed)
-        self._begin(which, [self._draw(s) for s in which] if seeds is None else [seeds[s] for s in which])
+            self._seed(seed, seeds)
+        self._passed = self._views()
+        self._begin(which, [self._draw(s) if (own := stream_seeds[s]) is None else own for s in which])
         return self._observation(), self._with_masks(self._info(), self._all)
 
     def step(self, actions: NDArray[np.int64]) -> StepResult:
-        """Carry out one decision in every stream and bring it to the next."""
-        self._advance(np.asarray(actions, dtype=np.int64))
+        """Carry out one decision in every stream and bring it to the next.
+
+        Args:
+            actions: (E,) rows of the streams' tables, whole numbers. One that is masked or unknown counts as invalid.
+
+        Raises:
+            InputError: actions of another shape or type, rewards that are not one a stream, no reset before, or a close.
+        """
+        self._refuse_unready("step")
+        self._advance(checks.actions_of(actions, self.num_envs))
         interval = self._interval()
-        rewards = np.asarray(self.reward(interval), dtype=np.float64)
+        rewards = checks.rewards_of(self.reward(interval), self.num_envs)
         return self._finish_step(rewards, self._over(), self._decided(interval))
 
     def render(self) -> Any:
         """One frame a stream: an (H, W, 3) array (`rgb_array`) or a text (`ansi`); `human` shows the first stream in a window."""
         if self.render_mode is None:
             raise InputError("render: the environment was made without a render_mode")
+        self._refuse_unready("render")
         if self.render_mode == "human":
             self._window = self._window or Window()
             return self._window.show(self._picture(0))
@@ -114,6 +138,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
 
     def action_masks(self) -> NDArray[np.bool_]:
         """(E, A) True where a choice may be made, of all streams at once; sb3-contrib's name for it."""
+        self._refuse_unready("action_masks")
         mask: NDArray[np.int8] = self._observations.mask
         return mask.astype(np.bool_)
 
@@ -128,6 +153,10 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
     @abstractmethod
     def _advance(self, actions: NDArray[np.int64]) -> None:
         """Carry out a decision in every stream that is not over."""
+
+    @abstractmethod
+    def _views(self) -> Any:
+        """Return read-only views of the tables, of which `_interval` makes what a reward is given."""
 
     @abstractmethod
     def _interval(self) -> Any:
@@ -176,53 +205,39 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
 
     def _with_masks(self, values: Info, where: NDArray[np.bool_]) -> Info:
         """Values, and in which streams they are meant, as Gymnasium has it."""
+        where = where.copy()  # whoever is given it may write into it
         return {**values, **{f"_{name}": where for name in values}}
 
     def _observation(self) -> Observation:
         return {name: column.copy() for name, column in self._observations._asdict().items()}
 
     def _begin(self, which: NDArray[np.int64], seeds: Sequence[int]) -> None:
+        draws, self._draws = self._draws, []  # an episode that cannot begin leaves an environment that has to be reset
         for s, seed in zip(which.tolist(), seeds, strict=True):
             self._start(s, seed)
             self._seeds[s] = seed
         self._ask(which)
+        self._draws = draws
 
     def _draw(self, s: int) -> int:
         return int(self._draws[s].integers(FIRST_DRAWN_SEED, 2**31))
 
-    def _seed(self, seed: int | Sequence[int | None] | None) -> None:
+    def _seed(self, seed: Any, seeds: Sequence[int | None]) -> None:
         """Give every stream a source of stream seeds of its own."""
-        if seed is None or isinstance(seed, int | np.integer):
+        if seed is None or checks.is_whole(seed):
             first = self.np_random_seed if seed is None else int(seed)
             super().reset(seed=first)
-            seeds: list[int | None] = [None if first is None else first + s for s in range(self.num_envs)]
-        else:
-            seeds = [*seed]
-        if len(seeds) != self.num_envs:
-            raise InputError(f"seed: must be a number or {self.num_envs} of them, not {len(seeds)}")
+            seeds = checks.seeds_of(first, self.num_envs)
         self._draws = [seeding.np_random(stream_seed)[0] for stream_seed in seeds]
 
-    def _stream_seeds(self, value: Any) -> list[int] | None:
-        """One stream seed a stream."""
-        if value is None:
-            return None
-        seeds = value.tolist() if isinstance(value, np.ndarray) else value
-        seeds = [*seeds] if isinstance(seeds, list | tuple) else [seeds] * self.num_envs
-        whole = all(isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= seed < 2**63 for seed in seeds)
-        if not whole or len(seeds) != self.num_envs:
-            raise InputError(f"stream_seed: must be a whole number, at least 0, or {self.num_envs} of them, not {describe(value)}")
-        return [int(seed) for seed in seeds]
+    def _refuse_closed(self, call: str) -> None:
+        if self.closed:
+            raise InputError(f"{call}: the environment is closed")
 
-    def _streams_in(self, value: Any) -> NDArray[np.int64]:
-        """The streams that a mask names; all without one."""
-        mask = self._all.tolist() if value is None else value.tolist() if isinstance(value, np.ndarray) else value
-        if (
-            not isinstance(mask, list | tuple)
-            or len(mask) != self.num_envs
-            or not all(isinstance(on, bool | np.bool_) for on in mask)
-        ):
-            raise InputError(f"reset_mask: must be true or false for each of {self.num_envs} streams, not {describe(value)}")
-        return np.flatnonzero(mask)
+    def _refuse_unready(self, call: str) -> None:
+        self._refuse_closed(call)
+        if not self._draws:
+            raise InputError(f"{call}: the environment must be reset first")
 
 
 class BaseEnv(gym.Env[Observation, np.int64]):
@@ -244,14 +259,14 @@ class BaseEnv(gym.Env[Observation, np.int64]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Info]:
         """Start a new episode. `seed` and `options` are those of `BaseVectorEnv.reset`, of one stream."""
-        super().reset(seed=seed)
         observation, info = self.vector.reset(seed=seed, options=options)
+        super().reset(seed=seed)
         self._show()
         return _first(observation), _plain(info)
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, Info]:
         """Carry out a decision and go on to the next."""
-        self._action[0] = action
+        self._action[0] = checks.action_of(action)
         observation, rewards, terminated, truncated, info = self.vector.step(self._action)
         self._show()
         return _first(observation), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _plain(info)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollmux_env.envs import checks
 from rollmux_env.envs.base import BaseEnv, BaseVectorEnv, Info
 from rollmux_env.envs.dispatch.dynamics import ask, begin, follow_round_robin, step_all
-from rollmux_env.envs.dispatch.generator import Generator, RandomGroups
+from rollmux_env.envs.dispatch.generator import Generator, RandomGroups, checked
 from rollmux_env.envs.dispatch.observation import observed
-from rollmux_env.envs.dispatch.reward import Interval, Reward, Work
+from rollmux_env.envs.dispatch.reward import Interval, Reference, Reward, Work
 from rollmux_env.envs.dispatch.types import MIGRATION, MOST_AHEAD, Group, Groups, TailParameters, group_table
 from rollmux_env.envs.dispatch.viewer import picture, text
 from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Job
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.timing.tail import TailModel
+from rollmux_env.validation_errors import describe
 
 
 class DispatchVectorEnv(BaseVectorEnv):
@@ -40,12 +42,15 @@ class DispatchVectorEnv(BaseVectorEnv):
         render_mode: str | None = None,
         autoreset: bool = True,
     ) -> None:
-        self.generator: Generator = RandomGroups() if generator is None else generator
+        if tails is not None and not isinstance(tails, TailModel):
+            raise InputError(f"tails: must be a TailModel, not {describe(tails)}")
+        self.generator: Generator = RandomGroups() if generator is None else checked(generator)
         members, stale = self.generator.members, self.generator.stale
         super().__init__(num_envs, *observed(members, stale), Work() if reward is None else reward, render_mode, autoreset)
         self._model = TailModel() if tails is None else tails
         self._tails = TailParameters(MIGRATION.share, self._model.rate(MIGRATION.share), self._model.move_s)
         self._groups = group_table(num_envs, members, self.generator.nodes + 1, self.generator.iterations, stale)
+        self._against = checks.reference_of(self.reward, get_args(Reference))
         self._reference_rate = np.zeros(num_envs)  # seconds of work a second
 
     @property
@@ -59,11 +64,13 @@ class DispatchVectorEnv(BaseVectorEnv):
     def _advance(self, actions: NDArray[np.int64]) -> None:
         step_all(self._groups, actions, self._observations, self._tails)
 
-    def _interval(self) -> Interval:
+    def _views(self) -> dict[str, NDArray[Any]]:
         clock = self._groups.clocks
-        seconds = self._groups.groups["now_s"] - clock["since_s"]
-        own = {name: clock[name] for name in ("horizon_s", "work_s", "behind_s", "invalid")}
-        return Interval(seconds=seconds, reference_work_s=self._reference_rate * seconds, **own)
+        return {name: checks.read_only(clock[name]) for name in ("horizon_s", "work_s", "behind_s", "invalid")}
+
+    def _interval(self) -> Interval:
+        seconds = self._groups.groups["now_s"] - self._groups.clocks["since_s"]
+        return Interval(seconds=seconds, reference_work_s=self._reference_rate * seconds, **self._passed)
 
     def _over(self) -> NDArray[np.bool_]:
         over: NDArray[np.bool_] = self._groups.clocks["over"] == 1
@@ -76,10 +83,13 @@ class DispatchVectorEnv(BaseVectorEnv):
         return picture(self._groups, s, MIGRATION.share)
 
     def _start(self, s: int, seed: int) -> None:
-        load_group(self._groups, s, self.generator.group(seed), self._model)
-        if (reference := getattr(self.reward, "reference", None)) is not None:
+        group = self.generator.group(seed)
+        if not isinstance(group, Group):
+            raise InputError(f"generator: group({seed}) must be a Group, not {describe(group)}")
+        load_group(self._groups, s, group, self._model)
+        if self._against is not None:
             begin(self._groups, s)
-            follow_round_robin(self._groups, s, "migrate" in reference, self._tails)
+            follow_round_robin(self._groups, s, "migrate" in self._against, self._tails)
             clock = self._groups.clocks[s]
             self._reference_rate[s] = clock["all_work_s"] / clock["horizon_s"]
 

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from rollmux_env.envs import checks
 from rollmux_env.envs.dispatch.types import Group
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.dispatch.pace import alone_s
@@ -44,6 +45,20 @@ class Generator(Protocol):
     def group(self, seed: int) -> Group:
         """The group of a seed, the same every time."""
         ...
+
+
+def checked(generator: Generator) -> Generator:
+    """Return a generator that has all the attributes of `Generator`, in their ranges.
+
+    Raises:
+        InputError: it lacks one, or one is out of range; one line.
+    """
+    names = ("members", "nodes", "iterations", "stale", "group")
+    checks.has_attributes(generator, names, "members, nodes, iterations, stale and group(seed)")
+    for name in ("members", "nodes", "iterations"):
+        checks.whole_number(f"generator.{name}", getattr(generator, name))
+    checks.flag("generator.stale", generator.stale)
+    return generator
 
 
 class Fixed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from rollmux_env.cluster.demand import limits_of
 from rollmux_env.cluster.plan import Move, Place, Plan
 from rollmux_env.cluster.regroupings import placements
+from rollmux_env.envs import checks
 from rollmux_env.envs.base import BaseEnv, BaseVectorEnv, Info
 from rollmux_env.envs.placement.actions import choice_table
 from rollmux_env.envs.placement.generator import Workload
 from rollmux_env.envs.placement.observation import feature_names
-from rollmux_env.envs.placement.reward import Dollars, Interval, Reward
+from rollmux_env.envs.placement.reward import Dollars, Interval, Reference, Reward, gamma_of
 from rollmux_env.envs.placement.step import SKIP, step_all
-from rollmux_env.envs.placement.stream import Generator, Scenarios, load, solo_usd, streams_for, whole
+from rollmux_env.envs.placement.stream import Generator, Scenarios, checked_stream, load, solo_usd, streams_for, whole
 from rollmux_env.envs.placement.types import ADMIT, OVER, Rules, Streams, begin
 from rollmux_env.envs.placement.viewer import frame_of, picture, text
 from rollmux_env.errors import InputError
@@ -50,14 +51,15 @@ class PlacementVectorEnv(BaseVectorEnv):
         render_mode: str | None = None,
         autoreset: bool = True,
     ) -> None:
-        if candidates < 2:
-            raise InputError(f"candidates: must be at least 2, not {candidates}")
+        candidates = checks.whole_number("candidates", candidates, 2)
+        moves, known_stays = checks.flag("moves", moves), checks.flag("known_stays", known_stays)
+        shield, skip_forced = checks.flag("shield", shield), checks.flag("skip_forced", skip_forced)
         made = Workload(generator) if isinstance(generator, str) else whole(generator)
         names = feature_names(moves, made.shapes > 0)
         super().__init__(num_envs, candidates, names, Dollars() if reward is None else reward, render_mode, autoreset)
         self.generator: Generator = made
         self.moves, self.known_stays = moves, known_stays
-        self._gamma, self._against = getattr(self.reward, "gamma_per_hour", 1.0), getattr(self.reward, "reference", None)
+        self._gamma, self._against = gamma_of(self.reward), checks.reference_of(self.reward, get_args(Reference))
         cluster = made.cluster
         self._limits = limits_of(cluster)
         decay = -math.log(self._gamma)
@@ -70,18 +72,7 @@ class PlacementVectorEnv(BaseVectorEnv):
         self._workspace = make_workspace(jobs, groups)
         self._scratch = make_scratch(jobs, groups, candidates - 1) if moves else None
         self._solo_usd = np.ones(num_envs)
-        clock = self._streams.clock
-        self._passed = Interval(
-            usd=clock["spent_usd"],
-            solo_usd=self._solo_usd,
-            reference_usd=self._reference.clock["spent_usd"] if self._against else np.zeros(num_envs),
-            hours=clock["hours"],
-            work_h=clock["left_work_h"],
-            left=clock["left"],
-            broken=clock["left_broken"],
-            invalid=clock["invalid"],
-            n_jobs=clock["n_jobs"],
-        )
+        self._passed = self._views()
 
     @property
     def streams(self) -> Streams:
@@ -99,8 +90,24 @@ class PlacementVectorEnv(BaseVectorEnv):
         """
         return self._choices
 
+    def _views(self) -> Interval:
+        clock = self._streams.clock
+        columns = Interval(
+            usd=clock["spent_usd"],
+            solo_usd=self._solo_usd,
+            reference_usd=self._reference.clock["spent_usd"] if self._against else np.zeros(self.num_envs),
+            hours=clock["hours"],
+            work_h=clock["left_work_h"],
+            left=clock["left"],
+            broken=clock["left_broken"],
+            invalid=clock["invalid"],
+            n_jobs=clock["n_jobs"],
+        )
+        return Interval(*map(checks.read_only, columns))
+
     def _interval(self) -> Interval:
-        return self._passed
+        passed: Interval = self._passed
+        return passed
 
     def _over(self) -> NDArray[np.bool_]:
         over: NDArray[np.bool_] = self._streams.clock["asks"] == OVER
@@ -115,9 +122,9 @@ class PlacementVectorEnv(BaseVectorEnv):
 
         Empty for `stop`. The action is taken as it is, masked or not.
         """
-        choice = self._choices[s, action]
         if not 0 <= action < self._streams.clock["choices"][s]:
             raise InputError(f"action: stream {s} has no choice {action}")
+        choice = self._choices[s, action]
         names = [job.id for job in in_order_of_arrival(self.generator.scenario(int(self._seeds[s])))]
         kind = Place if self._streams.clock["asks"][s] == ADMIT else Move
         return tuple(
@@ -131,7 +138,7 @@ class PlacementVectorEnv(BaseVectorEnv):
         return picture(frame_of(self._streams, s, self._limits))
 
     def _start(self, s: int, seed: int) -> None:
-        stream = self.generator.stream(seed)
+        stream = checked_stream(self.generator, seed)
         self._solo_usd[s] = solo_usd(stream, self._limits) or 1.0
         for streams in (self._streams, *([self._reference] if self._against else [])):
             begin(streams, s, load(streams, s, stream))

@@ -9,6 +9,7 @@ import numpy as np
 
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats, Ints
+from rollmux_env.validation_errors import describe
 
 Reference = Literal["rollmux", "rollmux,prune=false"]
 
@@ -72,10 +73,21 @@ class Dollars:
     slo_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.gamma_per_hour <= 1:
-            raise InputError(f"gamma_per_hour: must be above 0 and at most 1, not {self.gamma_per_hour}")
+        gamma_of(self)
 
     def __call__(self, interval: Interval) -> Floats:
         """(E,) rewards."""
         penalty = self.invalid_penalty * interval.invalid + self.slo_penalty * interval.broken
         return np.asarray((interval.reference_usd - interval.usd) / interval.solo_usd - penalty / interval.n_jobs)
+
+
+def gamma_of(reward: object) -> float:
+    """Return the discount by the hour of a reward; 1 where it says none.
+
+    Raises:
+        InputError: it is no number above 0 and at most 1.
+    """
+    gamma = getattr(reward, "gamma_per_hour", 1.0)
+    if not isinstance(gamma, int | float | np.number) or not 0 < gamma <= 1:
+        raise InputError(f"gamma_per_hour: must be above 0 and at most 1, not {describe(gamma)}")
+    return float(gamma)

@@ -7,6 +7,7 @@ from typing import Protocol, cast
 import numpy as np
 
 from rollmux_env.cluster.demand import demand_of, write_known
+from rollmux_env.envs import checks
 from rollmux_env.envs.placement.types import Streams, stream_table
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import UNUSED, Limits, Records, begin_with, job_table
@@ -15,6 +16,7 @@ from rollmux_env.keys.unsupported import refuse_network, refuse_queue_keys
 from rollmux_env.portable import dot
 from rollmux_env.replay.run import in_order_of_arrival
 from rollmux_env.scenario import Scenario
+from rollmux_env.validation_errors import describe
 
 
 class Generator(Protocol):
@@ -65,9 +67,7 @@ class Whole:
     """
 
     def __init__(self, own: Scenarios) -> None:
-        for name in ("cluster", "jobs", "scenario"):
-            if not hasattr(own, name):
-                raise InputError(f"generator: {type(own).__name__} has no `{name}`; it must have cluster, jobs and scenario(seed)")
+        checks.has_attributes(own, ("cluster", "jobs", "scenario"), "cluster, jobs and scenario(seed)")
         self._own = own
         self.cluster, self.jobs = own.cluster, own.jobs
         self.nodes, self.steps, self.shapes = (getattr(own, name, most) for name, most in _MOST.items())
@@ -90,20 +90,9 @@ class Whole:
         """The same as records.
 
         Raises:
-            InputError: as `scenario`, or its jobs have more nodes, steps or shapes than the generator says; one line.
+            InputError: as `scenario`.
         """
-        scenario = self.scenario(seed)
-        stream = stream_of(scenario)
-        has = {
-            "nodes": int(stream["rollout_nodes"].max()),
-            "steps": int((stream["rescale_nodes"] < UNUSED).sum(axis=1).max()),
-            "shapes": len(stream) - len(scenario.jobs),
-        }
-        for name, count in has.items():
-            if count > getattr(self, name):
-                problem = f"needs {name} = {count}, and the generator has {name} = {getattr(self, name)}"
-                raise InputError(f"generator: the scenario of seed {seed}: {problem}")
-        return stream
+        return stream_of(self.scenario(seed))
 
 
 _MOST = {"nodes": 4, "steps": 2, "shapes": 0}  # of jobs, where a generator of a user's own does not say; tables have room for these
@@ -112,7 +101,49 @@ _MOST = {"nodes": 4, "steps": 2, "shapes": 0}  # of jobs, where a generator of a
 def whole(generator: Generator | Scenarios) -> Generator:
     """A generator with all of its attributes, made of as much as a user's own has."""
     names = ("cluster", "jobs", "nodes", "steps", "shapes", "stream", "scenario")
-    return cast("Generator", generator) if all(hasattr(generator, name) for name in names) else Whole(generator)
+    made = cast("Generator", generator) if all(hasattr(generator, name) for name in names) else Whole(generator)
+    if not isinstance(made.cluster, Cluster):
+        raise InputError(f"generator.cluster: must be a Cluster, not {describe(made.cluster)}")
+    for name, least in (("jobs", 1), ("nodes", 1), ("steps", 0), ("shapes", 0)):
+        checks.whole_number(f"generator.{name}", getattr(made, name), least)
+    return made
+
+
+def checked_stream(generator: Generator, seed: int) -> Records:
+    """Return the stream of a seed, after a look at everything in it that compiled code takes for a place in a table.
+
+    Raises:
+        InputError: it is no table of jobs, has more jobs, nodes, steps or shapes than the generator says, or a value out of range.
+    """
+    stream, where = generator.stream(seed), f"generator: the scenario of seed {seed}"
+    if getattr(getattr(stream, "dtype", None), "names", None) != job_table(0, 1, 0).dtype.names or stream.ndim != 1:
+        raise InputError(f"{where}: must be a table of jobs, as `stream_of` makes one")
+    jobs = jobs_of(stream)
+    if not 1 <= jobs <= generator.jobs:
+        raise InputError(f"{where}: has {jobs} jobs, and the generator says jobs = {generator.jobs} at most")
+    has = {
+        "nodes": int(stream["rollout_nodes"].max()),
+        "steps": int((stream["rescale_nodes"] < UNUSED).sum(axis=1).max()),
+        "shapes": len(stream) - jobs,
+    }
+    for name, count in has.items():
+        if count > (most := getattr(generator, name)):
+            raise InputError(f"{where}: needs {name} = {count}, and the generator has {name} = {most}")
+    for name, (low, high) in _ranges(jobs, len(stream), len(generator.cluster.pools)).items():
+        if not ((low <= stream[name]) & (stream[name] <= high)).all():
+            raise InputError(f"{where}: {name} must be between {low} and {high}")
+    if (np.diff(stream["arrival_s"][:jobs]) < 0).any():
+        raise InputError(f"{where}: jobs must be in order of arrival")
+    return stream
+
+
+def _ranges(jobs: int, rows: int, pools: int) -> dict[str, tuple[float, float]]:
+    """Return the least and the greatest value of columns that place or time a job."""
+    most_s = float(np.finfo(np.float64).max)
+    counts = {name: (1, 2**31) for name in ("rollout_nodes", "training_nodes")}
+    numbers = {"rollout_pool": (0, pools - 1), "training_pool": (0, pools - 1), "first_shape": (0, rows - 1)}
+    seconds = {name: (0.0, most_s) for name in ("rollout_s", "training_s", "sync_s", "arrival_s", "limit_s")}
+    return {**counts, **numbers, "more_shapes": (-1, rows - jobs), "of_shape": (0, rows - jobs), **seconds}
 
 
 def stream_of(scenario: Scenario) -> Records:

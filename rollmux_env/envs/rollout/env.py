@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from rollmux_env.envs import checks
 from rollmux_env.envs.base import BaseEnv, BaseVectorEnv, Info
 from rollmux_env.envs.rollout.dynamics import ask, begin, keep_on, step_all
-from rollmux_env.envs.rollout.generator import Generator, RandomJobs
+from rollmux_env.envs.rollout.generator import Generator, RandomJobs, checked
 from rollmux_env.envs.rollout.observation import feature_names
 from rollmux_env.envs.rollout.reward import Cost, Interval, Reward
 from rollmux_env.envs.rollout.types import ROWS, Case, Jobs, job_table, write_setting
 from rollmux_env.envs.rollout.viewer import picture, text
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.setting import Setting
+from rollmux_env.validation_errors import describe
 
 
 class RolloutVectorEnv(BaseVectorEnv):
@@ -33,7 +35,7 @@ class RolloutVectorEnv(BaseVectorEnv):
         render_mode: str | None = None,
         autoreset: bool = True,
     ) -> None:
-        self.generator: Generator = RandomJobs() if generator is None else generator
+        self.generator: Generator = RandomJobs() if generator is None else checked(generator)
         names = feature_names(self.generator.rewards)
         super().__init__(num_envs, ROWS, names, Cost() if reward is None else reward, render_mode, autoreset)
         self._jobs = job_table(num_envs, *self.generator.launched, self.generator.gpus, self.generator.prompts)
@@ -53,9 +55,12 @@ class RolloutVectorEnv(BaseVectorEnv):
     def _advance(self, actions: NDArray[np.int64]) -> None:
         step_all(self._jobs, actions, self._observations)
 
+    def _views(self) -> Interval:
+        return Interval(*(checks.read_only(self._jobs.jobs[name]) for name in Interval._fields))
+
     def _interval(self) -> Interval:
-        jobs = self._jobs.jobs
-        return Interval(*(jobs[name] for name in Interval._fields))
+        passed: Interval = self._passed
+        return passed
 
     def _over(self) -> NDArray[np.bool_]:
         over: NDArray[np.bool_] = self._jobs.jobs["over"] == 1
@@ -69,6 +74,8 @@ class RolloutVectorEnv(BaseVectorEnv):
 
     def _start(self, s: int, seed: int) -> None:
         case = self.generator.case(seed)
+        if not isinstance(case, Case):
+            raise InputError(f"generator: case({seed}) must be a Case, not {describe(case)}")
         if case.setting.reward_s and not self.generator.rewards:
             raise InputError("rollout environment: a job's rewards take time, and its generator says that none do")
         load_case(self._jobs, s, case)

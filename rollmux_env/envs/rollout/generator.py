@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from rollmux_env.envs import checks
 from rollmux_env.envs.rollout.types import ATTEMPTS, Case
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.setting import Setting
@@ -37,6 +38,25 @@ class Generator(Protocol):
     def case(self, seed: int) -> Case:
         """The job of a seed, the same every time."""
         ...
+
+
+def checked(generator: Generator) -> Generator:
+    """Return a generator that has all the attributes of `Generator`, in their ranges.
+
+    Raises:
+        InputError: it lacks one, or one is out of range; one line.
+    """
+    names = ("launched", "gpus", "prompts", "rewards", "case")
+    checks.has_attributes(generator, names, "launched, gpus, prompts, rewards and case(seed)")
+    launched = generator.launched
+    if not isinstance(launched, tuple) or len(launched) != 2:
+        raise InputError(f"generator.launched: must be two whole numbers, not {describe(launched)}")
+    for value in launched:
+        checks.whole_number("generator.launched", value)
+    for name in ("gpus", "prompts"):
+        checks.whole_number(f"generator.{name}", getattr(generator, name))
+    checks.flag("generator.rewards", generator.rewards)
+    return generator
 
 
 class Fixed:

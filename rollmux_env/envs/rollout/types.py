@@ -52,6 +52,8 @@ class Case:
             raise InputError(f"rollout environment: a replica's cache does not hold a response of {longest} tokens")
         if self.lengths and np.shape(self.lengths) != (self.prompts, ATTEMPTS, self.launched[1]):
             raise InputError(f"rollout environment: lengths must be {self.prompts} x {ATTEMPTS} x {self.launched[1]}")
+        if self.lengths and not (np.min(self.lengths) >= 1 and np.max(self.lengths) <= where.lengths.cap):
+            raise InputError(f"rollout environment: lengths must be between 1 and the cap of {where.lengths.cap} tokens")
 
     @property
     def prompts(self) -> int:

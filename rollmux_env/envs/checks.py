@@ -1,0 +1,146 @@
+"""Checks of what a caller hands to an environment: everything is looked at before compiled code reads it.
+
+Compiled code does not check bounds. A value of the wrong number or kind would end the process, or read memory of something else.
+Each function returns the value in the form that the environment works with, or raises an `InputError` of one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmux_env.errors import InputError
+from rollmux_env.suggestions import did_you_mean
+from rollmux_env.validation_errors import describe
+
+_OPTIONS = ("stream_seed", "reset_mask")
+_NO_ACTION = -1  # in place of every number below it: the least number of 64 bits has a meaning of its own in compiled code
+
+
+def actions_of(value: Any, streams: int) -> NDArray[np.int64]:
+    """Return (streams,) actions. Numbers beyond the action space stay as they are: they count as masked."""
+    try:
+        actions = np.asarray(value)
+    except ValueError:  # a list of lists of different lengths
+        raise InputError(f"actions: must be {streams} whole numbers, not {describe(value)}") from None
+    if actions.shape != (streams,):
+        raise InputError(f"actions: must be {streams} whole numbers, not of shape {actions.shape}")
+    if actions.dtype.kind not in "iu":
+        raise InputError(f"actions: must be {streams} whole numbers, not of type {actions.dtype}")
+    known: NDArray[np.int64] = np.maximum(actions, _NO_ACTION, dtype=np.int64)
+    return known
+
+
+def action_of(value: Any) -> int:
+    """Return the action of a single environment."""
+    kind, shape = getattr(value, "dtype", np.dtype(object)).kind, getattr(value, "shape", ())
+    if not (type(value) is int and abs(value) < 2**63) and (kind not in "iu" or shape != ()):
+        raise InputError(f"action: must be a whole number, not {describe(value)}")
+    return int(value)
+
+
+def rewards_of(value: Any, streams: int) -> NDArray[np.float64]:
+    """Return (streams,) rewards, which are the caller's own: a reward may be a view of what the next step overwrites."""
+    try:
+        rewards = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"reward: must return {streams} numbers, not {describe(value)}") from None
+    if rewards.shape != (streams,):
+        raise InputError(f"reward: must return {streams} numbers, one a stream, not of shape {rewards.shape}")
+    return rewards
+
+
+def callable_reward(value: Any) -> Any:
+    """Return a reward that can be called."""
+    if not callable(value):
+        raise InputError(f"reward: must be a function of an interval, not {describe(value)}")
+    return value
+
+
+def reference_of(reward: Any, known: tuple[str, ...]) -> str | None:
+    """Return the name of the policy that a reward compares with, or None where it compares with none."""
+    reference = getattr(reward, "reference", None)
+    if reference is not None and reference not in known:
+        raise InputError(f"reward.reference: must be one of {', '.join(known)}, or None, not {describe(reference)}")
+    return reference
+
+
+def is_whole(value: Any) -> bool:
+    """Return whether a value is a whole number, of Python or of NumPy; `True` is none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def whole_number(name: str, value: Any, least: int = 1) -> int:
+    """Return a whole number of at least `least`."""
+    if not is_whole(value):
+        raise InputError(f"{name}: must be a whole number, not {describe(value)}")
+    if value < least:
+        raise InputError(f"{name}: must be at least {least}, not {value}")
+    return int(value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return a truth value. Another kind would be a type of its own to compiled code."""
+    if not isinstance(value, bool | np.bool_):
+        raise InputError(f"{name}: must be true or false, not {describe(value)}")
+    return bool(value)
+
+
+def has_attributes(generator: Any, names: Iterable[str], must_have: str) -> None:
+    """Refuse a generator that lacks an attribute; `must_have` lists those that it needs."""
+    for name in names:
+        if not hasattr(generator, name):
+            raise InputError(f"generator: {type(generator).__name__} has no `{name}`; it must have {must_have}")
+
+
+def options_of(options: Any) -> dict[str, Any]:
+    """Return the options of a reset; None is no options."""
+    if options is not None and not isinstance(options, dict):
+        raise InputError(f"options: must be a mapping, not {describe(options)}")
+    for name in options or {}:
+        if name not in _OPTIONS:
+            known = ", ".join(_OPTIONS)
+            raise InputError(f"options: must be among {known}, not {describe(name)}{did_you_mean(name, _OPTIONS)}")
+    return options or {}
+
+
+def seeds_of(value: Any, streams: int) -> list[int | None]:
+    """Return the seed of each stream's draws: of a number those from it on, of a list its own."""
+    if value is None or (is_whole(value) and value >= 0):
+        return [None if value is None else int(value) + s for s in range(streams)]
+    seeds = _listed(value)
+    if len(seeds) != streams or not all(seed is None or (is_whole(seed) and seed >= 0) for seed in seeds):
+        raise InputError(f"seed: must be a whole number, at least 0, or {streams} of them, not {describe(value)}")
+    return [None if seed is None else int(seed) for seed in seeds]
+
+
+def stream_seeds_of(value: Any, streams: int) -> list[int | None]:
+    """Return the seed of each stream itself, None where it is to be drawn."""
+    seeds = _listed(value) or [value] * streams
+    if len(seeds) != streams or not all(seed is None or (is_whole(seed) and 0 <= seed < 2**63) for seed in seeds):
+        raise InputError(f"stream_seed: must be a whole number, at least 0, or {streams} of them, not {describe(value)}")
+    return [None if seed is None else int(seed) for seed in seeds]
+
+
+def streams_in(value: Any, streams: int) -> NDArray[np.int64]:
+    """Return the numbers of the streams that a mask names; all without one."""
+    mask = [True] * streams if value is None else _listed(value)
+    if len(mask) != streams or not all(isinstance(on, bool | np.bool_) for on in mask):
+        raise InputError(f"reset_mask: must be true or false for each of {streams} streams, not {describe(value)}")
+    return np.flatnonzero(mask)
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return the entries of a list, a tuple or an array; nothing of anything else."""
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    return [*value] if isinstance(value, list | tuple) else []
+
+
+def read_only(column: NDArray[Any]) -> NDArray[Any]:
+    """Return a view that cannot be written through."""
+    view = column.view()
+    view.flags.writeable = False
+    return view
