@@ -124,7 +124,7 @@ class Shares:
     def _free(self, nodes: tuple[PoolNode, ...], parts: Sequence[PoolNode]) -> Numbers | None:
         """Which parts no tail holds; None: a tail is about to leave some of them."""
         names = {node.name for node in nodes}
-        taken: set[tuple[str, int]] = set()
+        taken: set[tuple[str, int | str]] = set()
         for use in self._uses.values():
             if use.tail and names & {node.name for node in use.nodes}:
                 if use.leaving:

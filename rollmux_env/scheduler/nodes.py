@@ -93,7 +93,7 @@ class NodePool:
         self._place_of: dict[str, Place] = {}  # by node
         self._number: dict[str, int] = {}  # nodes in the order in which they came
         self._idle: dict[PoolName, list[tuple[int, str]]] = {}  # nodes that no place has, in that order
-        self._holders: dict[tuple[str, int], str] = {}  # by node and device
+        self._holders: dict[tuple[str, int | str], str] = {}  # by node and device
         self._last: dict[str, str] = {}
         self.add(nodes)
 
