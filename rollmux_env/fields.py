@@ -44,6 +44,8 @@ def _id(value: Any) -> Any:
         raise ValueError(f"must be text, not the {kind} {describe(value)}: quote it")
     if isinstance(value, str) and not re.fullmatch(ID_PATTERN[1:-1], value):
         raise ValueError(f"may hold 1 to 64 letters A-Z and a-z, digits, dots, underscores and hyphens, not {describe(value)}")
+    if value in (".", ".."):
+        raise ValueError(f"must not be {describe(value)}, which a file system takes for a folder")
     return value
 
 

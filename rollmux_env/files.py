@@ -21,6 +21,18 @@ from rollmux_env.validation_errors import describe, one_line
 MB = 1 << 20
 TEXT_BYTES = 64 * MB  # of a scenario, a job file, a configuration
 DATA_BYTES = 256 * MB  # of a trace, of prompts
+_OTHER_KINDS = {
+    b"\x1f\x8b": "is packed by gzip: unpack it first (gunzip)",
+    b"BZh": "is packed by bzip2: unpack it first (bunzip2)",
+    b"\xfd7zXZ\x00": "is packed by xz: unpack it first (unxz)",
+    b"\x28\xb5\x2f\xfd": "is packed by zstd: unpack it first (unzstd)",
+    b"PK\x03\x04": "is a zip archive: unpack it first (unzip)",
+    codecs.BOM_UTF32_LE: "is UTF-32, not UTF-8: save it as UTF-8",
+    codecs.BOM_UTF32_BE: "is UTF-32, not UTF-8: save it as UTF-8",
+    codecs.BOM_UTF16_LE: "is UTF-16, not UTF-8: save it as UTF-8",
+    codecs.BOM_UTF16_BE: "is UTF-16, not UTF-8: save it as UTF-8",
+}
+"""What begins with some bytes is no UTF-8, and what to do about it; a mark that begins with another's bytes comes first."""
 _KINDS = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
 
 _HERE = Path(__file__).parent
@@ -96,26 +108,29 @@ def check_regular(path: str | Path) -> None:
 def read_text(path: str | Path, most_bytes: int = TEXT_BYTES) -> str:
     """Read a text file, with or without a byte order mark; its ends of lines are kept.
 
+    Every text that a user hands over comes through this door.
+
     Raises:
-        InputError: as `read_file`, or it is not UTF-8; one line.
+        InputError: as `read_file`, or it is not UTF-8: another encoding, or what is packed, is named; one line.
     """
+    data, name = read_file(path, most_bytes), one_line(str(path), 4096)
+    for mark, kind in _OTHER_KINDS.items():
+        if data.startswith(mark):
+            raise InputError(f"{name}: {kind}")
     try:
-        return read_file(path, most_bytes).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{one_line(str(path), 4096)}: is not a text file (UTF-8)") from None
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{name}: line {line}: is not a text file (UTF-8): it holds the byte 0x{data[error.start]:02x}") from None
 
 
 def text_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a text file, one after the other; they end where a line feed is, and keep it.
+    """Return the lines of a text file; they end where a line feed is, and keep it.
 
     Raises:
         InputError: as `read_text`.
     """
-    try:
-        for line in io.BytesIO(read_file(path, DATA_BYTES).removeprefix(codecs.BOM_UTF8)):
-            yield line.decode()
-    except UnicodeDecodeError:
-        raise InputError(f"{one_line(str(path), 4096)}: is not a text file (UTF-8)") from None
+    return iter(io.StringIO(read_text(path, DATA_BYTES), newline="\n"))
 
 
 def json_lines(path: str | Path, half: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -148,11 +163,11 @@ def read_json(path: str | Path) -> Any:
     """Read what a JSON file holds.
 
     Raises:
-        InputError: as `read_file`, or it is not JSON; one line.
+        InputError: as `read_text`, or it is not JSON; one line.
     """
-    data = read_file(path)
+    text = read_text(path)
     try:
-        return json.loads(data)
+        return json.loads(text)
     except RecursionError:
         raise InputError(f"{one_line(str(path), 4096)}: is nested too deeply") from None
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Saying on standard error how far something has come that takes long."""
+"""Saying on standard error how far something has come that takes long, and what was read otherwise than it is written."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ from types import TracebackType
 
 _TERMINAL_S = (3.0, 0.5)  # before the first line, and between lines: there each takes the place of the one before
 _FILE_S = (10.0, 60.0)
+
+
+_said: set[str] = set()
+
+
+def say_once(line: str) -> None:
+    """Write a line to standard error, once a process: what a reader rounded, left out or made up."""
+    if line not in _said:
+        _said.add(line)
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 class Progress:

@@ -14,7 +14,8 @@ from rich.text import Text
 
 from rollmux_env.bench.intervals import mean_interval
 from rollmux_env.errors import InputError
-from rollmux_env.files import read_json, write_whole
+from rollmux_env.files import check_regular, read_json, write_whole
+from rollmux_env.locks import only_writer
 from rollmux_env.report.folder import make_folder
 from rollmux_env.report.tables import heading, make_table
 from rollmux_env.validation_errors import describe
@@ -37,15 +38,16 @@ def run_all(config: Config, name: str, seeds: int, folder: Path, resume: bool, l
         name: of the configuration, for errors. resume: go on with the runs that the folder holds.
 
     Raises:
-        InputError: a folder that holds runs already, or with `resume` runs of another configuration; a damaged checkpoint;
-            seeds that do not exist.
+        InputError: a folder with another writer or with runs already, or with `resume` runs of another configuration; a damaged
+            checkpoint; seeds that do not exist.
     """
     problem = make_problem(config.environment, name)
     if config.seed + seeds - 1 > LAST_SEED:
         raise InputError(f"--seeds {seeds}: from {config.seed} on goes beyond the last seed, {LAST_SEED}")
-    _claim(folder, config, resume)
+    _check_folder(folder, resume)
     curves: dict[int, Curve] = {}
-    with training_bar() as progress:
+    with only_writer(folder), training_bar() as progress:
+        _claim(folder, config, resume)
         bar = progress.add_task("", total=None)
         references = find_references(
             problem, config.evaluation, folder / _REFERENCES, lambda task: progress.update(bar, description=f"reference {task}")
@@ -98,20 +100,46 @@ def best_table(name: str, folder: Path, curves: Mapping[int, Curve]) -> Renderab
     return Group(heading(f"{name}: best of each run"), table, Text(note, style="dim"))
 
 
-def _claim(folder: Path, config: Config, resume: bool) -> None:
-    """Write the configuration into the folder, or check that it equals the present one."""
-    file = folder / _CONFIG
+def _check_folder(folder: Path, resume: bool) -> None:
+    """Make the folder of new runs; that of runs to resume has to be there."""
     if not resume:
-        if next(folder.glob(f"seed-*/{CHECKPOINT}"), None):
-            raise InputError(f"--out {folder}: holds runs already; --resume goes on with them")
         make_folder(folder)
-        write_whole(file, config.model_dump_json(indent=1) + "\n")
         return
+    try:
+        check_regular(folder / _CONFIG)
+    except InputError as error:
+        raise InputError(f"--resume: {error}") from None
+
+
+def _claim(folder: Path, config: Config, resume: bool) -> None:
+    """Write the configuration into the folder; one that is resumed has to equal the present one, or to have fewer steps."""
+    file = folder / _CONFIG
+    if resume:
+        _check_resumed(file, config)
+    elif next(folder.glob(f"seed-*/{CHECKPOINT}"), None):
+        raise InputError(f"--out {folder}: holds runs already; --resume goes on with them")
+    write_whole(file, config.model_dump_json(indent=1) + "\n")
+
+
+def _check_resumed(file: Path, config: Config) -> None:
+    """Refuse to resume runs of another configuration, unless more steps are all that is new and nothing depends on their number.
+
+    Raises:
+        InputError: the file cannot be read, or differs; one line.
+    """
     try:
         saved = read_json(file)
     except InputError as error:
         raise InputError(f"--resume: {error}") from None
-    if different := _difference(saved, json.loads(config.model_dump_json())):
+    present, steps = json.loads(config.model_dump_json()), saved.get("steps") if isinstance(saved, dict) else None
+    if isinstance(steps, int) and steps < config.steps and not _difference({**saved, "steps": config.steps}, present):
+        if not config.ppo.linear:
+            return
+        raise InputError(
+            f"--resume: {file}: steps is {steps} there; with ppo.linear the learning rate has fallen to 0 by then, so more steps "
+            "are another run"
+        )
+    if different := _difference(saved, present):
         raise InputError(f"--resume: {file}: {different}")
 
 

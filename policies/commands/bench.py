@@ -139,14 +139,11 @@ def _compare(target: str, options: BenchOptions) -> None:
 
     from policies import experiments
     from rollmux_env.command_options import parse_pairs
-    from rollmux_env.report.folder import check_spare, make_folder, write_bench
+    from rollmux_env.report.folder import results_folder, write_bench
     from rollmux_env.report.progress import tracked
     from rollmux_env.report.results import rows_csv
     from rollmux_env.report.tables import bench_tables, sweep_tables
 
-    if options.out:
-        make_folder(options.out)
-        check_spare(options.out / "results.json", options.overwrite)
     asked: dict[str, Any] = {
         "policies": options.policy or ("solo", "rollmux"),
         "seeds": range(options.seed, options.seed + (options.seeds or 1)),
@@ -159,14 +156,15 @@ def _compare(target: str, options: BenchOptions) -> None:
         "fidelity": options.fidelity and options.fidelity.value,
     }
     benched: BenchResult | SweepResult
-    if not options.sweep:
-        benched = one = experiments.bench(target, **asked)
-        tables = bench_tables(one, _title(one))
-    else:
-        benched = many = experiments.sweep(target, experiments.swept(options.sweep), **asked)
-        tables = sweep_tables(many, f"{_title(many.points[0].bench, many.keys)}, by {' and '.join(many.keys)}")
-    if options.out:
-        write_bench(options.out, benched, _plots(benched, options.plots), Group(*tables))
+    with results_folder(options.out, "results.json", options.overwrite):
+        if not options.sweep:
+            benched = one = experiments.bench(target, **asked)
+            tables = bench_tables(one, _title(one))
+        else:
+            benched = many = experiments.sweep(target, experiments.swept(options.sweep), **asked)
+            tables = sweep_tables(many, f"{_title(many.points[0].bench, many.keys)}, by {' and '.join(many.keys)}")
+        if options.out:
+            write_bench(options.out, benched, _plots(benched, options.plots), Group(*tables))
     _print(options.format, benched.as_dict(), rows_csv(benched.rows()), *tables)
 
 
@@ -225,7 +223,7 @@ def _enter(options: BenchOptions) -> None:
     from rollmux_env.bench.leaderboard.entries import entry_json, file_name
     from rollmux_env.bench.leaderboard.tracks import Entrant
     from rollmux_env.files import write_whole
-    from rollmux_env.report.folder import check_spare, make_folder
+    from rollmux_env.report.folder import results_folder
     from rollmux_env.report.leaderboard import entry_csv, entry_tables
 
     _refuse_own(options, "seeds", "quick", "check", "settings", but=("dispatch", "rollout_policy"))
@@ -233,11 +231,10 @@ def _enter(options: BenchOptions) -> None:
         raise typer.BadParameter("the leaderboard takes one policy at a time", param_hint="--policy")
     entrant = Entrant(options.policy[0] if options.policy else None, options.dispatch, options.rollout_policy)
     folder = options.out or Path()
-    make_folder(folder)
     file = folder / file_name(entrant)
-    check_spare(file, options.overwrite)
-    entry = enter(entrant, options.workers, options.limit_s)
-    write_whole(file, entry_json(entry))
+    with results_folder(folder, file.name, options.overwrite):
+        entry = enter(entrant, options.workers, options.limit_s)
+        write_whole(file, entry_json(entry))
     _print(options.format, json.loads(entry_json(entry)), entry_csv(entry), *entry_tables(entry), Text(f"written: {file}"))
 
 
@@ -245,7 +242,7 @@ def _run_suite(name: str, options: BenchOptions) -> None:
     """Run a suite: of placement policies, to which the user may add, or of something else."""
     from rollmux_env.bench.suites import find_suite
     from rollmux_env.errors import InputError
-    from rollmux_env.report.folder import check_spare, make_folder
+    from rollmux_env.report.folder import results_folder
     from rollmux_env.report.suites import suite_csv, suite_report, suite_table, write_suite
 
     _refuse_own(options)
@@ -256,17 +253,15 @@ def _run_suite(name: str, options: BenchOptions) -> None:
         raise InputError(f"--time-limit: the suite {name} runs in this process alone")
     for policy in added:
         getattr(makers(), suite.adds or "placement")(policy)
-    if options.out:
-        make_folder(options.out)
-        check_spare(options.out / f"{suite.name}.json", options.overwrite)
     quick = options.quick and suite.seeds > 0
     numbers = range(options.seed, options.seed + (options.seeds or (1 if quick else suite.seeds))) if suite.seeds else range(0)
     measure = partial(suite.measure, added=added) if suite.measure and added else suite.measure
-    rows = measure(numbers, quick, makers()) if measure else _placed(suite, added, numbers, options)
-    report, table = suite_report(suite, rows, numbers, quick), suite_table(suite, rows, numbers, quick)
-    if options.out:
-        points = suite.sweep(options.seed, makers()) if suite.sweep else ()
-        write_suite(options.out, suite, rows, report, table, points, options.plots.value)
+    with results_folder(options.out, f"{suite.name}.json", options.overwrite):
+        rows = measure(numbers, quick, makers()) if measure else _placed(suite, added, numbers, options)
+        report, table = suite_report(suite, rows, numbers, quick), suite_table(suite, rows, numbers, quick)
+        if options.out:
+            points = suite.sweep(options.seed, makers()) if suite.sweep else ()
+            write_suite(options.out, suite, rows, report, table, points, options.plots.value)
     _print(options.format, report, suite_csv(suite, rows), table)
 
 

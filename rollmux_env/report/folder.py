@@ -3,9 +3,10 @@ sorted and what sharing costs each job."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from html import escape
 from importlib.metadata import version
 from importlib.resources import files
@@ -17,6 +18,7 @@ from rich.console import RenderableType
 from rollmux_env.bench.results import BenchResult, RunResult, SweepResult
 from rollmux_env.errors import InputError
 from rollmux_env.files import private_folder, write_whole
+from rollmux_env.locks import only_writer
 from rollmux_env.report.html import one_file, to_html
 from rollmux_env.report.results import rows_csv, to_json
 from rollmux_env.report.tables import broken_words, differences_table, jobs_table, make_table
@@ -62,14 +64,26 @@ def write_bench(folder: Path, benched: BenchResult | SweepResult, plots: Mapping
     write_whole(folder / "results.html", _bench_page(benched, plots, table, made_by))
 
 
-def check_spare(file: Path, overwrite: bool) -> None:
-    """See that nothing is lost that an earlier bench has written.
+@contextlib.contextmanager
+def results_folder(folder: Path | None, file: str, overwrite: bool) -> Iterator[None]:
+    """Make a folder for results, and be its only writer until they are written.
+
+    Args:
+        folder: the folder, or None if nothing is written.
+        file: the name of the file of results.
+        overwrite: whether results of an earlier bench may be lost.
 
     Raises:
-        InputError: the file of results is there, and may not be overwritten; one line.
+        InputError: the folder cannot be made or has another writer, or it holds such results; one line.
     """
-    if file.exists() and not overwrite:
-        raise InputError(f"--out {file.parent}: holds results already ({file.name}); choose another folder, or --overwrite")
+    if folder is None:
+        yield
+        return
+    make_folder(folder)
+    with only_writer(folder):
+        if (folder / file).exists() and not overwrite:
+            raise InputError(f"--out {folder}: holds results already ({file}); choose another folder, or --overwrite")
+        yield
 
 
 def _bench_page(

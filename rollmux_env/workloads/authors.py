@@ -18,9 +18,10 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from rollmux_env.errors import InputError
-from rollmux_env.fields import FileModel, Positive
-from rollmux_env.files import DATA_BYTES, read_file
+from rollmux_env.fields import FileModel, JobId, Positive
+from rollmux_env.files import DATA_BYTES, read_text, text_lines
 from rollmux_env.keys.job import Colocated, Drift, Job
+from rollmux_env.progress import say_once
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import describe, format_error, not_one_of, one_line, problems
 from rollmux_env.workloads import draws
@@ -28,6 +29,7 @@ from rollmux_env.workloads.catalogue import PHASES_S, make_job, paper_cluster, p
 from rollmux_env.workloads.options import MAX_JOBS, WorkloadOptions
 
 T = TypeVar("T")
+_NAME: TypeAdapter[str] = TypeAdapter(JobId)
 OPTIONS = frozenset({"seed", "jobs", "stays", "slo", "max_group_size", "switches", "semantics", "trace", "phase_times", "drift"})
 
 
@@ -105,11 +107,21 @@ def authors(options: WorkloadOptions) -> Scenario:
     drifts = {} if options.drift is None else _json(Path(options.drift), _Drifts).jobs
     slos = draws.slos(options, len(coming), (1.1, 2.0) if options.semantics == "paper" else (1.0, 2.0))
     jobs = [_job(one, slo, read, options, times) for one, slo in zip(coming, slos, strict=True)]
+    _say(options, read, coming, jobs)
     return Scenario(
         version=1,
         cluster=paper_cluster(options.max_group_size),
         jobs=tuple(_drifting(job, drifts[job.id].rollout_steps) if job.id in drifts else job for job in jobs),
     )
+
+
+def _say(options: WorkloadOptions, read: _Read, coming: Sequence[_Coming], jobs: Sequence[Job]) -> None:
+    """Say how many jobs the trace gives, and what it does not say of them."""
+    typed = sum(one.own is None for one in coming)
+    drawn = f"; the SLOs of {typed:,} are drawn" if typed else ""
+    stays_s = [read.leaves_s[one.name] - one.at_s for one in coming]
+    name, note = one_line(str(options.trace), 4096), draws.stays_note(options, stays_s, jobs)
+    say_once(f"{name}: {len(coming):,} of {len(read.coming):,} jobs{drawn}{note}")
 
 
 def _job(one: _Coming, slo: float, read: _Read, options: WorkloadOptions, times: _PhaseTimes | None) -> Job:
@@ -166,19 +178,15 @@ def _read_trace(path: Path) -> _Read:
         InputError: it cannot be read, or a line is none of a trace; one line with file and line.
     """
     name = one_line(str(path), 4096)
-    try:
-        lines = read_file(path, DATA_BYTES).decode("utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise InputError(f"{name}: is not a text file (UTF-8)") from None
     coming: dict[str, _Coming] = {}
     leaves_s: dict[str, float] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text_lines(path), 1):
         if not line.strip():
             continue
         where, cells = f"{name}: line {number}", [cell.strip() for cell in line.split(",")]
         if len(cells) < 3 or cells[2] not in ("1", "-1"):
             raise InputError(f"{where}: must begin with a job, a time and 1 or -1")
-        job, at_s = cells[0], _time_s(where, cells[1])
+        job, at_s = _name(where, cells[0]), _time_s(where, cells[1])
         if cells[2] == "1" and job not in coming:
             coming[job] = _Coming(job, at_s, *_what(where, cells[3:]))
         elif cells[2] == "-1" and job in coming and job not in leaves_s and at_s > coming[job].at_s:
@@ -206,6 +214,13 @@ def _what(where: str, cells: Sequence[str]) -> tuple[str | None, tuple[float, fl
     return None, (rollout_s, training_s, slo)
 
 
+def _name(where: str, text: str) -> str:
+    try:
+        return _NAME.validate_python(text)
+    except ValidationError as error:
+        raise InputError(f"{where}: job: {format_error(problems(error)[0], None)}") from None
+
+
 def _time_s(where: str, text: str) -> float:
     try:
         return (datetime.fromisoformat(text) - datetime(1970, 1, 1)).total_seconds()
@@ -221,7 +236,7 @@ def _json(path: Path, kind: type[T]) -> T:
     """
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
     try:
-        read: T = adapter.validate_json(read_file(path, DATA_BYTES))
+        read: T = adapter.validate_json(read_text(path, DATA_BYTES))
     except ValidationError as error:
         raise InputError(f"{one_line(str(path), 4096)}: {format_error(problems(error)[0], None)}") from None
     return read

@@ -80,6 +80,22 @@ def stay(options: WorkloadOptions, stay_s: float, solo_s: float) -> dict[str, An
     return {"iterations": max(1, round(stay_s / solo_s))}
 
 
+def stays_note(options: WorkloadOptions, stays_s: Sequence[float], jobs: Sequence[Job]) -> str:
+    """Say what became of the stays of a trace as iterations; nothing where jobs have their stays.
+
+    Args:
+        options: the workload's options.
+        stays_s: the stay of each job in the trace, seconds.
+        jobs: the jobs, in the same order.
+    """
+    if options.stays == "fixed":
+        return ""
+    work_h = sum((job.iterations or 0) * job.solo_s for job in jobs) / 3600
+    short = sum(stay_s < job.solo_s for stay_s, job in zip(stays_s, jobs, strict=True))
+    less = f"; {short:,} are shorter than an iteration and do one" if short else ""
+    return f"; stays are rounded to iterations{less}: {work_h:,.1f} h of work of {sum(stays_s) / 3600:,.1f} h in the trace"
+
+
 def _ending_at(gaps: Array, last: float) -> Array:
     """Arrivals from gaps (the first gap is not used), scaled to end at `last`."""
     arrivals = np.concatenate(([0.0], np.cumsum(gaps[1:])))

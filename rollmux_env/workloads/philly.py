@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from rollmux_env.errors import InputError
-from rollmux_env.files import DATA_BYTES, read_file
-from rollmux_env.progress import Progress
+from rollmux_env.files import DATA_BYTES, read_text
+from rollmux_env.progress import Progress, say_once
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import describe, one_line
 from rollmux_env.workloads import draws
@@ -56,6 +56,7 @@ def philly(options: WorkloadOptions) -> Scenario:
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         asked = describe(options.virtual_cluster)
         raise InputError(f"virtual_cluster: {name} has none called {asked}; it has {', '.join(map(one_line, there))}{more}")
+    read = len(rows)
     if rows:
         start_s = rows[0][0] + 3600 * options.window_start_h
         end_s = start_s + 3600 * (math.inf if options.window_h is None else options.window_h)
@@ -67,14 +68,17 @@ def philly(options: WorkloadOptions) -> Scenario:
         raise InputError(f"{name}: no row is left by the options; the file needs one with a duration above 0 in the window")
     times = np.array(rows)
     arrivals_s = draws.times(times[:, 0] - times[0, 0])
-    jobs = profile_jobs(options.profile, options, arrivals_s, draws.seconds(times[:, 1]))
+    stays_s = draws.seconds(times[:, 1])
+    jobs = profile_jobs(options.profile, options, arrivals_s, stays_s)
+    left_out = f" ({read - len(rows):,} are left out: of duration 0, or by the options)" if len(rows) < read else ""
+    made_up = f"phase times and SLOs are drawn from the profile {options.profile}"
+    say_once(f"{name}: {len(rows):,} of {read:,} rows are jobs{left_out}; {made_up}{draws.stays_note(options, stays_s, jobs)}")
     return Scenario(version=1, cluster=paper_cluster(options.max_group_size), jobs=jobs)
 
 
 def _rows(path: Path, name: str, virtual_cluster: str | None, others: Counter[str]) -> Iterator[tuple[float, float]]:
     """(submission, duration) in seconds of the rows of a virtual cluster, or of all; rows of `others` are counted."""
-    file = io.TextIOWrapper(io.BytesIO(read_file(path, DATA_BYTES)), encoding="utf-8-sig", newline="")
-    reader = csv.reader(file, strict=True)
+    reader = csv.reader(io.StringIO(read_text(path, DATA_BYTES), newline=""), strict=True)
     try:
         with Progress(f"reading {name}") as progress:
             for number, row in enumerate(_parsed(name, reader, virtual_cluster, others), 1):
@@ -83,8 +87,6 @@ def _rows(path: Path, name: str, virtual_cluster: str | None, others: Counter[st
                 yield row
     except csv.Error as error:
         raise InputError(f"{name}: line {reader.line_num}: is not CSV: {error}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{name}: is not a text file (UTF-8)") from None
 
 
 def _parsed(

@@ -13,6 +13,7 @@ from rich.text import Text
 from policies.registry import make_runnable
 from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster
+from rollmux_env.locks import take_lock
 from rollmux_env.replay.admission import admit_all
 from rollmux_env.report.job_shapes import placed_shapes
 from rollmux_env.report.tables import figure, heading, make_table, plan_tables, show
@@ -22,7 +23,7 @@ from runtime.execution.forecast import Forecast, Limits, check_memory, check_spa
 from runtime.execution.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
 from runtime.execution.run_plan import RunPlan
 from runtime.jobs.spec import Jobs, JobSpec
-from runtime.journal.write import DRIVER_LOCK, read_run, take_lock
+from runtime.journal.write import DRIVER_LOCK, read_run
 from runtime.machine import Node, Pool
 from runtime.report.folder import write_report
 from runtime.report.summary import summary

@@ -67,10 +67,11 @@ def serve(
     from policies.dispatch import make_dispatch
     from policies.registry import make_runnable
     from rollmux_env.errors import InputError, require
+    from rollmux_env.locks import take_lock
     from rollmux_env.report.folder import make_folder
     from runtime.execution.hosts import load_hosts
     from runtime.jobs.spec import load_cluster
-    from runtime.journal.write import DRIVER_LOCK, JOURNAL, is_begun, read_run, take_lock
+    from runtime.journal.write import DRIVER_LOCK, JOURNAL, is_begun, read_run
     from runtime.service.address import parse_listen
     from runtime.service.head import head
     from runtime.service.plan import ServiceOptions

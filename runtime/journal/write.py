@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import sqlite3
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -26,7 +24,7 @@ from rollmux_env.cluster.events import Progressed, Ticked
 from rollmux_env.cluster.recorded import apply_all_recorded
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
-from rollmux_env.files import private_opener
+from rollmux_env.locks import take_lock
 from rollmux_env.scheduler import facts as scheduler_facts
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import JobSpec
@@ -211,44 +209,6 @@ class Journal:
         finally:
             self._database.close()
             self._lock.close()
-
-
-def take_lock(path: Path, wait_s: float = 0.0) -> IO[str]:
-    """Be the only one who holds a lock, until the returned file is closed or this process ends.
-
-    Args:
-        path: of the lock's file, which is made and stays.
-        wait_s: for how long to wait for who holds it, seconds.
-
-    Raises:
-        InputError: another process holds it, or there can be no such file; one line.
-    """
-    until_s = time.monotonic() + wait_s
-    name = one_line(str(path.parent), 4096)
-    try:
-        file = open(path, "a+", opener=private_opener)  # noqa: SIM115 - whoever takes the lock closes it
-    except OSError as error:
-        raise InputError(f"{name}: cannot be written: {error.strerror or error}") from None
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except OSError:
-            if time.monotonic() > until_s:
-                file.seek(0)
-                holder = file.read(20).strip()
-                file.close()
-                raise InputError(f"{name}: a run is under way in this folder (process {holder or 'unknown'})") from None
-            time.sleep(0.1)
-    try:
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            file.close()
-        raise InputError(f"{name}: cannot be written: {error.strerror or error}") from None
-    return file
 
 
 @contextlib.contextmanager

@@ -154,7 +154,7 @@ def test_bad_json_is_refused(refused: Any, text: str, said: str) -> None:
 
 
 def test_what_is_not_a_text_file_is_refused(refused: Any, tmp_path: Path) -> None:
-    assert refused(b"\xff\xfe\x00\x01") == "is not a text file (UTF-8)"
+    assert refused(b"\xff\xfe\x00\x01") == "is UTF-16, not UTF-8: save it as UTF-8"
     for path, said in ((tmp_path, "is a folder, not a regular file"), (tmp_path / "none.yaml", "No such file or directory")):
         with pytest.raises(InputError) as caught:
             read_mapping(path)

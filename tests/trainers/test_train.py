@@ -18,8 +18,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from policies.placement.policy_file import read_policy
+from rollmux_env.command_options import parse_pairs
 from rollmux_env.envs.placement.generator import Toy
 from rollmux_env.errors import InputError
+from rollmux_env.locks import only_writer
 from tests.conftest import Command
 from trainers.checkpoint import read_checkpoint
 from trainers.config import read_config
@@ -40,6 +42,11 @@ SMALL = (
     "ppo.n_epochs=2",
     "ppo.linear=true",
 )
+
+
+def small(*changes: str) -> list[str]:
+    """Return `SMALL` with changes, which take the place of its own."""
+    return [f"{key}={text}" for key, text in (dict(parse_pairs("--set", SMALL)) | dict(parse_pairs("--set", changes))).items()]
 
 
 class Stopped(Exception):
@@ -101,7 +108,7 @@ def test_a_start_that_does_not_fit_is_said_in_a_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["algorithm=maskable-ppo", 'environment={"name": "dispatch"}'])
 def test_a_stopped_run_goes_on_exactly(tmp_path: Path, change: str) -> None:
-    changes = [*SMALL, "steps=1152", change]
+    changes = small("steps=1152", change)
     whole = train(run_of(tmp_path / "whole", changes))
     with pytest.raises(Stopped):
         train(run_of(tmp_path / "stopped", changes, stop_at=1000))
@@ -113,7 +120,7 @@ def test_a_stopped_run_goes_on_exactly(tmp_path: Path, change: str) -> None:
 
 
 def test_a_killed_run_goes_on_exactly(tmp_path: Path, command: Command) -> None:
-    options = [word for change in (*SMALL, "steps=1152") for word in ("--set", change)]
+    options = [word for change in small("steps=1152") for word in ("--set", change)]
     assert command("train", "toy", *options, "--out", str(tmp_path / "whole"))[0] == 0
     killed = tmp_path / "killed"
     arguments = [sys.executable, "-m", "rollmux", "train", "toy", *options, "--out", str(killed)]
@@ -141,8 +148,38 @@ def same_checkpoints(one: Path, other: Path) -> None:
             assert first[key].tobytes() == second[key].tobytes(), f"{name}: {key}"
 
 
+def test_a_run_goes_on_beyond_its_plan(tmp_path: Path, command: Command) -> None:
+    def train_toy(name: str, steps: int, *more: str) -> tuple[int, str, str]:
+        changes = small(f"steps={steps}", "ppo.linear=false")
+        return command(
+            "train", "toy", *(word for change in changes for word in ("--set", change)), "--out", str(tmp_path / name), *more
+        )
+
+    assert train_toy("longer", 384)[0] == train_toy("longer", 768, "--resume")[0] == train_toy("whole", 768)[0] == 0
+    assert json.loads((tmp_path / "longer" / "config.json").read_text())["steps"] == 768
+    whole, longer = (load_file(tmp_path / name / "seed-0" / "last.safetensors") for name in ("whole", "longer"))
+    assert {key: value.tobytes() for key, value in whole.items()} == {key: value.tobytes() for key, value in longer.items()}
+    assert "steps is 768 there, and 384 here" in train_toy("longer", 384, "--resume")[2]
+
+
+def test_a_run_whose_learning_rate_falls_to_its_end_has_no_more_steps(tmp_path: Path, command: Command) -> None:
+    for steps, more in ((128, ()), (256, ("--resume",))):
+        options = [word for change in small(f"steps={steps}") for word in ("--set", change)]
+        status, _, err = command("train", "toy", *options, "--out", str(tmp_path), *more)
+    assert status == 2 and err.count("\n") == 1 and "with ppo.linear the learning rate has fallen to 0 by then" in err
+
+
+def test_a_folder_has_one_writer(tmp_path: Path, command: Command) -> None:
+    with only_writer(tmp_path):
+        status, out, err = command(
+            "train", "toy", *(word for change in SMALL for word in ("--set", change)), "--out", str(tmp_path)
+        )
+    assert (status, out, err.count("\n")) == (2, "", 1) and "under way in this folder" in err and str(os.getpid()) in err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_damaged_checkpoint_is_one_line(tmp_path: Path, command: Command) -> None:
-    options = [word for change in (*SMALL, "steps=256") for word in ("--set", change)]
+    options = [word for change in small("steps=256") for word in ("--set", change)]
     arguments = ("train", "toy", *options, "--out", str(tmp_path / "run"))
     assert command(*arguments)[0] == 0
     file = tmp_path / "run" / "seed-0" / CHECKPOINT
@@ -157,21 +194,21 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path: Path, command: Command) -> N
 
 
 def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
-    train(run_of(tmp_path, [*SMALL, "steps=256"]))
+    train(run_of(tmp_path, small("steps=256")))
     with pytest.raises(InputError, match=r"checkpoint\.safetensors: is of another configuration"):
-        train(run_of(tmp_path, [*SMALL, "widths=[16]"]), resume=True)
+        train(run_of(tmp_path, small("widths=[16]")), resume=True)
 
 
 def test_speed_and_the_environments_share_are_measured(tmp_path: Path) -> None:
-    last = train(run_of(tmp_path, [*SMALL, "steps=256"]))[-1]
+    last = train(run_of(tmp_path, small("steps=256")))[-1]
     assert 0 < last["environment_share"] < 1
     assert last["frames_per_s"] > 0
 
 
 def test_several_seeds_a_table_and_references_once(tmp_path: Path, command: Command) -> None:
     folder = tmp_path / "runs"
-    small = [word for change in (*SMALL[1:], "steps=256", 'evaluation.references=["rollmux"]') for word in ("--set", change)]
-    status, out, _ = command("train", "toy", *small, "--seeds", "2", "--out", str(folder))
+    options = [word for change in small("steps=256", 'evaluation.references=["rollmux"]')[1:] for word in ("--set", change)]
+    status, out, _ = command("train", "toy", *options, "--seeds", "2", "--out", str(folder))
     assert status == 0
     assert "dollars over rollmux" in out and "mean" in out
     assert {path.name for path in folder.iterdir()} == {"config.json", "references.json", "seed-0", "seed-1"}
@@ -213,7 +250,7 @@ def test_what_cannot_be_used_is_one_line(
 
 
 def test_a_folder_with_runs_is_not_written_over(command: Command, tmp_path: Path) -> None:
-    options = [word for change in (*SMALL[1:], "steps=256") for word in ("--set", change)]
+    options = [word for change in small("steps=256")[1:] for word in ("--set", change)]
     arguments = ("train", "toy", *options, "--out", str(tmp_path))
     assert command(*arguments)[0] == 0
     assert "--resume goes on" in command(*arguments)[2]

@@ -110,10 +110,10 @@ def test_forms_of_a_file(tmp_path: Path) -> None:
         (f"{HEADER}\n1\n", "line 2: duration: is missing"),
         (f'{HEADER}\n1,"2\n', "line 2: is not CSV: unexpected end of data"),
         (f"{HEADER}\n1,{'2' * 200_000}\n", "line 2: is not CSV: field larger than field limit"),
-        (b"timestamp,duration\n1,\xff\n", "is not a text file (UTF-8)"),
-        (bytes(range(256)), "is not a text file (UTF-8)"),
+        (b"timestamp,duration\n1,\xff\n", "line 2: is not a text file (UTF-8)"),
+        (bytes(range(256)), "line 2: is not a text file (UTF-8)"),
         (b"\0" * 64, "line 1: the column timestamp is missing"),
-        ("timestamp,duration\n1,5\n".encode("utf-16"), "is not a text file (UTF-8)"),
+        ("timestamp,duration\n1,5\n".encode("utf-16"), "is UTF-16, not UTF-8: save it as UTF-8"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, text: str | bytes, problem: str) -> None:

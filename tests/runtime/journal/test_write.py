@@ -24,6 +24,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
+from rollmux_env.locks import take_lock
 from rollmux_env.scheduler.facts import Drained, Iterated, Ready, Unprofiled
 from runtime.jobs.spec import parse_jobs
 from runtime.journal.facts import (
@@ -56,7 +57,6 @@ from runtime.journal.write import (
     read_run,
     record_of,
     state_of,
-    take_lock,
 )
 from runtime.machine import Node
 from tests.fixtures import FIXTURES

@@ -1,0 +1,85 @@
+"""Locks of the operating system, which end with the process that holds them: a folder has one writer at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from rollmux_env.errors import InputError
+from rollmux_env.files import private_opener
+from rollmux_env.validation_errors import one_line
+
+_LOCK = ".rollmux.lock"  # in a folder that has a writer
+
+
+@contextlib.contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Be the only process that writes into a folder.
+
+    A process that is killed leaves the lock's file, which then locks nothing.
+
+    Raises:
+        InputError: another process does already, or the folder cannot be written; one line.
+    """
+    path = folder / _LOCK
+    lock = take_lock(path)
+    while not _is_file(lock, path):  # its holder has ended, and removed it, since it was opened
+        lock.close()
+        lock = take_lock(path)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        lock.close()
+
+
+def _is_file(lock: IO[str], path: Path) -> bool:
+    """Whether a lock is of the file that is there now."""
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), os.stat(path))
+    except OSError:
+        return False
+
+
+def take_lock(path: Path, wait_s: float = 0.0) -> IO[str]:
+    """Be the only one who holds a lock, until the returned file is closed or this process ends.
+
+    Args:
+        path: of the lock's file, which is made and stays.
+        wait_s: for how long to wait for who holds it, seconds.
+
+    Raises:
+        InputError: another process holds it, or there can be no such file; one line.
+    """
+    until_s = time.monotonic() + wait_s
+    name = one_line(str(path.parent), 4096)
+    try:
+        file = open(path, "a+", opener=private_opener)  # noqa: SIM115 - whoever takes the lock closes it
+    except OSError as error:
+        raise InputError(f"{name}: cannot be written: {error.strerror or error}") from None
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError:
+            if time.monotonic() > until_s:
+                file.seek(0)
+                holder = file.read(20).strip()
+                file.close()
+                raise InputError(f"{name}: a run is under way in this folder (process {holder or 'unknown'})") from None
+            time.sleep(0.1)
+    try:
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            file.close()
+        raise InputError(f"{name}: cannot be written: {error.strerror or error}") from None
+    return file
