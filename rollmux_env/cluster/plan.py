@@ -170,22 +170,33 @@ def check_nodes(state: State, job_id: str, placement: Placement) -> None:
     pinned, wanted, asked = placement.rollout_nodes, int(jobs["rollout_nodes"][shape]), int(jobs["training_nodes"][shape])
     if len(pinned) + placement.new_rollout_nodes != wanted or placement.new_rollout_nodes < 0:
         raise PlanError(f"P2: job {job_id} asks for {wanted} rollout nodes")
-    if placement.group is None:
-        training_nodes, numbers = placement.training_nodes, ()
-    else:
-        row = state.tables.group_rows.get(placement.group)
-        if row is None or groups["exclusive"][row]:
-            raise PlanError(f"P2: job {job_id} cannot join group {placement.group}: there is none")
-        if jobs["group"][own] == row and state.shape(job_id) == placement.shape:
-            raise PlanError(f"P2: job {job_id} is in group {placement.group} already")
-        if any(jobs[pool][shape] != groups[pool][row] for pool in ("rollout_pool", "training_pool")):
-            raise PlanError(f"P2: job {job_id} cannot join group {placement.group}: it is on other pools")
+    training_nodes, numbers = placement.training_nodes, set[int]()
+    if placement.group is not None:
+        row = _joined_row(state, job_id, placement)
         training_nodes = int(groups["training_nodes"][row])
-        numbers = tuple(groups["node_number"][row, : groups["n_nodes"][row]].tolist())
-    if list(pinned) != sorted(set(pinned)) or not set(pinned) <= set(numbers):
+        numbers = {*groups["node_number"][row, : groups["n_nodes"][row]].tolist()}
+    if list(pinned) != sorted(set(pinned)) or not set(pinned) <= numbers:
         raise PlanError(f"P2: job {job_id} is pinned to rollout nodes that its group does not have")
     if training_nodes < asked:
         raise PlanError(f"P2: job {job_id} asks for {asked} training nodes, its group has {training_nodes}")
+
+
+def _joined_row(state: State, job_id: str, placement: Placement) -> int:
+    """Return the row of the group that a placement joins.
+
+    Raises:
+        PlanError: If the job cannot join it.
+    """
+    jobs, groups, own = state.view.jobs, state.view.groups, state.row(job_id)
+    shape = state.tables.shape_rows(own)[placement.shape]
+    row = None if placement.group is None else state.tables.group_rows.get(placement.group)
+    if row is None or groups["exclusive"][row]:
+        raise PlanError(f"P2: job {job_id} cannot join group {placement.group}: there is none")
+    if jobs["group"][own] == row and state.shape(job_id) == placement.shape:
+        raise PlanError(f"P2: job {job_id} is in group {placement.group} already")
+    if any(jobs[pool][shape] != groups[pool][row] for pool in ("rollout_pool", "training_pool")):
+        raise PlanError(f"P2: job {job_id} cannot join group {placement.group}: it is on other pools")
+    return row
 
 
 def _check_colocated(job: Job, placement: Placement) -> None:

@@ -71,6 +71,7 @@ def _check(state: State, event: Event) -> None:
         raise InputError(problem)
 
 
+JobEvent = Admitted | Withdrawn | Warm | Begun | Moved | Resumed | Departed | OverBudget
 _WAITS, _RUNS, _PAUSED = "is not waiting", "is not running", "is not in the pause of a move"
 _NEEDS: dict[type[Event], str] = {  # what speaks against an event whose job is not so
     Admitted: _WAITS,
@@ -99,6 +100,11 @@ def _problem(state: State, event: Event) -> str | None:
             return None if min(rollout_nodes, training_nodes) >= 0 else "a pool has fewer than no nodes"
         case Ticked():
             return None
+    return _problem_of_job(state, event)
+
+
+def _problem_of_job(state: State, event: JobEvent) -> str | None:
+    """Return why an event of a job that has arrived cannot have happened, or None."""
     job_id, needs = event.job_id, _NEEDS[type(event)]
     paused = state.is_paused(job_id)
     holds = job_id in state.waiting if needs == _WAITS else paused if needs == _PAUSED else state.is_running(job_id)

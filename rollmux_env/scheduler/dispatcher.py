@@ -207,41 +207,43 @@ class Dispatcher:
 
     def permits(self) -> list[Permit]:
         """Give every permit that the policy chooses to give now; to be asked after all reports of an instant."""
-        group, rows, asked = self.group, self._rows, self.view.asked
+        group, permits = self.group, list[Permit]()
         choose = guarded(self.policy.choose, "the dispatch policy")
-        permits: list[Permit] = []
         self.migrations = []
         while group.waiting or group.syncs:
             if group.syncs or group.occupied:
-                rules.hold_back(group, rows)
-            choice: WaitingPhase | MemberView | None = None
-            if group.waiting > group.occupied:
-                choice = choose(self.view)
+                rules.hold_back(group, self._rows)
+            choice = choose(self.view) if group.waiting > group.occupied else None
             if choice is None:
-                number = rules.next_sync(group, rows) if group.syncs else -1
+                number = rules.next_sync(group, self._rows) if group.syncs else -1
                 if number < 0:
                     self._check_goes_on()
                     break
-                rules.grant(group, rows, rows[number], SYNC)
-                job_id = self.view.views[number].job_id
-                permits.append((job_id, "init" if job_id in self._inits else "sync"))
-                continue
-            if not isinstance(choice, WaitingPhase):
+                permits.append(self._grant_sync(number))
+            elif isinstance(choice, WaitingPhase):
+                permits.append(self._grant(choice))
+            else:
                 self._migrate(choice)
-                continue
-            member = choice.member
-            if member.group is not self.view:
-                raise _broken("D1", f"a phase of job {member.job_id} of another group")
-            if not choice.waits or (group.occupied and choice.behind_sync):
-                raise _broken(
-                    "D2", f"the {choice.phase} of job {member.job_id}, which does not wait for a permit, or behind a sync"
-                )
-            if choice.nodes & group.busy:
-                raise _broken("D3", f"the {choice.phase} of job {member.job_id}, on a node that runs another phase")
-            rules.grant(group, rows, member.row, CODES[choice.phase])
-            asked.remove(choice)
-            permits.append((member.job_id, choice.phase))
         return permits
+
+    def _grant_sync(self, number: int) -> Permit:
+        """Grant the sync of the member in row `number`, or its loading of models."""
+        rules.grant(self.group, self._rows, self._rows[number], SYNC)
+        job_id = self.view.views[number].job_id
+        return job_id, "init" if job_id in self._inits else "sync"
+
+    def _grant(self, phase: WaitingPhase) -> Permit:
+        """Check the invariants D1 to D3 for a phase that the policy has chosen, and grant it."""
+        group, member = self.group, phase.member
+        if member.group is not self.view:
+            raise _broken("D1", f"a phase of job {member.job_id} of another group")
+        if not phase.waits or (group.occupied and phase.behind_sync):
+            raise _broken("D2", f"the {phase.phase} of job {member.job_id}, which does not wait for a permit, or behind a sync")
+        if phase.nodes & group.busy:
+            raise _broken("D3", f"the {phase.phase} of job {member.job_id}, on a node that runs another phase")
+        rules.grant(group, self._rows, member.row, CODES[phase.phase])
+        self.view.asked.remove(phase)
+        return member.job_id, phase.phase
 
     def _check_goes_on(self) -> None:
         """D5, once the policy has chosen nothing."""

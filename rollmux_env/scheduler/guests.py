@@ -88,16 +88,26 @@ class Guests:
         if self.lent is not None or all(free[pool] >= most[pool] for pool in POOLS):
             self.group, self.lent, self.names = LEASE, self.lent or most, batch.names
         else:
-            drained = nodes.drained_groups()
-            groups = [g for g in state.group_list() if g.id not in drained and all(map(batch.may_have, nodes.assigned(g.id)))]
-            hosts = (g for g in groups if len(g.rollout_nodes) >= most["rollout"] and g.training_nodes >= most["training"])
-            host = None if batch.rule is not None else next(hosts, None)
+            host = _host(batch, state, nodes)
             if host is None:
                 return None
-            self.group = host.id
+            self.group = host
         self.present = {*batch.needs}
         return self._batches.pop(0)
 
     def places(self) -> set[Place]:
         """What is lent, as the pool assigns it."""
         return {(LEASE, pool, number) for pool, count in (self.lent or {}).items() for number in range(count)}
+
+
+def _host(batch: Batch, state: State, nodes: NodePool) -> int | None:
+    """Return the number of the first group on whose nodes the jobs of a batch can be profiled as guests, or None."""
+    if batch.rule is not None:
+        return None
+    most, drained = batch.most, nodes.drained_groups()
+    for group in state.group_list():
+        if group.id in drained or not all(map(batch.may_have, nodes.assigned(group.id))):
+            continue
+        if len(group.rollout_nodes) >= most["rollout"] and group.training_nodes >= most["training"]:
+            return group.id
+    return None
