@@ -169,8 +169,8 @@ class Offloader:
 
     def _only_scratch(self, others: Iterable[UntypedStorage]) -> list[UntypedStorage]:
         """Return the storages of scratch that are below none of the tensors that are kept."""
-        kept = {storage.data_ptr() for storage in others}
-        return [storage for storage in _storages(_local(self._scratch())) if storage.data_ptr() not in kept]
+        other_addresses = {storage.data_ptr() for storage in others}
+        return [storage for storage in _storages(_local(self._scratch())) if storage.data_ptr() not in other_addresses]
 
     def _room(self, nbytes: int, pinned: bool) -> Segment:
         with self._lock:

@@ -144,12 +144,12 @@ def _rewards(iterations: Sequence[Iteration]) -> dict[str, float | None]:
 def _warnings(record: RunRecord, job_id: str, iterations: Sequence[Iteration]) -> dict[str, list[dict[str, Any]]]:
     """Return what was to be said of a job's training: `iteration` (from 0) and `text` of each warning; nothing if there is none."""
     top_p = next((fact.spec.algorithm.top_p for fact in record.submitted if fact.spec.id == job_id), 1.0)
-    found = [
+    lines = [
         {"iteration": done.number, "text": text}
         for k, done in enumerate(iterations)
         for text in warnings([one.metrics for one in iterations[max(0, k - PATIENCE) : k + 1]], top_p)
     ]
-    return {"warnings": found} if found else {}
+    return {"warnings": lines} if lines else {}
 
 
 def _paces(job: Job | None, iterations: Sequence[Iteration], alone: Sequence[float]) -> dict[str, float | None]:

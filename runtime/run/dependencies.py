@@ -65,8 +65,8 @@ def check_unchanged(folder: Path, specs: Iterable[JobSpec], accepts: bool) -> No
 
 def _remembered(folder: Path) -> dict[str, Any]:
     path = folder / FILE
-    found = read_json(path) if path.is_file() else {}
-    return found if isinstance(found, dict) else {}
+    digests = read_json(path) if path.is_file() else {}
+    return digests if isinstance(digests, dict) else {}
 
 
 def _paths(spec: JobSpec) -> Iterator[Path]:

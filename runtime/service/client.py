@@ -108,12 +108,12 @@ class Client(Service):
         Returns:
             What the end still waits for; empty if the job has ended.
         """
-        job, told, until_s = self.ask("DELETE", _path(job_id)), "", monotonic() + _CANCELS_S
+        job, said, until_s = self.ask("DELETE", _path(job_id)), "", monotonic() + _CANCELS_S
         while job["state"] not in ENDED:
             reason = job["reason"] or "its processes are being ended"
-            if reason != told:
+            if reason != said:
                 say(f"waits: {reason}")
-                told = reason
+                said = reason
             if job["state"] == "lost" or monotonic() > until_s:
                 return reason
             sleep(_LOOKS_S)

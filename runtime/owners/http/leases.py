@@ -377,16 +377,16 @@ def check_from(handle: JobHandle, from_iteration: int | None) -> None:
         raise Unprocessable(f"job {handle.id}: from_iteration: {counted}; its owner cannot continue after {from_iteration}")
 
 
-def keep_metrics(kept: dict[str, float], reported: Mapping[str, float]) -> None:
+def keep_metrics(metrics: dict[str, float], reported: Mapping[str, float]) -> None:
     """Add what an owner has reported to the metrics of an iteration; what is beyond the bounds is left out.
 
     Args:
-        kept: Metrics of the iteration so far, by name; at most `MOST_METRICS`.
+        metrics: Metrics of the iteration so far, by name; at most `MOST_METRICS`.
         reported: Metrics to add; names have to match `METRIC_NAME`, and values have to be finite.
     """
     for name, value in reported.items():
-        if isfinite(value) and METRIC_NAME.fullmatch(name) and (name in kept or len(kept) < MOST_METRICS):
-            kept[name] = value
+        if isfinite(value) and METRIC_NAME.fullmatch(name) and (name in metrics or len(metrics) < MOST_METRICS):
+            metrics[name] = value
 
 
 def _iteration_of(lease: Lease, phase: HoldName, iteration: int | None) -> int:

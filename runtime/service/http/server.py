@@ -66,7 +66,7 @@ class _Answer:
         self._transport.close()
 
 
-class _Room:
+class _Connections:
     """The connections of a server, by what they are worth when there are too many.
 
     Attributes:
@@ -82,7 +82,7 @@ class _Room:
 class Connection(HttpToolsProtocol):
     """One connection; requests come one after the other. Those that llhttp lets pass, and HTTP does not, are refused here."""
 
-    _room: _Room
+    _room: _Connections
     peer = ""
     _has_lease = False  # it has asked for a lease's sake, and does not go for others
     _deadline: asyncio.TimerHandle | None = None
@@ -100,7 +100,7 @@ class Connection(HttpToolsProtocol):
         room.idle[self] = None
         self._watch()
 
-    def _finds_room(self, room: _Room) -> bool:
+    def _finds_room(self, room: _Connections) -> bool:
         """Return whether it may stay; where there are too many, the one that has been idle for longest goes for it."""
         if room.peers[self.peer] > MOST_OF_A_PEER:
             other = next((one for one in room.idle if one.peer == self.peer), None)
@@ -227,7 +227,7 @@ class HttpServer:
         )
         for name in ("uvicorn.error", "uvicorn.access"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what clients do wrong is answered, and no news
-        config.room = _Room()  # type: ignore[attr-defined]
+        config.room = _Connections()  # type: ignore[attr-defined]
         self._server = _Server(config)
         self._socket = where
         host, port = where.getsockname()[:2]
