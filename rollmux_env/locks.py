@@ -48,19 +48,19 @@ def _is_file(lock: IO[str], path: Path) -> bool:
 
 
 def take_lock(path: Path, wait_s: float = 0.0) -> IO[str]:
-    """Be the only one who holds a lock, until the returned file is closed or this process ends.
+    """Take an exclusive lock, held until the returned file is closed or this process ends.
 
     Args:
-        path: of the lock's file, which is made and stays.
-        wait_s: for how long to wait for who holds it, seconds.
+        path: Path of the lock's file, which is created and never removed.
+        wait_s: Time to wait for another process that holds the lock, in seconds.
 
     Raises:
-        InputError: another process holds it, or there can be no such file; one line.
+        InputError: If another process holds the lock, or the file cannot be created; one line.
     """
     until_s = time.monotonic() + wait_s
     name = one_line(str(path.parent), 4096)
     try:
-        file = open(path, "a+", opener=private_opener)  # noqa: SIM115 - whoever takes the lock closes it
+        file = open(path, "a+", opener=private_opener)  # noqa: SIM115 - the caller closes it
     except OSError as error:
         raise InputError(f"{name}: cannot be written: {error.strerror or error}") from None
     while True:

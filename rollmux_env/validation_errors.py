@@ -50,7 +50,7 @@ def printable(text: str, keeps: str = "\t") -> str:
     """Return the text with its control characters, and those that turn the direction of writing, escaped.
 
     Args:
-        text: What somebody else has written, before it is shown on a terminal.
+        text: Text of another user, to be shown on a terminal.
         keeps: Control characters that stay.
     """
     return "".join(c if c.isprintable() or c in keeps else c.encode("unicode_escape").decode() for c in text)

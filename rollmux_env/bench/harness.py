@@ -165,11 +165,14 @@ def spread(
     limit_s: float | None = None,
     name: Callable[[Item], str] = str,
 ) -> Iterator[tuple[int, Found]]:
-    """Do work on items, in several processes, and yield (index, what came of it) as they end.
+    """Do work on items, in several processes, and yield (index, result) as they end.
 
     Args:
-        work: a function of a module, of an item and of what it tells about it, two numbers.
-        workers, tell, limit_s: as of `run_tasks`.
+        work: Function of a module that takes an item and a callback for progress, which takes two numbers.
+        items: Items to work on.
+        workers: Number of processes, as in `run_tasks`.
+        tell: Callback for progress, as in `run_tasks`.
+        limit_s: Longest time that an item may take, in seconds, or None, as in `run_tasks`.
         name: Name of an item in error messages.
 
     Raises:

@@ -240,10 +240,11 @@ def _flat(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A bench with one value of each key that is swept.
+    """A bench with one value of each swept key.
 
     Attributes:
-        swept: the values, as text by key. bench: its result.
+        swept: Value of each swept key, as text.
+        bench: Result of the bench with these values.
     """
 
     swept: dict[str, str]
@@ -255,8 +256,9 @@ class SweepResult:
     """Benches that differ in some keys alone.
 
     Attributes:
-        schema: version of this shape. keys: of the workload or of the cluster. points: the grid of their values; those of the last
-            key change from one point to the next.
+        schema: Version of this format.
+        keys: Swept keys, of the workload or of the cluster.
+        points: Benches of the grid of values; the value of the last key changes from one point to the next.
     """
 
     schema: Literal[3]
@@ -269,7 +271,7 @@ class SweepResult:
         return {"schema": self.schema, "keys": [*self.keys], "points": points}
 
     def rows(self, table: Table = "runs") -> list[dict[str, Any]]:
-        """As `BenchResult.rows`, with the values of the keys in front, as `swept.slo`."""
+        """Return the rows of every bench, as `BenchResult.rows` does, each beginning with the swept values, such as `swept.slo`."""
         return [_flat({"swept": point.swept}) | row for point in self.points for row in point.bench.rows(table)]
 
     def to_pandas(self, table: Table = "runs") -> Any:

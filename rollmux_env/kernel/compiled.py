@@ -113,11 +113,11 @@ def _for_all_constants(dispatcher: Any) -> Any:
 
 
 def compiling_notice(function: Callable[..., object], takes: str) -> str | None:
-    """Return a line that says that the kernel is going to be compiled; None where an earlier process has left it on disk.
+    """Return a line that says that the kernel is going to be compiled, or None if an earlier process left it on disk.
 
     Args:
-        function: a compiled function that is needed.
-        takes: how long compiling takes, in words.
+        function: Compiled function that is needed.
+        takes: Duration of compiling, in words.
     """
     folder = getattr(getattr(function, "_cache", None), "cache_path", None)  # None: numba found no folder that it can write
     if folder is None:

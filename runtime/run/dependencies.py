@@ -44,7 +44,7 @@ def changed(folder: Path) -> tuple[str, ...]:
 
 
 def check_unchanged(folder: Path, specs: Iterable[JobSpec], accepts: bool) -> None:
-    """See that what a run depends on is as it was, or that the user accepts what it is now.
+    """Check that what a run depends on has not changed, or that the user accepts the changes.
 
     Args:
         folder: Folder of the run.

@@ -1,4 +1,4 @@
-"""Which processes of this machine belong to a lease, beside those that its owner has named."""
+"""Processes of this machine that belong to a lease without being named by its owner."""
 
 from __future__ import annotations
 
