@@ -198,7 +198,26 @@ def test_plan_says_why_a_job_is_queued_or_alone(command: Command, tmp_path: Path
     assert {decision["strategy"] for decision in quickstart if "reason" in decision} == {"isolated"}
     assert command("plan", str(tmp_path / "full.yaml"), "--format", "csv")[1].splitlines()[-1] == "d,queued,,,,"
     solo = json.loads(command("plan", str(tmp_path / "full.yaml"), "-p", "solo", "--format", "json")[1])["decisions"][1]
-    assert solo["reason"] == "the policy lets it wait, though 1 placement would fit"
+    assert solo["reason"] == (
+        "the policy lets it wait, though 1 placement would fit in group 0; "
+        "needs 1 rollout node and 1 training node for a group of its own; 0 and 0 are free"
+    )
+
+
+def test_a_policy_that_leaves_saturated_groups_out_says_so_of_a_job_that_waits(command: Command, tmp_path: Path) -> None:
+    pool = "{gpus_per_node: 1, usd_per_gpu_hour: 1, max_nodes: 1}"
+    phases = "rollout: {worst_case_s: 10}, training: {worst_case_s: 10}"
+    (tmp_path / "full.yaml").write_text(
+        f"version: 1\ncluster: {{rollout: {pool}, training: {pool}}}\n"
+        f"defaults: {{arrival_s: 0, iterations: 3, slo: 10, {phases}}}\njobs: [{{id: a}}, {{id: b}}, {{id: c}}]\n"
+    )
+    asked = ("plan", str(tmp_path / "full.yaml"), "--format", "json", "-p")
+    waits = json.loads(command(*asked, "rollmux")[1])["decisions"][2]
+    assert waits["reason"] == (
+        "1 group would take it, but is saturated (T_load >= T_cycle), which the policy leaves out; "
+        "needs 1 rollout node and 1 training node for a group of its own; 0 and 0 are free"
+    )
+    assert json.loads(command(*asked, "rollmux,prune=false")[1])["decisions"][2]["strategy"] == "direct_packing"
 
 
 def test_an_interval_of_two_seeds_says_so(command: Command) -> None:

@@ -93,6 +93,9 @@ _T = TypeVar("_T")
 _LOG = logging.getLogger("rollmux_client")
 _ending = threading.Lock()
 _WAIT_S = 30.0  # that a request stays open at most
+_FIRST_S = 1.0  # that the first request for a place waits: why the job waits is said soon
+_LOOK_S = 10.0  # that the following ones wait: what has changed is said
+_LATER_S = 60.0  # by which an expected time has to change to be said again
 _ANSWERS_S = 10.0  # beyond that the answer is lost
 _TTL_S = 30.0  # of a lease, until the service has said it
 _SOON_S = 1.0  # an answer in less time has waited for nothing
@@ -778,9 +781,10 @@ class Job:
         """
         assert self._service is not None
         path, since_s, reason, pause_s = _path_of(self.name), _now(), "", 0.0
-        heard_s = since_s
+        heard_s, wait_s, expected = since_s, _FIRST_S, _Expected()
         while True:
-            body = {"wait_s": _WAIT_S, "host": self._host or socket.gethostname(), **self._who()}
+            body = {"wait_s": wait_s, "host": self._host or socket.gethostname(), **self._who()}
+            when = ""
             try:
                 answer = self._service.ask("POST", path + "/attach", body, _WAIT_S + _ANSWERS_S)
             except OSError as error:
@@ -798,11 +802,11 @@ class Job:
                 if "lease" in answer:
                     return self._begin(answer, handed_over=False)
                 since_s = heard_s = _now()
-                pause_s = 0.0
-                place = answer.get("position")
+                pause_s, wait_s = 0.0, _LOOK_S
+                place, when = answer.get("position"), expected.words(answer)
                 why = str(answer.get("reason") or "no nodes yet") + (f" (place {place} in the queue)" if place else "")
-            if why != reason:
-                self._say(f"job {self.name} waits: {why}")
+            if why != reason or when:
+                self._say(f"job {self.name} waits: {why}{when or expected.said}")
                 reason = why
             time.sleep(pause_s)
 
@@ -1197,6 +1201,36 @@ class Job:
             if self._progress is not None:
                 time.sleep(0.05)  # several words of progress are one
             self._wake.clear()
+
+
+class _Expected:
+    """The time at which a waiting job is expected to have a place, as a service says it.
+
+    Attributes:
+        said: The words that were said last; empty where no time is known.
+    """
+
+    def __init__(self) -> None:
+        self.said = ""
+        self._at_s: float | None = None  # of the machine's clock
+
+    def words(self, answer: dict[str, Any]) -> str:
+        """Return the words for the time in an answer, or an empty string if they are no news.
+
+        Args:
+            answer: Answer to a request for a place; `eta_s` and `now_s` are seconds of the service's clock.
+        """
+        eta_s, now_s = answer.get("eta_s"), answer.get("now_s")
+        if not (isinstance(eta_s, int | float) and isinstance(now_s, int | float)):
+            self.said, self._at_s = "", None
+            return ""
+        at_s = time.time() + max(0.0, eta_s - now_s)
+        if self._at_s is not None and abs(at_s - self._at_s) < _LATER_S:
+            return ""
+        self._at_s, left_s = at_s, at_s - time.time()
+        about = f"{left_s / 3600:.1f} h" if left_s >= 3600 else f"{left_s / 60:.0f} min" if left_s >= 60 else f"{left_s:.0f} s"
+        self.said = f"; a place is expected at {time.strftime('%H:%M:%S', time.localtime(at_s))}"
+        return f"{self.said}, in {about}"
 
 
 def _path_of(job: str) -> str:

@@ -176,6 +176,6 @@ def reasons(state: State, policy: Policy) -> list[str]:
         words.append(held_words(state, job.user))
     if len(words) < len(state.waiting):
         head = state.waiting[len(words)]
-        words.append(no_place(state, head))
+        words.append(no_place(state, head, bool(getattr(policy, "prune", False))))
         words += [behind(state, head)] * (len(state.waiting) - len(words))
     return words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from rollmux_env.cluster.candidates import REASONS, CandidateTable, candidates
 from rollmux_env.cluster.demand import nodes_asked
@@ -19,16 +20,32 @@ def behind(state: State, head: str) -> str:
     return f"waits behind {head}{ahead}" + (f", which needs {_asked(lacks)}; {_free(lacks)}" if lacks else "")
 
 
-def no_place(state: State, job_id: str) -> str:
-    """Why a waiting job has no place that is the next in its turn, or would be."""
+def no_place(state: State, job_id: str, prunes: bool = False) -> str:
+    """Return why a waiting job has no place that is the next in its turn, or would be.
+
+    Args:
+        state: State of the cluster.
+        job_id: Id of the job.
+        prunes: Whether the policy leaves saturated groups out.
+    """
     if waits_for_link(state, job_id):
         return "with one more sync on the link between the pools a job could break its SLO, if all synced at once"
     table = candidates(state, job_id)
-    if fitting := int(table.feasible.sum()):
-        return f"the policy lets it wait, though {fitting} placement{'s' if fitting > 1 else ''} would fit"
     lacks = _lacks(state, job_id)
-    alone = f"needs {_asked(lacks)} for a group of its own; {_free(lacks)}" if lacks else "may have no group of its own"
-    return "; ".join([alone, *_groups(state, table)])
+    alone = f"needs {_asked(lacks)} for a group of its own; {_free(lacks)}" if lacks else ""
+    if fitting := int(table.feasible.sum()):
+        held_back = _saturated(table, table.feasible) if prunes else ""
+        if not held_back:
+            held_back = f"the policy lets it wait, though {fitting} placement{'s' if fitting > 1 else ''} would fit"
+            held_back += "" if table.feasible[table.group < 0].any() else f" in {_numbers(table)}"
+        return "; ".join(filter(None, (held_back, alone)))
+    return "; ".join([alone or "may have no group of its own", *_groups(state, table)])
+
+
+def _numbers(table: CandidateTable) -> str:
+    """Return the groups that would take a job, by number."""
+    groups = np.unique(table.group[table.feasible]).tolist()
+    return f"group{'s' if len(groups) > 1 else ''} {', '.join(map(str, groups))}"
 
 
 def alone_because(state: State, table: CandidateTable, prunes: bool) -> str:
@@ -40,7 +57,17 @@ def alone_because(state: State, table: CandidateTable, prunes: bool) -> str:
     takers = table.feasible & (table.group >= 0)
     if not takers.any():
         return "; ".join(_groups(state, table))
-    if not (prunes and table.saturated[takers].all()):
+    return _saturated(table, takers) if prunes else ""
+
+
+def _saturated(table: CandidateTable, takers: npt.NDArray[np.bool_]) -> str:
+    """Return that the groups which would take a job are saturated; an empty string if one of them is not.
+
+    Args:
+        table: Candidates of the job.
+        takers: Whether each candidate would take it; shape (candidates,).
+    """
+    if not table.saturated[takers].all() or (table.group[takers] < 0).any():
         return ""
     count = np.unique(table.group[takers]).size
     groups = "1 group would take it, but is" if count == 1 else f"{count} groups would take it, but are"

@@ -246,6 +246,22 @@ class Service:
         await self.known()
         return self._reports.job(handle, known.get(job_id))
 
+    async def wait_of(self, job_id: str) -> dict[str, Any]:
+        """Return why a job waits and until when, for its owner.
+
+        Args:
+            job_id: Id of an attached job.
+
+        Returns:
+            `reason`, `position` and `eta_s`, as `job` has them, and the present time `now_s`; empty if the job is neither in the
+            queue nor lost, or if the service is stopping.
+        """
+        handle = self.handle_of(job_id)
+        if self.run.stopping or not (job_id in self.run.scheduler.state.waiting or self._reports.state_of(handle) == "lost"):
+            return {}
+        job = await self.job(job_id)
+        return {key: job[key] for key in ("reason", "position", "eta_s")} | {"now_s": self.run.log.now()}
+
     async def known(self) -> None:
         """What is said of a job is in the journal, unless that cannot be written, which is said too."""
         if self.run.log.problem is None:

@@ -220,3 +220,27 @@ def test_a_job_with_a_staleness_has_a_rollout_and_a_training_at_once(service: Re
     spans = {(part.phase, part.iteration): (part.start_s, part.end_s) for part in parts}
     assert spans.keys() == {(phase, k) for phase in ("rollout", "training") for k in range(3)}
     assert spans["rollout", 1][0] < spans["training", 0][1]
+
+
+def test_a_job_that_waits_says_why_and_until_when(service: RealService, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
+    service.submit("holds", "waits", rollout=alone, training=alone)
+    monkeypatch.setattr(rollmux_client, "_FIRST_S", 0.1)
+    monkeypatch.setattr(rollmux_client, "_LOOK_S", 0.1)
+    lines: list[str] = []
+    holds = rollmux_client.Job(service.client, "holds")
+    holds.attach()
+    waits = rollmux_client.Job(rollmux_client.Service(service.url, service.token), "waits", say=lines.append)
+    thread = threading.Thread(target=waits.attach)
+    thread.start()
+    try:
+        while not any("1 rollout node" in line for line in lines):
+            assert thread.is_alive()
+        words = service.state("waits")["reason"]
+    finally:
+        holds.end(done=True)
+        thread.join()
+        waits.end(done=True)
+    told = next(line for line in lines if "1 rollout node" in line)
+    assert told.startswith(f"job waits waits: {words} (place 1 in the queue); a place is expected at ")
+    assert len(lines) <= 3  # it is said again where it changes, not with each request

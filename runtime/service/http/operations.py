@@ -267,7 +267,10 @@ def _owners(ask: Callable[..., Any], summary: str, sent: type[Sent], at: str = "
         leases, lease = call.service.driver.leases, call.path.get("lease")
         if lease is not None:
             leases.touch(lease)
-        return await ask(leases, lease or call.path["job"], **vars(call.body or call.query))
+        answered = await ask(leases, lease or call.path["job"], **vars(call.body or call.query))
+        if answered.get("placed") is False:
+            answered |= await call.service.wait_of(call.path["job"])
+        return answered
 
     method, path = at.split() if at else ("POST", f"{_LEASE}/{ask.__name__}")
     query, body = (None, sent) if issubclass(sent, Body) else (sent, None)
