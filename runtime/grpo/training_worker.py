@@ -34,7 +34,7 @@ class TrainingWorker:
 
     def __init__(self, spec: JobSpec, rank: int, world: int, node: Node) -> None:
         self._spec, self._rank, self._world, self._node = spec, rank, world, node
-        self._before: Any = None  # the state that a profile is to leave
+        self._before: Any = None  # moments and counts before a profile, which leaves weights as they are
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[dict[str, tuple[int, str]]] | None = None
         self._pending_weights: Any = None  # version, and number of bytes, of weights that are to be sent
@@ -84,7 +84,8 @@ class TrainingWorker:
         """Bring the state to the device.
 
         Args:
-            keep: a copy of this rank's part of it, for later; at the first time. back: go back to that copy.
+            keep: Whether a profile follows, which learns nothing and is to be forgotten.
+            back: Whether what came before the last profile comes back.
         """
         restored = timed("restore", self._trainer.restore)
         if back:
@@ -92,8 +93,8 @@ class TrainingWorker:
         if not keep:
             self._before = None
         elif self._before is None:
-            with self._trainer.shards() as (shards, info):
-                self._before = dict(shards), info  # copies, since they are on the device
+            with self._trainer.shards(weights=False) as (moments, info):  # no copy of weights: nothing later has room for it
+                self._before = dict(moments), info
         return restored
 
     def offload(self) -> Timed:
@@ -128,7 +129,7 @@ class TrainingWorker:
         versions = np.concatenate([np.array(response.versions, np.int64) for response in responses])
         check_versions(version, versions, self._spec.staleness)
         batch = make_batch(prompts, responses, rewards, self._spec.algorithm.group_size)
-        metrics = self._trainer.update(batch)
+        metrics = self._trainer.update(batch, learn=self._before is None)
         metrics |= {"sampled_version": float(versions.min()), "trained_version": float(version)}
         return metrics | ({"staleness": version - float(versions.mean())} if self._spec.staleness else {})
 

@@ -87,11 +87,12 @@ class Trainer:
         self._rate = rates(rate, settings.lr_scheduler_type, settings.warmup_steps, steps)
         self._offloader = Offloader(self._tensors)
 
-    def update(self, batch: Batch) -> dict[str, float]:
+    def update(self, batch: Batch, learn: bool = True) -> dict[str, float]:
         """Train on an iteration's responses: one optimizer step a minibatch.
 
         Args:
             batch: the whole of it, on every rank; the ranks divide it themselves.
+            learn: Whether weights change. If not, all is computed as usual, with a learning rate of 0.
 
         Returns:
             Means over response tokens, unless said otherwise, the same on every rank: `loss`; `clip_fraction`, the share of tokens
@@ -135,7 +136,7 @@ class Trainer:
                 (total * scale).backward()  # type: ignore[no-untyped-call]
                 sums += more
                 largest = torch.maximum(largest, widest)
-            norms += self._step(number, len(work))
+            norms += self._step(number, len(work), learn)
         self.updates += 1
         dist.all_reduce(sums)
         dist.all_reduce(largest, dist.ReduceOp.MAX)
@@ -208,13 +209,17 @@ class Trainer:
         return torch.bfloat16 if self._device.type == "cuda" else torch.float32
 
     @contextmanager
-    def shards(self) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:
+    def shards(self, weights: bool = True) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:
         """What this rank has of all that a continuation needs, where it is, without a copy: on the device, or in host memory.
 
         Names of tensors: `weights.NAME`, and once a step was made `exp_avg.NAME` and `exp_avg_sq.NAME`. Beside them, its JSON.
         Valid inside the context; whole tensors are the ranks' shards one after the other, along the first dimension.
+
+        Args:
+            weights: Whether weights are included, beside the moments.
         """
-        with self._offloader.shards(self._state()) as shards:
+        state = {name: tensor for name, tensor in self._state().items() if weights or not name.startswith("weights.")}
+        with self._offloader.shards(state) as shards:
             yield shards, {"updates": self.updates, "steps": self._steps, "ranks": self._world}
 
     def load_state(self, tensors: Mapping[str, group.Sliced], info: Mapping[str, Any]) -> None:
@@ -243,13 +248,15 @@ class Trainer:
     def load_shards(self, shards: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:
         """Go back to copies that this rank has made of what `shards` gave it, and what came with them; every rank calls it.
 
+        Weights that are not among the copies stay as they are.
+
         Raises:
             RuntimeError: the trainer is offloaded.
         """
         self._must_be_here()
-        self._load(shards.__getitem__, info)
+        self._load(lambda name: None if name.startswith("weights.") and name not in shards else shards[name], info)
 
-    def _load(self, part_of: Callable[[str], Tensor], info: Mapping[str, Any]) -> None:
+    def _load(self, part_of: Callable[[str], Tensor | None], info: Mapping[str, Any]) -> None:
         self.updates, self._steps = info["updates"], info["steps"]
         self._optimizer.state.clear()
         for parameter in self._names.values() if self._steps else ():
@@ -257,7 +264,8 @@ class Trainer:
             step = torch.tensor(float(self._steps), device=parameter.device)
             self._optimizer.state[parameter] = {"step": step, **moments}
         for name, tensor in self._state().items():
-            group.own_part(tensor).copy_(part_of(name))
+            if (part := part_of(name)) is not None:
+                group.own_part(tensor).copy_(part)
 
     def offload(self) -> Footprint:
         """Move weights and optimizer to host memory and give the device's back; again: no effect."""
@@ -301,7 +309,7 @@ class Trainer:
         at = slice(first, piece.tokens.shape[1])
         return score_tokens(model, piece.tokens.to(self._device), first, self.settings.temperature), at
 
-    def _step(self, number: int, of: int) -> float:
+    def _step(self, number: int, of: int, learn: bool) -> float:
         """One optimizer step; returns the gradient's norm over all ranks."""
         norm = nn.utils.clip_grad_norm_(self._names.values(), self.settings.max_grad_norm)
         length = float(group.whole(norm.detach()))
@@ -311,7 +319,7 @@ class Trainer:
                 f"update {self.updates}, minibatch {number + 1} of {of}: the gradient's norm is {length}; its step was not made "
                 f"(a lower learning_rate than {self._rate(self._steps):g} may help)"
             )
-        self._optimizer.param_groups[0]["lr"] = self._rate(self._steps)
+        self._optimizer.param_groups[0]["lr"] = self._rate(self._steps) if learn else 0.0
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._steps += 1

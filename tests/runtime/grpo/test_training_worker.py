@@ -12,11 +12,16 @@ from urllib.parse import urlsplit
 
 import pytest
 import torch
+from rollmux_segment import Footprint
 
+from runtime.engines.interface import Response
 from runtime.grpo import training_worker
+from runtime.grpo.messages import Sampled
 from runtime.grpo.state import read_state, write_shards
 from runtime.grpo.training_worker import TrainingWorker
+from runtime.jobs.grpo_spec import ModelSpec
 from runtime.machine import Node
+from runtime.memory import resident_gb
 from tests.runtime.grpo.test_rewards import PATIENCE_S, job
 from tests.runtime.sockets import listening
 from tests.runtime.training.world import state_of
@@ -48,6 +53,45 @@ def test_new_weights_are_kept_in_the_same_memory_every_time_and_counted_once(tmp
             footprint = worker.offload()[0]
             assert kept.ranges == ((0, kept.layout.nbytes),)
             assert 0 <= footprint.host - before - kept.layout.nbytes <= 2 * PAGE and not footprint.mapped
+    finally:
+        worker.close()
+
+
+def test_a_profile_measures_the_host_memory_that_later_phases_have_and_learns_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of the weights would be a third more than what waits there."""
+    monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
+    large = ModelSpec(name="tiny", hidden_size=1024, layers=4)
+    worker = TrainingWorker(job(tmp_path).model_copy(update={"model": large}), 0, 1, NODE)
+    worker.open(None, None)
+    trainer = worker._trainer  # noqa: SLF001 (its weights are compared)
+    tokens = tuple(range(8))
+    response = Response(0, tokens, (-1.0,) * 8, True, 0)
+    sampled = [Sampled(0, (tokens,) * 8, (response,) * 8, (1.0, 0.0) * 4)]
+
+    def digests() -> object:
+        tensors, counts = state_of(trainer)
+        return {name: hashlib.sha256(tensor.numpy().tobytes()).hexdigest() for name, tensor in tensors.items()}, counts
+
+    def train(keep: bool, back: bool) -> float:
+        worker.restore(keep, back)
+        worker.update(sampled)
+        worker.keep_weights(False)
+        footprint = Footprint()
+        for _ in range(2):  # as a profile does, which measures a warm switch
+            worker.restore(keep, False)
+            footprint = worker.offload()[0]
+        return resident_gb() + (footprint.host - footprint.mapped) / 1e9
+
+    try:
+        worker.offload()
+        worker.restore(True, False)
+        before = digests()
+        planned_gb = train(True, False)
+        worker.restore(True, True)
+        assert digests() == before
+        assert train(False, False) == pytest.approx(planned_gb, rel=0.02)
     finally:
         worker.close()
 
