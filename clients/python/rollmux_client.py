@@ -391,7 +391,7 @@ class Turns:
 
     def may_end(self, turn: Turn) -> bool:
         """Whether the job may come to its end when a phase is asked for: an iteration begins, as far as anybody knows."""
-        return self._staleness > 0 or self.is_next(turn)
+        return (self._staleness > 0 and turn.phase != "sync") or self.is_next(turn)
 
     def is_next(self, turn: Turn) -> bool:
         """Whether the iteration before counts when a phase is asked for: nobody has said that its sync is over."""

@@ -39,10 +39,10 @@ class Iterations:
         """
         run, handle, turns = self._run, lease.handle, lease.turns
         turns.check(turn)
-        may_end, state = turns.may_end(turn), run.scheduler.state
+        may_end = turns.may_end(turn)
         if turns.is_next(turn):
             self.iterated(lease)
-        if may_end and state.is_running(handle.id) and state.charges.is_spent(state.row(handle.id), run.log.now()):
+        if may_end and self._is_over_budget(handle):
             return
         turns.ask(turn)
         handle.wait_for(turn.phase)
@@ -185,14 +185,17 @@ class Iterations:
 
     def end_spent(self, lease: Lease) -> None:
         """End a job that is between two iterations and whose budget is spent."""
-        handle, state = lease.handle, self._run.scheduler.state
-        if not lease.turns.is_between or lease.ended or _is_over(handle):
+        handle = lease.handle
+        if not lease.turns.is_between or lease.ended or _is_over(handle) or not self._run.present(handle):
             return
-        if not self._run.present(handle) or not state.is_running(handle.id):
-            return
-        what = next_of(handle, state.charges.is_spent(state.row(handle.id), self._run.log.now()), False)
-        if what is Next.OVER_BUDGET:
-            self._carry_out(lease, what, "its budget is spent")
+        if self._is_over_budget(handle):
+            self._carry_out(lease, Next.OVER_BUDGET, "its budget is spent")
+
+    def _is_over_budget(self, handle: JobHandle) -> bool:
+        """Return whether a job's budget is spent, and it has iterations left, which it may not do."""
+        state, now_s = self._run.scheduler.state, self._run.log.now()
+        spent = state.is_running(handle.id) and state.charges.is_spent(state.row(handle.id), now_s)
+        return next_of(handle, spent, False) is Next.OVER_BUDGET
 
     def _carry_out(self, lease: Lease, what: Next, why: str) -> None:
         """A job leaves its place between two iterations. One that moves keeps what it has here until its owner attaches there."""

@@ -66,3 +66,40 @@ def test_a_job_that_is_cancelled_when_its_budget_is_spent_ends_once(tmp_path: Pa
 
     facts = served(work, attached_plan(tmp_path, job("a", budget={"hours": 1e-9}, staleness=1)))
     assert audit(facts).jobs == {"a": "cancelled"} and audit(facts).problems == ()
+
+
+def test_a_job_with_all_its_iterations_counted_needs_no_budget_to_end_well(tmp_path: Path) -> None:
+    """Found on a simulated schedule: the next owner of an asynchronous job waited for its init until it was ended."""
+
+    async def work(run: Served) -> list[Any]:
+        lease = await run.place("a")
+        await run.iterate(lease, 0)
+        await run.leases.end(lease)
+        await run.settle()
+        lease = await run.place("a")
+        run.pass_time(20.0)
+        assert (await run.leases.acquire(lease, "init", None, 0.1))["granted"]
+        await run.leases.release(lease, "init", None)
+        await run.leases.end(lease, done=True)
+        return await run.stop()
+
+    facts = served(work, attached_plan(tmp_path, job("a", iterations=1, staleness=1, budget={"hours": 0.005})))
+    assert audit(facts).jobs == {"a": "done"} and audit(facts).problems == ()
+    assert replay_journal(facts).lines == ()
+
+
+def test_the_sync_of_an_iteration_is_granted_to_an_asynchronous_job_whose_budget_is_spent(tmp_path: Path) -> None:
+    """It waited for ever, since no job ends within an iteration."""
+
+    async def work(run: Served) -> list[Any]:
+        lease = await run.place("a")
+        await run.iterate(lease, 0)
+        run.pass_time(20.0)
+        assert (await run.leases.acquire(lease, "sync", 0, 0.1))["granted"]
+        await run.leases.release(lease, "sync", 0)
+        await run.leases.synced(lease, 0, 0.1)
+        assert await run.leases.heartbeat(lease, ()) == {"stop": True}
+        return await run.stop()
+
+    facts = served(work, attached_plan(tmp_path, job("a", staleness=1, sync_s=0.5, budget={"hours": 0.005})))
+    assert audit(facts).jobs == {"a": "over_budget"} and replay_journal(facts).lines == ()
