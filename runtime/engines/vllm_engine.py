@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 import numpy as np
@@ -42,6 +43,8 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 # On a CPU the KV cache has room for this many sequences of full length; vLLM queues the others.
 _CPU_FULL_SEQUENCES = 64
+_FREES_S = 30.0  # that the memory of a process which ends may take to come free
+_LOOKS_S = 0.5  # between looks at what is free
 
 
 def process_died(error: BaseException, executor: Any) -> bool:
@@ -183,6 +186,7 @@ class VllmEngine(Engine):
             awake_bytes = self._device_bytes
             with self._count_memory():
                 self._llm.sleep(level=2 if drop else 1)
+            self._llm.collective_rpc("release_host_cache")
             self._level, self._given_back = 2 if drop else 1, awake_bytes - self._device_bytes
         return self._footprint()
 
@@ -241,6 +245,8 @@ class VllmEngine(Engine):
                 self._load(weights)
             if self._level:
                 self._llm.wake_up(tags=["kv_cache"])
+        if self._level:
+            self._llm.collective_rpc("release_host_cache")
         self._level = self._given_back = 0
         return self._footprint()
 
@@ -254,8 +260,13 @@ class VllmEngine(Engine):
         return Footprint(self._device_bytes, host, mapped, peak, capacity)
 
     def _must_fit(self) -> None:
-        """Refuse to wake where vLLM would run out of memory."""
-        free, needed = torch.cuda.mem_get_info()[0], self._given_back // self._devices
+        """Refuse to wake where vLLM would run out of memory.
+
+        A process that was killed, or a neighbour that is leaving, may still free some: it looks again until a bound.
+        """
+        needed, until_s = self._given_back // self._devices, monotonic() + _FREES_S
+        while (free := torch.cuda.mem_get_info()[0]) < needed and monotonic() < until_s:
+            sleep(_LOOKS_S)
         if free < needed:
             raise RuntimeError(
                 f"the engine needs {needed / 1e9:.1f} GB of the GPU to wake, {free / 1e9:.1f} GB are free: processes that sleep "

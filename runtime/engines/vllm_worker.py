@@ -105,3 +105,10 @@ class WorkerExtension:
     def weight_bytes(self: Any) -> int:
         """Bytes of this worker's parameters."""
         return sum(parameter.numel() * parameter.element_size() for parameter in self.model_runner.get_model().parameters())
+
+    def release_host_cache(self: Any) -> None:
+        """Give page-locked host memory that torch keeps for later back to the system: copies of weights that have woken."""
+        own: Any = torch._C  # noqa: SLF001 (torch has no public call for it in all versions that are supported)
+        empty = getattr(own, "_host_emptyCache", None) or getattr(own, "_accelerator_emptyHostCache", None)
+        if empty is not None:
+            empty()

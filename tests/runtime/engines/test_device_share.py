@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from rollmux_env.errors import InputError
+from runtime.engines import vllm_engine
 from runtime.engines.memory import USUAL, cache_wanted, device_share
 from runtime.engines.vllm_engine import VllmEngine
 
@@ -44,3 +47,24 @@ def test_what_a_stranger_frees_of_a_gpu_leaves_an_engine_with_no_less_than_nothi
     with engine._count_memory():
         pass
     assert engine._device_bytes == 0
+
+
+@pytest.mark.parametrize("frees_s", [10, 29, 31])
+def test_an_engine_wakes_when_a_process_that_ends_has_freed_its_memory(monkeypatch: pytest.MonkeyPatch, frees_s: float) -> None:
+    """On a device and a clock of the test's own."""
+    now, calls = [0.0], list[str]()
+    engine = object.__new__(VllmEngine)
+    engine._gpu, engine._devices, engine._device_bytes, engine._level = True, 1, 0, 1
+    engine._given_back, engine._weight_bytes, engine._resident_gb = 40 * GB, 3 * GB, 0.0
+    wake = lambda tags: calls.extend(tags)  # noqa: E731
+    engine._llm = SimpleNamespace(wake_up=wake, collective_rpc=calls.append)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: ((50 if now[0] >= frees_s else 20) * GB, 80 * GB))
+    monkeypatch.setattr(vllm_engine, "monotonic", lambda: now[0])
+    monkeypatch.setattr(vllm_engine, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    if frees_s > 30:
+        with pytest.raises(RuntimeError, match=r"needs 40\.0 GB of the GPU to wake, 20\.0 GB are free"):
+            engine.restore()
+        assert engine._level == 1 and not calls
+    else:
+        engine.restore()
+        assert now[0] == frees_s and calls == ["weights", "kv_cache", "release_host_cache"]
