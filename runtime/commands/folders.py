@@ -26,7 +26,9 @@ def compare(
     from runtime.compare import comparison_table
     from runtime.journal.audit import explained
     from runtime.journal.write import read_run
+    from runtime.service.address import check_run
 
+    check_run(folder)
     with explained(folder):
         comparison = compare_run(read_run(folder))
     print_as(format, comparison, comparison_table(comparison))

@@ -131,10 +131,12 @@ def _begin(file: Path, options: RunOptions) -> str:
     from runtime.commands import running
     from runtime.journal.write import JOURNAL, is_begun
     from runtime.own_folder import spare_folder
+    from runtime.service.address import check_run
 
     if out is not None:
         make_folder(out, private=True)
         if is_begun(out / JOURNAL):
+            check_run(out, "--out ")
             raise InputError(f"--out {out}: holds a run already; choose another folder, or go on with it by --resume {out}")
     with nullcontext(out.resolve()) if out is not None else spare_folder() as folder:
         if options.dry_run:
@@ -146,5 +148,7 @@ def _begin(file: Path, options: RunOptions) -> str:
 def _go_on(folder: Path, options: RunOptions) -> str:
     """Go on with a run; how it ended."""
     from runtime.commands.running import resume_all
+    from runtime.service.address import check_run
 
+    check_run(folder, "--resume ")
     return resume_all(folder.resolve(), options)

@@ -11,6 +11,14 @@ from runtime.commands.options import Address, DispatchName, PolicyName, Seed
 from runtime.execution.run_plan import DISPATCH, planning_switches
 
 
+def _refuse_out(value: Path | None) -> None:
+    """Refuse the option of `rollmux run`, which a service does not have."""
+    from rollmux_env.errors import InputError
+
+    if value is not None:
+        raise InputError(f"--out: is for `rollmux run`; the folder of a service is its argument: `rollmux serve {value}`")
+
+
 def serve(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The service's folder: journal, checkpoints, logs.")],
     policy: PolicyName = None,
@@ -57,6 +65,7 @@ def serve(
         ),
     ] = None,
     seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option("--out", hidden=True, is_eager=True, callback=_refuse_out)] = None,
 ) -> None:
     """Run a service for RL post-training jobs. Ctrl-C stops it; the same folder resumes it.
 
@@ -72,7 +81,7 @@ def serve(
     from runtime.execution.hosts import load_hosts
     from runtime.jobs.spec import load_cluster
     from runtime.journal.write import DRIVER_LOCK, JOURNAL, is_begun, read_run
-    from runtime.service.address import parse_listen
+    from runtime.service.address import continuing, has_service, parse_listen
     from runtime.service.head import head
     from runtime.service.plan import ServiceOptions
     from runtime.signals import listening
@@ -89,8 +98,10 @@ def serve(
     make_dispatch(dispatch or DISPATCH)
     make_folder(folder, private=True)
     folder = folder.resolve()
-    if not no_ray and is_begun(folder / JOURNAL):
-        read_run(folder)  # can it be gone on with? If not, no Ray is started
+    if is_begun(folder / JOURNAL):
+        record = read_run(folder)  # can it be continued? If not, no Ray is started
+        if not has_service(folder) and any(not fact.spec.is_attached for fact in record.submitted):
+            raise InputError(f"{folder}: holds a run, and no service; `{continuing(folder)}` goes on with it")
     try:
         with listening(), take_lock(folder / DRIVER_LOCK):
             wish = ServiceOptions(policy, dispatch, seed, limits, listen, beyond_loopback, grace, max_hold)

@@ -96,7 +96,10 @@ def folder_of_bundle(target: Path) -> Iterator[Path]:
                     bundle.extract(name, spare)
         except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError):
             raise InputError(f"{one_line(str(target), 4096)}: is no folder, and no file of `rollmux bundle`") from None
-        yield spare
+        try:
+            yield spare
+        except InputError as error:  # the user knows nothing of the copy
+            raise InputError(str(error).replace(str(spare), one_line(str(target), 4096))) from None
 
 
 def _copy_journal(path: Path, to: Path) -> None:

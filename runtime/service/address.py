@@ -66,7 +66,7 @@ class RayAddress:
 
         Another user may have taken the port of a Ray that has died, and who joins a Ray runs what that one sends.
         """
-        return answers(self.address) and (self.ray is None or _listeners(int(self.address.rpartition(":")[2])) == {os.geteuid()})
+        return answers(self.address) and (self.ray is None or listeners(int(self.address.rpartition(":")[2])) == {os.geteuid()})
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class ServiceAddress:
             return False
         if not host or port is None or not answers(where.netloc):
             return False
-        return not _is_loopback(host) or _listeners(port) == {os.geteuid()}
+        return not _is_loopback(host) or listeners(port) == {os.geteuid()}
 
 
 @dataclass(frozen=True)
@@ -149,11 +149,14 @@ class Listening:
     """What a service listens with.
 
     Attributes:
-        token: its own, which may do everything.
+        where: Place at which it listens.
+        token: Token of the service itself, which may do everything.
+        has_ray: Whether the service has a Ray, or was started by `--no-ray`.
     """
 
     where: Listen
     token: str
+    has_ray: bool = True
 
 
 _SERVICE: TypeAdapter[ServiceAddress] = TypeAdapter(ServiceAddress)
@@ -214,7 +217,7 @@ def remember(folder: Path, listening: Listening) -> None:
 
 def let_in(folder: Path, listening: Listening, url: str, port: int, ray: RayAddress | None) -> None:
     """Let clients find a service that listens now at a port, and let the next one listen there."""
-    remember(folder, replace(listening, where=replace(listening.where, port=port)))
+    remember(folder, replace(listening, where=replace(listening.where, port=port), has_ray=ray is not None))
     announce(folder, ServiceAddress(url, listening.token, ray))
 
 
@@ -233,10 +236,7 @@ def listening_of(folder: Path, wish: Listen | None, beyond_loopback: bool) -> Li
     Raises:
         InputError: its tokens cannot be written; one line.
     """
-    try:
-        before = _HTTP.validate_json(read_file(folder / HTTP))
-    except (InputError, ValidationError):
-        before = None
+    before = _listened(folder)
     tokens = Tokens(folder)
     known = before is not None and tokens.holder(before.token) == Holder("", Right.OPERATE)
     token = before.token if before is not None and known else tokens.make("", Right.OPERATE)
@@ -244,9 +244,40 @@ def listening_of(folder: Path, wish: Listen | None, beyond_loopback: bool) -> Li
     return Listening(where, token)
 
 
+def _listened(folder: Path) -> Listening | None:
+    """Return what the last service in a folder listened with, or None if that cannot be read."""
+    try:
+        return _HTTP.validate_json(read_file(folder / HTTP))
+    except (InputError, ValidationError):
+        return None
+
+
+def has_service(folder: Path) -> bool:
+    """Return whether a folder with a journal is that of a service, which has listened, and not that of a run."""
+    return (folder / HTTP).exists()
+
+
 def continuing(folder: Path) -> str:
-    """The command that continues what has ended in a folder with a journal: a service, which has listened, or else a run."""
-    return f"rollmux serve {folder}" if (folder / HTTP).exists() else f"rollmux run --resume {folder}"
+    """Return the command that continues the run or the service that has ended in a folder with a journal."""
+    if not has_service(folder):
+        return f"rollmux run --resume {folder}"
+    before = _listened(folder)
+    return f"rollmux serve {folder}{'' if before is None or before.has_ray else ' --no-ray'}"
+
+
+def check_run(folder: Path, option: str = "") -> None:
+    """Check that a folder is not that of a service.
+
+    Args:
+        folder: Folder of a run, as the user names it.
+        option: Option that names the folder, with a blank at its end, or an empty string for an argument.
+
+    Raises:
+        InputError: It is; one line with the command that continues the service.
+    """
+    if has_service(folder):
+        name = one_line(str(folder), 4096)
+        raise InputError(f"{option}{name}: holds a service, and no run; `{continuing(Path(name))}` goes on with it")
 
 
 def prepare_environment(address: RayAddress) -> None:
@@ -264,7 +295,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _listeners(port: int) -> set[int]:
+def listeners(port: int) -> set[int]:
     """The users that listen on a port of this machine, as the kernel lists them."""
     tables = [path for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")) if path.exists()]
     rows = [line.split() for path in tables for line in path.read_text().splitlines()[1:]]

@@ -19,12 +19,13 @@ from runtime.execution.own_ray import ENVIRONMENT, check_address
 from runtime.execution.ray_health import RayDied, quieten_ray, shut_down
 from runtime.machine import Node, Pool
 from runtime.run.ray_session import coordinator_options, watch
-from runtime.service.address import SERVICE, RayAddress, let_in, listening_of
+from runtime.service.address import SERVICE, Listen, RayAddress, let_in, listeners, listening_of
 from runtime.service.plan import ServiceOptions, past, service_plan
 from runtime.service.service import Service
 from runtime.signals import check_signals, masked, result_of, shielded
 
 _SOCKET = Path("session_latest") / "sockets" / "raylet"
+_DYING_S = 30.0  # how long the coordinator that had the port before may still take to end
 _SETTLED_S = 30.0  # a coordinator that dies sooner would die again
 
 
@@ -51,8 +52,9 @@ def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Cal
             began_s = monotonic()
             try:
                 lines_said = result_of(service.told.remote()) if service is not None else 0
+                is_new = service is None
                 service = service or _start(folder, address, wish)
-                url = _listen(service, folder, address, wish)
+                url = _listen(service, folder, address, wish, say if is_new else None)
                 say(f"listening at {url}; the token is in {folder / SERVICE}")
                 say(f"serving from {folder}: rollmux submit FILE --at {folder}")
                 watch(service, service.ended.remote(), say, lines_said)
@@ -97,16 +99,40 @@ def _join(address: RayAddress) -> None:
         raise InputError(f"--address {address.address}: {problem}") from error
 
 
-def _listen(service: Any, folder: Path, address: RayAddress, wish: ServiceOptions) -> str:
-    """Let clients find a service; its URL."""
+def _listen(service: Any, folder: Path, address: RayAddress, wish: ServiceOptions, say: Callable[[str], None] | None) -> str:
+    """Let clients find a service, and return its URL.
+
+    Args:
+        service: The service.
+        folder: Its folder.
+        address: Its Ray.
+        wish: Options of the command.
+        say: Callback for a line about a port that is in use, or None if the service listens already.
+    """
     listening = listening_of(folder, wish.listen, wish.beyond_loopback)
+    patience_s = _DYING_S if say is not None and waits_for_port(listening.where, say) else 0.0
     try:
-        url, port = result_of(service.listen.remote(listening.where))
-    except AttributeError:
+        url, port = result_of(service.listen.remote(listening.where, patience_s))
+    except (AttributeError, TypeError):
         raise InputError(f"the service in {folder} was started by an older RollMux; stop it with that one") from None
     let_in(folder, listening, url, port, address)
     result_of(service.give_access.remote(listening.token))
     return str(url)
+
+
+def waits_for_port(where: Listen, say: Callable[[str], None]) -> bool:
+    """Return whether a port may soon be free, and say that it is waited for: a process of this user has it.
+
+    Raises:
+        InputError: Another user has it; one line.
+    """
+    users = listeners(where.port) if where.port else set()
+    if not users:
+        return False
+    if users != {os.geteuid()}:
+        raise InputError(f"--http {where}: Address already in use")
+    say(f"{where} is in use, perhaps by the coordinator before this one: waiting {_DYING_S:g} s at most until it is free")
+    return True
 
 
 def _find(address: RayAddress) -> Any:

@@ -34,8 +34,6 @@ from runtime.short_slices import ask_for_short_slices
 if TYPE_CHECKING:
     from runtime.service.http.server import HttpServer
 
-_DYING_S = 30.0  # how long the process that had the port before may still take to end
-
 _COLLECTS = (10_000, 10, 70)  # thresholds of collections of garbage: a full one every some minutes under load
 
 
@@ -92,8 +90,12 @@ class Service:
             if self._http is not None:
                 await self._http.close()
 
-    async def listen(self, where: Listen) -> tuple[str, int]:
+    async def listen(self, where: Listen, patience_s: float = 0.0) -> tuple[str, int]:
         """Answer over HTTP from now on; where it does so already, that stays as it is.
+
+        Args:
+            where: Place at which to listen.
+            patience_s: Longest wait for a port that is in use, in seconds.
 
         Returns:
             The URL and the port.
@@ -105,7 +107,7 @@ class Service:
         from runtime.service.http.server import HttpServer, bind
 
         if self._http is None:
-            taken = await bind(where, _DYING_S if where.port and self._plan.resume else 0.0)
+            taken = await bind(where, patience_s)
             self._http = HttpServer(make_app(self, Tokens(self.folder), OperationsLog(self.folder)), taken)
             await self._http.begin()
             # Answers wait for this thread and the one that commits.

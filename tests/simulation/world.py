@@ -79,7 +79,7 @@ class Tokens:
 class SimulatedService(Service):
     """The service, which listens on the simulated network."""
 
-    async def listen(self, where: Any) -> tuple[str, int]:
+    async def listen(self, where: Any, patience_s: float = 0.0) -> tuple[str, int]:
         network = _scene().network
         log = SimpleNamespace(write=lambda *_: None)
         network.listen(http_app.make_app(self, Tokens(), log))  # type: ignore[arg-type]

@@ -35,6 +35,42 @@ from runtime.owners.http.ledger import Lease, Ledger, Stay, described, living, w
 _LOOKS_S = 0.2
 _ENDS_S = 10.0  # that a process group has after SIGTERM
 _LOG = "command"
+_ALLOWED = frozenset(
+    {
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TMPDIR",
+        "PYTHONPATH",
+        "VIRTUAL_ENV",
+        "CONDA_PREFIX",
+        "CUDA_HOME",
+        "CUDA_PATH",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "no_proxy",
+        "HF_HOME",
+        "HF_HUB_CACHE",
+        "HF_HUB_OFFLINE",
+        "TRANSFORMERS_OFFLINE",
+        "HF_DATASETS_CACHE",
+        "TORCH_HOME",
+        "CUDA_DEVICE_ORDER",
+    }
+)
+_ALLOWED_PREFIXES = ("LC_", "XDG_", "NCCL_", "GLOO_")
 
 
 class AttachedProcesses(Processes):
@@ -189,7 +225,7 @@ class CommandProcesses(AttachedProcesses):
             child = subprocess.Popen(
                 spec.command,
                 cwd=spec.folder or None,
-                env=os.environ | self._environment(handle, here),
+                env=allowed_environment(os.environ) | self._environment(handle, here),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -249,6 +285,15 @@ class CommandProcesses(AttachedProcesses):
 
     def _logs(self, handle: JobHandle) -> Path:
         return self._folder / LOGS / handle.id
+
+
+def allowed_environment(service: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a service's environment that a command gets: no tokens, and no settings of the service itself.
+
+    Args:
+        service: Environment of the service.
+    """
+    return {name: value for name, value in service.items() if name in _ALLOWED or name.startswith(_ALLOWED_PREFIXES)}
 
 
 def _signal(group: int, number: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from datetime import datetime
 from pathlib import Path
 
@@ -50,6 +51,25 @@ def test_a_run_is_continued_by_run_and_not_by_serve(command: Command, folder: Pa
     (folder / HTTP).unlink()
     assert f"`rollmux run --resume {folder}` goes on" in " ".join(command("status", "--at", str(folder))[1].split())
     assert f"no service runs there; `rollmux run --resume {folder}` goes on" in command("cancel", "a", "--at", str(folder))[2]
+
+
+def test_a_service_is_no_run_and_a_run_is_no_service(command: Command, folder: Path) -> None:
+    for arguments in (("run", "--resume"), ("compare",)):
+        status, out, err = command(*arguments, str(folder))
+        assert (status, out) == (2, "") and err.count("\n") == 1
+        assert f"{folder}: holds a service, and no run; `rollmux serve {folder}` goes on with it" in err
+    (folder / HTTP).unlink()
+    status, out, err = command("serve", str(folder), "--no-ray")
+    assert (status, out) == (2, "") and err.count("\n") == 1
+    assert f"{folder}: holds a run, and no service; `rollmux run --resume {folder}` goes on with it" in err
+
+
+def test_what_is_wrong_with_the_journal_of_a_bundle_is_said_of_the_bundle(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "run.zip"
+    with zipfile.ZipFile(file, "w") as bundle:
+        bundle.writestr(JOURNAL, b"nothing")
+    status, out, err = command("journal", "audit", str(file))
+    assert (status, out) == (2, "") and err.startswith(f"rollmux: {file}/{JOURNAL}: ") and err.count("\n") == 1
 
 
 def test_what_a_stopped_service_cannot_do_is_said_with_what_to_do(command: Command, folder: Path) -> None:

@@ -173,6 +173,7 @@ def test_a_service_that_is_told_to_stop_while_its_ray_starts_leaves_nothing_behi
         (["logs", "a", "--follow"], "no service runs there"),
         (["serve", "x", "--policy", "optimal"], "no one could run it"),
         (["serve", "x", "--cluster", "missing.yaml"], "missing.yaml"),
+        (["serve", "--out", "x"], "--out: is for `rollmux run`; the folder of a service is its argument: `rollmux serve x`"),
         (["serve", "x", "--cluster", "empty.yaml"], "empty.yaml: cluster: is missing"),
         (["serve", "x", "--cluster", "wrong.yaml"], "wrong.yaml: cluster."),
     ],

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from runtime.execution.job_processes import started
 from runtime.journal.audit import audit
@@ -83,6 +87,25 @@ def test_a_command_that_ends_well_is_done_and_one_that_keeps_failing_is_given_up
     (failed,) = [fact for fact in facts if isinstance(fact, Failed)]
     assert failed.job_id == "ill"
     assert failed.problem == "its command has ended with status 3 (3 times in a row without an iteration done)"
+
+
+def test_a_command_gets_named_variables_of_the_environment_of_its_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "secret")
+    monkeypatch.setenv("LC_TIME", "C")
+    (tmp_path / "run").mkdir()
+
+    async def work(run: Served) -> None:
+        run.driver.commands.give_access(lambda _: {"ROLLMUX_URL": "http://127.0.0.1:1"})
+        while not all(handle.gone for handle in run.driver.run.handles.values()):
+            await asyncio.sleep(0.02)
+        await run.stop()
+
+    writes = "import json, os; json.dump(dict(os.environ), open('environment.json', 'w'))"
+    served(work, attached_plan(tmp_path / "run", command("a", "-c", writes, folder=str(tmp_path))))
+    found = json.loads((tmp_path / "environment.json").read_text())
+    assert "SOME_API_KEY" not in found
+    assert {"PATH", "LC_TIME", "ROLLMUX_URL", "ROLLMUX_JOB", "ROLLMUX_NODES", "CUDA_VISIBLE_DEVICES"} <= found.keys()
+    assert found["LC_TIME"] == "C" and found["PATH"] == os.environ["PATH"]
 
 
 def test_a_cancelled_command_ends_with_all_that_it_has_started(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from rollmux_env.errors import InputError
 from runtime.execution.own_ray import ask_for_token
+from runtime.execution.run_plan import RunPlan
 from runtime.service.address import (
     HTTP,
     SERVICE,
@@ -21,16 +22,24 @@ from runtime.service.address import (
     RayAddress,
     ServiceAddress,
     announce,
+    check_run,
+    continuing,
     find,
     folder_of,
+    let_in,
     listening_of,
     parse_listen,
     remember,
     withdraw,
 )
+from runtime.service.http import server
 from runtime.service.http.server import bind
+from runtime.service.plan import ServiceOptions
+from runtime.service.serve_here import serve_here
+from runtime.service.service import Service
 from runtime.service.tokens import Holder, Right, Tokens
 from tests.runtime.other_user import CANNOT, listening
+from tests.runtime.pretend import attached_plan
 
 WHERE = RayAddress("127.0.0.1:20001", "service-1", token="/somewhere/token", ray="/tmp/rollmux-ray-x", device=1, inode=2)
 
@@ -149,3 +158,46 @@ def test_a_port_that_somebody_has_is_waited_for_and_then_refused() -> None:
             assert taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
     asyncio.run(main())
+
+
+def test_a_resumed_service_says_at_once_that_its_port_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_AGAIN_S", 1e6)  # waiting would never end
+    plan = attached_plan(tmp_path)
+    began = asyncio.run(_began(plan))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        where = Listen(port=other.getsockname()[1])
+        remember(tmp_path, Listening(where, "x"))
+        with pytest.raises(InputError, match=rf"^--http {where}: Address already in use$"):
+            serve_here(tmp_path, ServiceOptions(), None, print)
+        serve_loop = pytest.importorskip("runtime.service.serve_loop", reason="no Ray")
+        lines: list[str] = []
+        assert serve_loop.waits_for_port(where, lines.append)  # a coordinator that dies may have it, of the same user
+        assert len(lines) == 1 and lines[0].startswith(f"{where} is in use, perhaps by the coordinator before this one")
+        monkeypatch.setattr(serve_loop, "listeners", lambda port: {os.geteuid() + 1})
+        with pytest.raises(InputError, match=rf"^--http {where}: Address already in use$"):
+            serve_loop.waits_for_port(where, lines.append)
+    assert began == "stopped"
+
+
+async def _began(plan: RunPlan) -> str:
+    """Begin a service and stop it."""
+    service = Service(plan)
+    await service.serve(None)
+    await service.stop()
+    return await service.ended()
+
+
+def test_what_continues_a_folder_is_a_run_or_a_service_of_its_kind(tmp_path: Path) -> None:
+    assert continuing(tmp_path) == f"rollmux run --resume {tmp_path}"
+    check_run(tmp_path)
+    first = listening_of(tmp_path, None, False)
+    let_in(tmp_path, first, "http://127.0.0.1:8801", 8801, None)
+    assert continuing(tmp_path) == f"rollmux serve {tmp_path} --no-ray"
+    with pytest.raises(
+        InputError, match=rf"^--resume {tmp_path}: holds a service, and no run; `rollmux serve {tmp_path} --no-ray`"
+    ):
+        check_run(tmp_path, "--resume ")
+    let_in(tmp_path, first, "http://127.0.0.1:8801", 8801, RayAddress("127.0.0.1:1", "a"))
+    assert continuing(tmp_path) == f"rollmux serve {tmp_path}"
+    (tmp_path / HTTP).write_text("{")
+    assert continuing(tmp_path) == f"rollmux serve {tmp_path}"
