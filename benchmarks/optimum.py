@@ -65,7 +65,7 @@ def replay_times(seeds: int) -> Table:
                     f"{total_s:.1f}",
                     f"{np.median(ms):.1f}",
                     f"{ms.max():.0f}",
-                    f"{outcome.extra['gap']:.1e}",
+                    f"{outcome.extra['grouping_gap']:.1e}",
                     f"{solo.cost_usd / outcome.metrics.cost_usd:.3f}",
                     f"{solo.usd_per_work_hour / outcome.metrics.usd_per_work_hour:.3f}",
                 )

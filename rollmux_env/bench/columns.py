@@ -42,7 +42,12 @@ def _decision_ms(own: Outcome, base: Outcome) -> float:
 
 
 def _extra(name: str, missing: float = 0.0) -> Value:
-    return lambda own, base: own.extra.get(name, missing)
+    return lambda own, base: _known(own, name, missing)
+
+
+def _known(own: Outcome, name: str, missing: float) -> float:
+    value = own.extra.get(name)
+    return missing if value is None else value
 
 
 def _over(name: str) -> Value:
@@ -52,7 +57,7 @@ def _over(name: str) -> Value:
 
 def _penalised(own: Outcome, base: Outcome) -> float | None:
     """Penalised cost over that of the policy that it is relative to; whoever keeps all SLOs pays no penalty."""
-    return ratio(own.extra.get("penalised_usd", own.metrics.cost_usd), base.metrics.cost_usd)
+    return ratio(_known(own, "penalised_usd", own.metrics.cost_usd), base.metrics.cost_usd)
 
 
 _cost, _work_cost = _over("cost_usd"), _over("usd_per_work_hour")
@@ -78,6 +83,6 @@ WORK_COST = Column("$/work-h", lambda own, base: own.metrics.usd_per_work_hour, 
 EVERY = Column("iterations apart", _extra("checkpoint_every", float("nan")), digits=1, style="")
 RESTARTS = Column("restarts", _extra("restarts"), digits=0, style="")
 LOST_WORK = Column("lost work-h", _extra("lost_work_h"), digits=1, style="")
-LOST_SHARE = Column("lost of the work", lambda own, base: 100 * own.extra.get("lost_work_h", 0.0) / own.metrics.work_h, style="%")
+LOST_SHARE = Column("lost of the work", lambda own, base: 100 * _known(own, "lost_work_h", 0.0) / own.metrics.work_h, style="%")
 CHECKPOINT_H = Column("hours writing", _extra("checkpoint_h"), digits=1, style="")
 DECISION = Column("decision, ms", _decision_ms, digits=3, style="")

@@ -35,14 +35,16 @@ class RunResult:
 
     Attributes:
         policy: by name and options. seed: of the stream and of sampled durations. scenario_sha256: of what was replayed.
-        figures: of the whole. extra: figures that only some policies or replays have, by name. jobs: how each fared.
+        figures: Figures of the whole run.
+        extra: Figures that only some policies or replays have, by name; None where a bound is unknown.
+        jobs: Result of each job.
     """
 
     policy: str
     seed: int
     scenario_sha256: str
     figures: Figures
-    extra: dict[str, float]
+    extra: dict[str, float | None]
     jobs: tuple[JobResult, ...]
 
 

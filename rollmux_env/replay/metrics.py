@@ -154,7 +154,7 @@ class Outcome:
         metrics: the figures that docs/reference/metrics.md defines.
         time_s: (T,) from when on. nodes: by name of the pool, (T,) nodes provisioned from then on.
         decision_s: seconds of computing of each decision.
-        extra: figures that only some policies have, by name (a bound and a gap, say).
+        extra: Figures that only some policies have, by name, such as a bound and a gap; None where there is none.
         usd_per_hour: of each job, what it was charged over the hours in which it had a place, $/h.
         jobs: how each fared, in the scenario's order.
     """
@@ -163,7 +163,7 @@ class Outcome:
     time_s: list[float]
     nodes: dict[str, list[int]]
     decision_s: list[float]
-    extra: dict[str, float] = field(default_factory=dict)
+    extra: Mapping[str, float | None] = field(default_factory=dict)
     usd_per_hour: dict[str, float] = field(default_factory=dict)
     jobs: tuple[JobResult, ...] = ()
 

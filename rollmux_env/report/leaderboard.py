@@ -28,7 +28,7 @@ def entry_tables(entry: Entry) -> list[RenderableType]:
     return [
         heading(f"RollMux-Bench {VERSION}: {entry.entrant.name}"),
         table,
-        Text(f"{streams} fixed streams and as many that were drawn now; 0: {REFERENCE.name}; 100: the bound", style="dim"),
+        Text(f"{streams} fixed streams and as many that were drawn now; 0: {REFERENCE.name}; 100: the yardstick", style="dim"),
     ]
 
 
@@ -54,7 +54,7 @@ RollMux-Bench {VERSION}. `python benchmarks/leaderboard.py` writes this page fro
 `benchmarks/leaderboard/`; [how it is scored, and how to enter](guides/leaderboard.md).
 
 A score is the mean over fixed public streams, with its 95% interval: 0 for the reference
-(`{REFERENCE.placement}`, `{REFERENCE.dispatch}`, `{REFERENCE.rollout}`), 100 for the bound. Beside it
+(`{REFERENCE.placement}`, `{REFERENCE.dispatch}`, `{REFERENCE.rollout}`), 100 for the track's yardstick. Beside it
 stands the score on as many streams that were drawn when the entry was measured. *SLOs kept* is
 the share of all these streams on which every job kept its SLO; a stream on which one did not scores
 0 at most. Decision times are of the entry's own machine.

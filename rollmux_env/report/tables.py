@@ -18,6 +18,7 @@ from rollmux_env.bench.results import BenchResult, Difference, SweepResult, draw
 from rollmux_env.replay.admission import Admission, Decision
 from rollmux_env.replay.metrics import JobResult
 from rollmux_env.report.fitting import fitted
+from rollmux_env.report.yardsticks import yardstick_notes
 from rollmux_env.scenario import Scenario
 
 T = TypeVar("T")
@@ -99,6 +100,7 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int 
         if observed
         else "SLO kept: of steady periods, --fidelity event observes waits and switches",
         *(["lost work: what jobs did again after failures"] if lost else []),
+        *yardstick_notes([rows]),
     ]
     table = table_of(rows, columns, style=lambda row: "dim" if row.policy == baseline else "")
     return Group(heading(title), table, Text("; ".join(notes), style="dim"))
@@ -184,8 +186,12 @@ def sweep_tables(benched: SweepResult, title: str) -> list[RenderableType]:
             figures = one.cost_usd.text(0), one.usd_per_work_hour.text(2), one.slowdown.text(3), ratio_text(one.cost_ratio, 3)
             pairs.add_row(*(same if k else values), one.policy, one.other, *figures)
     how = "SLOs and slowdowns are as observed" if observed else "SLOs and slowdowns are of steady periods"
-    note = f"saving: {first.baseline}'s dollars over the policy's; {how}{interval_note(len(first.seeds))}"
-    parts: list[RenderableType] = [heading(title), table, Text(note, style="dim")]
+    notes = [
+        f"saving: {first.baseline}'s dollars over the policy's",
+        f"{how}{interval_note(len(first.seeds))}",
+        *yardstick_notes([point.bench.summary for point in benched.points]),
+    ]
+    parts: list[RenderableType] = [heading(title), table, Text("; ".join(notes), style="dim")]
     if pairs.row_count:
         parts += [heading("Differences of every two policies, paired by seed"), pairs]
     return parts

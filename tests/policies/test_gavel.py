@@ -168,7 +168,7 @@ def test_every_slo_is_kept_and_every_round_possible(stays: str, training_slowdow
         found = Gavel(training_slowdown).replay(stream, check=True)
         assert found.metrics.slo_attainment == 1
         assert found.metrics.migrations == 0
-        assert found.extra["relaxed_usd"] <= found.metrics.cost_usd * (1 + 1e-9)
+        assert (found.extra["relaxed_usd"] or 0.0) <= found.metrics.cost_usd * (1 + 1e-9)
         assert sum(found.metrics.admissions.values()) == 25
 
 
@@ -188,7 +188,7 @@ def test_the_cost_is_never_below_the_sum_of_the_jobs_own_cheapest_speeds() -> No
             least_usd += per_speed / job.slo * job.duration_s / 3600
         found = Gavel().replay(stream)
         assert found.metrics.cost_usd >= least_usd * (1 - 1e-9)
-        assert found.extra["relaxed_usd"] >= least_usd * (1 - 1e-7)
+        assert (found.extra["relaxed_usd"] or 0.0) >= least_usd * (1 - 1e-7)
 
 
 def test_the_same_scenario_gives_the_same_outcome() -> None:

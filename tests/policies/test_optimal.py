@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import policies.placement.optimal.partition as partition_module
 import policies.placement.optimal.program as program_module
+from policies.experiments import bench
 from policies.placement.optimal import Optimal, OptimalPlan
 from policies.registry import make_runnable
 from rollmux_env.errors import InputError
@@ -157,11 +158,27 @@ def stream(seed: int, stays: Literal["iterations", "fixed"] = "fixed", jobs: int
 def test_no_policy_pays_less_than_the_bound_where_stays_are_fixed(name: str, seed: int) -> None:
     scenario = stream(seed, name=name)
     found = Optimal().replay(scenario, check=True)
-    assert found.extra["gap"] < 1e-9
+    bound_usd, gap = found.extra["bound_usd"], found.extra["gap"]
+    assert bound_usd is not None and gap is not None and gap < 1e-9
     assert found.metrics.slo_attainment == 1
     for policy in ("rollmux", "rollmux,prune=false", "solo"):
         paid = metrics(replay(scenario, make_runnable(policy))).cost_usd
-        assert found.extra["bound_usd"] <= found.metrics.cost_usd * (1 + 1e-9) <= paid * (1 + 2e-9)
+        assert bound_usd <= found.metrics.cost_usd * (1 + 1e-9) <= paid * (1 + 2e-9)
+
+
+def test_there_is_no_bound_where_policies_may_pay_less() -> None:
+    fixed, waits, equal_work = stream(0, jobs=12), small_pools(), stream(0, "iterations", 12)
+    cases: list[tuple[str, Scenario]] = [
+        ("optimal", equal_work),
+        ("optimal", waits),
+        ("optimal,switches=true", fixed),
+        ("optimal-work", fixed),
+        ("optimal-work", equal_work),
+    ]
+    for name, scenario in cases:
+        (run,) = bench(scenario, [name]).runs
+        assert (run.extra["bound_usd"], run.extra["gap"]) == (None, None), name
+        assert 0 <= run.extra["grouping_gap"] < 1e-9, name  # type: ignore[operator]
 
 
 @given(draw.scenarios(max_jobs=6, limited=False))
@@ -220,7 +237,8 @@ def test_a_lone_job_is_isolated_and_costs_what_solo_pays() -> None:
     assert found.slowdown == pytest.approx(solo.slowdown)
 
 
-def test_what_max_nodes_keeps_out_waits_first_come_first_served() -> None:
+def small_pools() -> Scenario:
+    """Four jobs of which two wait, since each pool has one node."""
     pool = {"gpus_per_node": 8, "usd_per_gpu_hour": 1.0, "max_nodes": 1}
     phases = {"rollout": {"worst_case_s": 10}, "training": {"worst_case_s": 10}}
     job = {"arrival_s": 0, "duration_s": 100, **phases}
@@ -232,11 +250,14 @@ def test_what_max_nodes_keeps_out_waits_first_come_first_served() -> None:
     ]
     jobs[2] = {**jobs[2], "rollout": {"worst_case_s": 15}}  # its period is 25, and the others' at most 30: alone or in pairs
     jobs[3] = {**jobs[3], "rollout": {"worst_case_s": 1}, "training": {"worst_case_s": 11}}
-    data = {"version": 1, "cluster": {"rollout": pool, "training": pool}, "jobs": jobs}
-    plan = Optimal().plan(parse_scenario(data))
+    return parse_scenario({"version": 1, "cluster": {"rollout": pool, "training": pool}, "jobs": jobs})
+
+
+def test_what_max_nodes_keeps_out_waits_first_come_first_served() -> None:
+    plan = Optimal().plan(small_pools())
     assert [sorted(group.jobs) for group in plan.groups] == [["a", "b"]]
     assert plan.queued == ("c", "d")  # d would fit, but c is before it
-    found = Optimal().replay(parse_scenario(data), check=True).metrics
+    found = Optimal().replay(small_pools(), check=True).metrics
     assert found.wait_s == {"c": 100, "d": 100}
     assert found.peak_gpus == {"rollout": 8, "training": 8}
 
@@ -277,8 +298,11 @@ def test_where_a_limit_bites_the_bound_is_below_the_value_and_the_optimum_betwee
         bitten += found.gap > 0
     assert bitten
     replayed = Optimal(objective, **limit).replay(stream(1, jobs=20, name="rollout-heavy"), check=True)
-    assert 0 <= replayed.extra["gap"] < 1
-    assert replayed.extra["bound_usd"] <= replayed.metrics.cost_usd
+    grouping_gap, bound_usd = replayed.extra["grouping_gap"], replayed.extra["bound_usd"]
+    assert grouping_gap is not None and 0 <= grouping_gap < 1
+    if objective == "usd":
+        assert bound_usd is not None and bound_usd <= replayed.metrics.cost_usd
+        assert replayed.extra["gap"] == grouping_gap
 
 
 def test_it_cannot_run() -> None:

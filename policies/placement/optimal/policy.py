@@ -31,7 +31,7 @@ class GroupedJobs(FreelyArranged[Grouping]):
     Attributes:
         pool: feasible groups of the running jobs.
         best: the present grouping; column: the column of each running job's row.
-        bound_usd: integral of the groupings' bounds so far, $.
+        bound_usd: Integral of the groupings' bounds so far, $.
     """
 
     def __init__(
@@ -257,8 +257,11 @@ class Optimal:
         """Replay a scenario: between events each job progresses at 1/period of its present group.
 
         Regrouping is free and no migration. A job's admission strategy is read off the grouping in which it first runs, as if it
-        had come last. `decision_s` has one entry an instant. `extra` holds `bound_usd`, the integral of the bounds, and `gap`,
-        relative; for $ per work-hour the bound is what the same work would cost at the least ratio.
+        had come last. `decision_s` has one entry an instant. `extra` holds
+
+        - `grouping_gap`, the share of the cost by which the groupings may exceed the best ones of their instants;
+        - `bound_usd` and `gap`, the least dollars of any policy that keeps every SLO on the two pools under strict round robin,
+          and the distance of the cost from them, relative; None where nothing proves that (`_is_bound`).
 
         Args:
             check: assert after every instant that each active job is in one group that keeps all SLOs, and the pools suffice.
@@ -266,8 +269,20 @@ class Optimal:
         active = self._start(scenario)
         outcome = replay_yardstick(scenario, active, check)
         cost_usd = outcome.metrics.cost_usd
-        bound_usd = min(active.bound_usd, cost_usd)  # they differ by rounding where all was proven
-        return replace(outcome, extra={"bound_usd": bound_usd, "gap": _gap(cost_usd, bound_usd)})
+        best_usd = min(active.bound_usd, cost_usd)  # they differ by rounding where all was proven
+        gap = _gap(cost_usd, best_usd)
+        is_bound = self._is_bound(scenario, outcome)
+        extra = {"bound_usd": best_usd if is_bound else None, "gap": gap if is_bound else None, "grouping_gap": gap}
+        return replace(outcome, extra=extra)
+
+    def _is_bound(self, scenario: Scenario, outcome: Outcome) -> bool:
+        """Return whether the dollars bound those of other policies from below.
+
+        They do where every policy has the same active jobs at every instant: all stays are fixed and no job waits. Dollars per
+        work-hour bound nothing, and neither do periods that count a warm start for jobs with a node of their own.
+        """
+        fixed = all(job.duration_s is not None for job in scenario.jobs)
+        return self.objective == "usd" and fixed and not outcome.metrics.wait_s and not self.plans_switches
 
     def _start(self, scenario: Scenario) -> GroupedJobs:
         name = "optimal" if self.objective == "usd" else "optimal-work"

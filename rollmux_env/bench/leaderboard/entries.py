@@ -32,7 +32,8 @@ class StreamResult:
 
     Attributes:
         kind: of the stream. seed, sha256: of it. fresh: whether the seed was drawn when it ran.
-        usd, reference_usd, bound_usd: dollars of a work-hour of the entrant, of the reference and of the bound.
+        usd, reference_usd: Dollars of a work-hour of the entrant and of the reference.
+        bound_usd: Dollars of a work-hour of the track's yardstick, which is a bound in `dispatch` alone.
         slo_kept: whether all of the entrant's jobs kept their SLO. moves: of running jobs. decision_ms: as of `Played`.
     """
 
@@ -49,7 +50,7 @@ class StreamResult:
 
     @property
     def score(self) -> float:
-        """0 for the reference's dollars, 100 for the bound's; 0 at most where an SLO is broken."""
+        """0 for the reference's dollars, 100 for the yardstick's; 0 at most where an SLO is broken."""
         least_usd = max(self.reference_usd - self.bound_usd, 1e-6 * self.reference_usd)
         gained = 100 * (ratio(self.reference_usd - self.usd, least_usd) or 0.0)  # where all is free nobody can gain
         return gained if self.slo_kept else min(0.0, gained)
@@ -113,7 +114,7 @@ def planned_streams(entrant: Entrant, tracks: Sequence[Track] = TRACKS) -> list[
 
 
 def measure(entrant: Entrant, stream: tuple[str, int, bool], makers: Makers) -> StreamResult:
-    """Play an entrant, the reference and the bound on one of `planned_streams`.
+    """Play an entrant, the reference and the yardstick on one of `planned_streams`.
 
     Raises:
         InputError, PlanError: no such policies, or they broke an invariant; one line.
@@ -123,7 +124,7 @@ def measure(entrant: Entrant, stream: tuple[str, int, bool], makers: Makers) -> 
         own = KINDS[kind].play(seed, entrant, makers)
     result = StreamResult(kind, seed, fresh=fresh, **_standards(kind, seed, makers), **own._asdict())
     if not result.score <= KINDS[kind].most * (1 + 1e-6):
-        raise PlanError(f"{entrant.name}: it scores {result.score:,.1f} on {kind}, seed {seed}, where 100 is the bound")
+        raise PlanError(f"{entrant.name}: it scores {result.score:,.1f} on {kind}, seed {seed}, where 100 is the yardstick")
     return result
 
 

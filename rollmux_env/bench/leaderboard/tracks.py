@@ -69,9 +69,10 @@ class Kind(NamedTuple):
     """A kind of stream.
 
     Attributes:
-        play: the policies of an entrant on the stream of a seed. bound: dollars of a work-hour that score 100 there.
+        play: Plays the policies of an entrant on the stream of a seed.
+        bound: Returns the dollars of a work-hour that score 100 there: the yardstick's, which are a bound in `dispatch` alone.
         sha256: what identifies the stream.
-        most: Highest score that can be. A bound that is no proof over a whole stream may be passed, by a little.
+        most: Highest score that can be. A yardstick that is no bound may be passed, by a little.
     """
 
     play: Callable[[int, Entrant, Makers], Played]
@@ -126,7 +127,7 @@ _stream = lru_cache(maxsize=4)(workload)  # an entrant, the reference, the bound
 
 
 def _fluid(name: str) -> Kind:
-    """60 jobs in steady periods, which do the same work under every policy; the bound is the exact optimum of each instant."""
+    """60 jobs in steady periods, which do the same work under every policy; the yardstick is `optimal-work`."""
 
     def play(seed: int, entrant: Entrant, makers: Makers) -> Played:
         return _played(run_task(makers.placement, Task(_policy(entrant, "placement"), seed, _stream(name, seed, jobs=60))).outcome)
