@@ -795,7 +795,7 @@ class Job:
                     ) from error
             except Refused as error:
                 heard_s = _now()
-                if error.status not in _AGAIN and not (error.status == 409 and self._lease_may_end(path, since_s)):
+                if error.status not in _AGAIN and not (error.status == 409 and self._lease_may_end(since_s)):
                     raise
                 why, pause_s = str(error), max(1.0, _longer(pause_s), _after(error))
             else:
@@ -810,14 +810,17 @@ class Job:
                 reason = why
             time.sleep(pause_s)
 
-    def _lease_may_end(self, path: str, since_s: float) -> bool:
+    def _lease_may_end(self, since_s: float) -> bool:
         """Whether another lease may be that of a process of this job which has died."""
+        return self._state() not in ENDED and _now() - since_s < _OLD_LEASE_S
+
+    def _state(self) -> str | None:
+        """Return the job's state, or None if the service does not say it."""
         assert self._service is not None
         try:
-            state = self._service.ask("GET", path).get("state")
+            return self._service.ask("GET", _path_of(self.name)).get("state")
         except (OSError, Refused):
-            state = None
-        return state not in ENDED and _now() - since_s < _OLD_LEASE_S
+            return None
 
     def _take_over(self, environment: Any) -> None:
         """Use the lease that `rollmux exec` has, and goes on with when this process has ended."""
@@ -842,20 +845,28 @@ class Job:
 
         Args:
             done: the job is over; else it may attach again, and goes on after its last whole iteration.
+
+        Raises:
+            Refused: The service does not know that the job is done, and does not take it from this process any more.
+            ConnectionError: No service has been told for ten minutes that it is done; one line.
         """
         if self.lease is None or self._service is None:
             return
-        service, lease = self._service, self.lease
+        service, path = self._service, f"/v1/leases/{self.lease}{'?done=true' if done else ''}"
         self._let_go()
-
-        def give_back() -> None:
-            if _now() - self._answered_s < self.ttl_s:  # longer there is none to end
-                service.ask("DELETE", f"/v1/leases/{lease}{'?done=true' if done else ''}")
-
-        if not self._handed_over:
-            with contextlib.suppress(Refused):  # it has ended already
-                _until_answered(give_back)
-        service.close()
+        left_s = self.ttl_s - (_now() - self._answered_s)  # longer there is no lease to end, but the job's end is to be said
+        try:
+            if not self._handed_over and (done or left_s > 0):
+                _until_answered(lambda: service.ask("DELETE", path), _UNHEARD_S if done else left_s)
+        except Refused:  # the lease has ended already
+            if done and self._state() not in ENDED:
+                raise
+        except OSError as error:
+            if done:
+                what = f"{service.url} could not be told for {_UNHEARD_S:g} s that it is done: start it again to say so"
+                raise ConnectionError(f"job {self.name}: {what}: {error}") from error
+        finally:
+            service.close()
 
     def abandon(self) -> None:
         """Keep the lease no longer, and do not give it back: a process of the job cannot be ended, and may use what it held."""
@@ -1237,14 +1248,19 @@ def _path_of(job: str) -> str:
     return f"/v1/jobs/{urllib.parse.quote(job, safe='')}"
 
 
-def _until_answered(once: Callable[[], _T]) -> _T:
-    """Ask again and again, until there is an answer or a refusal that stays one."""
-    pause_s = 0.0
+def _until_answered(once: Callable[[], _T], patience_s: float = math.inf) -> _T:
+    """Ask again and again, until there is an answer or a refusal that stays one, or until patience ends.
+
+    Args:
+        once: Asks once.
+        patience_s: Time after which the last error is raised, seconds.
+    """
+    began_s, pause_s = _now(), 0.0
     while True:
         try:
             return once()
         except (OSError, Refused) as error:
-            if isinstance(error, Refused) and error.status not in _AGAIN:
+            if (isinstance(error, Refused) and error.status not in _AGAIN) or _now() - began_s > patience_s:
                 raise
             pause_s, after_s = _longer(pause_s), _after(error)
         time.sleep(max(pause_s, after_s))

@@ -232,13 +232,13 @@ class JobLifecycle:
         self._end.check()
 
     def _give_up(self, handle: JobHandle, slices: tuple[Fact, ...]) -> None:
-        """A job has come to a bad end."""
+        """A job has come to a bad end, or its owner has said late that it is done."""
         run, end = self._run, handle.ending.why
         assert end is not None
         notes = slices
         if handle.is_over:
             run.log.say(f"{handle.id}: could not be measured alone: {end.problem}")
-        elif end.outcome != "cancelled":
+        elif end.outcome not in ("cancelled", "done"):
             problem = end.problem
             if handle.ending.again:
                 run.log.say(f"{handle.id}: {problem}; is given up")

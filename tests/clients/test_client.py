@@ -465,6 +465,31 @@ def test_an_owner_gives_up_a_service_that_never_answers(monkeypatch: pytest.Monk
     assert len(said) == 1
 
 
+def test_that_a_job_is_done_is_said_also_after_its_lease_and_else_is_an_error(
+    service: LittleService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process ended with status 0, and the job waited for another owner, which never came."""
+
+    def owner() -> rollmux_client.Job:
+        return rollmux_client.Job(rollmux_client.Service(service.url, TOKEN), "one", fence=lambda why: None)
+
+    monkeypatch.setattr(rollmux_client, "_UNHEARD_S", 0.0)
+    with pytest.raises(rollmux_client.Refused, match="there is no /v1/leases/"), owner():
+        service.jobs["one"].lease = None
+    with (
+        pytest.raises(ConnectionError, match=r"job one: .* could not be told for 0 s that it is done: start it again"),
+        owner(),
+    ):
+        service.lost_answers = 1_000
+    service.lost_answers, service.jobs["one"].state = 0, "queued"
+    with owner() as job:
+        job.ttl_s = 0.0  # its last answer is older than that
+    assert service.jobs["one"].state == "done"
+    service.jobs["one"].state = "queued"
+    with owner():
+        service.jobs["one"].lease, service.jobs["one"].state = None, "cancelled"
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [

@@ -120,7 +120,7 @@ class Owner:
             self.status = 0
         except Interrupted:
             self.status = 75
-        except RuntimeError:
+        except (RuntimeError, ConnectionError):
             self.status = 1
         except Mismatch as error:
             self.status = 1

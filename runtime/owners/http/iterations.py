@@ -14,7 +14,7 @@ from runtime.execution.messages import Done, End, Report
 from runtime.execution.nodes import POOLS
 from runtime.execution.profiling import Profiling
 from runtime.execution.run_state import Follows
-from runtime.journal.facts import Exceeded, Iteration, TakenBack
+from runtime.journal.facts import Exceeded, Iteration, LeaseEnded, TakenBack
 from runtime.owners.boundary import carry_out
 from runtime.owners.http.ledger import Lease, Ledger
 from runtime.owners.protocol import Next, asked, iterated, next_of, released, released_init, released_sync, synced
@@ -182,6 +182,23 @@ class Iterations:
         run.log.write(*interrupted_slices(run, handle))  # before the end of the job, behind which it has no phases
         self.ledger.end(lease, "its owner says that the job is done", End("done"), done=True)
         run.follow(left(handle))
+
+    def done_late(self, lease: Lease) -> None:
+        """End the job of a lease that was over before its owner could say that the job is done, unless it has another owner since.
+
+        Raises:
+            Stopping: as `_check_goes_on`.
+        """
+        run = self._run
+        handle = run.handles[lease.handle.id]
+        if handle.gone or _is_over(handle) or self.ledger.last_of(handle.id) is not lease:
+            return
+        _check_goes_on(not run.stopping)
+        why = "its owner says that the job is done"
+        note, is_ending = LeaseEnded(run.log.now(), handle.id, lease.id, True, why), handle.ending.why is not None
+        run.log.say(f"{handle.id}: done after {handle.iteration} iterations")
+        handle.ending.why, handle.ending.again = End("done"), False
+        run.follow(Follows(() if is_ending else (facts.Failed(handle.id),), (note,)))
 
     def end_spent(self, lease: Lease) -> None:
         """End a job that is between two iterations and whose budget is spent."""

@@ -306,12 +306,14 @@ class Leases:
             done: so is the job; else its owner may attach again, and goes on after the last whole iteration.
 
         Raises:
-            NotFound: there is no such lease.
+            NotFound: there is no such lease. Stopping: as `Iterations.done`.
         """
         lease = self.ledger.lease(lease_id)
         await self._run.written()
         if lease.ended:
             self.ledger.free(lease, lease.suspects, "its owner has ended")
+            if done:
+                self._iterations.done_late(lease)
         elif done:
             self._iterations.done(lease)
         else:

@@ -238,6 +238,10 @@ class Ledger:
             raise NotFound("there is no such lease; attach to the job again")
         return lease
 
+    def last_of(self, job_id: str) -> Lease | None:
+        """Return the last lease that an owner of a job has had, or None if it has had none that is known."""
+        return next((lease for lease in reversed(self.leases.values()) if lease.handle.id == job_id), None)
+
     def stay(self, handle: JobHandle) -> Stay | None:
         """A job's time in the place that it has; None where it has none."""
         return handle.actors.controller if isinstance(handle.actors.controller, Stay) else None

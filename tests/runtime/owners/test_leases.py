@@ -13,8 +13,10 @@ import pytest
 
 from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler.view import HoldName
+from runtime.journal.audit import audit
 from runtime.journal.facts import Attached, Cancelled, Freed, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
 from runtime.journal.record import RunRecord
+from runtime.journal.replay import replay_journal
 from runtime.output import LOGS, lines
 from runtime.owners.http.leases import MOST_METRICS
 from tests.runtime.pretend import ELSEWHERE, HERE, PAIRS, Served, attached_plan, job, just_before_attaching, served
@@ -545,3 +547,44 @@ def test_metrics_beyond_the_bounds_are_left_out(tmp_path: Path) -> None:
         }
 
     served(work, attached_plan(tmp_path, job("a")))
+
+
+@pytest.mark.parametrize("there", ["nowhere", "placed", "in use"])
+def test_a_job_is_done_when_its_owner_says_so_after_its_lease_was_lost(tmp_path: Path, there: str) -> None:
+    """Found on a simulated schedule: the service could not write for longer than a lease lasts, and no other owner came ever."""
+
+    async def work(run: Served) -> list[Any]:
+        lease = await run.place("a")
+        await run.iterate(lease, 0)
+        if there == "in use":
+            assert (await run.leases.acquire(lease, "rollout", 1, 5.0))["granted"]
+        run.pass_time(31.0)
+        if there != "in use":
+            await run.settle()
+            assert bool(run.driver.run.handles["a"].place.nodes) == (there == "placed")
+        for _ in range(2):  # the first answer may have been lost
+            assert await run.leases.end(lease, done=True) == {}
+        await run.settle()
+        with pytest.raises(Conflict, match="job a: has ended"):
+            await run.leases.attach("a", 0.0, HERE, ())
+        return await run.stop(permits=False)
+
+    facts = served(work, attached_plan(tmp_path, job("a", iterations=1 if there == "nowhere" else 2)))
+    assert [fact.done for fact in of(facts, LeaseEnded)] == [False, True]
+    assert audit(facts).jobs == {"a": "done"} and audit(facts).problems == ()
+    assert replay_journal(facts).lines == ()
+
+
+def test_what_the_owner_of_a_lost_lease_says_late_ends_no_job_of_another_owner(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        first = await run.place("a")
+        await run.iterate(first, 0)
+        run.pass_time(31.0)
+        await run.settle()
+        second = await run.place("a")
+        assert await run.leases.end(first, done=True) == {}
+        await run.iterate(second, 1)
+        await run.leases.end(second, done=True)
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a", iterations=2)))
