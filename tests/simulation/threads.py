@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time as clocks
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from tests.simulation.loop import Dead, Process, Strand
 
+_DAY_S = 1.7e9  # of the time of day at which a world begins
 _READS_S = 1e-6  # that reading a clock takes: no two readings are the same
 
 
@@ -134,8 +136,15 @@ class Time:
         return process.clock()
 
     @staticmethod
+    def time() -> float:
+        """Return the time of day on an owner's machine, seconds; it never jumps there."""
+        return _DAY_S + present_process().world.now_s
+
+    @staticmethod
     def sleep(seconds: float) -> None:
         here().block(seconds)
+
+    localtime, strftime = clocks.localtime, clocks.strftime
 
 
 class Queue:
