@@ -123,7 +123,7 @@ def execute(
     with connected(at) as client:
 
         def say(line: str) -> None:
-            typer.echo(f"rollmux exec: {line}", err=True)
+            typer.echo(f"rollmux exec: {one_line(line, 1000)}", err=True)  # it may hold names and words of others
 
         status = execute_command(client.url, client.token, entry, words, say, accept_changes)
     raise typer.Exit(status)
