@@ -351,11 +351,20 @@ class Ledger:
             now_s = self.run.log.now()
             late_s, last_s = now_s - last_s - _LOOKS_S, now_s
             if late_s > _LATE_S:
-                for lease in self.leases.values():
-                    lease.sign_s += late_s
-                    for hold in lease.handle.permits.holds.values():
-                        hold.since_s = now_s  # nobody could give it back
+                self.excuse(late_s)
             self.look()
+
+    def excuse(self, late_s: float) -> None:
+        """Leave a time in which the coordinator did nothing out of the silence of owners and of what they hold.
+
+        Args:
+            late_s: Length of that time, in seconds; owners may have been heard in it.
+        """
+        now_s = self.run.log.now()
+        for lease in self.leases.values():
+            lease.sign_s = min(now_s, lease.sign_s + late_s)
+            for hold in lease.handle.permits.holds.values():
+                hold.since_s = now_s  # no request to release it was answered
 
     def look(self) -> None:
         """Give up leases that are lost, free what their owners do not use any more, and give unclaimed places to others."""

@@ -136,6 +136,21 @@ def test_the_coordinators_own_pause_is_no_phase_of_an_owner(tmp_path: Path) -> N
     served(work, attached_plan(tmp_path, job("a", rollout=SHARED), leases=LeaseRules(max_hold=10.0)))
 
 
+def test_an_owner_that_was_heard_meanwhile_is_excused_until_now_at_most(tmp_path: Path) -> None:
+    """Else the lease of one that dies then would live longer by the time in which the coordinator did nothing."""
+
+    async def work(run: Served) -> None:
+        lease = await run.place("far", ELSEWHERE)
+        run.driver.run.log.zero_s -= 250.0
+        assert await run.leases.heartbeat(lease) == {"stop": False}
+        run.leases.ledger.excuse(250.0)
+        run.pass_time(31.0)
+        assert "lost" in await run.leases.heartbeat(lease)
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("far")))
+
+
 class _Says(Client):
     """A client whose requests are answered from a list; the last one stays."""
 
