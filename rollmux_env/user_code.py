@@ -141,9 +141,9 @@ def brief(value: object) -> str:
     return one_line(text, 100)
 
 
-def is_whole(value: object) -> bool:
-    """Whether a value is a whole number of 32 bits, which compiled code takes."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and abs(int(value)) < 2**31
+def is_whole(value: object, bits: int = 32) -> bool:
+    """Return whether a value is a whole number of so many bits, which compiled code takes."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and abs(int(value)) < 2 ** (bits - 1)
 
 
 def is_number(value: object) -> bool:

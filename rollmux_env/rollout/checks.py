@@ -89,7 +89,7 @@ def check_wake(wake: Wake, fleet: Fleet, setting: Setting) -> Wake:
     """
     if not isinstance(wake, Wake):
         raise PlanError(f"R4: the rollout policy's control returned {brief(wake)}, which is no Wake")
-    if not (wake.finished is None or is_whole(wake.finished)) or not is_number(wake.at_s):
+    if not (wake.finished is None or is_whole(wake.finished, bits=64)) or not is_number(wake.at_s):
         raise PlanError(f"R4: the rollout policy's control returned {brief(wake)}, which is no number of responses and no time")
     if fleet.gpus.size * fleet.gpus[0] > setting.gpus:  # replicas were added
         gpus = int(fleet.gpus[np.unique(fleet.replica[fleet.open])].sum())

@@ -274,7 +274,7 @@ def verl(devices: Devices, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     class PPOTrainerSync:
         def __init__(self, config: Any) -> None:
-            self.config, self.global_steps = config, 0
+            self.config, self.global_steps, self.total_training_steps = config, 0, 3
             self.timing_raw: dict[str, float] = {}
 
         def init(self) -> None:

@@ -45,7 +45,7 @@ def test_the_names() -> None:
         ("fifo,careful=true", "careful must be true or false, and goes with migrate"),
         ("fifo,share=0.5", "share goes with migrate"),
         ("round-robin,migrate=0.8,share=1", "share: must be below 1, not 1"),
-        ("fifo,migrate=0.8,migrate=0.8", "'migrate' is set twice"),
+        ("fifo,migrate=0.8,migrate=0.8", "migrate: is given twice"),
         ("learned:no/such.safetensors", "no/such.safetensors: No such file"),
     ],
 )

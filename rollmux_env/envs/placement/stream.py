@@ -104,7 +104,7 @@ def whole(generator: Generator | Scenarios) -> Generator:
     made = cast("Generator", generator) if all(hasattr(generator, name) for name in names) else Whole(generator)
     if not isinstance(made.cluster, Cluster):
         raise InputError(f"generator.cluster: must be a Cluster, not {describe(made.cluster)}")
-    for name, least in (("jobs", 1), ("nodes", 1), ("steps", 0), ("shapes", 0)):
+    for name, least in (("jobs", 1), ("nodes", 0), ("steps", 0), ("shapes", 0)):
         checks.whole_number(f"generator.{name}", getattr(made, name), least)
     return made
 

@@ -24,7 +24,7 @@ def test_a_budget_is_read_from_the_text_of_an_option() -> None:
     ("text", "problem"),
     [
         ("H800", "--budget: 'H800' is not of the form GPU=COUNT"),
-        ("H800=8,H800=8", "is set twice"),
+        ("H800=8,H800=8", "is given twice"),
         ("H800=-1", "must be at least 1, not -1"),
         ("H800=0", "--budget H800: must be at least 1, not 0"),
         ("H801=8", "did you mean H800"),

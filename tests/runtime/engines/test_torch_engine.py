@@ -36,6 +36,7 @@ def test_offloading_shrinks_the_process_and_restoring_brings_the_same_weights(tm
         num_key_value_heads=2,
         max_position_embeddings=64,
         tie_word_embeddings=False,
+        eos_token_id=2,
     )
     Qwen2ForCausalLM(config).save_pretrained(tmp_path)  # type: ignore[no-untyped-call]
     engine = TorchEngine(tmp_path, max_length=64, threads=1)

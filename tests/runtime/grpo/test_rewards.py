@@ -188,6 +188,7 @@ def test_a_task_that_cannot_be_made_is_known_before_the_first_rollout(tmp_path: 
     (tmp_path / "unready.py").write_text("import not_installed_anywhere\n")
     spec = job(tmp_path).model_copy(update={"task": TaskSpec(name="unready:Own"), "folder": str(tmp_path)})
     rewards = Rewards(spec)
-    with pytest.raises(RuntimeError, match=r"^unready:Own: ModuleNotFoundError: No module named 'not_installed_anywhere'$"):
+    problem = r"^unready:Own: ModuleNotFoundError: No module named 'not_installed_anywhere' in <module> \(unready.py, line 1\)$"
+    with pytest.raises(RuntimeError, match=problem):
         rewards.wait_until_ready()
     rewards.close()

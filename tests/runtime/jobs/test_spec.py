@@ -103,7 +103,7 @@ def test_a_job_survives_being_written_and_read(folder: Path) -> None:
         (("version: 1", "version: 2"), "version: must be 1, the only version of this file format, not 2"),
         (("id: b", "id: a"), "jobs[1].id: 'a' is also the id of jobs[0]"),
         (("id: a", "id: 1"), "jobs[0].id: must be text, not the number 1: quote it"),
-        (("id: a", 'id: ".."'), "jobs[0].id: is the name of folders of the job, and cannot be '..'"),
+        (("id: a", 'id: ".."'), "jobs[0].id: must not be '..', which a file system takes for a folder"),
         (
             ("task: echo", "task: ecko"),
             "jobs[0].task.name: must be one of echo, count, long-tail, jsonl, or module:Class of your own, not 'ecko'; did",
