@@ -57,7 +57,7 @@ def main() -> None:
             model = (loaded or Qwen2ForCausalLM(TINY)).to("cuda" if torch.cuda.is_available() else "cpu")
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5 if options.model else 1e-2, weight_decay=0.0)
             if checkpoint.exists():
-                done, weights, moments = torch.load(checkpoint, map_location=model.device)
+                done, weights, moments = torch.load(checkpoint, map_location=model.device, weights_only=True)
                 model.load_state_dict(weights)
                 optimizer.load_state_dict(moments)
             offloader = Offloader(lambda: state_of(model, optimizer))

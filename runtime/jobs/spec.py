@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from rollmux_env.errors import InputError
 from rollmux_env.fields import (
@@ -92,16 +92,10 @@ class CheckpointSpec(FileModel):
         return self.every != "none"
 
 
-def _folder_name(value: str) -> str:
-    if value in (".", ".."):
-        raise ValueError(f"is the name of folders of the job, and cannot be {describe(value)}")
-    return value
-
-
 class JobSpec(FileModel):
     """A job of a job file, of one of the kinds below; what its kind has no key for is as if it were left out."""
 
-    id: Annotated[JobId, AfterValidator(_folder_name)]
+    id: JobId
     """Its name, unique in the file; quote one that reads as a number or a boolean."""
     arrival_s: NonNegative = 0.0
     """When it arrives, seconds from the start of the run."""
