@@ -28,6 +28,7 @@ tests:
       - {{series: 'rollmux_paused{{instance="s"}}', values: '0x10 1x110'}}
       - {{series: 'rollmux_at_risk{{instance="s", job_id="late"}}', values: '1x120'}}
       - {{series: 'rollmux_at_risk{{instance="s", job_id="fine"}}', values: '0x120'}}
+      - {{series: 'rollmux_overdue_seconds{{instance="s", job_id="late"}}', values: '0x10 120x110'}}
       - {{series: 'rollmux_jobs{{instance="s", state="running"}}', values: '2x200'}}
       - {{series: 'rollmux_jobs{{instance="s", state="failed"}}', values: '0x5 1x115'}}
       - {{series: 'rollmux_permits_total{{instance="s", pool="rollout"}}', values: '5x200'}}
@@ -102,6 +103,7 @@ def test_every_alert_fires_after_its_time_and_not_before(promtool: str, tmp_path
         "RollmuxPaused": 12,
         "RollmuxNoPermits": 65,
         "RollmuxJobAtRisk": 16,
+        "RollmuxPhaseOverdue": 12,
         "RollmuxJobsFailed": 8,
         "RollmuxNodesSuspect": 16,
         "RollmuxQueueWaits": 61,
@@ -112,12 +114,13 @@ def test_every_alert_fires_after_its_time_and_not_before(promtool: str, tmp_path
     labels = {
         "RollmuxDown": "job: rollmux, ",
         "RollmuxJobAtRisk": "job_id: late, ",
+        "RollmuxPhaseOverdue": "job_id: late, ",
         "RollmuxJobsFailed": "state: failed, ",
     }
     lines = []
     for name, minutes in after_m.items():
         summary = alerts[name]["annotations"]["summary"].replace("{{ $labels.instance }}", "s")
-        summary = summary.replace("{{ $labels.job_id }}", "late")
+        summary = summary.replace("{{ $labels.job_id }}", "late").replace("{{ $value | humanizeDuration }}", "2m 0s")
         alert = f"exp_labels: {{{labels.get(name, '')}instance: s, severity: {alerts[name]['labels']['severity']}}}"
         lines.append(f"      - {{eval_time: 1m, alertname: {name}, exp_alerts: []}}")
         lines.append(f"      - {{eval_time: {minutes}m, alertname: {name}, exp_alerts: [")

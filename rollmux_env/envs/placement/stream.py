@@ -129,7 +129,7 @@ def checked_stream(generator: Generator, seed: int) -> Records:
     for name, count in has.items():
         if count > (most := getattr(generator, name)):
             raise InputError(f"{where}: needs {name} = {count}, and the generator has {name} = {most}")
-    for name, (low, high) in _ranges(jobs, len(stream), len(generator.cluster.pools)).items():
+    for name, (low, high) in _ranges(generator.cluster, jobs, len(stream)).items():
         if not ((low <= stream[name]) & (stream[name] <= high)).all():
             raise InputError(f"{where}: {name} must be between {low} and {high}")
     if (np.diff(stream["arrival_s"][:jobs]) < 0).any():
@@ -137,10 +137,11 @@ def checked_stream(generator: Generator, seed: int) -> Records:
     return stream
 
 
-def _ranges(jobs: int, rows: int, pools: int) -> dict[str, tuple[float, float]]:
+def _ranges(cluster: Cluster, jobs: int, rows: int) -> dict[str, tuple[float, float]]:
     """Return the least and the greatest value of columns that place or time a job."""
-    most_s = float(np.finfo(np.float64).max)
-    counts = {name: (1, 2**31) for name in ("rollout_nodes", "training_nodes")}
+    most_s, pools = float(np.finfo(np.float64).max), len(cluster.pools)
+    rollout_nodes = (0, 0) if cluster.one_device else (1, 2**31)  # on one device both phases are a job's training
+    counts = {"rollout_nodes": rollout_nodes, "training_nodes": (1, 2**31)}
     numbers = {"rollout_pool": (0, pools - 1), "training_pool": (0, pools - 1), "first_shape": (0, rows - 1)}
     seconds = {name: (0.0, most_s) for name in ("rollout_s", "training_s", "sync_s", "arrival_s", "limit_s")}
     return {**counts, **numbers, "more_shapes": (-1, rows - jobs), "of_shape": (0, rows - jobs), **seconds}
