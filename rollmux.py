@@ -96,7 +96,7 @@ def main() -> None:
         status = _print_error("stopped", 130)
     except Exception as error:
         status = _print_error(f"{type(error).__name__}: {str(error)[:500]} (`rollmux --debug COMMAND ...` prints where)", 1)
-    health = sys.modules.get("runtime.execution.ray_health")
+    health = sys.modules.get("runtime.machines.ray_health")
     if health is not None and health.has_died:  # what is left of Ray in this process would crash at its end
         sys.stdout.flush()
         sys.stderr.flush()

@@ -27,13 +27,13 @@ from rich.table import Table
 from rollmux_env.errors import InputError
 from rollmux_env.report.tables import make_table, show
 from runtime.compare import compare
-from runtime.execution.pools import cluster_of
-from runtime.execution.run_plan import RunPlan
+from runtime.coordinator.run_plan import RunPlan
 from runtime.jobs.spec import Jobs, parse_jobs
 from runtime.journal.audit import check_run
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run
 from runtime.machine import Node
+from runtime.machines.pools import cluster_of
 from runtime.report.figures import figures
 from runtime.run.ray_session import execute, ray_session
 

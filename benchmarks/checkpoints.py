@@ -25,10 +25,10 @@ from rich.table import Table
 
 from rollmux_env.report.tables import show
 from runtime.checkpoints import Rest, begin_checkpoint
-from runtime.execution.checkpointing import SHARE, usual_interval
 from runtime.grpo.messages import Sampled
 from runtime.grpo.training_worker import TrainingWorker
 from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobside.checkpointing import SHARE, usual_interval
 from runtime.machine import Node
 from runtime.residency.layout import Layout
 from runtime.residency.staging import pieces

@@ -29,8 +29,7 @@ from rich.table import Table
 from policies.rollout.rounds import Rounds
 from rollmux_env.report.styles import draw
 from rollmux_env.report.tables import show
-from runtime.execution.pools import cluster_of
-from runtime.execution.run_plan import RunPlan
+from runtime.coordinator.run_plan import RunPlan
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.shares import Share
 from runtime.grpo.training_worker import TrainingWorker
@@ -39,6 +38,7 @@ from runtime.journal.audit import check_run
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run
 from runtime.machine import Node
+from runtime.machines.pools import cluster_of
 from runtime.report.figures import figures
 from runtime.run.ray_session import execute, ray_session
 

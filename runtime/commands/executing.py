@@ -13,8 +13,8 @@ import rollmux_client
 
 from rollmux_env.errors import InputError
 from runtime.commands.leased_command import LeasedCommand, Signalled
-from runtime.execution.job_processes import end_all
 from runtime.jobs.changes import changes
+from runtime.machines.job_processes import end_all
 
 _ANOTHER_S = 45.0  # for another `rollmux exec` of the same job to end
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0)  # between attempts to reach the service

@@ -183,7 +183,7 @@ def logs(
     `rollmux logs echo --at run`
     """
     from rollmux_env.validation_errors import printable
-    from runtime.execution.job_log import without_details
+    from runtime.jobside.job_log import without_details
 
     with _ends_quietly():
         plain = printable if sys.stdout.isatty() else str

@@ -19,7 +19,7 @@ from types import FrameType
 from rollmux_client import LEASE, LeaseProcesses, processes
 
 from rollmux_env.errors import InputError
-from runtime.execution.job_processes import end_all
+from runtime.machines.job_processes import end_all
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 _TERMINATES_S = 5.0  # that processes left behind have to end by themselves

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from runtime.commands.options import Address, DispatchName, PolicyName, RunOptions, Seed
-from runtime.execution.run_plan import DISPATCH, planning_switches
+from runtime.coordinator.run_plan import DISPATCH, planning_switches
 
 
 class Against(StrEnum):
@@ -60,7 +60,7 @@ def run(
     `rollmux run --resume run`
     """
     from rollmux_env.errors import InputError, require
-    from runtime.execution.own_ray import stay_on_loopback
+    from runtime.machines.own_ray import stay_on_loopback
     from runtime.signals import listening
 
     require("run", "run")

@@ -19,12 +19,12 @@ from rollmux_env.report.job_shapes import placed_shapes
 from rollmux_env.report.tables import figure, heading, make_table, plan_tables, show
 from rollmux_env.scenario import Scenario
 from runtime.commands.options import RunOptions
-from runtime.execution.forecast import Forecast, Limits, check_memory, check_space, forecasts, limits
-from runtime.execution.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
-from runtime.execution.run_plan import RunPlan
+from runtime.coordinator.run_plan import RunPlan
 from runtime.jobs.spec import Jobs, JobSpec
 from runtime.journal.write import DRIVER_LOCK, read_run
 from runtime.machine import Node, Pool
+from runtime.machines.forecast import Forecast, Limits, check_memory, check_space, forecasts, limits
+from runtime.machines.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
 from runtime.report.folder import write_report
 from runtime.report.summary import summary
 from runtime.run.dependencies import check_unchanged, remember

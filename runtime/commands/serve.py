@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from runtime.commands.options import Address, DispatchName, PolicyName, Seed
-from runtime.execution.run_plan import DISPATCH, planning_switches
+from runtime.coordinator.run_plan import DISPATCH, planning_switches
 
 
 def _refuse_out(value: Path | None) -> None:
@@ -78,9 +78,9 @@ def serve(
     from rollmux_env.errors import InputError, require
     from rollmux_env.locks import take_lock
     from rollmux_env.report.folder import make_folder
-    from runtime.execution.hosts import load_hosts
     from runtime.jobs.spec import load_cluster
     from runtime.journal.write import DRIVER_LOCK, JOURNAL, is_begun, read_run
+    from runtime.machines.hosts import load_hosts
     from runtime.service.address import continuing, has_service, parse_listen
     from runtime.service.head import head
     from runtime.service.plan import ServiceOptions

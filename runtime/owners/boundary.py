@@ -5,9 +5,9 @@ A transport says first what its owner is to hear: that the job's processes are t
 
 from __future__ import annotations
 
-from runtime.execution.ends import left, make_room
-from runtime.execution.job_handle import JobHandle
-from runtime.execution.run_state import Follows, RunState
+from runtime.coordinator.ends import left, make_room
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.run_state import Follows, RunState
 from runtime.owners.protocol import Next, moved
 
 

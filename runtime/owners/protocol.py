@@ -14,10 +14,10 @@ from rollmux_client import Turns
 
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
-from runtime.execution.job_handle import PROFILE, Asked, JobHandle
-from runtime.execution.job_log import SHOWN
-from runtime.execution.messages import Checkpoint, Done, Report
-from runtime.execution.run_state import Follows
+from runtime.coordinator.job_handle import PROFILE, Asked, JobHandle
+from runtime.coordinator.run_state import Follows
+from runtime.jobside.job_log import SHOWN
+from runtime.jobside.messages import Checkpoint, Done, Report
 from runtime.journal.facts import Checkpointed, Fact, Iteration, PhaseSlice, SyncSlice
 from runtime.machine import Node
 from runtime.standstill import PATIENCE, warnings

@@ -16,7 +16,7 @@ from pathlib import Path
 from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, copy_data, write_whole
 from rollmux_env.validation_errors import one_line
-from runtime.execution.profiles import installed_version
+from runtime.coordinator.profiles import installed_version
 from runtime.journal.log import log_problem
 from runtime.journal.read import JOURNAL, check_there, connect
 from runtime.own_folder import spare_folder

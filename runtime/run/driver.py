@@ -15,22 +15,22 @@ from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.nodes import NodePool
-from runtime.execution.ends import RunEnd
-from runtime.execution.job_handle import JobHandle
-from runtime.execution.lifecycle import JobLifecycle, Processes, ProcessesByKind
-from runtime.execution.node_changes import NodeChanges
-from runtime.execution.nodes import POOLS
-from runtime.execution.profiles import versions
-from runtime.execution.profiling import Profiling, enlist
-from runtime.execution.run_log import RunLog
-from runtime.execution.run_plan import RunPlan
-from runtime.execution.run_state import Observer, RunState
-from runtime.execution.solo import SoloIterations
+from runtime.coordinator.ends import RunEnd
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.lifecycle import JobLifecycle, Processes, ProcessesByKind
+from runtime.coordinator.node_changes import NodeChanges
+from runtime.coordinator.profiles import versions
+from runtime.coordinator.profiling import Profiling, enlist
+from runtime.coordinator.run_log import RunLog
+from runtime.coordinator.run_plan import RunPlan
+from runtime.coordinator.run_state import Observer, RunState
+from runtime.coordinator.solo import SoloIterations
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Ended, Fact, Failed, Relaunched, Restarted, Restored, Started, Submitted
 from runtime.journal.record import RunRecord, cold_starts_of
 from runtime.journal.replay import assigned_nodes, restore
 from runtime.journal.write import JOURNAL, naming, read_facts, record_of, state_of
+from runtime.machines.nodes import POOLS
 from runtime.output import LOGS, trim
 from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.leases import Leases, problem_of_names

@@ -17,13 +17,13 @@ from pydantic import TypeAdapter, ValidationError
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, write_whole
 from rollmux_env.validation_errors import one_line
-from runtime.execution.nodes import find_nodes
-from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, asking_for_token, check_address, end_processes
-from runtime.execution.ray_health import RayDied, RayHealth, quieten_ray, shut_down
-from runtime.execution.ray_processes import RayProcesses
-from runtime.execution.run_plan import RunPlan
-from runtime.execution.worker import on_machine
+from runtime.coordinator.ray_processes import RayProcesses
+from runtime.coordinator.run_plan import RunPlan
+from runtime.jobside.worker import on_machine
 from runtime.machine import Node, Pool
+from runtime.machines.nodes import find_nodes
+from runtime.machines.own_ray import ENVIRONMENT, MARK, OBJECTS, asking_for_token, check_address, end_processes
+from runtime.machines.ray_health import RayDied, RayHealth, quieten_ray, shut_down
 from runtime.own_folder import OwnFolder, left_folders, make_own_folder
 from runtime.run.driver import RunDriver
 from runtime.signals import allowing, check_signals, masked, result_of, shielded

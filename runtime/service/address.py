@@ -23,7 +23,7 @@ from pydantic_core import from_json
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, write_whole
 from rollmux_env.validation_errors import describe, format_error, one_line, problems
-from runtime.execution.own_ray import answers, ask_for_token, stay_on_loopback
+from runtime.machines.own_ray import answers, ask_for_token, stay_on_loopback
 from runtime.own_folder import OwnFolder
 from runtime.service.tokens import Holder, Right, Tokens
 

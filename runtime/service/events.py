@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
-from runtime.execution.run_log import RunLog
+from runtime.coordinator.run_log import RunLog
 from runtime.journal.read import entries_after
 from runtime.journal.write import JOURNAL
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rollmux_env.cluster.events import Departed, OverBudget
 from rollmux_env.scheduler.commands import Command, Grant
-from runtime.execution.job_handle import JobHandle
-from runtime.execution.overdue import Overdue
-from runtime.execution.run_state import RunState
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.overdue import Overdue
+from runtime.coordinator.run_state import RunState
 from runtime.journal.facts import Cancelled, Fact, Failed, Iteration, LeaseEnded, PhaseSlice, Span
 from runtime.journal.record import RunRecord
 from runtime.machine import Pool
@@ -79,7 +79,7 @@ class _Held:
 
 
 class Figures:
-    """Watches a run; see `runtime.execution.run_state.Observer`.
+    """Watches a run; see `runtime.coordinator.run_state.Observer`.
 
     Attributes:
         ends: by job: `done`, `over_budget`, `failed` or `cancelled`, and the problem. reported: metrics of jobs' last iterations.

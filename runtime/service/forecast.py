@@ -15,7 +15,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError, Unprocessable
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.preview import Preview, Waiting, preview, waiting
-from runtime.execution.profiles import job_as_stated, load_profile, profile_key
+from runtime.coordinator.profiles import job_as_stated, load_profile, profile_key
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node
 from runtime.owners.http.holdups import stuck_jobs

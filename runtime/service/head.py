@@ -16,7 +16,7 @@ from typing import Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
-from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, end_processes, started_processes, write_token
+from runtime.machines.own_ray import ENVIRONMENT, MARK, OBJECTS, end_processes, started_processes, write_token
 from runtime.own_folder import make_own_folder
 from runtime.service.address import RayAddress, ServiceAddress, announce, find, prepare_environment, token_of, withdraw
 from runtime.signals import check_signals, shielded

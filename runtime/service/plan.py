@@ -8,13 +8,13 @@ from pathlib import Path
 
 from rollmux_env.errors import InputError, TooMany, Unprocessable
 from rollmux_env.keys.cluster import Cluster
-from runtime.execution.nodes import keep_names
-from runtime.execution.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
-from runtime.execution.run_plan import DISPATCH, LeaseRules, RunPlan, planning_switches
+from runtime.coordinator.run_plan import DISPATCH, LeaseRules, RunPlan, planning_switches
 from runtime.jobs.spec import JobSpec
 from runtime.journal.record import RunRecord
 from runtime.journal.write import JOURNAL, is_begun, read_record
 from runtime.machine import Node, Pool
+from runtime.machines.nodes import keep_names
+from runtime.machines.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
 from runtime.service.address import Listen
 
 MOST_JOBS = 10_000  # that wait or run
@@ -27,7 +27,7 @@ class ServiceOptions:
 
     Attributes:
         listen: where. beyond_loopback: others than this machine may reach it.
-        grace_s, max_hold: As of `runtime.execution.run_plan.LeaseRules`.
+        grace_s, max_hold: As of `runtime.coordinator.run_plan.LeaseRules`.
     """
 
     policy: str | None = None

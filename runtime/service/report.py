@@ -22,14 +22,14 @@ from rollmux_env.keys.job import Job
 from rollmux_env.report.job_shapes import shape_in_use
 from rollmux_env.scheduler.preview import Waiting
 from rollmux_env.scheduler.review import Pace
-from runtime.execution.job_handle import PROFILE, JobHandle
-from runtime.execution.nodes import POOLS
-from runtime.execution.overdue import Overdue, overdue_phases
-from runtime.execution.run_state import RunState
+from runtime.coordinator.job_handle import PROFILE, JobHandle
+from runtime.coordinator.overdue import Overdue, overdue_phases
+from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Span
 from runtime.journal.write import read_run, state_of
 from runtime.machine import Pool
+from runtime.machines.nodes import POOLS
 from runtime.owners.http.holdups import holdup, queue_holdup
 from runtime.owners.http.ledger import Ledger
 from runtime.service.address import continuing

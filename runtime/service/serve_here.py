@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rollmux_env.errors import InputError
-from runtime.execution.hosts import Hosts, load_hosts, more_nodes, nodes_here, nodes_of_hosts
-from runtime.execution.run_plan import RunPlan
+from runtime.coordinator.run_plan import RunPlan
 from runtime.machine import Node, Pool
+from runtime.machines.hosts import Hosts, load_hosts, more_nodes, nodes_here, nodes_of_hosts
 from runtime.service.address import SERVICE, let_in, listening_of, withdraw
 from runtime.service.plan import ServiceOptions, past, service_plan
 from runtime.service.service import Service

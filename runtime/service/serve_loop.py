@@ -14,10 +14,10 @@ import ray
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
-from runtime.execution.nodes import find_nodes
-from runtime.execution.own_ray import ENVIRONMENT, check_address
-from runtime.execution.ray_health import RayDied, quieten_ray, shut_down
 from runtime.machine import Node, Pool
+from runtime.machines.nodes import find_nodes
+from runtime.machines.own_ray import ENVIRONMENT, check_address
+from runtime.machines.ray_health import RayDied, quieten_ray, shut_down
 from runtime.run.ray_session import coordinator_options, watch
 from runtime.service.address import SERVICE, Listen, RayAddress, let_in, listeners, listening_of
 from runtime.service.plan import ServiceOptions, past, service_plan

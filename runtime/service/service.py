@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from rollmux_env.errors import Conflict, InputError, NotFound, Unprocessable
 from rollmux_env.validation_errors import one_line
-from runtime.execution.forecast import check_memory, check_space, checkpoint_bytes, forecasts, limits
-from runtime.execution.job_handle import JobHandle
-from runtime.execution.lifecycle import Processes
-from runtime.execution.overdue import overdue_phases
-from runtime.execution.run_plan import RunPlan
-from runtime.execution.run_state import RunState
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.lifecycle import Processes
+from runtime.coordinator.overdue import overdue_phases
+from runtime.coordinator.run_plan import RunPlan
+from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Submitted
 from runtime.journal.write import Unwritable
+from runtime.machines.forecast import check_memory, check_space, checkpoint_bytes, forecasts, limits
 from runtime.run.driver import RunDriver
 from runtime.service.address import Listen
 from runtime.service.events import Events
@@ -64,7 +64,7 @@ class Service:
         """
         import ray
 
-        from runtime.execution.ray_processes import RayProcesses
+        from runtime.coordinator.ray_processes import RayProcesses
 
         await self.serve(RayProcesses(self._plan.folder, ray.get_runtime_context().current_actor, self._plan.models))
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import rollmux_client
 
-from runtime.execution.run_plan import LeaseRules
+from runtime.coordinator.run_plan import LeaseRules
 from runtime.journal.audit import audit
 from runtime.journal.facts import Fact, PhaseSlice, Suspected
 from runtime.journal.write import JOURNAL, read_facts

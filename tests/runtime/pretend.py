@@ -22,18 +22,19 @@ from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.cluster import Pool as PoolSpec
 from rollmux_env.scheduler.view import HoldName
 from runtime.checkpoints import begin_checkpoint, drop, place_of
-from runtime.execution import nodes, run_log
-from runtime.execution.job_handle import JobHandle
-from runtime.execution.lifecycle import Processes
-from runtime.execution.messages import Checkpoint, Done, End, Report, Stopped
-from runtime.execution.run_plan import RunPlan
+from runtime.coordinator import run_log
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.lifecycle import Processes
+from runtime.coordinator.run_plan import RunPlan
 from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobside.messages import Checkpoint, Done, End, Report, Stopped
 from runtime.journal.audit import audit
 from runtime.journal.commits import Commits
 from runtime.journal.facts import Fact
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, Journal, Row, read_facts, record_of
 from runtime.machine import Node, Pool
+from runtime.machines import nodes
 from runtime.owners.http import leases
 from runtime.owners.http.leases import Leases
 from runtime.residency.choice import STAY, Level, Waits

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grpc  # type: ignore[import-untyped]
 
-from runtime.execution.own_ray import started_processes
+from runtime.machines.own_ray import started_processes
 from runtime.own_folder import OwnFolder
 
 Address = tuple[str, int]

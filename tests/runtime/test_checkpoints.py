@@ -23,7 +23,7 @@ from runtime.checkpoints import (
     place_of,
     write_hashed,
 )
-from runtime.execution.checkpointing import keep_randomness, random_states, restore_randomness
+from runtime.jobside.checkpointing import keep_randomness, random_states, restore_randomness
 
 
 def fill(text: str) -> Callable[[Path], None]:

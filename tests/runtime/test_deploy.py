@@ -14,7 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from rollmux_env.errors import InputError
-from runtime.execution.nodes import RESOURCE, find_nodes
+from runtime.machines.nodes import RESOURCE, find_nodes
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
 PRINTS = '#!/usr/bin/env bash\necho "$(basename "$0") $RAY_AUTH_MODE: $*"\n'

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rollmux_segment import Segment
 
-from runtime.execution.own_ray import started_processes
+from runtime.machines.own_ray import started_processes
 from runtime.own_folder import OwnFolder
 from runtime.run.ray_session import ray_session
 from tests.runtime.other_user import CANNOT, below, opened_by, reach

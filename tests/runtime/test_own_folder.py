@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import InputError
-from runtime.execution.own_ray import end_processes, started_processes
+from runtime.machines.own_ray import end_processes, started_processes
 from runtime.own_folder import PREFIX, SPARE, OwnFolder, left_folders, make_own_folder, spare_folder
 from runtime.run.ray_session import RAY, end_all_left, end_left
 from runtime.service.address import SERVICE, RayAddress, ServiceAddress, find

@@ -19,17 +19,17 @@ from ray.cluster_utils import Cluster as RayCluster
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Warm
 from rollmux_env.cluster.state import State
-from runtime.execution.pools import cluster_of, nodes_wanted
-from runtime.execution.run_plan import RunPlan
+from runtime.coordinator.run_plan import RunPlan
 from runtime.jobs.spec import parse_jobs
 from runtime.journal.audit import check_run
 from runtime.journal.facts import Assigned
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run, state_of
 from runtime.machine import lacked_core
+from runtime.machines.pools import cluster_of, nodes_wanted
 from runtime.run.ray_session import execute, ray_session
 from tests.conftest import Command
-from tests.runtime.execution.set_back import repeats_only_what_was_not_saved
+from tests.runtime.coordinator.set_back import repeats_only_what_was_not_saved
 from tests.runtime.grpo.test_job import SMALL
 
 TOYS = Path(__file__).parent

@@ -13,8 +13,8 @@ from unittest.mock import patch
 import pytest
 from rollmux_client import Turn
 
-from runtime.execution.job_handle import JobHandle
-from runtime.execution.run_state import RunState
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.run_state import RunState
 from runtime.journal.facts import Fact, Suspected
 from runtime.journal.write import Journal
 from runtime.owners.http import ledger

@@ -20,9 +20,9 @@ from rollmux_client import Refused
 
 from rollmux_env.errors import InputError
 from rollmux_env.keys.queue import Quota
-from runtime.execution import run_log
-from runtime.execution.profiles import versions
-from runtime.execution.run_plan import LeaseRules, RunPlan
+from runtime.coordinator import run_log
+from runtime.coordinator.profiles import versions
+from runtime.coordinator.run_plan import LeaseRules, RunPlan
 from runtime.journal import commits
 from runtime.journal.facts import Submitted
 from runtime.owners.http import leases, ledger

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runtime.execution.job_handle import JobHandle
-from runtime.execution.overdue import Overdue, overdue_phases
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.overdue import Overdue, overdue_phases
 from runtime.owners.http.ledger import Lease, Ledger
 
 

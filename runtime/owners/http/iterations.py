@@ -7,14 +7,14 @@ from rollmux_client import Turn
 from rollmux_env.errors import Conflict, Stopping
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
-from runtime.execution.ends import interrupted_slices, left
-from runtime.execution.job_handle import JobHandle
-from runtime.execution.job_log import iteration_line
-from runtime.execution.messages import Done, End, Report
-from runtime.execution.nodes import POOLS
-from runtime.execution.profiling import Profiling
-from runtime.execution.run_state import Follows
+from runtime.coordinator.ends import interrupted_slices, left
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.profiling import Profiling
+from runtime.coordinator.run_state import Follows
+from runtime.jobside.job_log import iteration_line
+from runtime.jobside.messages import Done, End, Report
 from runtime.journal.facts import Exceeded, Iteration, LeaseEnded, TakenBack
+from runtime.machines.nodes import POOLS
 from runtime.owners.boundary import carry_out
 from runtime.owners.http.ledger import Lease, Ledger
 from runtime.owners.protocol import Next, asked, iterated, next_of, released, released_init, released_sync, synced

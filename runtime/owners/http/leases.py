@@ -25,11 +25,11 @@ from rollmux_env.errors import Conflict, InputError, NotFound, Unprocessable
 from rollmux_env.scheduler.confined import confined_problem
 from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
-from runtime.execution.job_handle import JobHandle
-from runtime.execution.messages import End
-from runtime.execution.profiles import job_as_stated
-from runtime.execution.run_state import RunState
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.profiles import job_as_stated
+from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import JobSpec
+from runtime.jobside.messages import End
 from runtime.journal.facts import Attached, Granted
 from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.ledger import Lease, Stay, described, known_processes, own_processes, space_of, wake

@@ -21,14 +21,14 @@ from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
-from runtime.execution.job_handle import PROFILE, Hold, JobHandle
-from runtime.execution.job_processes import started, user_of
-from runtime.execution.messages import End, Stopped
-from runtime.execution.nodes import POOLS
-from runtime.execution.overdue import worst_case_s
-from runtime.execution.run_state import RunState
+from runtime.coordinator.job_handle import PROFILE, Hold, JobHandle
+from runtime.coordinator.overdue import worst_case_s
+from runtime.coordinator.run_state import RunState
+from runtime.jobside.messages import End, Stopped
 from runtime.journal.facts import Attached, Fact, Freed, Granted, LeaseEnded, OwnProcess, Suspected
 from runtime.journal.record import RunRecord
+from runtime.machines.job_processes import started, user_of
+from runtime.machines.nodes import POOLS
 from runtime.owners.http.carriers import carriers_of, is_related
 from runtime.owners.protocol import continued, turns_of
 

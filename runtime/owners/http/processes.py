@@ -20,14 +20,14 @@ from time import strftime
 from rollmux_client import same_host
 
 from rollmux_env.errors import InputError
-from runtime.execution.ends import left
-from runtime.execution.job_handle import JobHandle
-from runtime.execution.job_processes import end_job_processes, mark_of
-from runtime.execution.lifecycle import Processes
-from runtime.execution.messages import End
+from runtime.coordinator.ends import left
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.lifecycle import Processes
 from runtime.jobs.spec import JobSpec
+from runtime.jobside.messages import End
 from runtime.journal.facts import LeaseEnded
 from runtime.machine import Node, threads_of
+from runtime.machines.job_processes import end_job_processes, mark_of
 from runtime.output import LOGS, open_log
 from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.ledger import Lease, Ledger, Stay, described, living, wake

@@ -7,17 +7,17 @@ import contextlib
 from typing import Any
 
 from rollmux_env.scheduler import facts
-from runtime.execution.ends import rest
-from runtime.execution.forecast import free_bytes, wait_for_room
-from runtime.execution.job_handle import PROFILE, JobHandle, how_far
-from runtime.execution.lifecycle import JobLifecycle
-from runtime.execution.messages import MOST_WARNINGS, Checkpoint, Done, End, Order, Report, Stopped
-from runtime.execution.profiling import Profiling
-from runtime.execution.run_state import Follows, RunState
-from runtime.execution.solo import SoloIterations
+from runtime.coordinator.ends import rest
+from runtime.coordinator.job_handle import PROFILE, JobHandle, how_far
+from runtime.coordinator.lifecycle import JobLifecycle
+from runtime.coordinator.profiling import Profiling
+from runtime.coordinator.run_state import Follows, RunState
+from runtime.coordinator.solo import SoloIterations
+from runtime.jobside.messages import MOST_WARNINGS, Checkpoint, Done, End, Order, Report, Stopped
 from runtime.journal.facts import Absent, Offloaded
 from runtime.journal.write import Unwritable
 from runtime.machine import Node, Pool, boot_id
+from runtime.machines.forecast import free_bytes, wait_for_room
 from runtime.owners import protocol
 from runtime.owners.boundary import carry_out
 from runtime.owners.protocol import Next

@@ -9,7 +9,7 @@ import pytest
 
 from rollmux_env.cluster.events import Ticked
 from runtime.commands import running
-from runtime.execution.solo import SOLO
+from runtime.coordinator.solo import SOLO
 from runtime.journal.audit import audit
 from runtime.journal.write import JOURNAL, Journal, read_facts, read_run
 from tests.conftest import Command

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.execution.own_ray import MARK, end_processes
 from runtime.journal.write import DRIVER_LOCK, read_run
+from runtime.machines.own_ray import MARK, end_processes
 from runtime.service.address import find
 from tests.conftest import Command
 from tests.runtime.modes import others_may_read

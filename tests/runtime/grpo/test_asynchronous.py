@@ -21,7 +21,7 @@ from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, read_run
 from runtime.machine import Node
 from runtime.report.figures import figures
-from tests.runtime.execution.conftest import Running, nodes, run
+from tests.runtime.coordinator.conftest import Running, nodes, run
 from tests.runtime.grpo.test_job import SMALL, job, toy
 
 __all__ = ["nodes", "run"]

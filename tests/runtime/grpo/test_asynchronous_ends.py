@@ -16,7 +16,7 @@ from runtime.grpo.state import read_rollouts
 from runtime.journal.audit import check_run
 from runtime.journal.record import RunRecord
 from runtime.machine import Node
-from tests.runtime.execution.conftest import Running, nodes, run
+from tests.runtime.coordinator.conftest import Running, nodes, run
 from tests.runtime.grpo.small_disk import PAGE, small_disk
 from tests.runtime.grpo.test_asynchronous import check_versions
 from tests.runtime.grpo.test_job import SMALL, job

@@ -22,7 +22,7 @@ from runtime.samples import read_samples
 from runtime.training.batch import make_batch
 from runtime.training.trainer import Trainer
 from tests.conftest import Command
-from tests.runtime.execution.conftest import Running, nodes, run
+from tests.runtime.coordinator.conftest import Running, nodes, run
 from tests.runtime.training.world import weights_of
 
 __all__ = ["nodes", "run"]

@@ -30,7 +30,7 @@ from runtime.machine import Node
 from runtime.output import LOGS
 from runtime.output import lines as lines_of
 from runtime.samples import TRAJECTORIES, read_samples
-from tests.runtime.execution.conftest import Running, nodes, run, running_on
+from tests.runtime.coordinator.conftest import Running, nodes, run, running_on
 
 __all__ = ["nodes", "run"]
 

@@ -24,7 +24,7 @@ from runtime.jobs.tasks import Example
 from runtime.journal.audit import check_run
 from runtime.machine import Node
 from runtime.phases import runtime_hook, set_session
-from tests.runtime.execution.conftest import Running, nodes, run
+from tests.runtime.coordinator.conftest import Running, nodes, run
 from tests.runtime.grpo.here import Here, Worker
 from tests.runtime.grpo.test_job import job
 

@@ -11,7 +11,7 @@ import pytest
 from rollmux_env.cluster.events import Moved, Reprofiled
 from runtime.journal.audit import check_run
 from runtime.machine import Node, Pool
-from tests.runtime.execution.conftest import Running, nodes, run
+from tests.runtime.coordinator.conftest import Running, nodes, run
 from tests.runtime.grpo.test_job import job
 
 __all__ = ["nodes", "run"]

@@ -12,7 +12,7 @@ import pytest
 from runtime.journal.audit import check_run
 from runtime.journal.record import RunRecord
 from runtime.machine import Node
-from tests.runtime.execution.conftest import Running, nodes, run
+from tests.runtime.coordinator.conftest import Running, nodes, run
 from tests.runtime.grpo.here import always_resizes
 from tests.runtime.grpo.test_job import SMALL, job
 from tests.runtime.grpo.test_reward_workers import slow

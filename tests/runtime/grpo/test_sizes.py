@@ -14,13 +14,13 @@ from policies.rollout.places import make_at
 from policies.rollout.rounds import Rounds
 from rollmux_env.errors import InputError
 from rollmux_env.timing.replica import ReplicaTiming
-from runtime.execution.forecast import forecasts
 from runtime.grpo.control import ControlledRollout, control_of
 from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Status
 from runtime.grpo.seats import footprint_of, seats_of
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.machine import Node
+from runtime.machines.forecast import forecasts
 from runtime.phases import runtime_hook, set_session
 from tests.runtime.grpo.here import TWO_CORES, Here, always_resizes
 from tests.runtime.grpo.test_job import job

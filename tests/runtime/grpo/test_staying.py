@@ -10,7 +10,7 @@ import pytest
 
 from runtime.journal.audit import check_run
 from runtime.journal.record import RunRecord
-from tests.runtime.execution.conftest import Running, nodes, run
+from tests.runtime.coordinator.conftest import Running, nodes, run
 from tests.runtime.grpo.test_job import SMALL, job
 
 __all__ = ["nodes", "run"]

@@ -9,10 +9,10 @@ import pytest
 
 from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster
-from runtime.execution.pools import cluster_of, nodes_wanted
-from runtime.execution.profiles import profile_key
+from runtime.coordinator.profiles import profile_key
 from runtime.jobs.shapes import estimated_phases, nodes_in
 from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.machines.pools import cluster_of, nodes_wanted
 from tests.runtime.pretend import NODES
 
 TWO: dict[str, Any] = {"training": {"nodes": 2}}

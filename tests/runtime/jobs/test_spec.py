@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import InputError
-from runtime.execution.profiles import profile_key
+from runtime.coordinator.profiles import profile_key
 from runtime.jobs.spec import CheckpointSpec, JobSpec, load_cluster, load_jobs
 
 GOOD = """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rollmux_env.errors import InputError
-from runtime.execution.profiles import job_as_stated
+from runtime.coordinator.profiles import job_as_stated
 from runtime.jobs.spec import Jobs, parse_jobs
 
 STATED = {"worst_case_s": 2.0}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rollmux_env.errors import InputError
-from runtime.execution import run_state
+from runtime.coordinator import run_state
 from runtime.journal.commits import Commits
 from runtime.journal.facts import Attached, Granted, Iteration, LeaseEnded, PhaseSlice, Submitted, SyncSlice
 from runtime.journal.write import JOURNAL, Journal, Unwritable, read_facts

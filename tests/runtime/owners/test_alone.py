@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from runtime.execution.nodes import POOLS
 from runtime.journal.facts import Exceeded
 from runtime.journal.write import JOURNAL, read_facts, record_of, state_of
+from runtime.machines.nodes import POOLS
 from tests.runtime.pretend import PAIRS, Served, attached_plan, job, node, served
 
 SHORT: dict[str, Any] = {"rollout": {"worst_case_s": 1.0}, "training": {"worst_case_s": 1.0}}

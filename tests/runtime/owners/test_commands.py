@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from runtime.execution.job_processes import started
 from runtime.journal.audit import audit
 from runtime.journal.facts import Failed, Iteration, LeaseEnded
 from runtime.journal.write import JOURNAL, read_facts
+from runtime.machines.job_processes import started
 from runtime.output import LOGS, lines
 from runtime.service.address import Listen
 from runtime.service.service import Service

@@ -9,7 +9,7 @@ import pytest
 
 from rollmux_env.errors import Conflict, Stopping
 from rollmux_env.scheduler.view import HoldName
-from runtime.execution.nodes import POOLS
+from runtime.machines.nodes import POOLS
 from tests.runtime.pretend import PAIRS, Served, attached_plan, job, served
 
 

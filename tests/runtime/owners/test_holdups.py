@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollmux_env.errors import Conflict
-from runtime.execution.run_plan import LeaseRules
+from runtime.coordinator.run_plan import LeaseRules
 from runtime.service.client import Client
 from runtime.service.figures import Figures
 from runtime.service.forecast import QueueForecast

@@ -11,7 +11,7 @@ import pytest
 
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.errors import Conflict
-from runtime.execution.job_handle import JobHandle
+from runtime.coordinator.job_handle import JobHandle
 from runtime.journal.facts import Iteration, Profiled
 from tests.runtime.pretend import ELSEWHERE, HERE, PAIR, PAIRS, Served, attached_plan, job, just_before_attaching, served
 

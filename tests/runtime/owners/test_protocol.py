@@ -15,7 +15,7 @@ from rollmux_client import ATTACHMENT, ITERATION, OutOfOrder, Turn, Turns
 
 from rollmux_env.errors import Conflict
 from rollmux_env.scheduler import facts
-from runtime.execution.messages import Done, Report
+from runtime.jobside.messages import Done, Report
 from runtime.run.driver import RunDriver
 from tests.runtime.pretend import Served, Waiting, attached_plan, job, plan_of
 

@@ -13,13 +13,13 @@ import ray
 
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.cluster import Pool as PoolSpec
-from runtime.execution.run_plan import RunPlan, Timeouts
+from runtime.coordinator.run_plan import RunPlan, Timeouts
 from runtime.jobs.spec import parse_jobs
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run
 from runtime.machine import Node
 from runtime.service.service import Service
-from tests.runtime.execution.conftest import nodes as nodes  # the fixture
+from tests.runtime.coordinator.conftest import nodes as nodes  # the fixture
 
 TOYS = Path(__file__).parents[1]
 _PATIENCE_S = 600.0  # that a machine with other work may take for what takes seconds

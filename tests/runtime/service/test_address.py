@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import InputError
-from runtime.execution.own_ray import ask_for_token
-from runtime.execution.run_plan import RunPlan
+from runtime.coordinator.run_plan import RunPlan
+from runtime.machines.own_ray import ask_for_token
 from runtime.service.address import (
     HTTP,
     SERVICE,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from runtime.execution.job_processes import started
-from runtime.execution.run_plan import Timeouts
+from runtime.coordinator.run_plan import Timeouts
 from runtime.journal.audit import audit
 from runtime.journal.write import JOURNAL, read_facts
+from runtime.machines.job_processes import started
 from runtime.output import LARGEST, LOGS
 from tests.runtime.service.conftest import Serving
 from tests.runtime.service.test_service import over, true_throughout

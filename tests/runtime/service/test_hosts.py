@@ -12,9 +12,9 @@ import pytest
 from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.scheduler.facts import Joined
-from runtime.execution.hosts import Hosts, more_nodes, nodes_of_hosts
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, record_of
+from runtime.machines.hosts import Hosts, more_nodes, nodes_of_hosts
 from runtime.service.plan import ServiceOptions
 from runtime.service.serve_here import _plan, add_hosts
 from runtime.service.service import Service

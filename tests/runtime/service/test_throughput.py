@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.execution.run_plan import LeaseRules
+from runtime.coordinator.run_plan import LeaseRules
 from runtime.service.report import groups_of, throughput_gain
 from tests.runtime.pretend import Served, attached_plan, job, served
 

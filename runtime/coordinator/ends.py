@@ -1,0 +1,107 @@
+"""How a job leaves its place for good, makes room, or waits; and when a run is over."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rollmux_env.errors import PlanError
+from rollmux_env.replay.run import waits_for_ever
+from rollmux_env.scheduler import facts
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.run_state import Follows, RunState
+from runtime.jobside.messages import End, Report, Stopped
+from runtime.journal.facts import Fact
+
+EVICTED = "evicted"  # how a job ends that makes room, and waits for another place before those that have come since
+
+
+def left(handle: JobHandle, over_budget: bool = False, notes: tuple[Fact, ...] = ()) -> Follows:
+    """A job leaves its place for good; an attached one perhaps before its last iteration, since its owner says so.
+
+    Args:
+        notes: the phases that it does not end.
+    """
+    number, iterations, attached = handle.iteration, handle.spec.iterations, handle.spec.is_attached
+    early = attached and not over_budget and (number < iterations or bool(notes) or handle.ending.why is not None)
+    handle.gone = over_budget or attached  # another one that has done its last iteration may be measured alone before it goes
+    handle.stand()
+    lines: tuple[str, ...] = ()
+    if attached:
+        lines = (f"{handle.id}: done after {number} iterations",)
+    elif over_budget:
+        lines = (f"{handle.id}: its budget is spent after {number} of {iterations} iterations; it ends",)
+    news = (facts.Failed(handle.id), facts.Cleared(handle.id)) if early else (facts.Left(handle.id, over_budget),)
+    return Follows(news, notes, lines)
+
+
+def make_room(run: RunState, handle: JobHandle) -> None:
+    """A job on a drained node gives up its place, between two iterations; it goes on from its last checkpoint elsewhere."""
+    handle.ending.why, handle.ending.again = End(EVICTED, "step", "its node is drained"), True
+    run.tell(facts.Failed(handle.id))
+
+
+def rest(run: RunState, handle: JobHandle) -> None:
+    """End the processes of a job that has to wait; they are started again when it has a place."""
+    if handle.actors.controller is not None and handle.lives:
+        handle.ending.resting, handle.permits.since_s = True, run.log.now()
+        handle.refuse(Stopped("waits for nodes"))
+
+
+def interrupted_slices(run: RunState, handle: JobHandle) -> tuple[Fact, ...]:
+    """The phases that a job does not end; of a sync nothing is kept."""
+    now_s = run.log.now()
+    slices = []
+    for phase, hold in handle.permits.holds.items():
+        report = Report(phase, False, hold.start_s, hold.start_s, now_s)
+        spans = run.scheduler.members.spans(handle.id, now_s) if phase == "rollout" else ()
+        slices += [handle.slice(report, now_s, spans, ok=False, side=side) for side in handle.sides_of(phase)]
+    return tuple(slices)
+
+
+class RunEnd:
+    """When a run is over.
+
+    Args:
+        run: which one. stays: it does not end when its jobs have.
+
+    Attributes:
+        quiet: every job that is there has done its last iteration, and is to be measured alone.
+        watched: the jobs whose processes have not ended; `JobLifecycle` knows.
+    """
+
+    def __init__(self, run: RunState, stays: bool) -> None:
+        self._run, self._stays = run, stays
+        self.quiet = asyncio.Event()
+        self.watched = set[JobHandle]()
+
+    def check(self) -> None:
+        """End the run when nobody is left, or when those who are left wait for ever."""
+        run = self._run
+        present = (handle for handle in run.handles.values() if not handle.gone)
+        if run.over.done():
+            return
+        if run.stopping:
+            if not self._writes_models() and all(handle.is_at_rest for handle in present):
+                run.over.set_result("stopped")
+        elif run.coming:
+            return
+        elif run.scheduler.stuck:
+            self._give_up_waiting()
+        elif all(handle.gone for handle in run.handles.values()):
+            if not self._stays and not self._writes_models():
+                run.over.set_result("done")
+        elif self.watched and self.watched == {*present} and all(handle.is_over for handle in self.watched):
+            self.quiet.set()
+
+    def _give_up_waiting(self) -> None:
+        """Nobody runs, and the head of the queue fits nowhere: the run ends with that, or the job where more may come."""
+        run, problem = self._run, waits_for_ever(self._run.scheduler.state)
+        if not self._stays:
+            run.fail(PlanError(problem))
+            return
+        run.refuse(run.handles[run.scheduler.state.waiting[0]], problem)
+        self.check()
+
+    def _writes_models(self) -> bool:
+        """Whether the process of a job that is done may still write its model."""
+        return self._run.plan.models and any(handle.gone and handle.spec.task is not None for handle in self.watched)

@@ -1,0 +1,93 @@
+"""Nodes of a run that are drained, taken back, or join: what an operator asks for, and what is found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rollmux_env.errors import Conflict, NotFound, Stopping
+from rollmux_env.scheduler import facts
+from rollmux_env.validation_errors import one_line
+from runtime.coordinator.run_state import RunState
+from runtime.machine import Node
+
+
+class NodeChanges:
+    """Changes which nodes a run has and uses.
+
+    Args:
+        run: whose. known: all nodes that it ever had.
+    """
+
+    def __init__(self, run: RunState, known: Sequence[Node]) -> None:
+        self._run = run
+        self.known = {node.name: node for node in known}
+
+    def drain(self, name: str) -> dict[str, Any]:
+        """Let jobs leave a node at the end of their iteration, and no others come.
+
+        Returns:
+            `moves`: ids of jobs that go to other nodes; `queues`: of those for which there is no place now, which will wait first
+            in the queue; `waits_for`: of those that cannot leave before their end.
+
+        Raises:
+            NotFound: there is no such node. Conflict: it is drained already, or the journal cannot be written. Stopping: the run is
+                about to end, and its nodes are the next one's. One line.
+        """
+        run = self._run
+        self._check(name)
+        if name in run.nodes.drained:
+            raise Conflict(f"{name}: is drained already")
+        run.log.say(f"{name}: is drained")
+        run.tell(facts.Drained(frozenset({name})))
+        seats = [seat for seat in run.scheduler.members.seats.values() if name in seat.nodes()]
+        moves = [seat.job_id for seat in seats if seat.moving or seat.guest]
+        queues = [seat.job_id for seat in seats if run.scheduler.is_to_go(seat.job_id)]
+        waits_for = [seat.job_id for seat in seats if seat.job_id not in (*moves, *queues)]
+        return {"node": name, "drained": not seats, "moves": moves, "queues": queues, "waits_for": waits_for}
+
+    def undrain(self, name: str) -> dict[str, Any]:
+        """Let jobs come to a node again.
+
+        Raises:
+            NotFound, Stopping: as `drain`. Conflict: it is not drained, or the journal cannot be written. One line.
+        """
+        run = self._run
+        if run.stopping or name not in run.nodes.drained:
+            self._check(name)
+            raise Conflict(f"{name}: is not drained")
+        run.log.say(f"{name}: is used again")
+        run.tell(facts.Undrained(frozenset({name})))
+        return {"node": name, "drained": False}
+
+    def join(self, nodes: Sequence[Node]) -> None:
+        """Nodes have joined; those that are unlike the others of their pool are left out, and a line says so."""
+        run = self._run
+        fits = []
+        for node in nodes:
+            self.known[node.name] = node
+            if problem := self._misfits(node):
+                run.log.say(f"{node.name} has joined, and is not used: {problem}")
+            else:
+                run.log.say(f"{node.name} has joined: {node.device}, {node.memory_gb:g} GB")
+                fits.append(node)
+        if fits:
+            run.tell(facts.Joined(tuple(fits)))
+
+    def _check(self, name: str) -> None:
+        if self._run.stopping:
+            raise Stopping("the service is stopping; ask the next one")
+        if self._run.log.problem is not None:
+            raise Conflict(self._run.log.problem)
+        if all(node.name != name for node in self._run.all_nodes()):
+            raise NotFound(f"{one_line(name, 80)}: this service has no such node")
+
+    def _misfits(self, node: Node) -> str | None:
+        """Why jobs that were profiled on the others cannot be expected to run on a node as they did."""
+        others = [other for other in self._run.all_nodes() if other.pool == node.pool]
+        least_gb = min((other.memory_gb for other in others if other.memory_gb), default=0.0)
+        if others and node.device != others[0].device:
+            return f"it has {node.device}, and the others of its pool {others[0].device}"
+        if 0 < node.memory_gb < least_gb:  # of other hosts nobody may know it
+            return f"it has {node.memory_gb:g} GB of host memory, and the others of its pool {least_gb:g}"
+        return None

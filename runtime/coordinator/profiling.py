@@ -1,0 +1,410 @@
+"""Lets jobs arrive and measures those that nobody knows.
+
+A profile is an iteration like others: its phases wait for permits of a dispatcher, that of a group whose guest the job then is, or
+one of free nodes that are lent for it. No more jobs are profiled together than there are nodes, or than `_TOGETHER`. Where nodes
+are cores of a machine they follow one another, from the start of their processes on: else each would be measured while others
+import and load. A phase that had no core for long is measured once more.
+
+A profile is written down as soon as it is measured. Jobs that came at one time arrive together all the same, when all of them are
+known: in the order of their file, as they do in a replay, whoever of them was measured first; and none of them takes nodes or runs
+phases while others are measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Literal, cast
+
+from rollmux_env.errors import InputError
+from rollmux_env.scheduler import facts
+from rollmux_env.scheduler.view import GroupView, WaitingPhase
+from runtime.coordinator import profiles
+from runtime.coordinator.ends import RunEnd, rest
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.profiles import Measured, Profile
+from runtime.coordinator.run_state import RunState
+from runtime.jobs.shapes import estimated_phases
+from runtime.jobs.spec import nodes_asked
+from runtime.jobside.messages import Done, Report
+from runtime.journal.facts import Bound, PhaseSlice, Profiled
+from runtime.machine import Node, Pool, lacked_core
+from runtime.machines.forecast import with_shapes
+
+_TOGETHER = 8
+_PASSES: dict[Mode, int] = {"alone": 2, "paired": 4}  # worst-case iterations of the probe; the first rollout of a pair is alone
+Mode = Literal["alone", "paired"]
+
+
+class Profiling:
+    """Arrivals, profiles, and what taking turns could gain.
+
+    Args:
+        run: whose jobs come. end: of it.
+    """
+
+    def __init__(self, run: RunState, end: RunEnd) -> None:
+        self._run, self._end = run, end
+        self._is_crowded = False  # more jobs have come than are profiled together: one that has been keeps no processes
+        self._profiling = asyncio.Lock()  # nobody waits for it whose profile is known
+        self._batch: list[JobHandle] = []  # of jobs that are being profiled, and those that have been
+        self._rounds: list[Mode] = ["alone", "paired"] if run.plan.compare and not run.plan.cluster.one_device else []
+        self._probe = OverlapProbe()
+        self._probe_jobs: list[JobHandle] = []
+        self._timings = Timings()
+
+    async def bring_all(self, coming: Sequence[JobHandle]) -> None:
+        """Let jobs arrive, those of one time together."""
+        self._end.check()
+        for at_s in sorted({handle.spec.arrival_s for handle in coming}):
+            await asyncio.sleep(max(0.0, at_s - self._run.log.now()))
+            await self._bring([handle for handle in coming if handle.spec.arrival_s == at_s])
+
+    async def _bring(self, handles: Sequence[JobHandle]) -> None:
+        """Profile jobs that nobody knows, and hand all to the policy, in order, when all are known."""
+        run = self._run
+        ids = [handle.id for handle in handles]
+        for handle in handles:
+            if self._is_unknown(handle):
+                run.attempt(handle, "profile", self._look_up, handle, {})
+        if any(self._is_unknown(handle) for handle in handles):
+            async with self._profiling:
+                await self._profile_all(ids)
+        await run.written()
+        for handle in [run.handles[job_id] for job_id in ids]:  # one that has died meanwhile is another one now
+            run.coming -= 1
+            if run.plan.only_profile:
+                handle.gone = handle.gone or handle.actors.controller is None
+                handle.tell(None, run.log.now())
+            elif handle.job is not None and not handle.gone and not run.stopping:
+                enlist(run, handle)
+        for job_id in ids:
+            if job_id in run.scheduler.state.waiting:
+                rest(run, run.handles[job_id])
+        self._end.check()
+
+    async def _profile_all(self, ids: Sequence[str]) -> None:
+        """Profile those of some jobs that nobody knows, so many at a time."""
+        run, most = self._run, max(_TOGETHER, len(self._run.plan.nodes))
+        self._is_crowded = len(ids) > most
+        while unknown := [run.handles[job_id] for job_id in ids if self._is_unknown(run.handles[job_id])]:
+            keys: dict[str, str] = {}
+            for handle in unknown[:most]:
+                if problem := run.beyond(handle.spec):
+                    run.refuse(handle, problem)
+                else:
+                    run.attempt(handle, "profile", self._look_up, handle, keys)  # one like it may have been profiled meanwhile
+            if batch := [handle for handle in unknown[:most] if self._is_unknown(handle)]:
+                await self._profile(batch, keys)
+
+    def _look_up(self, handle: JobHandle, keys: dict[str, str]) -> None:
+        """Take a job's profile from the cache, if it needs one and there is one; its key goes to `keys`."""
+        if handle.job is not None:
+            return
+        if handle.spec.is_attached:
+            if handle.spec.profile is None:
+                self._state(handle, {})
+            return
+        key = keys[handle.id] = profiles.profile_key(handle.spec, _node_types(self._run))
+        profile = profiles.load_profile(key) if self._run.plan.cached else None
+        if profile is not None:
+            self._learn(handle, profile, True)
+
+    def _state(self, handle: JobHandle, longest_s: Mapping[str, float]) -> None:
+        """An attached job says itself what its phases take, as far as that has not been measured."""
+        log = self._run.log
+        job = handle.job = profiles.job_as_stated(handle.spec, log.now(), longest_s)
+        log.write(Profiled(log.now(), job, not longest_s))
+        if handle.spec.nodes is not None:
+            self._run.confine(handle, frozenset(name for names in handle.spec.nodes_named.values() for name in names))
+
+    def _learn(self, handle: JobHandle, profile: Profile, cached: bool) -> None:
+        log = self._run.log
+        plan = self._run.plan
+        job = handle.job = with_shapes(handle.spec, profile.job(handle.spec, log.now()), plan.cluster, plan.nodes)
+        handle.residency.waits = profile.waits
+        without_core = tuple(pool for pool in profile.parts if pool in handle.profile.without_core)
+        fact = Profiled(log.now(), job, cached, profile.waits, profile.provisional, without_core)
+        self._run.cold_starts.profiled(fact)
+        log.write(fact)
+        asleep_gb = [part.device_gb for part in (profile.rollout, profile.training)]
+        how = "profile from the cache" if cached else "profiled"
+        log.say(
+            f"{job.id}: {how}: rollout {job.rollout.worst_case_s:.2f} s, training {job.training.worst_case_s:.2f} s, "
+            f"sync {job.sync_s:.3f} s, {job.rollout.host_memory_gb:.2f} and {job.training.host_memory_gb:.2f} GB"
+            + (f"; asleep it keeps {asleep_gb[0]:.2f} and {asleep_gb[1]:.2f} GB of each GPU" if any(asleep_gb) else "")
+        )
+        if profile.provisional or without_core:
+            log.say(f"{job.id}: {self._run.cold_starts.words(job.id)}; `rollmux run --no-cache` measures anew")
+        for number in range(1, 1 + len(job.shapes)):
+            seconds = [f"{phase.worst_case_s:.2f} s on {phase.nodes}" for phase in job.phases(number)]
+            log.say(f"{job.id}: shape {number}: rollout {seconds[0]}, training {seconds[1]}")
+
+    def _learn_measured(self, handle: JobHandle, key: str) -> None:
+        """Learn and keep what a job's own pass has measured."""
+        parts = handle.profile.measurements
+        without_nodes_s = handle.profile.own_s + handle.profile.sync_s  # an iteration is as long wherever in it these are
+        profile = Profile(
+            rollout=parts["rollout"], training=parts["training"], sync_s=without_nodes_s, movable=handle.profile.movable
+        )
+        self._learn(handle, profile, False)
+        profiles.note_loaded(profiles.engine_key(handle.spec, _node_types(self._run)))
+        if handle.profile.without_core:
+            return
+        with contextlib.suppress(InputError, OSError):  # a cache that cannot be written
+            profiles.save_profile(key, profile)
+
+    def _is_unknown(self, handle: JobHandle) -> bool:
+        """Whether a job still has to be profiled."""
+        if handle.spec.profile is not None:  # it is measured when its owner comes
+            return False
+        return handle.job is None and not handle.gone and not self._run.stopping
+
+    async def _profile(self, handles: Sequence[JobHandle], keys: dict[str, str]) -> None:
+        """Let jobs run a worst-case iteration each, and some more where bounds are asked for."""
+        self._batch = [*handles]
+        for handle in handles:
+            handle.profile.begin(1)
+        on_cores = any(not node.gpus for node in self._run.plan.nodes)
+        for together in [[handle] for handle in handles] if on_cores else [[*handles]]:
+            await self._profile_at_once([handle for handle in together if self._is_unknown(handle)], keys)
+        while pending := [h.profile.over for h in self._probe_jobs if h.profile.over is not None and not h.profile.over.done()]:
+            await asyncio.wait(pending)  # a round of the probe begins when the last one ends
+        if self._probe_jobs:
+            self._tell_bounds()
+
+    async def _profile_at_once(self, handles: Sequence[JobHandle], keys: dict[str, str]) -> None:
+        """Let jobs whose processes may start together run their worst-case iterations."""
+        for handle in handles:
+            self._run.attempt(handle, "profile", self._look_for_caches, handle)
+        passes = {handle: handle.profile.over for handle in handles if handle.profile.over is not None and not handle.gone}
+        if not passes:
+            return
+        await self._run.written()
+        self._run.tell(facts.Unprofiled({handle.id: needs_of(self._run, handle) for handle in passes}))
+        await asyncio.gather(*(self._learn_when_over(handle, over, keys[handle.id]) for handle, over in passes.items()))
+
+    async def _learn_when_over(self, handle: JobHandle, over: asyncio.Future[None], key: str) -> None:
+        await over
+        if not handle.gone and handle.profile.measurements.keys() == {"rollout", "training"}:
+            self._run.attempt(handle, "profile", self._learn_measured, handle, key)
+
+    def _look_for_caches(self, handle: JobHandle) -> None:
+        handle.profile.loads_first = not profiles.has_loaded(profiles.engine_key(handle.spec, _node_types(self._run)))
+
+    def _tell_bounds(self) -> None:
+        """Write down what the probe has found."""
+        log, handles, self._probe_jobs = self._run.log, self._probe_jobs, []
+        bounds = self._timings.bounds([handle.id for handle in handles])
+        log.write(*bounds)
+        for bound in bounds:
+            log.say(f"{bound.phases[0]} beside {bound.phases[1]}: {bound.gain:.2f} times as fast as one after the other")
+
+    def add_measurement(self, handle: JobHandle, report: Report) -> None:
+        """A phase of a pass is over."""
+        hold = handle.permits.holds["training" if report.phase == "training" else "rollout"]
+        if handle in self._probe_jobs:
+            if hold.paired == (self._probe.mode == "paired"):
+                self._timings.add(self._probe.mode, handle.id, cast("Pool", hold.pool), report.done_s - report.run_s)
+            return
+        handle.profile.own_s = report.own_s
+        pool = cast("Pool", hold.pool)
+        seconds, cold_s = report.done_s - report.run_s, report.run_s - report.begun_s
+        provisional = handle.profile.loads_first or lacked_core(report.load_wait_s, cold_s)
+        if handle.profile.repeats:
+            if pool not in handle.profile.without_core:
+                return
+            former = handle.profile.measurements[pool]
+            cold_s, provisional = former.cold_s, former.provisional
+        if not lacked_core(report.core_wait_s, seconds):
+            handle.profile.without_core.discard(pool)
+        elif handle.profile.repeats:
+            seconds -= min(seconds, report.core_wait_s)
+        else:
+            handle.profile.without_core.add(pool)
+        handle.profile.measurements[pool] = Measured(
+            seconds=seconds,
+            warm_s=report.warm_s,
+            cold_s=cold_s,
+            host_gb=report.host_gb,
+            device_gb=report.device_gb,
+            waits=report.waits,
+            provisional=provisional,
+        )
+
+    def owner_came(self, handle: JobHandle) -> None:
+        """The owner of a job has come: one that nobody knows wants nodes for its first iterations, one that is parked a place."""
+        run = self._run
+        if handle.spec.profile is not None and handle.job is None and not handle.profile.asks:
+            if problem := run.beyond(handle.spec):
+                run.refuse(handle, problem)
+                return
+            handle.profile.asks = True
+            names = run.scheduler.planner.confined.get(handle.id, frozenset())  # of its owner's host
+            run.tell(facts.Unprofiled({handle.id: needs_of(self._run, handle)}, names=names))
+        if handle.place.parks:
+            handle.place.parks = False
+            if handle.job is not None and not run.scheduler.state.is_running(handle.id):  # else it still has what it is to give up
+                enlist(run, handle)
+
+    def iterated(self, handle: JobHandle) -> bool:
+        """An attached job has done an iteration as a guest: it stays one, or is known and arrives. Whether it has another place."""
+        run, profile, longest_s = self._run, handle.spec.profile, handle.profile.longest_s
+        assert profile is not None
+        if handle.iteration < profile.iterations or not {"rollout", "training"} <= longest_s.keys():
+            return False
+        names = handle.names
+        run.log.say(f"{handle.id}: profiled: rollout {longest_s['rollout']:.2f} s, training {longest_s['training']:.2f} s")
+        self._state(handle, longest_s)
+        handle.begins, handle.permits.busy_s = handle.iteration, {"rollout": 0.0, "training": 0.0}
+        if not handle.spec.movable:
+            run.confine(handle, names)
+        handle.stand()
+        if handle.job is not None and (problem := run.too_large(handle.job)):
+            run.tell(facts.Profiled(handle.id))
+            run.refuse(handle, problem)
+            return False
+        run.tell(facts.Profiled(handle.id), *arrival(run, handle))
+        return run.present(handle) and names != handle.names
+
+    def passed(self, handle: JobHandle, done: Done) -> bool:
+        """A pass of a job is over. Whether its processes are to end, since there are too many."""
+        profile = handle.profile
+        profile.movable, handle.actors.alive = done.movable, done.alive
+        handle.permits.began_s.clear()
+        profile.passes -= 1
+        if profile.passes or self._repeats(handle):
+            profile.passes = max(1, profile.passes)
+            self._run.order(handle)
+            return False
+        profile.end()
+        more = self._next_round()
+        handle.stand()
+        self._run.tell(facts.Profiled(handle.id), *more)
+        return self._is_crowded
+
+    def _repeats(self, handle: JobHandle) -> bool:
+        """Whether a job that has done its pass makes another one, since a phase of it had no core."""
+        if handle.profile.repeats or not handle.profile.without_core:
+            return False
+        handle.profile.repeats = True
+        self._run.log.say(
+            f"{handle.id}: its {' and '.join(sorted(handle.profile.without_core))} had no core for long: measured once more"
+        )
+        return True
+
+    def cold_start(self, handle: JobHandle, part: PhaseSlice) -> float | None:
+        """Seconds of the cold start with which a phase has begun, where they replace those of the job's profile; else None."""
+        cold_s = self._run.cold_starts.observed(part, handle.spec)
+        if cold_s is not None:
+            with contextlib.suppress(InputError, OSError):  # files of the job's that are gone, a cache that cannot be written
+                key = profiles.profile_key(handle.spec, _node_types(self._run))
+                profile = profiles.load_profile(key)
+                if profile is not None and part.phase in profile.provisional:
+                    profiles.save_profile(key, profile.with_cold_start(part.phase, cold_s))
+        return cold_s
+
+    def _next_round(self) -> list[facts.Fact]:
+        """What follows at once when a job has done its passes: the last one of those who do may begin a round of the probe.
+
+        It goes on where they are, on lent nodes, with two of them.
+        """
+        if not self._rounds or self._run.scheduler.guests.lent is None:
+            return []
+        if any(other.profile.passes and other.lives for other in self._batch):
+            return []
+        profiled = [one for one in self._batch if one.profile.measurements.keys() == {"rollout", "training"} and one.lives]
+        if len(profiled) < 2:
+            self._rounds = [] if self._probe_jobs else self._rounds
+            return []
+        self._batch = self._probe_jobs = profiled[:2]
+        self._probe.mode = self._rounds.pop(0)
+        for one in self._probe_jobs:
+            one.profile.begin(_PASSES[self._probe.mode])
+        return [facts.Unprofiled({one.id: needs_of(self._run, one) for one in self._probe_jobs}, self._probe)]
+
+
+def arrival(run: RunState, handle: JobHandle, again: bool = False) -> tuple[facts.Fact, ...]:
+    """A job that is known wants a place, for the iterations that it has left: one at least, which its owner may go back to.
+
+    Args:
+        again: it had to give up the one that it had.
+    """
+    assert handle.job is not None
+    changes = {"arrival_s": run.log.now(), "iterations": max(1, handle.spec.iterations - handle.begins)}
+    stays = handle.actors.alive and handle.actors.controller is not None and handle.ending.why is None and not handle.ending.resting
+    alive = handle.names if stays else frozenset()
+    phases = estimated_phases(handle.spec)
+    shapes = (facts.Estimated(handle.id, phases),) if phases else ()
+    return (*shapes, facts.Arrived(handle.job.model_copy(update=changes), again, alive))
+
+
+def enlist(run: RunState, handle: JobHandle) -> None:
+    """Hand a job to the policy, if there are nodes for it at all."""
+    if handle.job is not None and (problem := run.beyond(handle.spec) or run.too_large(handle.job)):
+        run.refuse(handle, problem)
+    else:
+        run.tell(*arrival(run, handle))
+
+
+def _node_types(run: RunState) -> list[Node]:
+    """One node of each pool."""
+    return [next(node for node in run.plan.nodes if node.pool == pool) for pool in run.plan.cluster.sides]
+
+
+def needs_of(run: RunState, handle: JobHandle) -> dict[Pool, int]:
+    """Nodes that a job asks for."""
+    return nodes_asked(handle.spec, run.plan.cluster.sides)
+
+
+class OverlapProbe:
+    """A dispatch policy for two members.
+
+    Attributes:
+        mode: `alone`: one phase at a time. `paired`: two, of different members on different pools, that begin together.
+    """
+
+    def __init__(self) -> None:
+        self.mode: Mode = "alone"
+        self._second: WaitingPhase | None = None
+
+    def choose(self, group: GroupView) -> WaitingPhase | None:
+        """The next phase, or the second of a pair."""
+        if self._second is not None:
+            second, self._second = self._second, None
+            return second
+        if group.busy:
+            return None
+        first = group.waiting[0]
+        if self.mode == "alone" or len(group.members) < 2:
+            return first
+        if len(group.waiting) < len(group.members):
+            return None  # until the other one is ready too
+        other = next((request for request in group.waiting if not request.nodes & first.nodes), None)
+        self._second = other
+        return first
+
+
+class Timings:
+    """Seconds of phases, by how they ran."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[tuple[Mode, str, Pool], list[float]] = defaultdict(list)
+
+    def add(self, mode: Mode, job_id: str, pool: Pool, seconds: float) -> None:
+        """A phase has run."""
+        self._seconds[mode, job_id, pool].append(seconds)
+
+    def bounds(self, job_ids: Sequence[str]) -> list[Bound]:
+        """One for each way of pairing a rollout with the training of the other job."""
+        bounds = []
+        for a, b in (job_ids, job_ids[::-1]):
+            keys: tuple[tuple[str, Pool], tuple[str, Pool]] = ((a, "rollout"), (b, "training"))
+            alone, paired = ([self._seconds[mode, *key] for key in keys] for mode in ("alone", "paired"))
+            if all((*alone, *paired)):
+                names = f"{a} rollout", f"{b} training"
+                bounds.append(Bound(names, (fmean(alone[0]), fmean(alone[1])), (fmean(paired[0]), fmean(paired[1]))))
+        return bounds

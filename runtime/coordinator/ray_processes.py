@@ -1,0 +1,121 @@
+"""The processes of jobs on Ray: their controllers are started, watched and killed, and machines looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.lifecycle import Processes
+from runtime.jobside.controller import Controller
+from runtime.jobside.messages import End
+from runtime.jobside.worker import on_machine
+from runtime.machine import Node
+from runtime.machines.job_processes import end_job_processes, started
+from runtime.machines.nodes import dead_machines, new_nodes
+from runtime.machines.ray_health import RayDied
+from runtime.output import LOGS
+
+_LOOKS_S = 2.0
+_ENDS_S = 30.0  # a process that has been killed ends within this time, or is in nobody's reach
+
+
+async def _answer(call: Any) -> End:
+    end: End = await call
+    return end
+
+
+class RayProcesses(Processes):
+    """Of jobs with a task or a class.
+
+    Args:
+        folder: of the run. coordinator: the actor that controllers talk to. models: those of jobs that are done are written there.
+    """
+
+    def __init__(self, folder: str, coordinator: Any, models: bool = False) -> None:
+        self._folder = folder
+        self._coordinator = coordinator
+        self._models = models
+
+    def start(self, handle: JobHandle) -> None:
+        """Start a job's controller."""
+        here = ray.get_runtime_context().get_node_id()  # no other machine takes it along
+        actor = ray.remote(Controller).options(**on_machine(here), max_concurrency=2)
+        handle.actors.controller = actor.remote(
+            handle.spec, self._coordinator, self._logs(handle), handle.ending.restarted, self._models
+        )
+
+    async def wait(self, handle: JobHandle) -> End:
+        """Wait for the end of a job's controller, whatever it is."""
+        controller = handle.actors.controller
+        run = asyncio.ensure_future(_answer(controller.run.remote()))
+        try:
+            pid = await controller.identity.remote()
+            while not (await asyncio.wait([run], timeout=_LOOKS_S))[0]:
+                if not started(pid):  # what it has forked holds its sockets, and Ray does not notice
+                    await self._sweep(self._logs(handle), handle)
+            return await run
+        except Exception:  # of Ray, which cannot reach it
+            return End("died", "step", "its controller has died")
+        finally:
+            run.cancel()
+
+    async def kill(self, handle: JobHandle) -> None:
+        """Kill all processes of a job, and wait until they have ended."""
+        actors = [*handle.actors.workers, *([handle.actors.controller] if handle.actors.controller is not None else [])]
+        for actor in actors:
+            ray.kill(actor)
+        for actor in actors:
+            with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
+                while True:
+                    await asyncio.wait_for(actor.identity.remote(), _ENDS_S)
+                    await asyncio.sleep(0.01)
+        await self._sweep(self._logs(handle), handle)
+
+    async def drop(self, handle: JobHandle) -> None:
+        """A controller that has come to its end is needed no more, and whatever the job has started ends too."""
+        ray.kill(handle.actors.controller)
+        await self._sweep(self._logs(handle), handle)
+
+    async def close(self) -> None:
+        """The run is over: end what jobs have left on this machine."""
+        await asyncio.to_thread(end_job_processes, str(Path(self._folder) / LOGS))
+
+    def _logs(self, handle: JobHandle) -> str:
+        return str(Path(self._folder) / LOGS / handle.id)
+
+    async def _sweep(self, logs: str, handle: JobHandle) -> None:
+        """End what a job has started, on all of its machines."""
+        here = ray.get_runtime_context().get_node_id()
+        others = {node.machine for nodes in handle.place.nodes.values() for node in nodes} - {here}
+        await asyncio.gather(asyncio.to_thread(end_job_processes, logs), *(self._sweep_on(machine, logs) for machine in others))
+
+    async def _sweep_on(self, machine: str, logs: str) -> None:
+        """End what a job has started on another machine, as long as that one is there: Ray itself may wait for half a minute."""
+        call = ray.remote(end_job_processes).options(**on_machine(machine)).remote(logs)
+        for _ in range(round(_ENDS_S / _LOOKS_S)):
+            if machine in await asyncio.to_thread(dead_machines, [machine]):
+                return
+            if (await asyncio.to_thread(ray.wait, [call], timeout=_LOOKS_S))[0]:
+                return
+
+    async def dead_machines(self, machines: Collection[str]) -> set[str]:
+        """Those of some machines that are no longer there.
+
+        Raises:
+            RayDied: this one is among them; the jobs on it go on with the run.
+        """
+        dead = await asyncio.to_thread(dead_machines, machines)
+        if ray.get_runtime_context().get_node_id() in dead:
+            raise RayDied("Ray's raylet on this machine has died")
+        return dead
+
+    async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
+        """Nodes of machines that have joined the Ray cluster; machines without one of the two resources have none."""
+        machines = await asyncio.to_thread(ray.nodes)
+        return new_nodes(machines, {node.pool for node in known}, known)

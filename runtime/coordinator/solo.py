@@ -1,0 +1,92 @@
+"""Measures jobs alone, when all have done their last iteration."""
+
+from __future__ import annotations
+
+from rollmux_env.scheduler import facts
+from runtime.coordinator.ends import RunEnd
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.profiling import needs_of
+from runtime.coordinator.run_state import RunState
+from runtime.journal.facts import SoloIteration
+from runtime.machine import Pool
+
+SOLO = 5  # iterations alone; the first one loads what has left its devices, and is left out of all means
+_MOST = 8  # jobs whose processes are kept to be measured alone
+
+
+class SoloIterations:
+    """Measures jobs alone: behind its last iteration, each does some more where it was, while nobody else runs.
+
+    Its processes are those that it has, so nothing starts cold. What it does then is of no iteration that counts: no checkpoint is
+    written, and its model is what it was after the last one that does. Until all jobs are done the processes of those that wait for
+    this sleep in host memory.
+
+    Args:
+        run: whose jobs they are. end: of it.
+    """
+
+    def __init__(self, run: RunState, end: RunEnd) -> None:
+        self._run, self._end = run, end
+        self._measured: list[JobHandle] = []
+
+    def keeps(self, handle: JobHandle) -> bool:
+        """Whether a job that has done its last iteration is to be measured alone; it has no place any more."""
+        run = self._run
+        if not run.plan.compare or run.stopping:
+            return False
+        if handle.spec.is_asynchronous:
+            why = "its rollouts run ahead of its iterations, and end with the last one"
+        elif len(self._measured) == _MOST:
+            why = f"the processes of {_MOST} jobs wait for that already"
+        else:
+            self._measured.append(handle)
+            handle.place.leaving = True  # its devices
+            run.order(handle)
+            self._end.check()
+            return True
+        run.log.say(f"{handle.id}: is not measured alone: {why}")
+        return False
+
+    async def measure(self) -> None:
+        """Measure one job after the other when all are done; then let all end, since one that writes its model takes cores."""
+        run = self._run
+        await self._end.quiet.wait()
+        for handle in self._measured:
+            if not handle.lives or run.stopping:
+                continue
+            if problem := run.beyond(handle.spec):
+                run.log.say(f"{handle.id}: is not measured alone: {problem}")
+                continue
+            await run.written()
+            run.log.say(f"{handle.id}: {SOLO} iterations alone, on the nodes that it had")
+            over = handle.profile.begin(SOLO)
+            needs = needs_of(run, handle)
+            run.tell(facts.Unprofiled({handle.id: needs}, None, self._nodes(handle, needs)))
+            await over
+        for handle in self._measured:
+            if handle.lives and not run.stopping:
+                handle.gone = True
+                handle.tell(None, run.log.now())
+        self._end.check()
+
+    def _nodes(self, handle: JobHandle, needs: dict[Pool, int]) -> frozenset[str]:
+        """Names of the nodes that a job had, if it asks for as many and they are there still; else of none."""
+        names = {node.name: node.pool for nodes in handle.place.nodes.values() for node in nodes}
+        there = {node.name for pool in needs for node in self._run.nodes.free(pool)}
+        alike = all([*names.values()].count(pool) == count for pool, count in needs.items())
+        return frozenset(names) if alike and names.keys() <= there else frozenset()
+
+    def iterated(self, handle: JobHandle) -> None:
+        """A job has done an iteration alone."""
+        run, now_s = self._run, self._run.log.now()
+        began_s = handle.permits.began_s.pop(handle.iteration, now_s)
+        run.log.write(SoloIteration(handle.id, handle.iteration, began_s, now_s))
+        run.log.say(f"{handle.id}: alone, {now_s - began_s:.2f} s")
+        handle.iteration += 1
+        handle.profile.passes -= 1
+        if handle.profile.passes:
+            run.order(handle)
+        else:
+            handle.stand()
+            run.tell(facts.Profiled(handle.id))
+            handle.profile.end()

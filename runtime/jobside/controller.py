@@ -1,0 +1,240 @@
+"""The process of one job: it holds the instance of the job's class and does what the coordinator orders."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import ray
+
+from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import one_line
+from runtime.checkpoints import CHECKPOINTS
+from runtime.export import keep_model
+from runtime.jobs.named import load_named
+from runtime.jobs.spec import JobSpec
+from runtime.jobside.checkpointing import CheckpointWriter, restore_randomness
+from runtime.jobside.job_log import iteration_line, note, start_line
+from runtime.jobside.job_session import JobSession
+from runtime.jobside.messages import Done, End, Order, OutOfOrder, Stopped
+from runtime.machines.job_processes import mark_process
+from runtime.output import capture
+from runtime.phases import WorkerDied, runtime_hook, set_session
+from runtime.samples import SAMPLES, TRAJECTORIES, write_samples, write_trajectories
+from runtime.standstill import PATIENCE, warnings
+
+_DETAILS = 20_000  # characters of a traceback that the journal keeps
+
+
+class Controller:
+    """Runs one job. A Ray actor.
+
+    Args:
+        spec: the job. coordinator: whom to ask. logs: folder of what the job's processes print.
+        restarted: why the job is made anew; nothing where it is not. models: that of a job that is done is to be written.
+    """
+
+    def __init__(self, spec: JobSpec, coordinator: Any, logs: str, restarted: str = "", models: bool = False) -> None:
+        capture(logs, "controller")
+        mark_process(logs)
+        if restarted:
+            note(f"restarted: {restarted}")
+        self._spec = spec
+        self._coordinator = coordinator
+        self._job: Any = None
+        self._models = models and spec.task is not None
+        self._is_over = False  # it has done its last iteration
+        self._recent: list[dict[str, float]] = []  # metrics of the last iterations
+        self._session = JobSession(spec, coordinator, logs)
+        self._writer = CheckpointWriter(spec, self._session)
+        self._folder = Path(logs).parent.parent  # of the run
+        self._samples = self._folder / SAMPLES / f"{spec.id}.jsonl"
+        self._trajectories = self._folder / TRAJECTORIES / f"{spec.id}.jsonl"
+        self._session.watch_memory("its own process", "")
+
+    def identity(self) -> int:
+        """Process id."""
+        return os.getpid()
+
+    def run(self) -> End:
+        """Carry out orders until there are none. What it returns, or raises, holds nothing of the user's classes."""
+        try:
+            return self._run()
+        except BaseException as error:  # of the user's `__str__`, or while the job was closed
+            return End("failed", self._session.where or "step", type(error).__name__)
+
+    def _run(self) -> End:
+        where = "start"
+        done: Done | None = None
+        try:
+            self._session.align_clocks()
+            set_session(self._session)
+            while (order := self._next(done)) is not None:
+                where = "step"
+                done = self._carry_out(order)
+        except Stopped as why:
+            note(str(why))
+            self._write_last()
+            if not self._is_over:
+                return End("stopped")
+        except BaseException as error:
+            problem = one_line(" ".join(str(error).split()), 500) or "no message"
+            note(f"ERROR in {self._session.where or where}: {problem}")
+            traceback.print_exc()
+            if isinstance(error, WorkerDied | ray.exceptions.RayActorError):
+                self._writer.wait()  # what the others write may be whole
+                return End("died", self._session.where or where, problem)
+            if not isinstance(error, RuntimeError | InputError | OutOfOrder):
+                problem = f"{type(error).__name__}: {problem}"
+            return End("failed", self._session.where or where, problem, traceback.format_exc()[-_DETAILS:])
+        finally:
+            self._session.where = ""
+            self._close()
+        line = keep_model(self._folder, self._folder / CHECKPOINTS / self._spec.id, self._spec) if self._models else ""
+        note(f"done; {line}" if line else "done")
+        return End("done", problem=line)
+
+    def _next(self, done: Done | None) -> Order | None:
+        """Say what became of the last order, and wait for the next one."""
+        order: Order | None = self._session.ask("order", done)
+        if done is not None and done.checkpoint is not None:  # which the journal knows by now
+            self._writer.drop()
+        return order
+
+    def _carry_out(self, order: Order) -> Done | None:
+        session = self._session
+        if order.keep:
+            self._settle()
+            return None
+        if self._keeps(self._job):
+            self._writer.write_if_due(self._job)
+        began = monotonic()
+        session.iteration, session.worst_case = order.iteration, order.profile
+        runtime_hook.renew()
+        changed = session.place(order.nodes)
+        if changed and (session.workers or not order.iteration):  # else it is moved by affinity alone
+            self._close()
+        if self._job is None:
+            note(start_line(order))
+            self._make(order)
+            self._writer.begin(Path(order.folder), max(0, order.iteration))
+        job, session.in_step = self._job, True
+        profiles_itself = hasattr(job, "profile")
+        if order.profile and profiles_itself:
+            job.profile()
+        else:
+            _step(job)
+        movable = self._keeps(job) or not session.workers
+        if order.profile and not profiles_itself:
+            self._close()
+        session.iteration_done()
+        seconds = monotonic() - began
+        if order.profile or self._is_over:
+            note(f"{'profiled' if order.profile else 'alone'} in {seconds:.2f} s")
+            return Done({}, movable, alive=self._job is not None)
+        return self._count(order, seconds, movable)
+
+    def _count(self, order: Order, seconds: float, movable: bool) -> Done:
+        """An iteration is done that counts."""
+        metrics, keeps = dict(runtime_hook.metrics), self._keeps(self._job)
+        note(iteration_line(order.iteration + 1, self._spec.iterations, seconds, metrics))
+        self._recent = [*self._recent[-PATIENCE:], metrics]
+        for line in warnings(self._recent, self._spec.algorithm.top_p):
+            note(f"WARNING: {line}")
+        if runtime_hook.reported.samples:
+            write_samples(self._samples, order.iteration, runtime_hook.reported.samples)
+        if runtime_hook.reported.trajectories:
+            write_trajectories(self._trajectories, runtime_hook.reported.trajectories)
+        self._writer.iterated(seconds)
+        self._is_over = order.iteration + 1 == self._spec.iterations
+        return Done(metrics, movable, keeps, self._writer.write(self._job) if keeps and self._is_over else None)
+
+    def _settle(self) -> None:
+        """The job leaves its place: nothing of it is under way, and what it is is on the disk."""
+        self._pause()
+        self._session.leave_devices()
+        if self._keeps(self._job):
+            self._writer.write_now(self._job)
+        else:
+            self._session.ask("idle")
+
+    def _keeps(self, job: Any) -> bool:
+        """Whether a job has checkpoints."""
+        return self._spec.checkpoint.is_wanted and hasattr(job, "checkpoint")
+
+    def _write_last(self) -> None:
+        """A job that stops leaves a checkpoint of its last iteration, where it is still as it was then."""
+        job = self._job
+        if job is None or not self._keeps(job) or self._session.where == "checkpoint":  # it has waited for room in vain
+            return
+        try:
+            self._pause()
+            self._writer.wait()
+            if self._session.is_between(job):
+                self._writer.write_now(job)
+        except Exception as error:
+            note(f"its last checkpoint cannot be written: {one_line(' '.join(str(error).split()), 500)}")
+
+    def _pause(self) -> None:
+        """Let no rollout of an asynchronous job be under way."""
+        if hasattr(self._job, "pause"):
+            self._job.pause()
+
+    def _make(self, order: Order) -> None:
+        """Make the job, under the permit of a rollout; from a checkpoint, where there is one.
+
+        The permit is kept for its first rollout. That of an asynchronous job asks for its own,
+        since it may have to wait for a training.
+        """
+        session, spec, checkpoint = self._session, self._spec, order.checkpoint
+        asynchronous = spec.is_asynchronous and not order.profile
+        with session.initialise(keeps=not asynchronous):
+            if spec.job_class is not None:
+                self._job = load_named(spec.job_class, spec.folder)(**spec.options)
+            elif spec.is_asynchronous:
+                from runtime.grpo.asynchronous import AsynchronousGrpo
+
+                self._job = AsynchronousGrpo(spec)
+            else:
+                from runtime.grpo.job import Grpo
+
+                self._job = Grpo(spec)
+            if checkpoint is not None:
+                self._job.restore(Path(checkpoint))
+                restore_randomness(Path(checkpoint))
+            if asynchronous:
+                self._job.load("rollout")  # weights may come before its first rollout
+                self._job.offload("rollout")
+        if asynchronous:
+            session.ask("continued", self._job.sampled_ahead)
+
+    def _close(self) -> None:
+        if self._job is not None and hasattr(self._job, "close"):
+            with contextlib.suppress(BaseException):
+                self._job.close()
+        self._job = None
+        self._session.close_workers()
+
+
+def _step(job: Any) -> None:
+    """One iteration of a job."""
+    if hasattr(job, "step"):
+        job.step()
+        return
+    methods = {}
+    for name in dir(type(job)):
+        marked = getattr(getattr(type(job), name, None), "rollmux_phase", None)
+        if marked in methods:
+            raise OutOfOrder(f"{type(job).__name__} has two methods of the phase '{marked}' and no method `step`")
+        if marked is not None:
+            methods[marked] = getattr(job, name)
+    for wanted in ("rollout", "train"):
+        if wanted not in methods:
+            raise OutOfOrder(f'{type(job).__name__} has no method marked with @rollmux.phase("{wanted}"), and no method `step`')
+    for wanted in ("rollout", "train", "sync"):
+        if wanted in methods:
+            methods[wanted]()

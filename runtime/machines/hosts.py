@@ -1,0 +1,126 @@
+"""Nodes without Ray: this machine carved up, or hosts that a file names.
+
+    hosts:
+      rollout: [gpu-1, gpu-2]
+      training: [gpu-3, gpu-3]
+
+Each entry is a node of that pool, with the pool's `gpus_per_node` GPUs of the host; a host that is named several times has its GPUs
+handed out in the order of the entries. Of this machine, what it has is shared out among its entries.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+from rollmux_client import same_host
+
+from rollmux_env.errors import InputError
+from rollmux_env.fields import FileModel
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.reading import read_mapping
+from rollmux_env.validation_errors import format_error, one_line, problems
+from runtime.gpus import device_count
+from runtime.machine import Node, Pool
+from runtime.machines.nodes import POOLS, find_nodes
+
+_Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")]
+
+
+class Hosts(FileModel):
+    """The hosts of a service's nodes, an entry a node."""
+
+    rollout: Annotated[tuple[_Host, ...], Field(strict=False)] = ()
+    """Of the rollout nodes; none with one_device."""
+    training: Annotated[tuple[_Host, ...], Field(strict=False, min_length=1)]
+    """Of the training nodes."""
+
+    def entries(self) -> list[tuple[Pool, str]]:
+        """Pool and host of each node, rollout nodes first."""
+        return [(pool, host) for pool in POOLS for host in getattr(self, pool)]
+
+
+def load_hosts(path: Path) -> Hosts | None:
+    """The `hosts` of a file; None where it has none.
+
+    Raises:
+        InputError: it cannot be read, or they are no such; one line.
+    """
+    data = read_mapping(path)
+    if "hosts" not in data:
+        return None
+    try:
+        return Hosts.model_validate(data["hosts"])
+    except ValidationError as error:
+        raise InputError(f"{one_line(str(path), 4096)}: {one_line(format_error(problems(error)[0], Hosts, 'hosts'))}") from None
+
+
+def nodes_here(wanted: Mapping[Pool, int]) -> tuple[Node, ...]:
+    """So many nodes of each pool, of this machine.
+
+    Raises:
+        InputError: it cannot be cut into so many; one line.
+    """
+    here = os.uname().nodename
+    return find_nodes([_machine(here)], wanted, here)
+
+
+def nodes_of_hosts(hosts: Hosts, cluster: Cluster) -> tuple[Node, ...]:
+    """A node for each entry, named by pool and number.
+
+    Raises:
+        InputError: this machine has less than is named of it; one line.
+    """
+    here = os.uname().nodename
+    entries = hosts.entries()
+    own = {pool: sum(of == pool and same_host(host, here) for of, host in entries) for pool in POOLS}
+    mine = [*find_nodes([_machine(here)], own, here)] if any(own.values()) else []
+    handed: Counter[str] = Counter()
+    nodes, numbers = [], Counter[str]()
+    for pool, host in entries:
+        name = f"{pool}-{numbers[pool]}"
+        numbers[pool] += 1
+        if same_host(host, here):
+            part = next(node for node in mine if node.pool == pool)
+            mine.remove(part)
+            nodes.append(Node(name, pool, host, part.cores, part.gpus, part.memory_gb, part.device, host))
+            continue
+        count = cluster.pools[pool].gpus_per_node if pool in cluster.pools else 0
+        known = next((other for other in handed if same_host(other, host)), host)
+        gpus = tuple(range(handed[known], handed[known] + count))
+        handed[known] += count
+        nodes.append(Node(name, pool, host, (), gpus, 0.0, f"{count} GPU {cluster.pools[pool].gpu}".rstrip(), host))
+    return tuple(nodes)
+
+
+def more_nodes(hosts: Hosts, cluster: Cluster, known: Collection[Node]) -> tuple[Node, ...]:
+    """The nodes of hosts that have been added at the ends of the lists.
+
+    Args:
+        known: all nodes that the service ever had. They stay, whatever the file says: nodes are taken out of use by draining them.
+
+    Raises:
+        InputError: an entry is not what it was, or a new one is of a host that has nodes already, whose GPUs and cores are handed
+            out; one line.
+    """
+    by_name, used = {node.name: node for node in known}, {node.host for node in known}
+    new = []
+    for node in nodes_of_hosts(hosts, cluster):
+        old = by_name.get(node.name)
+        if old is None and any(same_host(node.host, host) for host in used):
+            raise InputError(f"hosts.{node.pool}: {node.host} has nodes already; new entries are of other hosts")
+        if old is None:
+            new.append(node)
+        elif old.host != node.host:
+            raise InputError(f"hosts.{node.pool}: {node.name} is {old.host}, not {node.host}; new entries come at the end")
+    return tuple(new)
+
+
+def _machine(here: str) -> dict[str, Any]:
+    """This machine, as Ray lists one."""
+    resources = {"CPU": os.cpu_count() or 1, "GPU": device_count()}
+    return {"NodeID": here, "Alive": True, "NodeManagerHostname": here, "Resources": resources}

@@ -1,0 +1,159 @@
+"""The pools of a run: how many nodes of each, what the policy sees of them, and whether a job can be there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from rollmux_env.cluster.demand import demand_of
+from rollmux_env.errors import InputError
+from rollmux_env.keys.cluster import ONE_DEVICE, Cluster
+from rollmux_env.keys.cluster import Pool as PoolSpec
+from rollmux_env.keys.job import Job
+from runtime.engines.memory import USUAL
+from runtime.gpus import find_gpus
+from runtime.jobs.shapes import nodes_of_shapes
+from runtime.jobs.spec import JobSpec
+from runtime.machine import Node, Pool
+from runtime.machines.nodes import POOLS
+
+_GIB = 1 << 30
+_USABLE = 0.9  # of a node's memory; the rest is for Ray and the system
+_NO_SHAPES = "shapes: do not go with one device, where a job has all nodes of its group"
+_MIGRATION_S = 30.0  # pause of a moved job that a policy reckons with, where the file says nothing
+
+
+def nodes_wanted(cluster: Cluster | None, jobs: Sequence[JobSpec]) -> dict[Pool, int]:
+    """Nodes that this machine is carved into: what the file says, else as many as the largest job asks for."""
+    counts: dict[Pool, int] = {"rollout": 0, "training": 0}
+    pools: Collection[Pool] = cluster.sides if cluster else POOLS
+    for pool in pools:
+        most: int | None = cluster.pools[pool].max_nodes if cluster else None
+        counts[pool] = most or max((nodes for job in jobs for _, side, nodes in nodes_of_shapes(job) if side == pool), default=1)
+    return counts
+
+
+def cluster_of(
+    cluster: Cluster | None,
+    jobs: Sequence[JobSpec],
+    nodes: Sequence[Node],
+    say: Callable[[str], None] = lambda _: None,
+    gpu_gb: float | None = None,
+) -> Cluster:
+    """What the policy sees: the given prices and limits, with as many nodes and as much memory as there is.
+
+    Without any a node costs 1 $/h, so that dollars are node-hours.
+
+    Args:
+        say: takes a line where there is one pool, and nobody has asked for that. gpu_gb: of the smallest GPU, where it is known.
+
+    Raises:
+        InputError: a job asks for more nodes than there are; one line.
+    """
+    plain = PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0)
+    cluster = cluster or Cluster(rollout=plain, training=plain, migration_s=_MIGRATION_S)
+    there = Counter(node.pool for node in nodes)
+    if not cluster.one_device and not there["rollout"]:
+        say("one GPU: rollouts and trainings take turns on it, as with one_device: true")
+        cluster = cluster.model_copy(update={"one_device": True})
+    for job in jobs:
+        if cluster.one_device and job.shapes:
+            raise InputError(f"job {job.id}: {_NO_SHAPES}")
+        if problem := too_few_nodes(job, {pool: there[pool] for pool in cluster.sides}):
+            raise InputError(f"job {job.id}: {problem}")
+    room = device_room(jobs, nodes, gpu_gb)
+    pools: dict[str, PoolSpec] = {}
+    for pool in cluster.sides:
+        spec = cluster.pools[pool]
+        limits = {
+            "max_nodes": min(spec.max_nodes or there[pool], there[pool]),
+            "node_memory_gb": _node_memory_gb(pool, nodes, spec.node_memory_gb),
+            "device_memory_gb": spec.device_memory_gb if spec.device_memory_gb is not None else room.get(pool),
+        }
+        pools[pool] = spec.model_copy(update=limits)
+    return cluster.with_pools(pools)
+
+
+def _node_memory_gb(pool: Pool, nodes: Sequence[Node], stated_gb: float | None) -> float | None:
+    """What the smallest node of a pool has for jobs; None where nobody knows."""
+    known_gb = [_USABLE * node.memory_gb for node in nodes if node.pool == pool and node.memory_gb]
+    return min(known_gb if stated_gb is None else [*known_gb, stated_gb], default=None)
+
+
+def too_few_nodes(spec: JobSpec, there: Mapping[str, int], left: str = "") -> str | None:
+    """Which phase of a job, or shape of one, asks for more nodes than there are of its pool, if any does.
+
+    Args:
+        there: nodes by pool; pools that are not named are not looked at. left: says that there may have been more.
+    """
+    for where, pool, asks in nodes_of_shapes(spec):
+        if asks > there.get(pool, asks):
+            return f"{where}: asks for {asks} nodes; there are {there[pool]} of this pool{left}"
+    return None
+
+
+def beyond(spec: JobSpec, cluster: Cluster, policy: str, left: Mapping[str, int]) -> str | None:
+    """Why there can be no place for a job, if there can be none.
+
+    Args:
+        left: nodes, by pool, that have not gone.
+    """
+    if spec.staleness and cluster.one_device:
+        return f"staleness: does not go with one device: {ONE_DEVICE}"
+    if spec.staleness and policy.partition(",")[0] == "colocated":
+        return "staleness: does not go with the policy colocated, where phases take turns on one pool"
+    if spec.shapes and cluster.one_device:
+        return _NO_SHAPES
+    asked: dict[str, int] = {pool: getattr(spec, pool).nodes for pool in cluster.sides}
+    for pool, asks in asked.items():
+        if asks > left[pool]:
+            return f"{pool}.nodes: asks for {asks} nodes; there are {left[pool]} of this pool left"
+    return cluster.beyond_quota(spec.user, asked)
+
+
+def too_large(job: Job, cluster: Cluster) -> str | None:
+    """Why no node can hold a job, if none can."""
+    demand = demand_of(job, cluster)
+    for pool, limits in cluster.pools.items():
+        need_gb, limit_gb = getattr(demand, f"{pool}_gb"), limits.node_memory_gb
+        if limit_gb is not None and need_gb > limit_gb:
+            return f"it keeps {need_gb:.2f} GB of host memory on a {pool} node, which has {limit_gb:.2f} GB for jobs"
+        need_gb, limit_gb = getattr(demand, f"{pool}_device_gb"), limits.device_memory_gb
+        if limit_gb is not None and need_gb > limit_gb:
+            return f"it keeps {need_gb:.2f} GB of each GPU of a {pool} node, where jobs may keep {limit_gb:.2f} GB"
+    return None
+
+
+def check_pools(cluster: Cluster, nodes: Sequence[Node]) -> None:
+    """Check that a run can go on with the nodes that there are now.
+
+    Raises:
+        InputError: it was begun with two pools, and there is one GPU.
+    """
+    for pool in cluster.sides:
+        if not any(node.pool == pool for node in nodes):
+            raise InputError(f"there is no {pool} node now: this machine has one GPU, and the run was begun with two pools")
+
+
+def device_room(specs: Sequence[JobSpec], nodes: Sequence[Node], gpu_gb: float | None) -> dict[Pool, float]:
+    """GB of each GPU for what jobs keep there between their phases, by pool; nothing of CPU nodes, or where nobody knows.
+
+    Of rollout nodes it is what an awake engine leaves (`rollout.engine_options.gpu_memory`); of training nodes all of a GPU, since
+    what an update takes is not known before.
+
+    Args:
+        gpu_gb: of the smallest GPU; None where it is not known.
+    """
+    if gpu_gb is None:
+        return {}
+    share = max((spec.rollout.engine_options.gpu_memory or USUAL for spec in specs), default=USUAL)
+    shared = {"rollout": (1 - share) * gpu_gb, "training": gpu_gb}
+    if all(node.pool == "training" for node in nodes):  # engines run there
+        shared = {"training": shared["rollout"]}
+    return {pool: shared[pool] for pool in POOLS if pool in shared and any(node.gpus for node in nodes if node.pool == pool)}
+
+
+def gpu_memory_gb(nodes: Sequence[Node], here: bool) -> float | None:
+    """GB of the smallest GPU; None where there is none, or the nodes are on other machines."""
+    gpus = find_gpus() if here and any(node.gpus for node in nodes) else []
+    return min((gpu.memory_gb * _GIB / 1e9 for gpu in gpus), default=None)
