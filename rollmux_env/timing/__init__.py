@@ -1,1 +1,1 @@
-"""Phase durations, and how they change over a job's life."""
+"""Prediction of phase durations, and their drift over the life of a job."""

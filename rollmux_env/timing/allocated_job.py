@@ -1,4 +1,4 @@
-"""The plan of an allocator as a job of a scenario: which nodes its phases want, how long they take there, what stays in memory."""
+"""Conversion of an allocator's plans into a scenario with one job: nodes, seconds and host memory of both phases."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from rollmux_env.timing.allocation import Allocation
 from rollmux_env.timing.hardware import GPUS
 from rollmux_env.timing.weights import rollout_memory_gb, training_memory_gb
 
-ITERATIONS, SLO = 100, 1.5  # of the job, until somebody says better
+ITERATIONS, SLO = 100, 1.5  # defaults of the written job, for the user to edit
 
 
 def allocated_scenario(name: str, allocations: Sequence[Allocation]) -> Scenario:
-    """A cluster of the budgets' GPUs, and the job: as the first plan has it, the others are its shapes.
+    """Return a scenario with one job and a cluster of the budgets' GPUs.
 
-    The seconds are those of the plans, of responses of the average length. An update holds the rollout nodes, so it is a part of
-    the rollout. The cluster has as many nodes as are asked for.
+    The first allocation becomes the job as written, the others its shapes. The seconds are those of the plans, for responses of
+    average length. An update of the weights occupies the rollout nodes, so it is counted as part of the rollout. The cluster has no
+    limit on the number of nodes.
 
     Args:
-        name: the job's id.
+        name: Identifier of the job.
+        allocations: One or more plans for the same work. All have machines of the same size.
 
     Raises:
-        InputError: a plan has GPUs of several types on one side; one line.
+        InputError: If a plan has GPUs of several types on one side.
     """
     types = [(_type(each.training.gpus, "trains"), _type(each.rollout_gpus, "samples")) for each in allocations]
     pools = {"rollout": types[0][1], "training": types[0][0]}
@@ -52,7 +54,7 @@ def _pool(gpu: str, machine: int) -> Pool:
 
 
 def _phases(allocation: Allocation, pools: dict[str, str]) -> dict[str, Any]:
-    """Keys `rollout` and `training` of a job or of a shape."""
+    """Return the keys `rollout` and `training` of a job or of a shape."""
     work, machine, training = allocation.work, allocation.budget.machine, allocation.training
     nodes = ceil(sum(training.gpus.values()) / machine)
     replica, _ = max(allocation.replicas, key=lambda pair: pair[1])
@@ -60,7 +62,7 @@ def _phases(allocation: Allocation, pools: dict[str, str]) -> dict[str, Any]:
 
     def pool(side: Side, gpus: dict[str, int]) -> dict[str, str]:
         name = named[next(iter(gpus))]
-        return {} if name == side else {"pool": name}  # a side's own pool goes without saying, also in files of real runs
+        return {} if name == side else {"pool": name}  # the default pool of a side is not written, as in files of real runs
 
     return {
         "rollout": pool("rollout", allocation.rollout_gpus)

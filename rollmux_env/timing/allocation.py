@@ -1,7 +1,7 @@
-"""GPUs for one asynchronous job, the plan that divides them between its two sides, and what that costs (AReaL-Hex).
+"""The GPU budget of one asynchronous job, the plan that divides it between training and rollouts, and its times (AReaL-Hex).
 
-The training side has C_T seconds of work an iteration, the rollout side C_I: sampling, rewards, and the update of its weights,
-which a flat broadcast sends to one machine after the other.
+In each iteration the training side takes C_T seconds and the rollout side C_I seconds: sampling, rewards, and the update of its
+weights, which a flat broadcast sends to one machine after the other.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from rollmux_env.timing.work import Work
 from rollmux_env.validation_errors import not_one_of
 
 Counts = tuple[int, ...]
-"""GPUs of each type, in the budget's order."""
+"""Number of GPUs of each type, in the budget's order."""
 
 
 @dataclass(frozen=True)
 class Budget(Checked):
-    """GPUs that a job may have.
+    """The GPUs that a job may use.
 
     Attributes:
-        gpus: by type, keys of `GPUS`. machine: GPUs of a machine.
+        gpus: Number of GPUs by type, a key of `GPUS`.
+        machine: Number of GPUs per machine.
 
     Raises:
-        InputError: a GPU that is not known, or a number out of its range; one line.
+        InputError: If a GPU type is unknown or a number is out of range.
     """
 
     gpus: Mapping[str, Annotated[int, Field(ge=1, le=256)]]
@@ -50,33 +51,43 @@ class Budget(Checked):
 
     @property
     def counts(self) -> Counts:
-        """GPUs of each type."""
+        """Number of GPUs of each type."""
         return tuple(self.gpus.values())
 
     def beside(self, training: Counts) -> Counts:
-        """GPUs of each type that are left for rollouts, on whole machines and part of one, where trainings have theirs so too."""
+        """Return the GPUs of each type that remain for rollouts.
+
+        Both sides use whole machines and at most one part of a machine per type.
+
+        Args:
+            training: Number of GPUs of each type that train.
+        """
         return tuple(_beside(count, own, self.machine) for count, own in zip(self.counts, training, strict=True))
 
     @cached_property
     def hardware(self) -> tuple[Hardware, ...]:
-        """Of each type."""
+        """Achieved rates of each GPU type."""
         return tuple(achieved(name, GPUS[name]) for name in self.gpus)
 
     def rewards_s(self, work: Work) -> float:
-        """Seconds of the rewards of an iteration's responses."""
+        """Return the seconds that the rewards of an iteration's responses take."""
         return work.responses * max(hardware.system.response_s for hardware in self.hardware)
 
     def load(self, work: Work) -> Load:
-        """What a trainer is given in an iteration: responses of the average length."""
+        """Return the training load of one iteration, with all responses of average length."""
         system = self.hardware[0].system
         return even_load(system, work.responses, work.sequence_tokens, work.micro_tokens, work.updates)
 
 
 def parse_budget(text: str, machine: int) -> Budget:
-    """A budget from the text of an option, as in H800=24,H20=24.
+    """Parse a budget from the text of a command option, such as `H800=24,H20=24`.
+
+    Args:
+        text: Comma-separated pairs of GPU type and count.
+        machine: Number of GPUs per machine.
 
     Raises:
-        InputError: another form, a type twice, or as `Budget`; one line.
+        InputError: If the text has another form, a type occurs twice, or `Budget` rejects a value.
     """
     gpus: dict[str, int] = {}
     for name, count in parse_pairs("--budget", text.split(","), "GPU=COUNT"):
@@ -91,7 +102,10 @@ def parse_budget(text: str, machine: int) -> Budget:
 
 
 def _beside(count: int, training: int, machine: int) -> int:
-    """Of one type. What is no whole machine stays together: both sides' parts in one machine, or each in another one."""
+    """Return the largest number of GPUs of one type that rollouts can use beside `training` GPUs.
+
+    GPUs that do not fill a machine stay together: the parts of both sides share one machine or are on one machine each.
+    """
     whole, rest = divmod(count, machine)
     taken, part = divmod(training, machine)
     for rollout in range(count - training, 0, -1):
@@ -102,7 +116,7 @@ def _beside(count: int, training: int, machine: int) -> int:
 
 
 def _machines(parts: list[int], rest: int, machine: int) -> int:
-    """Whole machines that parts of machines need, beside one with so many GPUs."""
+    """Return the number of whole machines that parts of machines need if `rest` further GPUs are free."""
     if sum(parts) <= rest:
         return 0
     if sum(parts) <= machine:
@@ -111,11 +125,14 @@ def _machines(parts: list[int], rest: int, machine: int) -> int:
 
 
 def update_s(work: Work, training: tuple[Hardware, ...], machines: Mapping[Hardware, int]) -> float:
-    """Seconds in which new weights reach the machines of the rollout side, one after the other.
+    """Return the seconds until new weights have reached all machines of the rollout side, one after the other.
+
+    A machine receives the weights over the fastest link from any training type, which may be a link inside its own type.
 
     Args:
-        training: types that train; a machine of one of them gets its weights at the rate inside that type, if that is faster.
-        machines: of the rollout side, by type.
+        work: Work of one iteration, with the model whose weights are sent.
+        training: GPU types that train.
+        machines: Number of rollout machines by GPU type.
     """
     seconds = 0.0
     for hardware, count in machines.items():
@@ -126,10 +143,13 @@ def update_s(work: Work, training: tuple[Hardware, ...], machines: Mapping[Hardw
 
 @dataclass(frozen=True)
 class Allocation:
-    """A budget divided: a training plan and a rollout plan.
+    """A budget divided into a training plan and rollout replicas.
 
     Attributes:
-        work: of an iteration. budget: what is divided. training: the plan. replicas: of the rollout, each with its number.
+        work: Work of one iteration.
+        budget: GPUs that are divided.
+        training: Training plan.
+        replicas: Kinds of rollout replicas, each with its number.
     """
 
     work: Work
@@ -139,7 +159,7 @@ class Allocation:
 
     @cached_property
     def rollout_gpus(self) -> dict[str, int]:
-        """GPUs of the rollout side by type."""
+        """Number of GPUs of the rollout side, by type."""
         counts: Counter[str] = Counter()
         for replica, number in self.replicas:
             counts.update({name: number * gpus for name, gpus in replica.gpus.items()})
@@ -147,46 +167,46 @@ class Allocation:
 
     @property
     def spare_gpus(self) -> dict[str, int]:
-        """GPUs of the budget that nothing runs on, by type."""
+        """Number of unused GPUs of the budget, by type."""
         used = self.training.gpus
         spare = {name: count - used.get(name, 0) - self.rollout_gpus.get(name, 0) for name, count in self.budget.gpus.items()}
         return {name: count for name, count in spare.items() if count}
 
     @cached_property
     def training_s(self) -> float:
-        """C_T."""
+        """Seconds of the training of an iteration: C_T."""
         return self.training.seconds(self.budget.load(self.work))
 
     @cached_property
     def sampling_s(self) -> float:
-        """Of an iteration's responses: all replicas end together."""
+        """Seconds in which an iteration's responses are sampled; all replicas end together."""
         return self.work.responses / sum(number * replica.responses_per_s(self.work) for replica, number in self.replicas)
 
     @cached_property
     def update_s(self) -> float:
-        """Of the weights of all rollout machines."""
+        """Seconds until all rollout machines have new weights."""
         types = dict(zip(self.budget.gpus, self.budget.hardware, strict=True))
         machines = {types[name]: ceil(count / self.budget.machine) for name, count in self.rollout_gpus.items()}
         return update_s(self.work, tuple(types[name] for name in self.training.gpus), machines)
 
     @property
     def rollout_s(self) -> float:
-        """C_I: sampling, rewards and update."""
+        """Seconds of the rollout side in an iteration: C_I, the sum of sampling, rewards and update."""
         return self.sampling_s + self.budget.rewards_s(self.work) + self.update_s
 
     @property
     def iteration_s(self) -> float:
-        """Of a steady iteration: the longer side, or on-policy both."""
+        """Seconds of a steady iteration: the longer side, or the sum of both if the job is on-policy."""
         return self.work.iteration_s(self.rollout_s, self.training_s)
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Price of the whole budget; None where one of its types has none."""
+        """Price of the whole budget in $/h, or None if one of its types has no price."""
         return usd_per_hour(self.budget)
 
 
 def usd_per_hour(budget: Budget) -> float | None:
-    """Price of a budget, $/h; None where one of its types has none."""
+    """Return the price of a budget in $/h, or None if one of its types has no price."""
     prices = [GPUS[name].usd_per_hour for name in budget.gpus]
     known = [price for price in prices if price is not None]
     return sum(count * price for count, price in zip(budget.counts, known, strict=True)) if len(known) == len(prices) else None

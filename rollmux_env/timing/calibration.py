@@ -1,7 +1,8 @@
-"""What a system makes of its GPUs: the constants of the phase-time model, as named calibrations.
+"""Calibrations: the constants of the phase-time model that describe how well a system uses its GPUs.
 
-`ROLLMUX` has four numbers fitted to RollMux's phase and sync times (docs/reference/timing.md); `PHYSICAL` has what data sheets and
-verl's published table say of any system. A file of `rollmux profile` is a calibration of the device that it was measured on.
+`ROLLMUX` has four numbers fitted to the phase and sync times that RollMux publishes (docs/reference/timing.md). `PHYSICAL` has
+values from data sheets and from verl's published table. A file of `rollmux profile` measures one device and names the calibration
+that holds for the rest.
 """
 
 from __future__ import annotations
@@ -9,22 +10,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-SLOT_BYTES = 64  # of a padded position that the controller sends: ids, masks, positions, labels and log-probabilities
+SLOT_BYTES = 64  # bytes per padded position sent by the controller: ids, masks, positions, labels, log-probabilities
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What engines, trainers and links of a system reach, the same for all its GPUs and models.
+    """Constants of a system's engines, trainers and links, the same for all its GPUs and models.
 
     Attributes:
-        name: of it. arithmetic: share of the peak that dense matrix products reach. grouped: of that, what products of many experts
-            reach. link: share of a network link's peak that weights travel at.
-        step_s, layer_s, eager_layer_s: fixed seconds of a decode step, and of each layer of it, replayed from a graph or launched
-            one kernel at a time. prefill_s: fixed seconds of reading a prompt.
-        recomputed: forward passes that an update makes once more, as activations are not kept. elementwise: whether training pays
-            for what is no matrix product. padded: whether trainers pad responses to the longest of their mini-batch.
-        update_s: fixed seconds of a training phase. controller_gb_s: at which one controller sends a batch, padded to the cap, to
-            each phase. response_s: for the reward of a response. fetch_s: to fetch a response from a queue, one by one.
+        name: Name of the calibration.
+        arithmetic: Share of the peak rate that dense matrix products reach.
+        link: Share of a network link's peak rate that transfers of weights reach.
+        step_s: Fixed overhead of a decode step, in seconds.
+        grouped: Rate of the grouped matrix products of a mixture of experts, as a share of the dense rate.
+        layer_s: Fixed overhead of each layer of a decode step that is replayed from a CUDA graph, in seconds.
+        eager_layer_s: Fixed overhead of each layer of a decode step whose kernels are launched one at a time, in seconds.
+        prefill_s: Fixed overhead of a prefill, in seconds.
+        recomputed: Number of additional forward passes of an update because activations are recomputed.
+        elementwise: Whether training also pays for operations other than matrix products.
+        padded: Whether trainers pad responses to the longest of their mini-batch.
+        update_s: Fixed overhead of a training phase, in seconds.
+        controller_gb_s: Rate at which the controller sends a batch, padded to the cap, to each phase, in GB/s.
+        response_s: Time to compute the reward of one response, in seconds.
+        fetch_s: Time to fetch one response from a queue, in seconds.
     """
 
     name: str
@@ -44,13 +52,15 @@ class Calibration:
     fetch_s: float = 0.0
 
     def controller_s(self, positions: float) -> float:
-        """Seconds in which the controller sends so many positions of a padded batch to a phase."""
+        """Return the seconds in which the controller sends `positions` tokens of a padded batch to a phase."""
         return positions * SLOT_BYTES / (self.controller_gb_s * 1e9)
 
 
 ROLLMUX = Calibration("rollmux", 0.188, 0.848, 0.0168, prefill_s=0.01, padded=True, update_s=20.1)
-"""Least squares in log space over the published rows of RollMux; `python benchmarks/timing.py --fit` finds `arithmetic`, `link`,
-`step_s` and `update_s` again."""
+"""Fitted to RollMux's published rows by least squares in log space.
+
+`python benchmarks/timing.py --fit` repeats the fit of `arithmetic`, `link`, `step_s` and `update_s`.
+"""
 
 PHYSICAL = Calibration(
     "physical",
@@ -66,6 +76,7 @@ PHYSICAL = Calibration(
     response_s=5e-4,
     fetch_s=0.003,
 )
-"""Chosen on verl's table; NeMo-RL's is held out (docs/results/fidelity.md)."""
+"""Chosen on verl's table and tested on NeMo-RL's, which was not used for the choice (docs/results/fidelity.md)."""
 
 CALIBRATIONS = {calibration.name: calibration for calibration in (ROLLMUX, PHYSICAL)}
+"""All calibrations by name."""

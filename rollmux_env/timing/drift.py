@@ -1,9 +1,9 @@
-"""Drift templates: how the phases of a job slow down or speed up over its iterations (RollMux, arXiv 2512.11306, section 6.6).
+"""Drift templates: how the phases of a job become slower or faster over its iterations (RollMux, arXiv 2512.11306, section 6.6).
 
-The paper's increasing template at factor 1.0 lengthens the step time, over 88 steps, by about 17% (7B), by 31 to 38%
-(14B), and in bursts by up to 58% (32B). The rest is not printed and assumed: ramps are straight; both phases drift alike;
-14B bursts between the two figures; 32B ramps to 31% between its bursts; other sizes follow the nearest published size below
-(7B if there is none); and `decreasing` is the reciprocal of `increasing`.
+In the paper the increasing template at factor 1.0 lengthens the step time over 88 steps by about 17% (7B), by 31 to 38% (14B), and
+in bursts by up to 58% (32B). The rest is not printed and assumed here: ramps are straight; both phases drift alike; 14B bursts
+between its two figures; 32B ramps to 31% between its bursts; other sizes follow the nearest published size below, or 7B; and
+`decreasing` is the reciprocal of `increasing`.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from rollmux_env.validation_errors import not_one_of
 TEMPLATES = ("none", "increasing", "decreasing")
 FACTORS = (0.5, 1.0, 1.5)
 
-_RAMP = 88  # iterations that a ramp takes
-_STEPS = 22  # constant pieces of a ramp: four of the paper's 88 steps each
+_RAMP = 88  # iterations of a ramp
+_STEPS = 22  # constant pieces of a ramp, each of four of the paper's 88 steps
 _BURST_EVERY = 4
 _GAINS = {int(size[:-1]): gains for size, gains in source("rollmux").table("drift_gains", tuple[float, float])}
-"""What the step time has gained when the ramp ends, and in a burst then, by billions of parameters."""
+"""Relative increase of the step time at the end of the ramp, outside and inside a burst, by billions of parameters."""
 
 
 def drift(template: str, factor: float, billions: int) -> tuple[Drift, ...]:
-    """The `drift` entries of a job; after the ramp the durations stay as they are.
+    """Return the `drift` entries of a job; after the ramp the durations stay constant.
 
     Args:
-        template: one of `TEMPLATES`.
-        factor: strength; the paper's are `FACTORS`. The gains above are multiplied by it.
-        billions: parameters of the model, in billions.
+        template: Name of the template, one of `TEMPLATES`.
+        factor: Strength, by which the paper's increases are multiplied. The paper uses `FACTORS`.
+        billions: Number of parameters of the model, in billions.
 
     Raises:
-        InputError: another template, a factor that is not a number above 0, or fewer than one billion.
+        InputError: If the template is unknown, the factor is not a number above 0, or there is less than one billion.
     """
     if template not in TEMPLATES:
         raise InputError(f"drift template: {not_one_of(template, TEMPLATES)}")
@@ -55,16 +55,17 @@ def drift(template: str, factor: float, billions: int) -> tuple[Drift, ...]:
 
 
 def observed_drift(step_s: Sequence[float], factor: float = 1.0) -> tuple[Drift, ...]:
-    """The `drift` entries of rollouts that go as the steps of a job did, relative to its first.
+    """Return `drift` entries with which rollouts follow the measured step times of a job, relative to its first step.
 
-    The paper's authors make their templates so from measured steps: what the steps have lost or gained is multiplied by 0.5, 1.0 or
-    1.5 (their `decreasing`, since the measured steps became shorter), or by as much below 0 (their `increasing`).
+    The paper's authors derive their templates from measured steps in this way. They multiply the relative change of each step by
+    0.5, 1.0 or 1.5 for `decreasing`, since the measured steps became shorter, and by -0.5, -1.0 or -1.5 for `increasing`.
 
     Args:
-        step_s: (n,) seconds of consecutive steps, as `rollmux_env.timing.trajectories.read_step_s` reads them.
+        step_s: Seconds of consecutive steps, shape (n,), as `rollmux_env.timing.trajectories.read_step_s` reads them.
+        factor: Factor of the relative change of each step.
 
     Raises:
-        InputError: with this factor a step would take no time.
+        InputError: If a step would take no time with this factor.
     """
     factors = [1 + factor * (seconds / step_s[0] - 1) for seconds in step_s]
     if min(factors) <= 0:

@@ -1,7 +1,7 @@
-"""Fills in the numbers of jobs that give a model.
+"""Predicts the missing numbers of jobs that name a model.
 
-Values given by the job are kept. The others are predicted from its model on the cluster's GPUs: seconds and host memory
-of both phases where all responses reach the cap (`worst_case_s`), what they take for the lengths of the file (`actual`), the sync,
+Values that the job gives are kept. The others are predicted from its model on the cluster's GPUs: seconds and host memory of both
+phases with all responses at the cap (`worst_case_s`), the fractions of it that the job's lengths take (`actual`), the sync,
 training on more nodes, both phases co-located on the training nodes, and the parts of the phases (`timing`).
 """
 
@@ -32,18 +32,19 @@ from rollmux_env.timing.weights import rollout_memory_gb, sync_s, training_memor
 from rollmux_env.validation_errors import format_error, not_one_of, problems
 
 Found = TypeVar("Found")
-_MORE_NODES = (2, 4)  # times training.nodes that `by_nodes` is filled in for
-_PHASES = 3  # that a controller sends a batch to: from the rollout, for log-probabilities, for the update
+_MORE_NODES = (2, 4)  # multiples of training.nodes for which `by_nodes` is predicted
+_PHASES = 3  # transfers of a batch by the controller: from the rollout, for log-probabilities, for the update
 
 
 def fill_in(data: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a file's mapping with `defaults` merged and missing values predicted. A job with `timing` is complete.
+    """Return a file's mapping with the missing values of its jobs predicted. A job with `timing` is complete.
 
     Args:
-        folder: what the paths of models, lengths and hardware are relative to.
+        data: Mapping of a scenario file, with the defaults of its jobs merged.
+        folder: Directory to which the paths of models, lengths and hardware are relative.
 
     Raises:
-        InputError: a model, GPU or distribution that is none, or that do not go together; one line, from `jobs[k]` on.
+        InputError: If a model, GPU or distribution is invalid or does not fit the others. The message begins at `jobs[k]`.
     """
     if data.get("cluster") is None:
         raise InputError("cluster: is missing")
@@ -63,7 +64,7 @@ def _filled_in(job: dict[str, Any], k: int, cluster: Cluster, folder: Path) -> d
     lengths = _settled(_parsed(Lengths, job["lengths"], "jobs", k, "lengths"), path, folder)
     phases = {name: {} if job.get(name) is None else job[name] for name in SIDES}
     if not all(isinstance(phase, dict) for phase in phases.values()):
-        return job  # for the check of the whole file to say
+        return job  # the validation of the whole file reports it
     for name, phase in phases.items():
         if phase.get("actual") is not None:
             raise InputError(f"{path}.{name}.actual: does not go with a model, whose durations are drawn from its lengths")
@@ -84,7 +85,7 @@ def _filled_in(job: dict[str, Any], k: int, cluster: Cluster, folder: Path) -> d
 
 
 def _place(name: Any, side: Side, number: int, cluster: Cluster, path: str, folder: Path) -> Nodes:
-    """The nodes that a phase asks for."""
+    """Return the nodes that a phase asks for."""
     if not isinstance(name, str) or name not in cluster.pools:
         raise InputError(f"{path}.{side}.pool: {not_one_of(name, cluster.pools)}")
     pool, named = cluster.pools[name], f"cluster.pools.{name}" if cluster.by_name else f"cluster.{side}"
@@ -99,7 +100,7 @@ def _look_up(look: Callable[[str, Path], Found], name: str, path: str, folder: P
 
 
 def _parsed(model: Any, value: Any, *path: str | int) -> Any:
-    """A part of the file, checked before the whole of it is."""
+    """Validate a part of the file before the whole file is validated."""
     try:
         return TypeAdapter(model).validate_python(value)
     except ValidationError as error:
@@ -107,7 +108,7 @@ def _parsed(model: Any, value: Any, *path: str | int) -> Any:
 
 
 def _settled(lengths: Lengths, path: str, folder: Path) -> Lengths:
-    """Lengths as a distribution that needs no file."""
+    """Return lengths that no longer refer to a file."""
     try:
         if lengths.file is not None:
             points = read_lengths(folder / lengths.file, lengths.cap).points
@@ -125,7 +126,11 @@ class _Prediction:
     """The prediction for a job's model, as keys of a scenario file.
 
     Args:
-        path: of the job, for error messages. places: nodes of its phases, by side.
+        path: Path of the job in the file, for error messages.
+        model: Model that the job names.
+        lengths: Response lengths that do not refer to a file.
+        places: Nodes of the job's phases, by side.
+        folder: Directory to which the model's path is relative.
     """
 
     def __init__(self, path: str, model: Model, lengths: Lengths, places: dict[Side, Nodes], folder: Path) -> None:
@@ -153,7 +158,7 @@ class _Prediction:
             raise InputError(f"{at}: {error}") from None
 
     def timing(self) -> dict[str, Any]:
-        """`timing`."""
+        """Return the key `timing`."""
         training = self._training
         sizes = [{"tensor_parallel": size, **asdict(replica)} for size, replica in self._sizes]
         return {
@@ -168,14 +173,14 @@ class _Prediction:
         }
 
     def rollout(self) -> dict[str, Any]:
-        """`rollout`."""
+        """Return the predicted keys of `rollout`."""
         place = self._places["rollout"]
-        sizes = (self._model.tensor_parallel, *self._model.sizes)  # engines of all are built beforehand
+        sizes = (self._model.tensor_parallel, *self._model.sizes)  # the engines of all sizes stay in host memory
         memory_gb = sum(rollout_memory_gb(self._shape, place.gpus, size, place.hardware.number_bytes) for size in sizes)
         return {"worst_case_s": _rounded(self._worst_s), "host_memory_gb": _rounded(memory_gb), "actual": self._actual[0]}
 
     def training(self) -> dict[str, Any]:
-        """`training`."""
+        """Return the predicted keys of `training`."""
         place = self._places["training"]
         by_nodes = {
             f"{factor * place.number}": _rounded(self._worst_training_s(self._training_on(factor * place.devices)))
@@ -189,7 +194,11 @@ class _Prediction:
         }
 
     def sync(self, link_gb_s: float) -> dict[str, Any]:
-        """`sync_s`, and `sync_gb` where the link between the pools is not infinite, GB/s."""
+        """Return `sync_s`, and `sync_gb` if the link between the pools has a finite rate.
+
+        Args:
+            link_gb_s: Rate of the link between the pools, in GB/s.
+        """
         rollout, training = self._places["rollout"], self._places["training"]
         weights_gb = self._shape.parameters * rollout.hardware.number_bytes / 1e9
         sides = training.hardware, training.devices, rollout.hardware, rollout.devices
@@ -197,10 +206,10 @@ class _Prediction:
         return seconds if link_gb_s == inf else seconds | {"sync_gb": _rounded(weights_gb)}
 
     def colocated(self, training: dict[str, Any]) -> dict[str, Any]:
-        """`colocated`, where the model fits the training nodes.
+        """Return the key `colocated`, or nothing if the model does not fit the training nodes.
 
         Args:
-            training: what the job itself says of its training.
+            training: Values that the job gives for its training.
         """
         training_s = training.get("worst_case_s", _rounded(self._worst_training_s(self._training)))
         parallel, place = self._model.tensor_parallel, self._places["training"]
@@ -208,23 +217,23 @@ class _Prediction:
             try:
                 replica = self._replica_on("training", parallel)
                 rollout_s = worst_rollout_s(replica, place.devices // parallel, self._responses, self._lengths.cap)
-            except InputError:  # a smaller memory than the rollout GPUs': a copy takes more of them
+            except InputError:  # training GPUs may have less memory than rollout GPUs, so that a copy needs more of them
                 parallel *= 2
                 continue
             return {"colocated": {"nodes": place.number, "rollout_s": _rounded(rollout_s), "training_s": training_s}}
         return {}
 
     def _replica_on(self, side: Side, size: int) -> ReplicaTiming:
-        """A replica of so many GPUs of a side; messages of a decode step are counted for its share of all responses."""
+        """Return a replica of `size` GPUs of a side, with the messages of a decode step for its share of all responses."""
         place = self._places[side]
         share = self._lengths.batch * size / place.devices
         return replica_timing(self._shape, place.hardware, size, share, machine=place.gpus)
 
     def _replica_of(self, size: int) -> ReplicaTiming:
-        """A replica of another size.
+        """Return a rollout replica of another size.
 
         Raises:
-            InputError: its cache does not hold the longest response; one line.
+            InputError: If its KV cache cannot hold the longest response.
         """
         replica = self._replica_on("rollout", size)
         if replica.kv_tokens <= self._longest:
@@ -233,7 +242,10 @@ class _Prediction:
         return replica
 
     def _training_on(self, devices: int) -> TrainingTiming:
-        """One copy a GPU, with a controller that sends the batch to each phase, and the rewards."""
+        """Return the cost of a training with one copy of the model per GPU.
+
+        The fixed part includes the controller, which sends the batch to each phase, and the rewards.
+        """
         place, batch, tokens = self._places["training"], self._lengths.batch, self._longest
         plan = even_plan(self._shape, place.hardware, Parallelism(1, 1, devices), place.gpus)
         system = place.hardware.system
@@ -246,5 +258,5 @@ class _Prediction:
 
 
 def _rounded(value: float) -> float:
-    """To a microsecond or a kilobyte, so that a scenario's hash is the same on every machine."""
+    """Round to a microsecond or a kilobyte, so that a scenario has the same hash on every machine."""
     return round(value, 6)

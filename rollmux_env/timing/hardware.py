@@ -1,7 +1,7 @@
-"""Accelerators: published peaks, what a calibration makes of them, measured rates, and links.
+"""Accelerators: published peaks, achieved rates, and links.
 
-`Gpu` holds the published figures, and `Hardware` the rates that a calibration (`rollmux_env.timing.calibration`) makes of them, or
-those that `rollmux profile` measured on a real engine. Only `Hardware` is used in calculations.
+`Gpu` holds published figures. `Hardware` holds achieved rates: those that a calibration (`rollmux_env.timing.calibration`) predicts
+from the published figures, or those that `rollmux profile` measured on a real engine. Calculations use only `Hardware`.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from rollmux_env.timing.calibration import CALIBRATIONS, PHYSICAL, ROLLMUX, Cali
 from rollmux_env.timing.models import ModelShape
 from rollmux_env.validation_errors import not_one_of, one_line
 
-FORMAT = 1  # of hardware files
-HBM_SHARE = 0.8  # of the peak that reading weights and KV cache reaches; a usual figure, not fitted
-MEMORY_SHARE = 0.9  # of a GPU's memory that weights and KV cache may take: vLLM's own default
-NVLINK_S, NETWORK_S = 1e-5, 5e-5  # latencies of a message: usual ones, as no paper gives any
+FORMAT = 1  # version of hardware files
+HBM_SHARE = 0.8  # share of the peak bandwidth at which weights and KV cache are read; a usual figure, not fitted
+MEMORY_SHARE = 0.9  # share of a GPU's memory for weights and KV cache: vLLM's default
+NVLINK_S, NETWORK_S = 1e-5, 5e-5  # latencies of a message: usual figures, since the papers give none
 
 
 class Link(NamedTuple):
-    """One GPU's way to another.
+    """The link from one GPU to another.
 
     Attributes:
-        latency_s: of a message. gb_s: its rate.
+        latency_s: Latency of a message, in seconds.
+        gb_s: Rate, in GB/s.
     """
 
     latency_s: float
     gb_s: float
 
     def seconds(self, n_bytes: float, messages: float = 1.0) -> float:
-        """Seconds of so many messages of so many bytes each."""
+        """Return the seconds of `messages` messages of `n_bytes` bytes each."""
         return messages * (self.latency_s + n_bytes / (self.gb_s * 1e9))
 
 
@@ -45,10 +46,14 @@ class Gpu:
     """The published figures of a GPU.
 
     Attributes:
-        tflops: bf16, dense, peak. hbm_gb: memory. hbm_tb_s: its bandwidth. cross_gb_s: link of one GPU to the other cluster.
-        inside_gb_s: link of one GPU to another machine of its cluster. nvlink_gb_s: of one GPU to the others of its machine, one
-            way. usd_per_hour: price of one GPU in the paper, $/h; None where there is none. calibration: of the system whose jobs
-            run on it, where nobody names another one.
+        tflops: Dense bf16 peak, in TFLOP/s.
+        hbm_gb: Memory, in GB.
+        hbm_tb_s: Memory bandwidth, in TB/s.
+        cross_gb_s: Rate of one GPU's link to the other cluster, in GB/s.
+        inside_gb_s: Rate of one GPU's link to another machine of its cluster, in GB/s.
+        nvlink_gb_s: Rate of one GPU's link to the others of its machine, one way, in GB/s.
+        usd_per_hour: Price of one GPU in $/h, or None if the paper gives none.
+        calibration: Default calibration of systems that run on this GPU.
     """
 
     tflops: float
@@ -63,7 +68,7 @@ class Gpu:
 
 GPUS = {name: replace(gpu, calibration=ROLLMUX) for name, gpu in source("rollmux").table("gpus", Gpu)}
 GPUS |= (gpu for file in ("areal_hex", "nvidia") for gpu in source(file).table("gpus", Gpu))
-UNKNOWN_NVLINK_GB_S = min(gpu.nvlink_gb_s for gpu in GPUS.values())  # of hardware that is measured, not of the catalogue
+UNKNOWN_NVLINK_GB_S = min(gpu.nvlink_gb_s for gpu in GPUS.values())  # for measured hardware that is not in the catalogue
 
 
 @dataclass(frozen=True)
@@ -71,15 +76,26 @@ class Hardware(Checked):
     """Achieved rates of one device.
 
     Attributes:
-        name: of the GPU or of the measurement. memory_gb: that weights and KV cache may take. number_bytes: of a weight.
-        weights_gb_s, kv_gb_s: reading weights, and the KV cache, in a decode step. decode_tflops, prefill_tflops: of products with
-            the weights. attention_tflops: of prefilled tokens with each other. training_tflops: of training; 0 where it is unknown.
-        step_s, prefill_s, update_s: fixed seconds of a decode step, of a prefill, of a training phase.
-        cross_gb_s, inside_gb_s, nvlink_gb_s: from one device to the other cluster, to another machine of its own, and to the other
-            devices of its machine. layer_s: fixed seconds of each layer of a decode step. calibration: name of what holds besides.
+        name: Name of the GPU or of the measurement.
+        memory_gb: Memory available for weights and KV cache, in GB.
+        number_bytes: Size of a weight, in bytes.
+        weights_gb_s: Rate at which a decode step reads weights, in GB/s.
+        kv_gb_s: Rate at which a decode step reads the KV cache, in GB/s.
+        decode_tflops: Rate of products with the weights in a decode step, in TFLOP/s.
+        prefill_tflops: Rate of products with the weights in a prefill, in TFLOP/s.
+        attention_tflops: Rate of the attention between prefilled tokens, in TFLOP/s.
+        training_tflops: Rate of training in TFLOP/s, or 0 if unknown.
+        step_s: Fixed overhead of a decode step, in seconds.
+        prefill_s: Fixed overhead of a prefill, in seconds.
+        update_s: Fixed overhead of a training phase, in seconds.
+        cross_gb_s: Rate of the link to the other cluster, in GB/s.
+        inside_gb_s: Rate of the link to another machine of the same cluster, in GB/s.
+        nvlink_gb_s: Rate of the link to the other devices of the machine, in GB/s.
+        layer_s: Fixed overhead of each layer of a decode step, in seconds.
+        calibration: Name of the calibration with all other constants.
 
     Raises:
-        InputError: a rate or time out of its range, or no such calibration; one line.
+        InputError: If a rate or time is out of range, or the calibration is unknown.
     """
 
     name: str
@@ -107,29 +123,40 @@ class Hardware(Checked):
 
     @property
     def system(self) -> Calibration:
-        """What holds besides its rates."""
+        """Calibration with all constants other than the device's rates."""
         return CALIBRATIONS[self.calibration]
 
     def arithmetic_of(self, model: ModelShape) -> float:
-        """Share of its arithmetic that products of this model reach."""
+        """Return the share of the arithmetic rates that products of this model reach."""
         return self.system.grouped if model.experts > 1 else 1.0
 
     @property
     def machine_link(self) -> Link:
-        """To another GPU of the machine."""
+        """Link to another GPU of the same machine."""
         return Link(NVLINK_S, self.nvlink_gb_s)
 
     def link(self, gpus: int, machine: int) -> Link:
-        """Between so many GPUs that work together, where a machine has `machine`."""
+        """Return the slowest link among GPUs that work together.
+
+        Args:
+            gpus: Number of GPUs that work together.
+            machine: Number of GPUs per machine.
+        """
         return self.machine_link if gpus <= machine else link_between(self, self)
 
     def to_json(self) -> str:
-        """The text of a hardware file."""
+        """Return the text of a hardware file."""
         return json.dumps({"version": FORMAT, **asdict(self)}, indent=1) + "\n"
 
 
 def achieved(name: str, gpu: Gpu, calibration: Calibration | None = None) -> Hardware:
-    """The rates of a GPU of the catalogue in a calibration, by default its own."""
+    """Return the rates of a GPU of the catalogue under a calibration.
+
+    Args:
+        name: Name of the GPU.
+        gpu: Published figures of the GPU.
+        calibration: Calibration to apply, or None for the GPU's default.
+    """
     calibration = calibration or gpu.calibration
     products = ("decode_tflops", "prefill_tflops", "attention_tflops", "training_tflops")
     return Hardware(
@@ -150,11 +177,11 @@ def hardware(name: str, folder: Path = Path()) -> Hardware:
     """Return the hardware with a name.
 
     Args:
-        name: a key of `GPUS`, or the path of a file that `rollmux profile --out` wrote.
-        folder: what a relative path is relative to.
+        name: A key of `GPUS`, or the path of a file that `rollmux profile --out` wrote.
+        folder: Directory to which a relative path is relative.
 
     Raises:
-        InputError: neither, or no such file; one line.
+        InputError: If the name is neither, or the file is not a hardware file.
     """
     if name in GPUS:
         return achieved(name, GPUS[name])
@@ -168,7 +195,7 @@ def read_hardware(path: Path) -> Hardware:
     """Read a hardware file.
 
     Raises:
-        InputError: it cannot be read or is none; one line.
+        InputError: If the file cannot be read or is not a hardware file.
     """
     name = one_line(str(path), 4096)
     data = read_json(path)
@@ -183,7 +210,7 @@ def read_hardware(path: Path) -> Hardware:
 
 
 def link_between(here: Hardware, there: Hardware) -> Link:
-    """To a GPU of another machine, of the same type or of another one."""
+    """Return the link to a GPU of another machine, of the same type or of another one."""
     if here.name == there.name:
         return Link(NETWORK_S, here.inside_gb_s)
     return Link(NETWORK_S, min(here.cross_gb_s, there.cross_gb_s))

@@ -1,8 +1,7 @@
-"""What a replay needs of a job with a model: its lengths, its replicas, and the duration of a training; and what its phases take
-for the lengths of its file, `actual` of a scenario file.
+"""Conversions from the keys of a job with a model to the objects that a replay uses: lengths, replicas, training.
 
-A job's `timing` and `lengths` hold everything needed, whatever the model and the GPUs were
-(`rollmux_env.timing.filling`).
+A job's `timing` and `lengths` hold everything needed, independent of the model and the GPUs (`rollmux_env.timing.filling`). The
+module also computes `actual` of both phases: the fractions of the worst case that they take for the job's lengths.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from rollmux_env.timing.rollouts import Responses, rollout_s, worst_rollout_s
 from rollmux_env.timing.training import MiniBatch, TrainingTiming
 from rollmux_env.validation_errors import not_one_of
 
-_MOST, _RESPONSES, _SEED = 4096, 8192, 0  # responses of a batch that is looked at, and of all batches together
-_LEAST = 1e-6  # fraction of the worst case
+_MOST, _RESPONSES, _SEED = 4096, 8192, 0  # largest number of responses sampled per batch, and over all batches
+_LEAST = 1e-6  # smallest fraction of the worst case
 
 
 def lengths_of(lengths: LengthsOfFile) -> Lengths:
     """Return the distribution of the length of a turn.
 
     Raises:
-        InputError: its numbers are none, or it names a file, which the loader replaces by quantiles; one line.
+        InputError: If its numbers are invalid, or it names a file, which the loader replaces by quantiles.
     """
     if lengths.median is not None and lengths.sigma is not None:
         return Lognormal(lengths.cap, lengths.median, lengths.sigma)
@@ -49,19 +48,19 @@ def lengths_of(lengths: LengthsOfFile) -> Lengths:
 
 
 def responses_of(lengths: LengthsOfFile) -> Responses:
-    """Return the size of a rollout."""
+    """Return the size of a rollout, apart from the lengths of its responses."""
     turns = lengths.turns, lengths.environment_s
     return Responses(lengths.batch, lengths.prompt_tokens, *turns, lengths.worst_rewards_s)
 
 
 def replica_of(timing: ReplicaSeconds) -> ReplicaTiming:
-    """Return a replica of the rollout."""
+    """Return the timing of a rollout replica."""
     kind = MixtureTiming if timing.experts_s else ReplicaTiming
     return kind(**{field.name: getattr(timing, field.name) for field in fields(kind)})
 
 
 def training_of(timing: Timing) -> TrainingTiming:
-    """Return what a training on the job's own nodes costs."""
+    """Return the cost of a training on the job's own nodes."""
     parts = timing.update_s, timing.training_s_per_token, timing.training_s_per_token2
     return TrainingTiming(*parts, timing.training_copies, timing.training_padded)
 
@@ -70,10 +69,21 @@ def training_of(timing: Timing) -> TrainingTiming:
 def actual_of(
     replica: ReplicaTiming, replicas: int, training: TrainingTiming, lengths: LengthsOfFile
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """`actual` of both phases, over 2 to 16 batches whose lengths are drawn, the same each time; of large batches, a part.
+    """Return `actual` of the rollout and of the training.
+
+    Both are estimated over 2 to 16 batches of drawn lengths, with a fixed seed. Of a large batch only a part is drawn.
+
+    Args:
+        replica: Timing of a rollout replica.
+        replicas: Number of replicas.
+        training: Cost of a training.
+        lengths: Response lengths of the job.
+
+    Returns:
+        Mean fraction of the worst case (`mean_fraction`) and coefficient of variation (`cv`), of both phases.
 
     Raises:
-        InputError: a response at the cap exceeds the cache; one line.
+        InputError: If a response at the cap exceeds the KV cache.
     """
     batch, distribution = min(lengths.batch, _MOST), lengths_of(lengths)
     responses = replace(responses_of(lengths), batch=batch)

@@ -1,7 +1,7 @@
 """Distributions of response lengths, in tokens, up to a cap.
 
-There are three kinds: lognormal, piecewise (quantiles with linear interpolation, as papers print them) and empirical (a
-list of lengths).
+There are two kinds: lognormal, and piecewise, which interpolates linearly between quantiles. Papers print quantiles, and a list of
+observed lengths is reduced to quantiles.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from rollmux_env.published import source
 from rollmux_env.validation_errors import describe, one_line
 
 Tokens = NDArray[np.int64]
-_GRID = 4096  # equal shares whose quantiles make a mean
-_KEPT = 201  # quantiles that stand for a file of lengths
+_GRID = 4096  # number of quantiles averaged for a mean
+_KEPT = 201  # number of quantiles kept of a file of lengths
 
 
 class Lengths(Protocol):
@@ -35,20 +35,22 @@ class Lengths(Protocol):
 
     @property
     def cap(self) -> int:
-        """Most tokens of a response."""
+        """Largest number of tokens of a response."""
         ...
 
     def quantile(self, shares: Floats) -> Floats:
-        """(n,) quantiles of the length in tokens, between 1 and the cap."""
+        """Return quantiles of the length in tokens, between 1 and the cap, shape (n,)."""
         ...
 
 
 @dataclass(frozen=True)
 class Lognormal(Checked):
-    """Lognormal, cut at the cap.
+    """Lognormal distribution, cut at the cap.
 
     Attributes:
-        median: before the cut, tokens. sigma: of the logarithm.
+        cap: Largest number of tokens of a response.
+        median: Median before the cut, in tokens.
+        sigma: Standard deviation of the logarithm.
     """
 
     cap: Count
@@ -56,7 +58,7 @@ class Lognormal(Checked):
     sigma: NonNegative
 
     def quantile(self, shares: Floats) -> Floats:
-        """(n,) quantiles of the length in tokens, between 1 and the cap."""
+        """Return quantiles of the length in tokens, between 1 and the cap, shape (n,)."""
         from scipy.special import ndtri
 
         with np.errstate(over="ignore", invalid="ignore"):
@@ -66,10 +68,12 @@ class Lognormal(Checked):
 
 @dataclass(frozen=True)
 class Piecewise(Checked):
-    """Quantiles, and straight lines between them: from 1 token before the first to the cap after the last.
+    """Quantiles with linear interpolation, from 1 token before the first to the cap after the last.
 
     Attributes:
-        points: (share of the responses, tokens that they do not pass), both rising, shares between 0 and 1.
+        cap: Largest number of tokens of a response.
+        points: Pairs of a share of the responses, between 0 and 1, and the number of tokens that this share does not exceed. Both
+            rise.
     """
 
     cap: Count
@@ -82,7 +86,7 @@ class Piecewise(Checked):
             raise InputError("quantiles must rise with their shares, from 1 token at 0 to the cap at 1")
 
     def quantile(self, shares: Floats) -> Floats:
-        """(n,) quantiles of the length in tokens, between 1 and the cap."""
+        """Return quantiles of the length in tokens, between 1 and the cap, shape (n,)."""
         first = () if self.points[0][0] <= 0 else ((0.0, 1.0),)
         last = ((1.0, float(self.cap)),) if self.points[-1][0] < 1 else ()
         at, tokens = zip(*first, *self.points, *last, strict=True)
@@ -90,25 +94,30 @@ class Piecewise(Checked):
 
 
 def sample(lengths: Lengths, generator: np.random.Generator, count: int) -> Tokens:
-    """Draw (count,) lengths in whole tokens."""
+    """Draw lengths in whole tokens, shape (count,)."""
     return whole(lengths.quantile(generator.random(count)))
 
 
 def typical(lengths: Lengths, count: int) -> Tokens:
-    """(count,) the quantiles at the midpoints of equal shares, ascending: a representative batch."""
+    """Return a representative batch: the quantiles at the midpoints of equal shares, ascending, shape (count,)."""
     return whole(lengths.quantile((np.arange(count) + 0.5) / count))
 
 
 def mean(lengths: Lengths) -> float:
-    """Mean length, tokens, to about 0.1%."""
+    """Return the mean length in tokens, to about 0.1%."""
     return float(np.mean(lengths.quantile((np.arange(_GRID) + 0.5) / _GRID)))
 
 
 def lognormal_of_mean(cap: int, tokens: float, sigma: float) -> Lognormal:
-    """The lognormal that has a mean once it is cut.
+    """Return the lognormal distribution whose mean is `tokens` after the cut at the cap.
+
+    Args:
+        cap: Largest number of tokens of a response.
+        tokens: Mean length after the cut, in tokens.
+        sigma: Standard deviation of the logarithm.
 
     Raises:
-        InputError: the mean is not below the cap.
+        InputError: If the mean is not between 1 and the cap.
     """
     from scipy.optimize import brentq
 
@@ -119,24 +128,24 @@ def lognormal_of_mean(cap: int, tokens: float, sigma: float) -> Lognormal:
 
 
 def whole(tokens: Floats) -> Tokens:
-    """Lengths in whole tokens, at least one."""
+    """Round lengths up to whole tokens, at least one."""
     return np.asarray(np.maximum(np.ceil(tokens), 1), dtype=np.int64)
 
 
 _QUANTILES = source("rollmux").value("lengths", dict[str, tuple[tuple[float, float], ...]])
 PUBLISHED = {kind: Piecewise(4096 if kind.endswith("4k") else 8192, points) for kind, points in _QUANTILES.items()}
-"""Published distributions, by the job type of the paper."""
+"""Published distributions, by the paper's job type."""
 
 
 def read_lengths(path: Path, cap: int | None = None) -> Piecewise:
-    """Read a file of observed lengths; the distribution is kept as 201 quantiles.
+    """Read a file of observed lengths. The distribution is kept as 201 quantiles.
 
     Args:
-        path: a text file, one number of tokens a line; empty lines are skipped.
-        cap: most tokens of a response; None takes the longest that was seen.
+        path: Text file with one number of tokens per line; empty lines are skipped.
+        cap: Largest number of tokens of a response, or None for the longest observed length.
 
     Raises:
-        InputError: it cannot be read, a line is no number from 1 up, there is none, or one passes the cap; one line.
+        InputError: If the file cannot be read or has no lengths, or a line is no number from 1 to the cap.
     """
     name = one_line(str(path), 4096)
     observed = array("d")
@@ -159,7 +168,12 @@ def read_lengths(path: Path, cap: int | None = None) -> Piecewise:
 
 
 def quantiles_of(observed: Sequence[float], cap: int) -> Piecewise:
-    """The distribution of observed lengths of at most `cap` tokens, at least one, as 201 quantiles."""
+    """Return the distribution of observed lengths as 201 quantiles.
+
+    Args:
+        observed: Observed lengths, in tokens; at least one, and none above `cap`.
+        cap: Largest number of tokens of a response.
+    """
     shares = np.linspace(0, 1, _KEPT)
     quantiles = np.quantile(np.array(observed), shares)
     points = tuple((round(float(share), 6), float(tokens)) for share, tokens in zip(shares, quantiles, strict=True))

@@ -1,7 +1,7 @@
 """Sizes of language models, by a size name or from the `config.json` of a Hugging Face folder.
 
-A size name stands for a published model: 0.5B to 32B are Qwen2.5, except 4B and 8B, which are Qwen3; 70B is Llama 3.
-In mixtures of experts a token is multiplied with the experts that it is sent to, and memory holds all.
+A size name means a published model: 0.5B to 32B are Qwen2.5, except 4B and 8B, which are Qwen3; 70B is Llama 3. In a mixture of
+experts a token is multiplied only with the experts it is routed to, but memory holds all experts.
 """
 
 from __future__ import annotations
@@ -22,10 +22,16 @@ class ModelShape(Checked):
     """A decoder-only transformer with grouped-query attention and a gated feed-forward network.
 
     Attributes:
-        hidden: width. layers: their number. heads, kv_heads: of attention, and those of keys and values. head: width of one.
-        intermediate: width of the feed-forward network, or of one expert's. vocabulary: tokens. tied: the output matrix is the
-            input embedding.
-        experts: feed-forward networks of a layer. active: those that a token is sent to, with any that all tokens are.
+        hidden: Hidden size.
+        layers: Number of layers.
+        heads: Number of attention heads.
+        kv_heads: Number of heads of keys and values.
+        head: Size of one head.
+        intermediate: Width of the feed-forward network, or of one expert.
+        vocabulary: Number of tokens in the vocabulary.
+        tied: Whether the output matrix is the input embedding.
+        experts: Number of feed-forward networks (experts) per layer.
+        active: Number of experts that process each token, shared experts included.
     """
 
     hidden: Count
@@ -41,7 +47,10 @@ class ModelShape(Checked):
 
     @property
     def matrix_parameters(self) -> int:
-        """Parameters that every token is multiplied with: attention and feed-forward of each layer, and the output matrix."""
+        """Number of parameters that every token is multiplied with.
+
+        They are the attention and feed-forward weights of each layer and the output matrix.
+        """
         attention = self.hidden * self.head * (2 * self.heads + 2 * self.kv_heads)
         return self.layers * (attention + self.active * self._expert) + self.vocabulary * self.hidden
 
@@ -53,7 +62,7 @@ class ModelShape(Checked):
 
     @property
     def expert_parameters(self) -> int:
-        """Weights of all experts; 0 of a dense model, all of whose weights are read in every step."""
+        """Number of weights of all experts; 0 for a dense model, which reads all its weights in every step."""
         return self.layers * self.experts * self._expert if self.experts > 1 else 0
 
     @property
@@ -62,18 +71,19 @@ class ModelShape(Checked):
 
     @property
     def cached(self) -> int:
-        """Numbers in the KV cache per token."""
+        """Number of values in the KV cache per token."""
         return 2 * self.layers * self.kv_heads * self.head
 
     @property
     def attended(self) -> int:
-        """Multiplications that a token makes with one token of its context, scores and values together."""
+        """Multiplications between one token and one token of its context, for scores and values together."""
         return 2 * self.layers * self.heads * self.head
 
 
 SHAPES = dict(source("models").table("sizes", ModelShape))
+"""Dense models, by size name."""
 ALL_SHAPES = SHAPES | dict(source("models").table("others", ModelShape))
-"""With mixtures of experts, and what only published tables are of."""
+"""All models, including mixtures of experts and models that occur only in published tables."""
 MIXTURES = tuple(name for name, shape in ALL_SHAPES.items() if shape.experts > 1)
 
 
@@ -81,11 +91,11 @@ def model_shape(name: str, folder: Path = Path()) -> ModelShape:
     """Return the sizes of a model's parts.
 
     Args:
-        name: a key of `ALL_SHAPES`, or the path of a `config.json` or of the directory that holds it.
-        folder: what a relative path is relative to.
+        name: A key of `ALL_SHAPES`, or the path of a `config.json` or of the directory that holds it.
+        folder: Directory to which a relative path is relative.
 
     Raises:
-        InputError: neither, or the file does not describe such a model; one line.
+        InputError: If the name is neither, or the file does not describe a supported model.
     """
     if name in ALL_SHAPES:
         return ALL_SHAPES[name]
@@ -100,19 +110,20 @@ def read_shape(path: Path) -> ModelShape:
     """Read the sizes from a Hugging Face `config.json`.
 
     Raises:
-        InputError: it cannot be read, a size is missing or no count, or it has experts; one line.
+        InputError: If the file cannot be read, a size is missing or is not a count, or the model has experts.
     """
     return shape_of(read_json(path), one_line(str(path), 4096))
 
 
 def shape_of(config: Any, name: str) -> ModelShape:
-    """The sizes that a Hugging Face configuration tells.
+    """Return the sizes that a Hugging Face configuration gives.
 
     Args:
-        config: as JSON has it. name: of where it is from, for messages.
+        config: Parsed JSON of the configuration.
+        name: Origin of the configuration, for error messages.
 
     Raises:
-        InputError: a size is missing or no count, or it has experts; one line.
+        InputError: If a size is missing or is not a count, or the model has experts.
     """
     if not isinstance(config, dict):
         raise InputError(f"{name}: is not a JSON object")

@@ -1,8 +1,8 @@
-"""The cost of one rollout replica: a model, or a stage's layers of it, on a tensor-parallel group with continuous batching.
+"""The cost of one rollout replica: a model, or the layers of a pipeline stage, on a tensor-parallel group with continuous batching.
 
-In every step decoding reads the weights and the cached keys and values, or is limited by arithmetic if many sequences share the
-step. Prefill is arithmetic. The formulas are those of roofline models such as HexGen's (in AReaL-Hex, arXiv 2511.00796), and add
-the reading of the KV cache.
+Each decode step reads the weights and the cached keys and values, or is limited by arithmetic if many sequences share the step.
+Prefill is limited by arithmetic. The formulas are those of roofline models such as HexGen's (in AReaL-Hex, arXiv 2511.00796), with
+the reading of the KV cache added.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from rollmux_env.kernel.tables import Floats
 from rollmux_env.timing.hardware import Hardware, Link
 from rollmux_env.timing.models import ModelShape
 
-MESSAGES = 4  # of tensor parallelism in a layer's forward pass: two all-reduces, each a scatter and a gather
-MACHINE = 8  # GPUs, where nobody says
-SIZES = (1, 2, 4, 8)  # GPUs of a replica that rollout policies choose from
+MESSAGES = 4  # messages of tensor parallelism per layer and forward pass: two all-reduces, each a scatter and a gather
+MACHINE = 8  # default number of GPUs per machine
+SIZES = (1, 2, 4, 8)  # numbers of GPUs per replica from which rollout policies choose
 
 
 class Parallelism(NamedTuple):
-    """How a phase divides the model and its batch.
+    """The division of a model and its batch among the GPUs of a phase.
 
     Attributes:
-        tensor: GPUs that share each layer. stages: of a pipeline. copies: of the model, which share the batch.
+        tensor: Number of GPUs that share each layer.
+        stages: Number of pipeline stages.
+        copies: Number of copies of the model, which share the batch.
     """
 
     tensor: int
@@ -38,21 +40,24 @@ class Parallelism(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplicaTiming(Checked):
-    """Seconds of a replica's steps, and the room in its KV cache.
+    """Seconds of a replica's steps, and the size of its KV cache.
 
-    A decode step of B sequences whose contexts (prompt and sampled tokens) sum to C tokens takes
-    `step_s + max(weights_s + kv_s_per_token * C, sequence_s * B)` seconds: memory traffic or arithmetic, whichever is larger.
-    The prefill of n tokens takes `prefill_s + prefill_s_per_token * n + prefill_s_per_token2 * n**2` seconds.
+    A decode step of B sequences whose contexts (prompt and sampled tokens) sum to C tokens takes `step_s + max(weights_s +
+    kv_s_per_token * C, sequence_s * B)` seconds: memory traffic or arithmetic, whichever is larger. The prefill of n tokens takes
+    `prefill_s + prefill_s_per_token * n + prefill_s_per_token2 * n**2` seconds.
 
     Attributes:
-        step_s: fixed overhead of a decode step. weights_s: reading the weights, once a step.
-        kv_s_per_token: reading one cached token. sequence_s: arithmetic of one sequence's token.
-        prefill_s: fixed overhead of a prefill. prefill_s_per_token: arithmetic of one token. prefill_s_per_token2: of attention,
-            for each pair of tokens of one sequence.
-        kv_tokens: capacity of the KV cache, tokens; sequences beyond it are preempted and recomputed.
+        step_s: Fixed overhead of a decode step, in seconds.
+        weights_s: Time to read the weights, once per step, in seconds.
+        kv_s_per_token: Time to read one cached token, in seconds.
+        sequence_s: Arithmetic of one token of one sequence in a decode step, in seconds.
+        prefill_s_per_token: Arithmetic of one prefilled token, in seconds.
+        prefill_s_per_token2: Attention of a prefill per pair of tokens of one sequence, in seconds.
+        prefill_s: Fixed overhead of a prefill, in seconds.
+        kv_tokens: Capacity of the KV cache, in tokens. Sequences beyond it are preempted and recomputed.
 
     Raises:
-        InputError: a negative time, or no room in the cache.
+        InputError: If a time is negative or the cache has no room.
     """
 
     what: ClassVar[str] = "replica timing"
@@ -72,8 +77,10 @@ class ReplicaTiming(Checked):
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """(9,) its seconds, as a simulated rollout reads them: in the order of STEP to EXPERT_SHARE of
-        `rollmux_env.kernel.rollout_records`."""
+        """The seconds as a simulated rollout reads them, shape (9,).
+
+        The order is that of STEP to EXPERT_SHARE in `rollmux_env.kernel.rollout_records`.
+        """
         return (
             self.step_s,
             self.weights_s,
@@ -87,25 +94,33 @@ class ReplicaTiming(Checked):
         )
 
     def weights_seconds(self, sequences: float | Floats) -> float | Floats:
-        """Seconds to read the weights of a step, by the number of sequences."""
+        """Return the seconds in which a step of `sequences` sequences reads the weights."""
         return self.weights_s
 
     def decode_s(self, sequences: float, context_tokens: float) -> float:
-        """Seconds of one decode step, by the number of sequences and the total tokens of context."""
+        """Return the seconds of one decode step.
+
+        Args:
+            sequences: Number of sequences of the step.
+            context_tokens: Total length of their contexts, in tokens.
+        """
         memory_s = float(self.weights_seconds(sequences)) + self.kv_s_per_token * context_tokens
         return self.step_s + max(memory_s, self.sequence_s * sequences)
 
     def prefill_seconds(self, tokens: int) -> float:
-        """Seconds to prefill one sequence."""
+        """Return the seconds to prefill one sequence of `tokens` tokens."""
         return self.prefill_s + self.prefill_s_per_token * tokens + self.prefill_s_per_token2 * tokens * tokens
 
 
 @dataclass(frozen=True)
 class MixtureTiming(ReplicaTiming):
-    """A replica of a mixture of experts. A step reads those that any of its sequences' tokens is sent to, each by itself.
+    """Seconds of a replica of a mixture of experts.
+
+    A step reads the experts to which at least one of its sequences' tokens is routed. Each token chooses independently.
 
     Attributes:
-        experts_s: reading all experts; `weights_s` is what every step reads. expert_share: that one token is sent to.
+        experts_s: Time to read all experts, in seconds; `weights_s` covers the weights that every step reads.
+        expert_share: Share of the experts to which one token is routed.
     """
 
     experts_s: NonNegative
@@ -113,24 +128,29 @@ class MixtureTiming(ReplicaTiming):
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """With its experts."""
+        """The seconds as a simulated rollout reads them, with those of the experts, shape (9,)."""
         return (*super().costs[:-2], self.experts_s, self.expert_share)
 
     def weights_seconds(self, sequences: float | Floats) -> float | Floats:
-        """Seconds to read the weights of a step, and of its experts those that so many sequences are sent to."""
+        """Return the seconds in which a step of `sequences` sequences reads the common weights and the experts in use."""
         return self.weights_s + self.experts_s * (1 - (1 - self.expert_share) ** sequences)
 
 
 def stage_timing(
     model: ModelShape, hardware: Hardware, gpus: int, layers: float, sequences: float, link: Link | None = None
 ) -> ReplicaTiming:
-    """Seconds of some layers of a model on a tensor-parallel group, with the messages inside it.
+    """Return the seconds of some layers of a model on a tensor-parallel group, including the messages inside it.
 
     Args:
-        sequences: at once, at most; messages of a decode step are counted for so many. link: between the GPUs; None: the machine's.
+        model: Sizes of the whole model.
+        hardware: Rates of one GPU.
+        gpus: Number of GPUs of the group.
+        layers: Number of layers.
+        sequences: Largest number of concurrent sequences, for which the messages of a decode step are counted.
+        link: Link between the GPUs, or None for the link inside a machine.
 
     Raises:
-        InputError: the weights leave no room for a KV cache; one line.
+        InputError: If the weights leave no room for a KV cache.
     """
     if gpus < 1:
         raise InputError(f"tensor_parallel: must be at least 1, not {gpus}")
@@ -160,7 +180,17 @@ def stage_timing(
 
 
 def message_seconds(model: ModelShape, hardware: Hardware, gpus: int, layers: float, link: Link) -> tuple[float, float]:
-    """Seconds of the messages of tensor parallelism in a forward pass: fixed, and for each token; none on one GPU."""
+    """Return the fixed seconds and the seconds per token of tensor parallelism's messages in a forward pass.
+
+    Both are 0 on a single GPU.
+
+    Args:
+        model: Sizes of the whole model.
+        hardware: Rates of one GPU.
+        gpus: Number of GPUs that share each layer.
+        layers: Number of layers.
+        link: Link between the GPUs.
+    """
     if gpus == 1:
         return 0.0, 0.0
     messages = MESSAGES * layers
@@ -168,30 +198,35 @@ def message_seconds(model: ModelShape, hardware: Hardware, gpus: int, layers: fl
 
 
 def token_bytes(model: ModelShape, hardware: Hardware) -> float:
-    """Bytes of a token between two layers."""
+    """Return the bytes of a token's hidden state between two layers."""
     return model.hidden * hardware.number_bytes
 
 
 def replica_timing(
     model: ModelShape, hardware: Hardware, tensor: int = 1, sequences: float = 1, stages: int = 1, machine: int = MACHINE
 ) -> ReplicaTiming:
-    """A replica on `tensor * stages` GPUs of a type, with the messages of its parallelism.
+    """Return the timing of a replica on `tensor * stages` GPUs of one type, including the messages of its parallelism.
 
-    A pipeline's stages work on as many micro-batches at the same time. Each of these reads all weights of its stage, so that only
-    tensor parallelism makes the reading of weights shorter; arithmetic and cache are divided by both.
+    The stages of a pipeline work on as many micro-batches at the same time. Each of them reads all weights of its stage, so only
+    tensor parallelism shortens the reading of weights. Arithmetic and cache are divided by both.
 
     Args:
-        sequences: at once, at most; messages of a decode step are counted for so many. machine: GPUs of a machine.
+        model: Sizes of the model.
+        hardware: Rates of one GPU.
+        tensor: Number of GPUs that share each layer.
+        sequences: Largest number of concurrent sequences, for which the messages of a decode step are counted.
+        stages: Number of pipeline stages.
+        machine: Number of GPUs per machine.
 
     Raises:
-        InputError: the weights leave no room for a KV cache; one line.
+        InputError: If the weights leave no room for a KV cache.
     """
     inside, between = (hardware.link(gpus, machine) for gpus in (tensor, tensor * stages))
     stage = stage_timing(model, hardware, tensor, model.layers / stages, sequences / stages, inside)
     if stages == 1:
         return stage
     hop_s = between.seconds(sequences / stages * token_bytes(model, hardware))
-    if isinstance(stage, MixtureTiming):  # a micro-batch has its part of the sequences
+    if isinstance(stage, MixtureTiming):  # a micro-batch has 1 / stages of the sequences and reads its own experts
         share = 1 - (1 - stage.expert_share) ** (1 / stages)
         stage = replace(stage, experts_s=stages * stage.experts_s, expert_share=share)
     return replace(
@@ -206,10 +241,17 @@ def replica_timing(
 def fitting_replicas(
     model: ModelShape, hardware: Hardware, gpus: int, sequences: int, longest: int
 ) -> tuple[tuple[int, ReplicaTiming], ...]:
-    """Replicas of 1, 2, 4 or 8 GPUs among so many, by size, whose cache holds the longest response.
+    """Return the replica sizes (1, 2, 4 or 8 GPUs) that divide `gpus` and whose cache holds the longest response.
 
     Args:
-        sequences: of all replicas at once. longest: tokens of it, its prompts included.
+        model: Sizes of the model.
+        hardware: Rates of one GPU.
+        gpus: Number of GPUs of all replicas together.
+        sequences: Number of concurrent sequences of all replicas together.
+        longest: Length of the longest response with its prompts, in tokens.
+
+    Returns:
+        Pairs of the number of GPUs and the timing, by ascending number of GPUs.
     """
     fitting = []
     for size in (size for size in SIZES if gpus % size == 0):

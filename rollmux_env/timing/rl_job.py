@@ -1,4 +1,4 @@
-"""Seconds of one step of a published RL job: its phases one after the other, overlapped, or streamed.
+"""Seconds of one step of a published RL job, whose phases run one after the other, overlapped, or streamed.
 
 A single controller sends padded batches from phase to phase. docs/reference/timing.md gives the formulas.
 """
@@ -20,11 +20,18 @@ from rollmux_env.timing.training import Load, TrainingPlan, even_plan, scoring_l
 
 @dataclass(frozen=True)
 class Workers:
-    """GPUs of a phase.
+    """The GPUs of a phase.
 
     Attributes:
-        gpu: a key of `GPUS`. count: of them. parallel: that share one copy of the model, and so the work of one sequence.
-        stages: of a pipeline, among them. eager: decode without graphs. number_bytes: of a weight, 1 for FP8, at twice the peak.
+        gpu: GPU type, a key of `GPUS`.
+        count: Number of GPUs.
+        parallel: Number of GPUs that share one copy of the model, and so the work of one sequence.
+        stages: Number of pipeline stages among the GPUs of a copy.
+        eager: Whether decoding runs without CUDA graphs.
+        number_bytes: Bytes of a weight; 1 for FP8, which doubles the peak rate.
+
+    Raises:
+        InputError: If `parallel` does not divide `count`.
     """
 
     gpu: str
@@ -40,11 +47,11 @@ class Workers:
 
     @property
     def copies(self) -> int:
-        """Copies of the model."""
+        """Number of copies of the model."""
         return self.count // self.parallel
 
     def hardware(self, system: Calibration) -> Hardware:
-        """Rates of one GPU."""
+        """Return the rates of one GPU under a calibration."""
         gpu = GPUS[self.gpu]
         own = achieved(self.gpu, replace(gpu, tflops=gpu.tflops * 2 / self.number_bytes), system)
         return replace(own, number_bytes=self.number_bytes, layer_s=system.eager_layer_s if self.eager else system.layer_s)
@@ -52,12 +59,16 @@ class Workers:
 
 @dataclass(frozen=True)
 class RlJob:
-    """What the seconds of a step depend on.
+    """Everything that determines the seconds of a job's step.
 
     Attributes:
-        model: a key of `ALL_SHAPES`. rollout, training: GPUs of the phases; the same ones where the job is colocated.
-        batch: of a step. scored: names of the forward passes before the update, such as `old_log_prob`.
-        overlapped: the next step's rollout runs during this step's training. stream: training starts before the rollout has ended.
+        model: Name of the model, a key of `ALL_SHAPES`.
+        rollout: GPUs of the rollout.
+        training: GPUs of the training; the same as those of the rollout if the job is colocated.
+        batch: Batch of responses of a step.
+        scored: Names of the forward passes before the update, such as `old_log_prob`.
+        overlapped: Whether the next step's rollout runs during this step's training.
+        stream: Limits of a job whose training starts before its rollout ends, or None for any other job.
     """
 
     model: str
@@ -70,7 +81,10 @@ class RlJob:
 
 
 def bound_s(job: RlJob, system: Calibration = PHYSICAL) -> dict[str, float]:
-    """Seconds by phase, as `phases_s`, where all responses reach the cap. One that streams does not wait less than it would."""
+    """Return the seconds by phase, as `phases_s`, with all responses at the cap.
+
+    A streamed job is played in the same way with such responses.
+    """
     capped = replace(job, batch=job.batch.at_cap())
     if job.stream is not None:
         return _streamed(capped, job.stream, system)
@@ -81,11 +95,17 @@ def bound_s(job: RlJob, system: Calibration = PHYSICAL) -> dict[str, float]:
 
 
 def phases_s(job: RlJob, system: Calibration = PHYSICAL) -> dict[str, float]:
-    """Seconds by phase: `gen` (of a stream, what its trainer waits for prompts), each of `scored`, `update`, `training` (these
-    together), and `step`.
+    """Return the seconds by phase.
+
+    The keys are `gen` (for a stream, the trainer's wait for prompts), each name of `scored`, `update`, `training` (the sum of
+    `scored` and `update`), and `step`.
+
+    Args:
+        job: Job with its GPUs and its batch.
+        system: Calibration of the system that runs it.
 
     Raises:
-        InputError: the model does not fit, or a response exceeds the KV cache.
+        InputError: If the model does not fit or a response exceeds the KV cache.
     """
     if job.stream is not None:
         return _streamed(job, job.stream, system)
@@ -93,10 +113,10 @@ def phases_s(job: RlJob, system: Calibration = PHYSICAL) -> dict[str, float]:
 
 
 def rollout_replica(model: ModelShape, workers: Workers, batch: Batch, system: Calibration = PHYSICAL) -> ReplicaTiming:
-    """Timing of a replica; messages of a decode step are counted for its mean load.
+    """Return the timing of a replica. The messages of a decode step are counted for its mean load.
 
     Raises:
-        InputError: weights that leave no room for a KV cache.
+        InputError: If the weights leave no room for a KV cache.
     """
     tokens = batch.tokens()
     load = float(tokens.sum()) / float(tokens.max()) / workers.copies
@@ -104,41 +124,44 @@ def rollout_replica(model: ModelShape, workers: Workers, batch: Batch, system: C
 
 
 def generation_s(model: ModelShape, workers: Workers, batch: Batch, system: Calibration = PHYSICAL) -> float:
-    """Seconds of a rollout that starts with all prompts and ends with the last response, and of collecting the responses."""
+    """Return the seconds of a rollout and of collecting its responses.
+
+    The rollout starts with all prompts at once and ends with the last response.
+    """
     timing = rollout_replica(model, workers, batch, system)
     decoding_s = rollout_s(timing, workers.copies, Responses(batch.count, batch.prompt_tokens), batch.tokens())
     return decoding_s + _around_s(batch, system)
 
 
 def scoring_s(model: ModelShape, workers: Workers, batch: Batch, system: Calibration = PHYSICAL) -> float:
-    """Seconds of one forward pass over the batch, for log-probabilities; ranks share the whole of it evenly."""
+    """Return the seconds of one forward pass over the batch, for log-probabilities, shared evenly by the ranks."""
     load = scoring_load(system, batch.prompt_tokens + batch.tokens(), batch.micro_tokens)
     return training_plan(model, workers, system).seconds(load) + controller_s(batch, system)
 
 
 def update_s(model: ModelShape, workers: Workers, batch: Batch, system: Calibration = PHYSICAL) -> float:
-    """Seconds of all mini-batches."""
+    """Return the seconds of an update: all mini-batches, and sending the batch to the trainer."""
     return training_plan(model, workers, system).seconds(load_of(batch, system)) + controller_s(batch, system)
 
 
 def load_of(batch: Batch, system: Calibration = PHYSICAL) -> Load:
-    """What the trainer is given for the update."""
+    """Return the training load of an update."""
     return update_load(system, batch.prompt_tokens + batch.tokens(), batch.updates, batch.micro_tokens)
 
 
 def training_plan(model: ModelShape, workers: Workers, system: Calibration = PHYSICAL) -> TrainingPlan:
-    """How GPUs of a training share its work."""
+    """Return how the GPUs of a training share its work."""
     parallelism = Parallelism(workers.parallel // workers.stages, workers.stages, workers.copies)
     return even_plan(model, workers.hardware(system), parallelism)
 
 
 def controller_s(batch: Batch, system: Calibration = PHYSICAL) -> float:
-    """Seconds in which the controller sends the batch once, padded to the cap."""
+    """Return the seconds in which the controller sends the batch once, padded to the cap."""
     return system.controller_s(batch.count * batch.micro_tokens)
 
 
 def rewards_s(batch: Batch, system: Calibration = PHYSICAL) -> float:
-    """Seconds between the phases of a step: rewards, advantages, and the weights' way to the rollout."""
+    """Return the seconds between the phases of a step: rewards, advantages, and the transfer of the weights."""
     return batch.count * system.response_s
 
 
@@ -159,7 +182,7 @@ def _training(job: RlJob, batch: Batch, system: Calibration) -> dict[str, float]
 
 
 def _streamed(job: RlJob, stream: Stream, system: Calibration) -> dict[str, float]:
-    """A piece is fetched, then trained."""
+    """Play a streamed step: each piece is fetched, then trained."""
     batch = job.batch
     piece = replace(batch, prompts=batch.prompts // stream.pieces, updates=max(1, batch.updates // stream.pieces))
     training = _training(job, piece, system)

@@ -1,8 +1,8 @@
-"""Shapes of a scenario job with a model: on which nodes its phases may run, how long they take there, and what that costs.
+"""Shapes of a scenario job with a model: the nodes on which its phases can run, how long they take there, and what that costs.
 
-Seconds and memory are those of every tensor, pipeline and data parallelism that fits on some nodes, scaled to the job: on its own
-nodes a phase has the seconds and the host memory that the job has. So the job as written is its own shape, predicted or measured,
-and other shapes are relative to it.
+Seconds and memory are computed for every tensor, pipeline and data parallelism that fits on some nodes, and scaled to the job: on
+its own nodes a phase has the seconds and host memory that the job gives, whether they were predicted or measured. Other shapes are
+relative to the job as written.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from rollmux_env.timing.training import even_load, even_plan
 from rollmux_env.timing.weights import rollout_memory_gb, training_memory_gb
 from rollmux_env.validation_errors import not_one_of
 
-STAGES = (1, 2, 4, 8)  # of a pipeline
-_SAME = 1e-9
+STAGES = (1, 2, 4, 8)  # numbers of pipeline stages that are tried
+_SAME = 1e-9  # relative difference below which two values count as equal
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,10 @@ class Nodes:
     """Nodes of one pool.
 
     Attributes:
-        pool: its name. hardware: of their GPUs. number: of nodes. gpus: of one.
+        pool: Name of the pool.
+        hardware: Rates of one GPU.
+        number: Number of nodes.
+        gpus: Number of GPUs per node.
     """
 
     pool: str
@@ -46,17 +49,22 @@ class Nodes:
 
     @property
     def devices(self) -> int:
-        """GPUs of all nodes."""
+        """Number of GPUs of all nodes."""
         return self.number * self.gpus
 
 
 class PhaseTime(NamedTuple):
-    """A phase on some nodes.
+    """Time and memory of a phase on some nodes with one parallelism.
 
     Attributes:
-        pool, nodes: which, and how many. tensor_parallel, stages, copies: GPUs that share each layer, stages of a pipeline, and
-            copies of the model on them. worst_case_s: longest duration. device_gb: on the GPU that holds most, while the phase
-            runs. host_memory_gb: that keep the job resident on each node.
+        pool: Name of the pool.
+        nodes: Number of nodes.
+        tensor_parallel: Number of GPUs that share each layer.
+        stages: Number of pipeline stages.
+        copies: Number of copies of the model.
+        worst_case_s: Longest duration, in seconds.
+        device_gb: Memory of the fullest GPU while the phase runs, in GB.
+        host_memory_gb: Host memory per node that keeps the job resident, in GB.
     """
 
     pool: str
@@ -75,7 +83,10 @@ class PhaseTime(NamedTuple):
 
 
 def parallelisms(nodes: Nodes, layers: int) -> Iterator[Parallelism]:
-    """Every one that uses all GPUs: tensor parallelism within a machine, pipelines of 1, 2, 4 or 8 stages."""
+    """Yield every parallelism that uses all GPUs of some nodes.
+
+    Tensor parallelism stays within a machine; pipelines have 1, 2, 4 or 8 stages, but not more than layers.
+    """
     for tensor in (2**k for k in range(nodes.gpus.bit_length())):
         for stages in STAGES:
             if nodes.gpus % tensor == 0 and nodes.devices % (tensor * stages) == 0 and stages <= layers:
@@ -83,10 +94,17 @@ def parallelisms(nodes: Nodes, layers: int) -> Iterator[Parallelism]:
 
 
 def rollout_time(model: ModelShape, nodes: Nodes, parallelism: Parallelism, responses: Responses, cap: int) -> PhaseTime:
-    """A rollout whose responses all reach the cap.
+    """Return time and memory of a rollout whose responses all reach the cap.
+
+    Args:
+        model: Sizes of the model.
+        nodes: Nodes of the rollout.
+        parallelism: Division of the model among their GPUs.
+        responses: Size of the rollout.
+        cap: Number of sampled tokens of each turn.
 
     Raises:
-        InputError: the weights leave no room for a KV cache, or a response exceeds it; one line.
+        InputError: If the weights leave no room for a KV cache, or a response exceeds it.
     """
     share, number_bytes = -(-responses.batch // parallelism.copies), nodes.hardware.number_bytes
     timing = replica_timing(model, nodes.hardware, parallelism.tensor, share, parallelism.stages, nodes.gpus)
@@ -103,10 +121,17 @@ def rollout_time(model: ModelShape, nodes: Nodes, parallelism: Parallelism, resp
 
 
 def training_time(model: ModelShape, nodes: Nodes, parallelism: Parallelism, responses: Responses, cap: int) -> PhaseTime:
-    """A training whose sequences all reach the cap; whether it fits is for the caller to see.
+    """Return time and memory of a training whose sequences all reach the cap. Whether it fits is not checked.
+
+    Args:
+        model: Sizes of the model.
+        nodes: Nodes of the training.
+        parallelism: Division of the model among their GPUs.
+        responses: Size of the rollout whose responses are trained.
+        cap: Number of sampled tokens of each turn.
 
     Raises:
-        InputError: the hardware's rate of training is not known, or there are more stages than layers; one line.
+        InputError: If the hardware's training rate is unknown, or there are more stages than layers.
     """
     plan, tokens = even_plan(model, nodes.hardware, parallelism, nodes.gpus), responses.tokens(cap)
     seconds = plan.seconds(even_load(nodes.hardware.system, responses.batch, tokens, tokens))
@@ -115,16 +140,19 @@ def training_time(model: ModelShape, nodes: Nodes, parallelism: Parallelism, res
 
 
 TimeOf = Callable[[Nodes, Parallelism], PhaseTime]
-"""Of a phase on some nodes; raises InputError where it leaves no room for a cache."""
+"""Function that returns time and memory of a phase on some nodes, or raises an InputError if a cache has no room."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """Where to look.
+    """The space of nodes in which shapes are searched.
 
     Attributes:
-        cluster: with its pools. layers: of the model. most_nodes: of a phase, beside its own number. pools: that a phase may use,
-            beside its own. folder: what a path of hardware is relative to.
+        cluster: Cluster with its pools.
+        layers: Number of layers of the model.
+        most_nodes: Largest number of nodes of a phase; its own number is always included.
+        pools: Pools that a phase may use in addition to its own.
+        folder: Directory to which a path of hardware is relative.
     """
 
     cluster: Cluster
@@ -134,15 +162,17 @@ class Search:
     folder: Path
 
     def times(self, phase: Phase, time_of: TimeOf, tensor: int | None = None) -> tuple[PhaseTime, tuple[PhaseTime, ...]]:
-        """The phase as written, and every parallelism that fits, by pool and nodes, the fastest first.
+        """Return the phase as written, and every parallelism that fits, ordered by pool and nodes, then from fastest to slowest.
 
-        On the phase's own nodes the model's seconds and GB are scaled to those written; on others they are in proportion.
+        On the phase's own nodes the predicted seconds and GB are scaled to those written. On others the same factors apply.
 
         Args:
-            tensor: tensor parallelism of the phase as written; None where it is the fastest that fits.
+            phase: Phase as written.
+            time_of: Function that predicts the phase on some nodes.
+            tensor: Tensor parallelism of the phase as written, or None for the fastest that fits.
 
         Raises:
-            InputError: the GPU of a pool is not known, or the phase as written leaves no room for a cache; one line.
+            InputError: If the GPU of a pool is unknown, or the phase as written leaves no room for a cache.
         """
         nodes = self._nodes(phase.pool, phase.nodes)
         most_gb = nodes.hardware.memory_gb
@@ -165,7 +195,7 @@ class Search:
         return scaled(own), tuple(listed)
 
     def _places(self, phase: Phase) -> Iterator[Nodes]:
-        """Nodes to look at: of the phase's own pool, then of the others, by number."""
+        """Yield the nodes to search: those of the phase's own pool, then those of the others, by number."""
         for pool in dict.fromkeys((phase.pool, *self.pools)):
             numbers = {2**k for k in range(self.most_nodes.bit_length())} | ({phase.nodes} if pool == phase.pool else set())
             for number in sorted(numbers):
@@ -180,7 +210,7 @@ class Search:
         return Nodes(pool, gpu, number, self.cluster.pools[pool].gpus_per_node)
 
     def _every(self, time_of: TimeOf, nodes: Nodes) -> Iterator[PhaseTime]:
-        """Of every parallelism on some nodes that leaves room for a cache."""
+        """Yield the phase with every parallelism that leaves room for a cache on some nodes."""
         for parallelism in parallelisms(nodes, self.layers):
             with suppress(InputError):
                 yield time_of(nodes, parallelism)
@@ -190,9 +220,13 @@ class JobShape(NamedTuple):
     """A job on some nodes.
 
     Attributes:
-        rollout, training: the phases, at worst case. alone_s: seconds of an iteration on nodes of its own.
-        usd: of an iteration there, all nodes provisioned throughout. busy_usd: of the phases, as if others filled every bubble.
-        own: whether it is the job as written. pareto: whether no other shape is as good in seconds and in both dollars.
+        rollout: The rollout at its worst case.
+        training: The training at its worst case.
+        alone_s: Seconds of an iteration on nodes that the job has for itself.
+        usd: Cost of an iteration there in dollars, with all nodes provisioned throughout.
+        busy_usd: Cost of the two phases alone in dollars, as if other jobs filled every bubble.
+        own: Whether this is the job as written.
+        pareto: Whether no other shape is at least as good in seconds and both costs, and better in one of them.
     """
 
     rollout: PhaseTime
@@ -206,11 +240,13 @@ class JobShape(NamedTuple):
 
 @dataclass(frozen=True)
 class ShapesOf:
-    """What a job may be given.
+    """All shapes of a job.
 
     Attributes:
-        job: as written. rollouts, trainings: every parallelism that fits, by pool and nodes, the fastest first.
-        shapes: every pair of nodes, each phase at its fastest: by dollars alone, then seconds.
+        job: Job as written.
+        rollouts: Rollouts with every parallelism that fits, by pool and nodes, then from fastest to slowest.
+        trainings: Trainings in the same order.
+        shapes: Every pair of nodes with the fastest parallelism of each phase, ordered by `usd`, then by seconds.
     """
 
     job: Job
@@ -219,7 +255,10 @@ class ShapesOf:
     shapes: tuple[JobShape, ...]
 
     def in_file(self) -> list[dict[str, Any]]:
-        """The Pareto-optimal shapes but the job's own, as `shapes` of a scenario file: at most `MOST_SHAPES`, the cheapest."""
+        """Return the Pareto-optimal shapes as `shapes` of a scenario file.
+
+        The job's own shape is left out. There are at most `MOST_SHAPES`, the cheapest ones.
+        """
         chosen = [shape for shape in self.shapes if shape.pareto and not shape.own][:MOST_SHAPES]
         return [self._entry(shape) for shape in chosen]
 
@@ -236,19 +275,22 @@ class ShapesOf:
 
 
 def shapes_of(job: Job, cluster: Cluster, most_nodes: int, pools: Sequence[str], folder: Path) -> ShapesOf:
-    """The shapes of a job on 1, 2, 4, ... nodes of either side, and its own numbers of nodes.
+    """Return the shapes of a job on 1, 2, 4, ... nodes of either side, and on its own numbers of nodes.
 
     Args:
-        most_nodes: of a side, beside its own number. pools: that both sides may use, beside their own. folder: what the paths of
-            the model and of hardware are relative to.
+        job: Job with a model.
+        cluster: Cluster with its pools.
+        most_nodes: Largest number of nodes of a side; the job's own number is always included.
+        pools: Pools that both sides may use in addition to their own.
+        folder: Directory to which the paths of the model and of hardware are relative.
 
     Raises:
-        InputError: the job has no model, the cluster has one pool or lacks one of `pools`, or a pool's GPU is not known; one line.
+        InputError: If the job has no model, both phases share one device, or a pool or its GPU is unknown.
     """
     if job.model is None or job.lengths is None:
         raise InputError(f"{job.id}: has no model, from which the seconds of other shapes could be predicted")
     if cluster.one_device:
-        raise InputError("cluster.one_device: both phases run on the same devices; shapes are of two sides")
+        raise InputError("cluster.one_device: both phases run on the same devices; shapes need two sides")
     for name in pools:
         if name not in cluster.pools:
             raise InputError(f"--pool: {not_one_of(name, cluster.pools)}")
@@ -277,7 +319,7 @@ def _written_place(phase: Phase) -> tuple[str, int]:
 
 
 def _fastest(times: Sequence[PhaseTime]) -> dict[tuple[str, int], PhaseTime]:
-    """By pool and number of nodes."""
+    """Return the fastest time for each pool and number of nodes, from times sorted by speed."""
     fastest: dict[tuple[str, int], PhaseTime] = {}
     for time in times:
         fastest.setdefault(time.place, time)
@@ -285,7 +327,7 @@ def _fastest(times: Sequence[PhaseTime]) -> dict[tuple[str, int], PhaseTime]:
 
 
 def _room(cluster: Cluster, rollout: PhaseTime, training: PhaseTime) -> bool:
-    """Whether a pool that both sides share has nodes for both."""
+    """Return whether a pool that both sides share has enough nodes for both."""
     most = cluster.pools[rollout.pool].max_nodes
     return most is None or rollout.pool != training.pool or rollout.nodes + training.nodes <= most
 
@@ -299,7 +341,7 @@ def _shape(job: Job, cluster: Cluster, rollout: PhaseTime, training: PhaseTime) 
 
 
 def _beats(other: JobShape, shape: JobShape) -> bool:
-    """No worse in anything, and better in something."""
+    """Return whether `other` is no worse than `shape` in any of seconds and costs, and better in one."""
     theirs, ours = (other.alone_s, other.usd, other.busy_usd), (shape.alone_s, shape.usd, shape.busy_usd)
     better = any(a < b * (1 - _SAME) for a, b in zip(theirs, ours, strict=True))
     return better and all(a <= b * (1 + _SAME) for a, b in zip(theirs, ours, strict=True))

@@ -1,8 +1,8 @@
-"""Pipelines of stages, as AReaL-Hex (arXiv 2511.00796) has them: some layers each, on GPUs of one type in one machine.
+"""Pipeline stages as in AReaL-Hex (arXiv 2511.00796): some layers each, on GPUs of one type in one machine.
 
-The model's weights and its matrix products are spread evenly over its layers, embeddings too. The sequences of a replica are split
-into as many micro-batches as it has stages, so that each stage always works on one; a step takes as many turns as there are stages,
-and a turn as long as its slowest stage.
+The model's weights, including embeddings, and its matrix products are spread evenly over its layers. The sequences of a replica are
+split into as many micro-batches as it has stages, so that each stage always works on one. A step has as many turns as there are
+stages, and a turn takes as long as its slowest stage.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rollmux_env.timing.models import ModelShape
 from rollmux_env.timing.replica import MACHINE, ReplicaTiming, stage_timing, token_bytes
 from rollmux_env.timing.work import Work
 
-ACTIVATIONS = 4  # numbers of a token and hidden unit that a stage holds while it works
+ACTIVATIONS = 4  # values per token and hidden unit that a stage holds while it computes
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,11 @@ class Stage:
     """Layers on the GPUs of one tensor-parallel group, all of one type.
 
     Attributes:
-        model: of the whole. layers: of the stage. hardware: of its GPUs. gpus: their number. link: between them.
+        model: Sizes of the whole model.
+        layers: Number of layers of the stage.
+        hardware: Rates of one GPU.
+        gpus: Number of GPUs.
+        link: Link between the GPUs.
     """
 
     model: ModelShape
@@ -37,22 +41,28 @@ class Stage:
 
     @property
     def parameters(self) -> float:
-        """Weights of the stage."""
+        """Number of weights of the stage."""
         return self.model.parameters * self.layers / self.model.layers
 
     def timing(self, sequences: float) -> ReplicaTiming:
-        """Seconds of its part of a rollout with so many sequences at once."""
+        """Return the seconds of the stage's part of a rollout with `sequences` concurrent sequences."""
         return stage_timing(self.model, self.hardware, self.gpus, self.layers, sequences, self.link)
 
     def rollout_gb(self, sequences: float, tokens: float, at_work: float) -> float:
-        """GB on each GPU for so many sequences of so many tokens each, of which `at_work` are worked on at once."""
+        """Return the memory on each GPU, in GB.
+
+        Args:
+            sequences: Number of sequences in the KV cache.
+            tokens: Length of each sequence, in tokens.
+            at_work: Number of the sequences that are computed at once.
+        """
         number, cached = self.hardware.number_bytes, self.model.cached * self.layers / self.model.layers
         each = (self.parameters * number + sequences * tokens * cached * number) / self.gpus
         return (each + ACTIVATIONS * at_work * tokens * token_bytes(self.model, self.hardware)) / 1e9
 
 
 def gpus_of(stages: Sequence[Stage]) -> dict[str, int]:
-    """GPUs of some stages, by type."""
+    """Return the number of GPUs of some stages, by type."""
     counts: Counter[str] = Counter()
     for stage in stages:
         counts[stage.hardware.name] += stage.gpus
@@ -64,7 +74,8 @@ class Replica:
     """One copy of the model for rollouts.
 
     Attributes:
-        stages: of its pipeline. batch: sequences at once.
+        stages: Stages of its pipeline, in order.
+        batch: Number of concurrent sequences.
     """
 
     stages: tuple[Stage, ...]
@@ -72,11 +83,11 @@ class Replica:
 
     @cached_property
     def gpus(self) -> dict[str, int]:
-        """GPUs by type."""
+        """Number of GPUs by type."""
         return gpus_of(self.stages)
 
     def batch_s(self, work: Work) -> float:
-        """Seconds in which the batch is read and sampled, all of the average length."""
+        """Return the seconds in which the batch is read and sampled, with all responses of average length."""
         turns, each = len(self.stages), self.batch / len(self.stages)
         context = work.prompt_tokens + work.response_tokens / 2 if work.reads_cache else 0.0
         timings = [stage.timing(each) for stage in self.stages]
@@ -87,28 +98,28 @@ class Replica:
         )
 
     def responses_per_s(self, work: Work) -> float:
-        """Its throughput, which the paper calls h."""
+        """Return the throughput in responses per second, which the paper calls h."""
         return self.batch / self.batch_s(work)
 
     def memory_gb(self, work: Work) -> float:
-        """GB on the GPU that holds most."""
+        """Return the memory of the fullest GPU, in GB."""
         return max(self._stage_gb(stage, work) for stage in self.stages)
 
     def fits(self, work: Work) -> bool:
-        """Whether every GPU can hold its part."""
+        """Return whether every GPU can hold its part."""
         return all(self._stage_gb(stage, work) <= stage.hardware.memory_gb for stage in self.stages)
 
     def _stage_gb(self, stage: Stage, work: Work) -> float:
         return stage.rollout_gb(self.batch, work.sequence_tokens, self.batch / len(self.stages))
 
     def _hop_s(self, tokens: float) -> float:
-        """Seconds of the slowest message from a stage to the next."""
+        """Return the seconds of the slowest message from a stage to the next."""
         sent = tokens * token_bytes(self.stages[0].model, self.stages[0].hardware)
         return max((link_between(a.hardware, b.hardware).seconds(sent) for a, b in pairwise(self.stages)), default=0.0)
 
 
 def largest_batch(stages: tuple[Stage, ...], work: Work) -> int:
-    """Most sequences that fit beside each other, at most `work.in_flight`; 0 where not even one does."""
+    """Return the largest number of concurrent sequences that fit, at most `work.in_flight`, or 0 if none fits."""
     low, high = 0, work.in_flight + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -119,10 +130,16 @@ def largest_batch(stages: tuple[Stage, ...], work: Work) -> int:
 def pipeline(
     model: ModelShape, groups: tuple[tuple[Hardware, int], ...], speed: Callable[[Hardware], float], machine: int = MACHINE
 ) -> tuple[Stage, ...] | None:
-    """The stages of a pipeline, with layers in proportion to their GPUs' speed; None where there are fewer layers than stages.
+    """Return the stages of a pipeline, with layers in proportion to the speed of their GPUs.
 
     Args:
-        groups: hardware and GPUs of each stage, in order. speed: of one GPU, in any unit. machine: GPUs of a machine.
+        model: Sizes of the model.
+        groups: Hardware and number of GPUs of each stage, in order.
+        speed: Function that returns the speed of one GPU, in any unit.
+        machine: Number of GPUs per machine.
+
+    Returns:
+        The stages, or None if there are fewer layers than stages.
     """
     layers = share_layers(model.layers, tuple(speed(hardware) * gpus for hardware, gpus in groups))
     if layers is None:
@@ -134,9 +151,16 @@ def pipeline(
 
 
 def share_layers(layers: int, weights: tuple[float, ...]) -> tuple[int, ...] | None:
-    """Layers of each stage in proportion to its weight, all whole and at least 1; None where there are fewer layers than stages.
+    """Divide layers among stages in proportion to their weights, at least one layer each.
 
-    Largest remainders are rounded up, the first of equal ones first.
+    Largest remainders are rounded up, in order among equal ones.
+
+    Args:
+        layers: Number of layers.
+        weights: Weight of each stage.
+
+    Returns:
+        Number of layers of each stage, or None if there are fewer layers than stages.
     """
     if len(weights) > layers:
         return None

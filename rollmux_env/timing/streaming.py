@@ -1,8 +1,8 @@
 """Steps of a trainer that takes prompts as they complete while others decode (verl's fully asynchronous policy).
 
-The rollout side starts prompts up to a number at once and up to a number since the last sync; a prompt is complete with its last
-response. The trainer takes complete prompts a piece at a time, and syncs after the last piece of a step. Responses under way
-go on decoding. All replicas share their load evenly, so that every response decodes at one rate, that of the mean load.
+The rollout side limits the prompts that decode at once and the prompts that were started since the last sync. A prompt is complete
+when its last response is. The trainer takes complete prompts in pieces, and syncs after the last piece of a step. Unfinished
+responses continue to decode. All replicas share their load evenly, so that every response decodes at the rate of the mean load.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from rollmux_env.timing.batch import Batch
 from rollmux_env.timing.lengths import sample
 from rollmux_env.timing.replica import ReplicaTiming
 
-_SEED, _FIRST, _STEPS = 0, 3, 9  # of the lengths; steps until it is steady; steps in all
+_SEED, _FIRST, _STEPS = 0, 3, 9  # seed of the lengths; steps before the average; steps in all
 
 
 @dataclass(frozen=True)
 class Stream:
-    """How far rollouts may run ahead.
+    """Limits of how far rollouts may run ahead of training.
 
     Attributes:
-        pieces: that a step is trained in. ahead: share of a step's prompts that may start before its sync; what verl limits.
-        at_once: prompts that decode at once.
+        pieces: Number of pieces in which a step is trained.
+        ahead: Share of a step's prompts that may start before its sync, which verl limits.
+        at_once: Largest number of prompts that decode at once.
     """
 
     pieces: int
@@ -35,7 +36,12 @@ class Stream:
 
 
 class StreamedStep(NamedTuple):
-    """Means over steps, seconds: from sync to sync, and of it the trainer's wait for prompts."""
+    """Means over the steady steps of a stream.
+
+    Attributes:
+        step_s: Seconds from sync to sync.
+        wait_s: Seconds of a step in which the trainer waits for prompts.
+    """
 
     step_s: float
     wait_s: float
@@ -44,10 +50,15 @@ class StreamedStep(NamedTuple):
 def streamed_step(
     timing: ReplicaTiming, replicas: int, batch: Batch, stream: Stream, piece_s: float, sync_s: float
 ) -> StreamedStep:
-    """Play some steps and average those after the first.
+    """Simulate some steps and average those after the first three.
 
     Args:
-        piece_s: seconds to train one piece. sync_s: from the last piece to the next step.
+        timing: Timing of a replica.
+        replicas: Number of replicas.
+        batch: Batch of a step.
+        stream: Limits of the rollout side.
+        piece_s: Seconds to train one piece.
+        sync_s: Seconds from the last piece to the next step.
     """
     rollout = _Rollout(batch, stream, _seconds_per_token(timing, replicas, batch, stream.at_once))
     size = batch.prompts // stream.pieces
@@ -67,10 +78,10 @@ def streamed_step(
 
 
 class _Rollout:
-    """The rollout side, at a time `now_s`.
+    """The rollout side at the time `now_s`.
 
-    All responses under way have decoded as many tokens since the beginning as `_decoded`, so one ends when this reaches what it
-    was at its start and the response's length.
+    Every unfinished response decodes one token per `_decoded` unit, so a response ends when `_decoded` reaches its value at the
+    response's start plus the response's length.
     """
 
     def __init__(self, batch: Batch, stream: Stream, rates_s: list[float]) -> None:
@@ -79,19 +90,19 @@ class _Rollout:
         self._allowed = int(batch.prompts * (1 + stream.ahead))
         self._generator = np.random.default_rng(_SEED)
         self._decoded = 0.0
-        self._ends: list[tuple[float, int]] = []  # a heap of (`_decoded` at the end, prompt)
-        self._open: dict[int, int] = {}  # responses under way of each prompt
+        self._ends: list[tuple[float, int]] = []  # heap of (`_decoded` at the response's end, prompt)
+        self._open: dict[int, int] = {}  # number of unfinished responses of each prompt
         self._prompts = self._since_sync = self._complete = 0
         self._start()
 
     def take(self, count: int) -> None:
-        """Go on until so many prompts are complete, and take them away."""
+        """Decode until `count` prompts are complete, and remove them."""
         while self._complete < count:
             self._end_next()
         self._complete -= count
 
     def decode(self, until_s: float) -> None:
-        """Go on to a time."""
+        """Decode until a time."""
         while self._ends and self._next_s() <= until_s:
             self._end_next()
         if self._ends:
@@ -99,7 +110,7 @@ class _Rollout:
         self.now_s = until_s
 
     def sync(self) -> None:
-        """Prompts under way or complete count against the limit from now on; others may start."""
+        """Count only the prompts that are unfinished or complete against the limit, so that others may start."""
         self._since_sync = len(self._open) + self._complete
         self._start()
 
@@ -125,10 +136,14 @@ class _Rollout:
 
 
 def _seconds_per_token(timing: ReplicaTiming, replicas: int, batch: Batch, at_once: int) -> list[float]:
-    """Seconds of a step, by the responses under way on all replicas; their contexts are half done."""
+    """Return the seconds of a decode step, by the number of unfinished responses on all replicas.
+
+    The contexts are taken at half of their final length.
+    """
     tokens = batch.tokens().astype(np.float64)
-    context = batch.prompt_tokens + float((tokens**2).sum() / (2 * tokens.sum()))  # long ones are met more often
-    waits_s = (batch.turns - 1) * batch.environment_s / float(tokens.mean())  # a response waits between its turns
+    context = batch.prompt_tokens + float((tokens**2).sum() / (2 * tokens.sum()))  # long responses are decoded for longer
+    waits_s = (batch.turns - 1) * batch.environment_s / float(tokens.mean())  # waits between turns, per token
     loads = [max(1.0, count / replicas) for count in range(at_once * batch.responses + 1)]
-    read_s = timing.prefill_s_per_token * batch.prompt_tokens / float(tokens.mean())  # others' prompts are read between steps
+    # The prompts of other responses are read between the decode steps of a response.
+    read_s = timing.prefill_s_per_token * batch.prompt_tokens / float(tokens.mean())
     return [timing.decode_s(load, load * context) + load * read_s + waits_s for load in loads]

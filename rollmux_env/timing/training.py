@@ -1,9 +1,9 @@
-"""Seconds and memory of a training on a pipeline whose stages may have GPUs of different types, copied for data parallelism.
+"""Seconds and memory of a training on a pipeline with data parallelism, whose stages may have GPUs of different types.
 
-As AReaL-Hex (arXiv 2511.00796) has it: a tensor-parallel group and the copies of a stage have one type each; types mix only from
-stage to stage, with layers in proportion to a stage's arithmetic. A pass over a token is two operations a weight, and half of all
-pairs of tokens attend to each other. The responses of a mini-batch are spread evenly over the copies, and the longest one is a
-copy's alone. What is no matrix product is bound by memory.
+As in AReaL-Hex (arXiv 2511.00796), a tensor-parallel group and all copies of a stage have one GPU type. Types differ only between
+stages, and a stage has layers in proportion to its arithmetic. A pass over a token is two operations per weight, and half of all
+pairs of tokens attend to each other. The responses of a mini-batch are spread evenly over the copies, but one copy has to process
+the longest response. Operations other than matrix products are bound by memory.
 """
 
 from __future__ import annotations
@@ -23,17 +23,26 @@ from rollmux_env.timing.models import ModelShape
 from rollmux_env.timing.replica import MACHINE, Parallelism, message_seconds, token_bytes
 from rollmux_env.timing.stages import Stage, gpus_of, pipeline
 
-UPDATE = 3  # forward passes that forward and backward amount to
-WEIGHT_BYTES = 6  # of a weight and its gradient on every copy: bf16 and float32
-OPTIMIZER_BYTES = 12  # of a weight, spread over the copies: itself and two moments in float32
-GRADIENT_BYTES = 4  # that the copies of a weight send each other
-WORKING = 34  # bytes of a token and hidden unit in the layer at work; other layers keep their inputs alone and recompute
-HIDDEN_BYTES, EXPERT_BYTES = 45, 12  # of a token in a layer, in bf16: norms, residuals, rotations, attention; ends of products
-_SEED = 0  # of the order in which responses fall into mini-batches
+UPDATE = 3  # cost of a forward and backward pass, in forward passes
+WEIGHT_BYTES = 6  # bytes of a weight (bf16) and its gradient (float32) on every copy
+OPTIMIZER_BYTES = 12  # bytes per weight that the copies share: the weight and two moments in float32
+GRADIENT_BYTES = 4  # bytes per weight that the copies exchange
+WORKING = 34  # bytes per token and hidden unit in the layer being computed; other layers keep only their inputs and recompute
+# Memory traffic in bytes of a token in a layer, in bf16. Per hidden unit: norms, residuals, rotations, attention. Per unit of an
+# expert: inputs and results of the products.
+HIDDEN_BYTES, EXPERT_BYTES = 45, 12
+_SEED = 0  # seed of the random assignment of responses to mini-batches
 
 
 class MiniBatch(NamedTuple):
-    """Sequences that are trained on together: their number, all their tokens, the sum of these squared, tokens of the longest."""
+    """Sequences that are trained together.
+
+    Attributes:
+        number: Number of sequences.
+        tokens: Sum of their lengths, in tokens.
+        squares: Sum of the squares of their lengths.
+        longest: Length of the longest, in tokens.
+    """
 
     number: float
     tokens: float
@@ -42,27 +51,29 @@ class MiniBatch(NamedTuple):
 
     @classmethod
     def of(cls, tokens: Floats | Ints) -> MiniBatch:
-        """Of sequences with so many tokens each."""
+        """Return the mini-batch of sequences with the given lengths."""
         each = np.asarray(tokens, dtype=np.float64)
         return cls(each.size, float(each.sum()), float((each**2).sum()), float(each.max()))
 
     @classmethod
     def even(cls, count: float, tokens: float) -> MiniBatch:
-        """Of sequences of one length."""
+        """Return the mini-batch of `count` sequences of `tokens` tokens each."""
         return cls(count, count * tokens, count * tokens**2, tokens)
 
     def padded(self) -> MiniBatch:
-        """With all sequences as long as the longest."""
+        """Return the mini-batch with all sequences as long as the longest."""
         return self.even(self.number, self.longest)
 
 
 class Load(NamedTuple):
-    """What a trainer is given.
+    """The work that a trainer is given.
 
     Attributes:
-        parts: mini-batches, one after the other, each with how often. micro_tokens: of a micro-batch, which holds one sequence at
-            the cap. passes: forward passes that the arithmetic amounts to. sends: those whose messages count. updates: whether
-            weights change, or log-probabilities are computed alone.
+        parts: Mini-batches that are trained one after the other, each with its number of repetitions.
+        micro_tokens: Length of a micro-batch in tokens, which holds one sequence at the cap.
+        passes: Amount of arithmetic, in forward passes.
+        sends: Number of passes whose messages count.
+        updates: Whether weights change; otherwise only log-probabilities are computed.
     """
 
     parts: tuple[tuple[MiniBatch, int], ...]
@@ -73,10 +84,14 @@ class Load(NamedTuple):
 
 
 def update_load(system: Calibration, tokens: Floats | Ints, updates: int, micro_tokens: float, scored: int = 0) -> Load:
-    """Forward and backward passes over (n,) sequences of so many tokens, which fall into mini-batches in any order.
+    """Return the load of forward and backward passes over sequences that are divided randomly into mini-batches.
 
     Args:
-        scored: passes for log-probabilities that count as part of it.
+        system: Calibration of the trainer.
+        tokens: Length of each sequence, in tokens, shape (n,).
+        updates: Number of mini-batches.
+        micro_tokens: Length of a micro-batch, in tokens.
+        scored: Number of further forward passes, for log-probabilities, that count as part of the load.
     """
     order = np.random.default_rng(_SEED).permutation(tokens)
     parts = [MiniBatch.of(part) for part in np.array_split(order, updates)]
@@ -84,7 +99,15 @@ def update_load(system: Calibration, tokens: Floats | Ints, updates: int, micro_
 
 
 def even_load(system: Calibration, count: float, tokens: float, micro_tokens: float, updates: int = 1) -> Load:
-    """As `update_load`, of sequences of one length, with a pass for log-probabilities."""
+    """Return the load of forward and backward passes over sequences of one length, with one pass for log-probabilities.
+
+    Args:
+        system: Calibration of the trainer.
+        count: Number of sequences.
+        tokens: Length of each sequence, in tokens.
+        micro_tokens: Length of a micro-batch, in tokens.
+        updates: Number of mini-batches.
+    """
     return _updates(system, ((MiniBatch.even(count / updates, tokens), updates),), micro_tokens, 1)
 
 
@@ -94,18 +117,27 @@ def _updates(system: Calibration, parts: tuple[tuple[MiniBatch, int], ...], micr
 
 
 def scoring_load(system: Calibration, tokens: Floats | Ints, micro_tokens: float) -> Load:
-    """One forward pass over (n,) sequences of so many tokens, for log-probabilities."""
+    """Return the load of one forward pass over sequences, for log-probabilities.
+
+    Args:
+        system: Calibration of the trainer.
+        tokens: Length of each sequence, in tokens, shape (n,).
+        micro_tokens: Length of a micro-batch, in tokens.
+    """
     part = MiniBatch.of(tokens)
     return Load(((part.padded() if system.padded else part, 1),), micro_tokens, 1, 1, updates=False)
 
 
 @dataclass(frozen=True)
 class TrainingTiming:
-    """What a training phase costs on all its devices: of the copies of a model, the one that takes longest.
+    """The cost of a training phase on all its devices, as that of the copy of the model that takes longest.
 
     Attributes:
-        update_s: fixed. s_per_token, s_per_token2: of a token, and of a sequence's tokens squared, evenly over all copies.
-        copies: of the model. padded: whether all sequences are padded to the longest.
+        update_s: Fixed overhead of a training phase, in seconds.
+        s_per_token: Seconds per token with all copies at work.
+        s_per_token2: Seconds per squared token of a sequence with all copies at work.
+        copies: Number of copies of the model.
+        padded: Whether all sequences are padded to the longest.
     """
 
     update_s: float
@@ -115,12 +147,12 @@ class TrainingTiming:
     padded: bool = True
 
     def busy_s(self, part: MiniBatch) -> float:
-        """Seconds of the passes over a mini-batch."""
+        """Return the seconds of the passes over a mini-batch."""
         alone_s = self.copies * (self.s_per_token * part.longest + self.s_per_token2 * part.longest**2)
         return max(self.s_per_token * part.tokens + self.s_per_token2 * part.squares, alone_s)
 
     def seconds(self, part: MiniBatch) -> float:
-        """Seconds of a training in one mini-batch."""
+        """Return the seconds of a training in one mini-batch."""
         return self.update_s + self.busy_s(part.padded() if self.padded else part)
 
 
@@ -129,7 +161,9 @@ class TrainingPlan:
     """A pipeline and its copies.
 
     Attributes:
-        stages: of one copy, in order. copies: data parallelism. machine: GPUs of a machine.
+        stages: Stages of one copy, in order.
+        copies: Number of copies (data parallelism).
+        machine: Number of GPUs per machine.
     """
 
     stages: tuple[Stage, ...]
@@ -138,43 +172,53 @@ class TrainingPlan:
 
     @cached_property
     def gpus(self) -> dict[str, int]:
-        """GPUs by type, of all copies."""
+        """Number of GPUs of all copies, by type."""
         return {name: count * self.copies for name, count in gpus_of(self.stages).items()}
 
     def seconds(self, load: Load) -> float:
-        """Seconds of a load: of its mini-batches, each a pipeline's run over its micro-batches and a sum of gradients."""
+        """Return the seconds of a load.
+
+        Each mini-batch takes a pipelined run over its micro-batches and, if weights change, an all-reduce of the gradients.
+        """
         rates = [self._rate(stage, load) for stage in self._different]
         latency_s = max(self._latency_s(stage, load) for stage in self._different) + self._hops_s(load)
         fixed_s = max(stage.hardware.update_s for stage in self._different) if load.updates else 0.0
         return fixed_s + sum(times * self._part_s(rates, latency_s, part, load) for part, times in load.parts)
 
     def computing_s(self, load: Load) -> float:
-        """Of it, seconds without what crosses the network: without hops between stages and sums of gradients."""
+        """Return the seconds of a load without hops between stages and without the all-reduce of gradients."""
         rates = [self._rate(stage, load) for stage in self._different]
         return sum(times * self._part_s(rates, 0.0, part, load._replace(updates=False)) for part, times in load.parts)
 
     def timing(self, load: Load) -> TrainingTiming:
-        """Of a pipeline of one stage, for mini-batches other than the load's, whose messages count."""
+        """Return the cost of a training on a pipeline of one stage, for mini-batches of any size.
+
+        Args:
+            load: Load whose first mini-batch determines the share of the messages in the fixed overhead.
+        """
         (stage,) = self.stages
         rate = self._rate(stage, load)
         (part, _), *_ = load.parts
         return replace(rate, update_s=stage.hardware.update_s + self._part_s([rate], 0.0, part, load) - rate.busy_s(part))
 
     def memory_gb(self, micro_tokens: float) -> float:
-        """GB on the GPU that holds most."""
+        """Return the memory of the fullest GPU, in GB."""
         return max(self._stage_gb(stage, micro_tokens) for stage in self._different)
 
     def fits(self, micro_tokens: float) -> bool:
-        """Whether every GPU can hold its part."""
+        """Return whether every GPU can hold its part."""
         return all(self._stage_gb(stage, micro_tokens) <= stage.hardware.memory_gb for stage in self._different)
 
     @cached_property
     def _different(self) -> tuple[Stage, ...]:
-        """One of each kind of its stages."""
+        """One stage of each kind."""
         return tuple({(stage.hardware.name, stage.gpus, stage.layers): stage for stage in self.stages}.values())
 
     def _part_s(self, rates: list[TrainingTiming], latency_s: float, part: MiniBatch, load: Load) -> float:
-        """Of a mini-batch. The sum of gradients goes on beside the backward pass over the last micro-batch."""
+        """Return the seconds of a mini-batch.
+
+        The all-reduce of the gradients overlaps with the backward pass over the last micro-batch.
+        """
         busy_s = max(rate.busy_s(part) for rate in rates)
         micro = max(1.0, part.tokens / (self.copies * load.micro_tokens))
         more = len(self.stages) - 1
@@ -183,7 +227,7 @@ class TrainingPlan:
         return busy_s * (1 + more / micro) + (micro + more) * latency_s + max(0.0, sums_s - beside_s)
 
     def _rate(self, stage: Stage, load: Load) -> TrainingTiming:
-        """Seconds of the load's tokens on a stage."""
+        """Return the seconds of the load's tokens on a stage."""
         model, hardware = stage.model, stage.hardware
         operations = hardware.training_tflops * 1e12 * hardware.arithmetic_of(model) * stage.gpus * model.layers / stage.layers
         _, send_s = message_seconds(model, hardware, stage.gpus, stage.layers, stage.link)
@@ -196,18 +240,21 @@ class TrainingPlan:
         )
 
     def _latency_s(self, stage: Stage, load: Load) -> float:
-        """Fixed seconds of a micro-batch's messages inside a stage."""
+        """Return the fixed seconds of a micro-batch's messages inside a stage."""
         return load.sends * message_seconds(stage.model, stage.hardware, stage.gpus, stage.layers, stage.link)[0]
 
     def _hops_s(self, load: Load) -> float:
-        """Of a micro-batch's slowest way from a stage to the next, in all passes."""
+        """Return the seconds of a micro-batch's slowest transfer from a stage to the next, over all passes."""
         alone = len(self.gpus) == 1 and sum(self.gpus.values()) <= self.machine
         links = [a.hardware.machine_link if alone else link_between(a.hardware, b.hardware) for a, b in pairwise(self.stages)]
         sent = load.micro_tokens * token_bytes(self.stages[0].model, self.stages[0].hardware)
         return max((link.seconds(sent, load.sends) for link in links), default=0.0)
 
     def _sum_s(self, stage: Stage) -> float:
-        """Of the sum of a stage's gradients over its copies: as a ring inside each machine, then of each part over the machines."""
+        """Return the seconds of the all-reduce of a stage's gradients over its copies.
+
+        It runs as a ring inside each machine, then as a ring over the machines for each part.
+        """
         here = min(self.copies, max(1, self.machine // stage.gpus))
         sent, machines = stage.parameters * GRADIENT_BYTES / stage.gpus / here, -(-self.copies // here)
         inside_s = stage.hardware.machine_link.seconds(sent, 2 * (here - 1))
@@ -220,10 +267,16 @@ class TrainingPlan:
 
 
 def even_plan(model: ModelShape, hardware: Hardware, parallelism: Parallelism, machine: int = MACHINE) -> TrainingPlan:
-    """The plan of GPUs of one type.
+    """Return the plan for GPUs of one type.
+
+    Args:
+        model: Sizes of the model.
+        hardware: Rates of one GPU.
+        parallelism: Division of the model among the GPUs.
+        machine: Number of GPUs per machine.
 
     Raises:
-        InputError: the hardware's rate of training is not known, or there are more stages than layers; one line.
+        InputError: If the hardware's training rate is unknown, or there are more stages than layers.
     """
     if not hardware.training_tflops:
         raise InputError(f"{hardware.name}: its rate of training was not measured; a training pool needs a GPU of the catalogue")

@@ -1,10 +1,10 @@
-"""Trajectories that were observed: the form of a line that runs write, and what others have published.
+"""Observed trajectories: the lines that runs write, and the formats of published ones.
 
-A run writes a file of each job, a JSON object a line and a trajectory (docs/reference/trajectories.md). Of others are read
+A run writes one file per job with one JSON object per trajectory and line (docs/reference/trajectories.md). Published formats:
 
-- PolyTrace (github.com/Zhou-jiecheng/PolyTrace): `packed_lengths_step_*.jsonl`, a line a prompt with the lengths of all responses;
-  `multiturn_workload_step_*.jsonl`, a line a trajectory with its turns and tool calls; `reward_timings_step_*.jsonl`; and JSON
-  files of steps with `input` and `output`.
+- PolyTrace (github.com/Zhou-jiecheng/PolyTrace): `packed_lengths_step_*.jsonl`, with one line per prompt that has the lengths of
+  all responses; `multiturn_workload_step_*.jsonl`, with one line per trajectory that has its turns and tool calls;
+  `reward_timings_step_*.jsonl`; and JSON files of steps with `input` and `output`.
 - RollMux's authors (github.com/wutianyuan1/ROLL): lines of a step and its response lengths (`output_lens*.log`), and seconds of
   steps (`drift_reference/*.csv`).
 """
@@ -25,7 +25,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import DATA_BYTES, json_lines, read_text, text_lines
 from rollmux_env.validation_errors import one_line
 
-_WHOLE = 0.95  # of the prompts have all their responses
+_WHOLE = 0.95  # smallest share of the prompts that must have all their responses
 Number = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 Sampled = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
 Seconds = Annotated[float, Field(strict=True, ge=0, lt=1e15)]
@@ -36,12 +36,15 @@ class Trajectory(NamedTuple):
     """A response to a prompt, with all its turns.
 
     Attributes:
-        iteration: from 0. group: number of its prompt; trajectories of a group and iteration have the same prompt.
-        prompt: tokens of it. outputs: sampled, of each turn. observations: tokens read between two turns.
-        seconds: from the beginning of the rollout to its end; None where that was not measured.
-        switches: how often it was interrupted and went on.
-        tool_s: of each tool call, seconds.
-        response: number of it in the iteration, as a run wrote it; what was done again is known by it.
+        iteration: Number of the iteration, from 0.
+        group: Number of the prompt. Trajectories of one group and iteration have the same prompt.
+        prompt: Length of the prompt, in tokens.
+        outputs: Number of sampled tokens of each turn.
+        observations: Number of tokens that were read between each two turns.
+        seconds: Seconds from the beginning of the rollout to the trajectory's end, or None if not measured.
+        switches: Number of times it was interrupted and resumed.
+        tool_s: Seconds of each tool call.
+        response: Number of the response in the iteration. A run that repeats an iteration writes the same numbers again.
     """
 
     iteration: Number
@@ -56,11 +59,11 @@ class Trajectory(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Sampled in all."""
+        """Number of sampled tokens of all turns."""
         return sum(self.outputs)
 
     def line(self) -> str:
-        """As a run writes it: what is nothing is left out."""
+        """Return the line of a run's file, without empty values."""
         return json.dumps({name: value for name, value in self._asdict().items() if value not in (None, ())})
 
 
@@ -83,7 +86,7 @@ class _Call(BaseModel):
 
 
 class _Turns(BaseModel):
-    """A trajectory of PolyTrace's workloads of several turns."""
+    """A trajectory of PolyTrace's multi-turn workloads."""
 
     step: Number
     prompt_group_id: Number
@@ -105,12 +108,12 @@ _LENGTHS = TypeAdapter(tuple[Annotated[int, Field(ge=1, lt=2**31)], ...])
 
 
 def read_trajectories(path: Path) -> list[Trajectory]:
-    """Read a file of trajectories in any of the forms above, or all files of a folder in one of them, by the number in their names.
+    """Read a file of trajectories in any of the module's formats, or all files of a folder, by the number in their names.
 
-    What a run did again counts once: the later lines. PolyTrace's validation lines are left out.
+    Of iterations that a run repeated only the last lines count. PolyTrace's validation lines are skipped.
 
     Raises:
-        InputError: a file cannot be read, or a line has none of the forms; one line.
+        InputError: If a file cannot be read, has no trajectories, or a line has none of the formats.
     """
     if not path.is_dir():
         return _read(path)
@@ -122,10 +125,16 @@ def read_trajectories(path: Path) -> list[Trajectory]:
 
 
 def read_reward_s(path: Path) -> dict[int, float]:
-    """Seconds of the rewards of each step, the slowest rank's, of a folder with PolyTrace's `reward_timings_step_*.jsonl`.
+    """Read the seconds of the rewards of each step, as those of its slowest rank.
+
+    Args:
+        path: Folder with PolyTrace's `reward_timings_step_*.jsonl`.
+
+    Returns:
+        Seconds by number of the step.
 
     Raises:
-        InputError: a file cannot be read, or a line has another form; one line.
+        InputError: If a file cannot be read or a line has another form.
     """
     reward_s: dict[int, float] = {}
     for file in sorted(path.glob("reward_timings*.jsonl"), key=_number):
@@ -140,10 +149,13 @@ def read_reward_s(path: Path) -> dict[int, float]:
 
 
 def read_step_s(path: Path) -> list[float]:
-    """Seconds of consecutive steps: lines of a step's number and its seconds, as the RollMux authors' `drift_reference`.
+    """Read the seconds of consecutive steps.
+
+    Args:
+        path: File whose lines hold a step's number and its seconds, as the RollMux authors' `drift_reference`.
 
     Raises:
-        InputError: the file cannot be read, or a line has another form; one line.
+        InputError: If the file cannot be read, has no steps, or a line has another form.
     """
     seconds: list[float] = []
     for number, line in enumerate(text_lines(path), 1):
@@ -162,12 +174,13 @@ def read_step_s(path: Path) -> list[float]:
 
 
 def groups_of(trajectories: Iterable[Trajectory]) -> tuple[tuple[int, ...], ...]:
-    """Tokens of all responses, prompt by prompt, in the order of iterations and groups.
+    """Return the tokens of all responses, prompt by prompt, in the order of iterations and groups.
 
-    Prompts with another number of responses than most are left out, where they are one in twenty at most: some were lost.
+    Prompts with another number of responses than most are left out if they are at most one in twenty; some of their responses were
+    lost.
 
     Raises:
-        InputError: more of them are; one line.
+        InputError: If more prompts have another number of responses.
     """
     ordered = sorted(trajectories, key=lambda one: one[:2])
     groups = tuple(tuple(one.tokens for one in group) for _, group in groupby(ordered, key=lambda one: one[:2]))
@@ -183,7 +196,7 @@ def _read(path: Path) -> list[Trajectory]:
     if path.suffix == ".log":
         return [*_lengths(path)]
     trajectories: list[Trajectory] = []
-    groups: dict[int, int] = {}  # of PolyTrace's packed lengths, by step
+    groups: dict[int, int] = {}  # last group of each step of PolyTrace's packed lengths
     for number, entry in json_lines(path, half=True):
         if entry.get("validate"):
             continue
@@ -208,7 +221,7 @@ def _read(path: Path) -> list[Trajectory]:
 
 
 def _own(entry: Mapping[str, Any]) -> Trajectory:
-    """A line that a run wrote."""
+    """Return the trajectory of a line that a run wrote."""
     named = {name: entry[name] for name in Trajectory._fields if name in entry}
     return _OWN.validate_python(named | {"outputs": entry["outputs"] or (1,), "response": entry["response"]})
 
@@ -228,7 +241,10 @@ def _turns(line: _Turns) -> Trajectory:
 
 
 def _compact(path: Path) -> Iterator[Trajectory]:
-    """PolyTrace's steps: `input` and `output` of each, or a list of such; several outputs of an input are a group."""
+    """Read PolyTrace's steps, each with `input` and `output`, or a list of such parts.
+
+    Several outputs of one input form a group.
+    """
     try:
         steps = _STEPS.validate_json(read_text(path, DATA_BYTES))
     except ValidationError:
@@ -243,7 +259,10 @@ def _compact(path: Path) -> Iterator[Trajectory]:
 
 
 def _lengths(path: Path) -> Iterator[Trajectory]:
-    """Lines of a step's name and its response lengths, as the RollMux authors log them; each response has a prompt of its own."""
+    """Read lines of a step's name and its response lengths, as the RollMux authors log them.
+
+    No two responses share a prompt.
+    """
     step = 0
     for number, line in enumerate(text_lines(path), 1):
         _, *words = line.split() or [""]
@@ -257,7 +276,7 @@ def _lengths(path: Path) -> Iterator[Trajectory]:
 
 
 def _number(path: Path) -> tuple[str, int]:
-    """Files of steps in their order."""
+    """Return a sort key that orders files of steps by their numbers."""
     match = _NUMBERED.fullmatch(path.name)
     return (match[1], int(match[2])) if match else (path.name, 0)
 

@@ -1,4 +1,4 @@
-"""The work of one iteration of a job whose GPUs are to be chosen."""
+"""The work of one iteration of a job whose GPUs an allocator chooses."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ class Work(Checked):
     """An iteration of an RL job.
 
     Attributes:
-        model: that is trained. responses: of an iteration. prompt_tokens, response_tokens: of one, on average.
-        cap: most tokens of a response; a training takes one sequence of that length at a time.
-        updates: mini-batches of a training. staleness: most versions that the weights of a sample may be old.
-        reads_cache: whether decoding pays for reading the KV cache; HexGen's model has it without.
+        model: Sizes of the trained model.
+        responses: Number of responses of an iteration.
+        prompt_tokens: Average length of a prompt, in tokens.
+        response_tokens: Average length of a response, in tokens.
+        cap: Largest number of tokens of a response. A training processes one sequence of that length at a time.
+        updates: Number of mini-batches of a training.
+        staleness: Largest number of versions by which the weights that sampled a response may be old.
+        reads_cache: Whether decoding pays for reading the KV cache; HexGen's model leaves it out.
 
     Raises:
-        InputError: a number out of its range; one line.
+        InputError: If a number is out of range.
     """
 
     model: ModelShape
@@ -51,36 +55,38 @@ class Work(Checked):
 
     @property
     def in_flight(self) -> int:
-        """Most responses that may be sampled at once.
+        """Largest number of responses that may be sampled at once.
 
-        A rollout may start only while fewer than 1 + staleness iterations' responses were begun and not trained, and one
-        iteration's are being trained, unless the job is on-policy.
+        A rollout may start only while fewer than 1 + staleness iterations' responses were begun and not trained. Unless the job is
+        on-policy, one of these iterations is being trained.
         """
         return self.responses * max(1, self.staleness)
 
     def iteration_s(self, rollout_s: float, training_s: float) -> float:
-        """Of a steady iteration: the longer side, or on-policy both."""
+        """Return the seconds of a steady iteration: the longer side, or the sum of both if the job is on-policy."""
         return alone_s(rollout_s, training_s, 0.0, self.staleness)
 
     @property
     def sequence_tokens(self) -> int:
-        """Tokens of a prompt and its response, on average."""
+        """Average length of a prompt and its response, in tokens."""
         return self.prompt_tokens + self.response_tokens
 
     @property
     def micro_tokens(self) -> int:
-        """Tokens of a prompt and the longest response: a micro-batch of a training."""
+        """Length of a prompt and the longest response, in tokens: a micro-batch of a training."""
         return self.prompt_tokens + self.cap
 
 
 def make_work(model: str, staleness: int, settings: Iterable[str]) -> Work:
-    """Work from the options of a command.
+    """Build the work of an iteration from the options of a command.
 
     Args:
-        model: a size name or the path of a `config.json`. settings: key=value, other fields of `Work` that are counts.
+        model: Size name, or the path of a `config.json`.
+        staleness: Largest number of versions by which the weights that sampled a response may be old.
+        settings: Texts `key=value` for the other fields of `Work` that are counts.
 
     Raises:
-        InputError: no such model or key, or a value that it cannot have; one line.
+        InputError: If the model or a key is unknown, or a value is out of range.
     """
     values: dict[str, Any] = {}
     for key, text in parse_pairs("--set", settings):
