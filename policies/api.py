@@ -1,4 +1,4 @@
-"""The names needed to write a policy, in one place."""
+"""All names that are needed to write a policy."""
 
 from abc import ABC, abstractmethod
 
@@ -54,14 +54,22 @@ __all__ = [
 
 
 class ArrivalPolicy(ABC):
-    """A policy that never moves a job: a subclass says where one that arrives is placed."""
+    """Base class of placement policies that never move a job. A subclass implements `place`."""
 
     @abstractmethod
     def place(self, state: State, job: Job) -> Placement | None:
-        """The placement of a job that has arrived; None lets it wait."""
+        """Choose the placement of a job that has just arrived.
+
+        Args:
+            state: State of the cluster at the arrival.
+            job: The job that has arrived.
+
+        Returns:
+            The placement, or None to let the job wait in the queue.
+        """
 
     def decide(self, state: State, event: Event) -> Plan:
-        """Answer an arrival with a placement, or let the job wait where there is none."""
+        """Place a job that arrives, or let it wait if `place` returns None. Other events change nothing."""
         if not isinstance(event, Arrived):
             return ()
         placement = self.place(state, event.job)

@@ -143,7 +143,7 @@ def allocate(
 
 
 class ShapesFormat(StrEnum):
-    """Output formats of shapes."""
+    """Output formats of `rollmux shapes`."""
 
     table = "table"
     json = "json"

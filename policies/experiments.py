@@ -1,4 +1,4 @@
-"""Experiments: policies on streams. `rollmux.bench`, `rollmux.replay` and `rollmux.sweep`, and the commands, call these."""
+"""Experiments: the comparisons behind `rollmux.bench`, `rollmux.replay`, `rollmux.sweep` and the commands of the same names."""
 
 from __future__ import annotations
 
@@ -34,25 +34,26 @@ from rollmux_env.workloads import WORKLOADS
 from rollmux_env.workloads.options import WorkloadOptions
 
 OwnPolicy = Callable[..., Contender]
-"""A class of the user's own, or another callable: called for each replay, with `seed` if it takes one."""
+"""A user's policy class, or another callable that returns a policy. It is called for each replay, with `seed` if it takes one."""
 Target = str | Scenario | Callable[[int], Scenario]
 Run = Callable[[Callable[[Tell], Iterable[tuple[int, Result]]], Sequence[str]], list[Result]]
 
 
 @dataclass(frozen=True)
 class Replaying:
-    """How a stream is replayed.
+    """Options of a replay.
 
     Attributes:
-        fidelity: `fluid` simulates steady periods, `event` every phase. None: event where an option below is about phases.
-        dispatch: the dispatch policy of an event replay, by name; None is `round-robin`.
-        rollout_policy: the rollout policy of jobs with a model, by name; None is `plain`.
-        failures: what dies in an event replay, as in `job_h=24,every=10`; None: nothing.
-        check: assert the invariants after every instant.
-        most_phases: that an event replay may have; None: 20 million.
+        fidelity: `fluid` to simulate steady periods, `event` to simulate every phase. None means `event` if a dispatch policy, a
+            rollout policy or failures are given, else `fluid`.
+        dispatch: Name of the dispatch policy of an event replay, or None for `round-robin`.
+        rollout_policy: Name of the rollout policy for jobs with a model, or None for `plain`.
+        failures: Rates of failures in an event replay, as in `job_h=24,every=10`, or None for no failures.
+        check: Whether to assert the invariants after every instant.
+        most_phases: Largest number of phases in an event replay, or None for 20 million.
 
     Raises:
-        InputError: an option about phases with a fluid replay.
+        InputError: An option about phases is given for a fluid replay.
     """
 
     fidelity: Literal["fluid", "event"] | None = None
@@ -72,7 +73,7 @@ class Replaying:
 
     @property
     def is_event(self) -> bool:
-        """Whether every phase is replayed."""
+        """Whether every phase is simulated."""
         of_events = self.dispatch, self.rollout_policy, self.failures
         return self.fidelity == "event" or (self.fidelity is None and any(of_events))
 
@@ -92,19 +93,20 @@ def bench(
     """Compare placement policies on a stream.
 
     Args:
-        target: the path of a file, or the name of an example or of a workload; or a scenario, or a function of the seed that
-            returns one.
-        policies: by name, or classes of your own.
-        seeds: how many, from 0; or which.
-        baseline: the policy that savings are relative to; None is the first.
-        settings: options of the workload, such as `{"jobs": 50, "stays": "fixed"}`.
-        workers: processes.
-        limit_s: Longest that a replay may take, in seconds; replays then run in processes of their own. None: no limit.
-        run: gathers the results of tasks; None does so silently.
-        how: fields of `Replaying`, such as `dispatch="fifo"`.
+        target: Path of a scenario file, name of an example or of a workload, a scenario, or a function from seed to scenario.
+        policies: Policies to compare, each a name or a class of your own.
+        seeds: Number of seeds, starting at 0, or the seeds themselves.
+        baseline: Name of the policy that savings are relative to, or None for the first one.
+        settings: Options of the workload, such as `{"jobs": 50, "stays": "fixed"}`.
+        workers: Number of processes.
+        limit_s: Longest that one replay may take, in seconds, or None for no limit. With a limit, replays run in processes of
+            their own.
+        run: Function that runs the tasks and gathers their results, or None to gather them without showing progress.
+        how: Fields of `Replaying`, such as `dispatch="fifo"`.
 
     Raises:
-        InputError, PlanError: as the command `rollmux bench` says; one line.
+        InputError: An argument is not valid, as for the command `rollmux bench`.
+        PlanError: A policy returned a plan that breaks an invariant.
     """
     replaying, numbers = _replaying(how), [*range(seeds)] if isinstance(seeds, int) else [*seeds]
     for name, chosen in (("seeds", numbers), ("policies", policies)):
@@ -133,22 +135,28 @@ def replay(
     settings: Mapping[str, Any] | None = None,
     **how: Any,
 ) -> RunResult:
-    """Replay one stream under one placement policy. Arguments and errors as of `bench`."""
+    """Replay one stream under one placement policy. Arguments and errors are those of `bench`."""
     return bench(target, [policy], [seed], settings=settings, **how).runs[0]
 
 
 def sweep(
     target: Target, keys: Mapping[str, Sequence[Any]], *arguments: Any, settings: Mapping[str, Any] | None = None, **more: Any
 ) -> SweepResult:
-    """Compare placement policies on a stream at every combination of values of its options, or of keys of its cluster.
+    """Compare placement policies on a stream at every combination of values of some keys.
+
+    A key is an option of the workload, such as `slo`, or else a key of the cluster, such as `max_group_size` or
+    `rollout.max_nodes`. A number for `slo` applies to all jobs.
 
     Args:
-        keys: values by key, as in `{"slo": [1.2, 1.5, 2]}`. A key is an option of the workload, as `slo`, or else a key of the
-            cluster, as `max_group_size` or `rollout.max_nodes`. A number for `slo` is what all jobs have.
-        arguments, settings, more: as of `bench`.
+        target: Stream to replay, as for `bench`.
+        keys: Values of each key, as in `{"slo": [1.2, 1.5, 2]}`.
+        arguments: Further positional arguments of `bench`.
+        settings: Options of the workload that stay fixed.
+        more: Further keyword arguments of `bench`.
 
     Raises:
-        InputError: neither has such a key; or as `bench`; one line.
+        InputError: Neither the workload nor the cluster has such a key, or an argument is not valid.
+        PlanError: A policy returned a plan that breaks an invariant.
     """
     for key, values in keys.items():
         if len({_text(value) for value in values}) < len(values) or not values:
@@ -184,13 +192,13 @@ def _bench_at(
 
 
 def _changed(target: Target, settings: Mapping[str, str], changes: Mapping[str, Any], seed: int) -> Scenario:
-    """A scenario whose cluster has other values of some keys, such as `migration_s` or `rollout.max_nodes`."""
+    """Return the target's scenario with other values for some keys of its cluster, such as `migration_s` or `rollout.max_nodes`."""
     scenario, label = (
         _scenario(target, seed, settings),
         "--sweep " + ", ".join(f"{key}={text}" for key, text in _texts(changes).items()),
     )
     if isinstance(target, str) and target not in WORKLOADS:
-        file = find_file(target)  # what its jobs derive from the cluster is derived anew
+        file = find_file(target)  # read again, because some fields of its jobs derive from the cluster
         data = read_mapping(file)
         return parse_scenario(data | {"cluster": _with(data["cluster"], changes)}, label, file.parent)
     cluster = _with(scenario.cluster.model_dump(mode="json", by_alias=True, exclude_unset=True), changes)
@@ -223,16 +231,16 @@ def _replaying(how: Mapping[str, Any]) -> Replaying:
 
 
 def make_failures(text: str | None) -> Failures | None:
-    """What dies in an event replay, of the text of `--failures`.
+    """Parse the text of `--failures` into the failures of an event replay.
 
     Raises:
-        InputError: it is none; one line.
+        InputError: The text has another form, or an option is unknown or out of range.
     """
     return None if text is None else make_with("--failures", "it", Failures, text.split(","))
 
 
 def _tasks(names: Sequence[str], scenarios: Mapping[int, Scenario], how: Replaying) -> tuple[list[Task], dict[str, str | None]]:
-    """A replay of each scenario, by its seed, under each policy; and what is said of how phases are replayed."""
+    """Return one task for each scenario and policy, and the fields of the result that describe how phases are replayed."""
     rollouts = how.rollout_policy or "plain"
     inside = make_at(rollouts, "replay")
     order = migrating(how.dispatch or "round-robin", inside)
@@ -254,7 +262,7 @@ def _gather_silently(tell: Callable[[Tell], Iterable[tuple[int, Result]]], names
 
 
 def _contenders(names: list[str], make: Callable[[str, int], Contender], how: Replaying) -> tuple[list[str], dict[str, str]]:
-    """The policies that this replay can have, and why others are left out."""
+    """Return the policies that support this kind of replay, and the reason for each one that is left out."""
     able = [name for name in names if can_replay(make(name, 0), how.is_event)]
     if not able:
         raise InputError(f"event replay: {names[0]} is {FLUID_ONLY}")
@@ -294,10 +302,10 @@ def _scenario(target: Target, seed: int, settings: Mapping[str, str]) -> Scenari
 
 
 def swept(texts: Iterable[str]) -> dict[str, list[Any]]:
-    """Return the values by key of texts such as `slo=1.2,1.5,2`, or `slo=[1,2],[1.5,2]`.
+    """Parse texts such as `slo=1.2,1.5,2` or `slo=[1,2],[1.5,2]` into the values of each key.
 
     Raises:
-        InputError: a text has another form, or a key is given twice; one line.
+        InputError: A text has another form.
     """
     values = {}
     for key, listed in parse_pairs("--sweep", texts, "key=value,value,..."):

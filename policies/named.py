@@ -1,4 +1,4 @@
-"""Parses a policy name with options, as in `round-robin,migrate=0.8`."""
+"""Creation of policies by name, with options as in `round-robin,migrate=0.8`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rollmux_env.user_code import described, is_interrupt, is_users, printing_to
 from rollmux_env.validation_errors import not_one_of
 
 Made = TypeVar("Made")
-SWITCHES = "switches="  # an option of all placement policies: plan warm starts and what joining a group costs
-LEND = "lend="  # another one: the training nodes of a group sample while they have nothing to train
+SWITCHES = "switches="  # option of all placement policies: plan warm starts and the cost of joining a group
+LEND = "lend="  # option of all placement policies: let a group's training nodes sample while they have nothing to train
 
 
-LEARNED = "learned:"  # and the path of a policy file, or `default`
+LEARNED = "learned:"  # prefix of the path of a policy file, or of `default`
 OWN = ", or module:Class of your own"
 
 
@@ -35,15 +35,15 @@ def make_named(
     """Create the policy that a spec names.
 
     Args:
-        kind: the kind of policy for error messages, such as `dispatch policy`.
-        table: factories by name, which take keyword options.
-        spec: a name of `table`, or `learned:` and the path of a policy file, or `learned:default`, or `module:Class` of the user's
-            own; then options as key=value.
-        learned: imports what makes the policy of a file, given its path; None where there is none of the kind.
-        methods: those that a policy of this kind has.
+        kind: Kind of policy for error messages, such as `dispatch policy`.
+        table: Factories by name. They take keyword options.
+        spec: A name in `table`, `learned:PATH`, `learned:default`, or `module:Class` of the user's own, followed by options as
+            `key=value`, separated by commas.
+        learned: Function that imports the factory of learned policies, which takes a path. None if this kind has none.
+        methods: Methods that a policy of this kind must have.
 
     Raises:
-        InputError: unknown name or options, an invalid policy file, or a class that is none of this kind; one line.
+        InputError: The name or an option is unknown, the policy file is invalid, or the class lacks a method.
     """
     name, *pairs = spec.split(",")
     label = f"{kind} '{spec}'"
@@ -61,23 +61,24 @@ def make_named(
 
 
 def is_own(spec: str) -> bool:
-    """Whether a spec names a `module:Class` of the user's own."""
+    """Return whether a spec names a `module:Class` of the user's own."""
     name = spec.partition(",")[0]
     return ":" in name and not name.startswith(LEARNED)
 
 
 def own_factory(label: str, target: str) -> Callable[..., Any]:
-    """The class of the user's own that `module:Class` names.
+    """Import the class that `module:Class` names.
 
     Args:
-        label: start of error messages. target: its module is looked for where Python looks, and last in the working directory.
+        label: Start of error messages.
+        target: The text `module:Class`. The module is looked up on Python's path and last in the working directory.
 
     Raises:
-        InputError: no such module or class, or the module cannot be imported; one line.
+        InputError: There is no such module or class, or the module cannot be imported.
     """
     module_name, _, attribute = target.partition(":")
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # last: a user's folder never hides a module of ours
+        sys.path.append(os.getcwd())  # last, so that a user's folder never hides an installed module
     try:
         with printing_to_stderr(), seeded(0):
             module = importlib.import_module(module_name)
@@ -98,16 +99,18 @@ def own_factory(label: str, target: str) -> Callable[..., Any]:
 def make_with(
     label: str, name: str, factory: Callable[..., Made], pairs: Iterable[str], seed: int | None = None, others: Iterable[str] = ()
 ) -> Made:
-    """Call a factory with options.
+    """Call a factory with options given as text.
 
     Args:
-        label: start of error messages. name: name of the policy in error messages.
-        pairs: options as key=value, with values as JSON or else text.
-        seed: value of the option `seed`, if the factory has it and no pair sets it.
-        others: options that the caller has read itself, for error messages.
+        label: Start of error messages.
+        name: Name of the policy in error messages.
+        factory: Class or function that takes the options as keyword arguments.
+        pairs: Options as `key=value`. A value is parsed as JSON if possible, else taken as text.
+        seed: Value of the option `seed` if the factory has one and no pair sets it, or None.
+        others: Names of options that the caller has read itself, to list in error messages.
 
     Raises:
-        InputError: a pair is malformed, repeated, or not accepted by the factory; one line.
+        InputError: A pair is malformed, repeated, or not accepted by the factory.
     """
     known = _parameters(factory)
     options: dict[str, Any] = {}
@@ -135,15 +138,19 @@ def make_with(
 
 
 def plans_switches(spec: str) -> bool | None:
-    """What the option `switches` of a policy says, which all of them have; None where it is not there."""
+    """Return the value of the option `switches` in a policy spec, or None if it is not given."""
     return said_of(spec, SWITCHES)
 
 
 def said_of(spec: str, option: str) -> bool | None:
-    """What an option that all placement policies have says, given as `name=`; None where it is not there.
+    """Return the value of a boolean option in a policy spec, or None if it is not given.
+
+    Args:
+        spec: Policy name with options.
+        option: Option that all placement policies have, given with its equals sign as `name=`.
 
     Raises:
-        InputError: it is neither true nor false, or there twice; one line.
+        InputError: The value is neither true nor false, or the option is given twice.
     """
     name = option.rstrip("=")
     values = [pair.removeprefix(option) for pair in spec.split(",")[1:] if pair.startswith(option)]

@@ -1,13 +1,11 @@
-"""Network policies: which circuits join the leaves of a fabric, and when they are set anew.
+"""Network policies: which circuits connect the leaf switches of a fabric, and when they are reconfigured.
 
-`static`: the same circuits all the time.
-
-`rfabric`: circuits are set anew only where the predicted slack covers it (OrchestrRL, arXiv 2601.01209). The rule is the paper's:
-with predicted slack W and reconfiguration time T, the old topology stays where W < T. What to switch to is ours: between two steps
-with slack enough no switch can be, so the topology is the one that is expected to take least for all steps up to the next such
-step. So it is never expected to be later than any topology that stays: each such part is as short as can be.
-
-`oracle`: the best that can be done with the circuits, by one who knows all that will happen. Nobody could run it.
+- `static` keeps the same circuits all the time.
+- `rfabric` reconfigures circuits only while predicted slack hides the time it takes (OrchestrRL, arXiv 2601.01209). As in the
+  paper, the old topology stays if the predicted slack W is below the reconfiguration time T. The choice of the new topology is
+  ours. No switch is possible between two steps with enough slack. So the policy takes the topology with the least expected time
+  over all steps up to the next such step. The expected time of each such stretch is therefore minimal.
+- `oracle` is the optimum with full knowledge of the future. No real system can run it.
 """
 
 from __future__ import annotations
@@ -24,28 +22,28 @@ from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.network.play import Forecast, Hour, NetworkPolicy, Yardstick
 from rollmux_env.network.steps import WEIGHTS
 
-_TIE_S = 1e-9  # gained by a switch, and no reason for one
+_TIE_S = 1e-9  # gain in seconds that does not justify a switch
 
 
 class Static:
-    """The topology with the shortest iteration, if none is ever changed."""
+    """Keep the topology with the shortest expected iteration."""
 
     def first(self, forecast: Forecast) -> int:
-        """The topology that it begins with."""
+        """Choose the topology at the start."""
         totals_s = _expected_s(forecast, range(len(forecast.steps)))
         return totals_s.index(min(totals_s))
 
     def topology_for(self, forecast: Forecast, step: int, present: int) -> int:
-        """What is there."""
+        """Return the present topology."""
         return present
 
 
 @dataclass(frozen=True)
 class RFabric(Static):
-    """Switches in slack, and begins as `static`.
+    """Reconfigure circuits only when predicted slack covers it. The first topology is that of `static`.
 
     Args:
-        margin: the slack must be so many times the reconfiguration time; above 1 it is careful about predictions.
+        margin: Required slack as a multiple of the reconfiguration time. Values above 1 allow for errors of the prediction.
     """
 
     margin: float = 1.0
@@ -55,7 +53,7 @@ class RFabric(Static):
             raise ValueError(f"margin must be above 0, not {self.margin!r}")
 
     def topology_for(self, forecast: Forecast, step: int, present: int) -> int:
-        """What is there, or what is best until circuits can be set anew again."""
+        """Return the present topology, or the best one until the next step with enough slack."""
         if not self._has_slack(forecast, step):
             return present
         part, count = [step], len(forecast.steps)
@@ -69,19 +67,19 @@ class RFabric(Static):
 
 
 def _expected_s(forecast: Forecast, steps: Iterable[int]) -> list[float]:
-    """Seconds of some steps on each topology."""
+    """Return the expected seconds of some steps on each topology."""
     return [sum(forecast.step_s(step, topology) for step in steps) for topology in range(len(forecast.seconds[0]))]
 
 
 class Oracle:
-    """The shortest way through all steps and topologies, with every late switch counted.
+    """Choose the topologies that minimise the total time of an hour, including the delay of each switch that slack does not hide.
 
-    What an iteration takes depends on the topology that it begins and ends with alone, so it is a shortest path of iterations, each
-    the shortest path of its steps.
+    The duration of an iteration depends only on the topologies at its start and end. The optimum is therefore a shortest path over
+    iterations, where each iteration is itself a shortest path over its steps.
     """
 
     def choose_all(self, hour: Hour) -> Ints:
-        """(iterations, steps) topologies."""
+        """Return the topology of every step, shape (iterations, steps)."""
         iterations, steps = len(hour.before_s), len(hour.forecast.steps)
         count = len(hour.forecast.seconds[0])
         ways = [_ways(hour, i) for i in range(iterations)]
@@ -102,11 +100,11 @@ class Oracle:
 
 
 class _Ways(NamedTuple):
-    """The shortest ways through an iteration.
+    """Shortest paths through one iteration, with C topologies and S steps.
 
     Attributes:
-        taken_s: (C, C) seconds from the topology before its first step to that of its last.
-        before: (S, C, C) the topology before each step of such a way, by the first and by that of the step.
+        taken_s: Seconds from the topology before the first step to the topology of the last step, shape (C, C).
+        before: Topology before each step of such a path, by the path's first topology and the step's own, shape (S, C, C).
     """
 
     taken_s: Floats
@@ -123,7 +121,7 @@ def _ways(hour: Hour, i: int) -> _Ways:
         if step.pattern == WEIGHTS:
             ready_s = np.maximum(ready_s, hour.generation_s[i])
         switched_s = np.maximum(ready_s, now_s + forecast.reconfigure_s)
-        from_s = np.repeat(switched_s[:, :, None], count, axis=2)  # first, before, now
+        from_s = np.repeat(switched_s[:, :, None], count, axis=2)  # axes: topology before the iteration, before the step, at it
         same = np.arange(count)
         from_s[:, same, same] = ready_s
         steps[s] = np.argmin(from_s - _TIE_S * np.eye(count), axis=1)
@@ -141,7 +139,7 @@ def make_network(spec: str) -> NetworkPolicy | Yardstick:
     """Create a network policy by name, or one of the user's own as `module:Class`, with options as in `rfabric,margin=1.5`.
 
     Raises:
-        InputError: unknown name or options, or a class of the user's own that is no network policy; one line.
+        InputError: The name or an option is unknown, or the user's class is no network policy.
     """
     policy = make_named("network policy", NETWORK, spec)
     if not isinstance(policy, NetworkPolicy) and not hasattr(policy, "choose_all"):

@@ -1,4 +1,4 @@
-"""Policies by name: `rollmux`, `rollmux,prune=false`, `learned:default`, `my_module:MyPolicy,alpha=2`."""
+"""Placement policies by name, such as `rollmux`, `rollmux,prune=false`, `learned:default` or `my_module:MyPolicy,alpha=2`."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
     """Create a placement policy.
 
     Args:
-        spec: a name of `PLACEMENT`, `learned:` and a policy file, or `module:Class` of the user's own; then options, as in
-            `rollmux,prune=false`. A module is looked for where Python looks, and last in the working directory.
-        seed: given to policies that take one, unless an option does.
+        spec: A name of `PLACEMENT`, `learned:FILE`, or `module:Class` of the user's own, followed by options as in
+            `rollmux,prune=false`. A module is looked up on Python's path and last in the working directory.
+        seed: Seed for policies with an option `seed`, unless the spec sets it.
 
     Raises:
-        InputError: no such name, module or class, or options that it does not take; one line.
+        InputError: There is no such name, module or class, or the policy does not accept an option.
     """
     name, *pairs = spec.split(",")
     switches = plans_switches(spec)
@@ -70,13 +70,15 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
 
 
 def checked(label: str, name: str, policy: Any) -> Contender:
-    """A policy, if it has what one needs.
+    """Return the policy if it has the methods and attributes of a placement policy.
 
     Args:
-        label: start of error messages. name: of the policy in them.
+        label: Start of error messages.
+        name: Name of the policy in error messages.
+        policy: Object to check.
 
     Raises:
-        InputError: it lacks something; one line.
+        InputError: A method or attribute is missing.
     """
     with apart(label) if is_users(policy) else nullcontext():
         has = {attribute: hasattr(policy, attribute) for attribute in ("decide", "replay", "keeps_slo")}
@@ -88,7 +90,7 @@ def checked(label: str, name: str, policy: Any) -> Contender:
 
 
 def observed_state(spec: str, cluster: Cluster) -> State:
-    """The state, of nothing yet, that a policy is shown in a real run."""
+    """Return the empty state that a policy sees at the start of a real run."""
     return State(cluster, observed=True, switches=plans_switches(spec) or False)
 
 
@@ -96,7 +98,7 @@ def _set_switches(spec: str, policy: Any, switches: bool) -> None:
     if switches == plan.plans_switches(policy):
         return
     try:
-        object.__setattr__(policy, "plans_switches", switches)  # of a frozen dataclass too
+        object.__setattr__(policy, "plans_switches", switches)  # works for frozen dataclasses too
     except AttributeError:
         raise InputError(f"--policy {spec}: its class has __slots__ without 'plans_switches'; say switches=false") from None
 
@@ -105,7 +107,7 @@ def make_runnable(spec: str, seed: int = 0) -> Policy:
     """Create a policy that can run jobs, not only replay them.
 
     Raises:
-        InputError: as `make_policy`, or a policy that can only replay.
+        InputError: The spec is not valid, as for `make_policy`, or the policy can only replay.
     """
     policy = make_policy(spec, seed)
     if isinstance(policy, OwnReplay):

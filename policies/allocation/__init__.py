@@ -15,16 +15,16 @@ from rollmux_env.timing.work import Work
 from rollmux_env.validation_errors import not_one_of
 
 Allocator = Callable[[Work, Budget], Allocation]
-"""Raises InputError, one line, where the budget holds no plan."""
+"""A function of the work of an iteration and a budget. It raises an InputError if the budget holds no plan."""
 
 ALLOCATION: dict[str, Allocator] = {"uniform": uniform, "hex": hex_search, "exhaustive": exhaustive}
 
 
 def make_allocator(name: str) -> Allocator:
-    """An allocator by name.
+    """Return the allocator of a name in `ALLOCATION`.
 
     Raises:
-        InputError: there is none; one line.
+        InputError: The name is unknown.
     """
     if name not in ALLOCATION:
         raise InputError(f"--allocator: {not_one_of(name, ALLOCATION)}")

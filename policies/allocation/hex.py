@@ -1,14 +1,21 @@
-"""`hex`: AReaL-Hex's alternation (arXiv 2511.00796) of a training plan, a rollout plan and a new bisection of the GPUs.
+"""The allocator `hex`: the alternating search of AReaL-Hex (arXiv 2511.00796).
 
-The GPUs are the nodes of a graph whose edges are links. A bisection is the better the more of all link bandwidth lies inside the
-training side, and of all memory bandwidth on the rollout side. GPUs of one type and machine are alike, and a side that fills
-machine after machine has the most links inside, so numbers of GPUs say all, and the best one is found by looking at each.
+Each round takes a training plan and completes it with the best rollout plan on the remaining GPUs.
 
-A bisection has a share gamma of the arithmetic on the training side, which a binary search moves: down where rollouts take longer,
-up where the training does, until discrete GPUs can no longer tell the interval's ends apart. The paper's measure of a bisection
-weighs links and memory alike, which can keep the wrong type for the training (links grow with the square of GPUs), so the search is
-done with memory alone too. Then the rounds go on with training plans that could beat the best allocation: in turns the one whose
-iteration may be the shortest, and the one with the nearest GPUs. After twenty rounds without a better allocation it ends.
+The GPUs are the nodes of a graph whose edges are links. A bisection scores well if much of the link bandwidth lies inside the
+training side and much of the memory bandwidth on the rollout side. GPUs of the same type are interchangeable, and a side that fills
+machine after machine has the most links inside. A bisection is therefore a number of GPUs of each type, and all are enumerated.
+
+The search has two parts.
+
+1. A binary search over gamma, the training side's share of the arithmetic. Each round bisects the GPUs at gamma and takes the
+   fastest training plan of the training side. Gamma falls where the rollout takes longer and rises
+   where the training does, until the interval is narrower than one GPU. The paper's score weighs links and memory equally. This
+   can keep the wrong type on the training side, because the number of links grows with the square of the GPUs. The binary search
+   is therefore repeated with memory alone.
+2. A refinement that tries training plans which could still beat the best allocation. It alternates between the plan with the
+   lowest bound on the iteration and the plan whose GPUs are nearest to those of the best one. It ends after twenty rounds without
+   an improvement.
 """
 
 from __future__ import annotations
@@ -27,12 +34,14 @@ from rollmux_env.timing.work import Work
 
 
 class Bisections(NamedTuple):
-    """All of a budget's, one a row.
+    """All bisections of a budget, one in each row.
 
     Attributes:
-        counts: (n, types) GPUs that train. compute: (n,) their share of all arithmetic. links: (n,) share of all link bandwidth
-            that lies between them. memory: (n,) share of all memory bandwidth on the other side. tolerance: half the largest share
-            of one GPU's arithmetic: a window of this half-width always holds a bisection.
+        counts: GPUs of each type on the training side, shape (n, types).
+        compute: Share of all arithmetic on the training side, shape (n,).
+        links: Share of all link bandwidth between GPUs of the training side, shape (n,).
+        memory: Share of all memory bandwidth on the rollout side, shape (n,).
+        tolerance: Half the largest share of arithmetic of one GPU. Every window of this half-width contains a bisection.
     """
 
     counts: Ints
@@ -42,10 +51,14 @@ class Bisections(NamedTuple):
     tolerance: float
 
     def best(self, gamma: float, weight: float) -> Counts:
-        """The best one of those whose share of arithmetic is within the tolerance of `gamma`; the first of equal ones.
+        """Return the bisection with the highest score whose share of the arithmetic is within the tolerance of `gamma`.
 
         Args:
-            weight: of links in the measure; memory has the same at 1/2, which is the paper's, and all of it at 0.
+            gamma: Desired share of the arithmetic on the training side, from 0 to 1.
+            weight: Weight of links in the score, from 0 to 1; memory has the rest. The paper uses 0.5.
+
+        Returns:
+            GPUs of each type on the training side. Ties go to the first row.
         """
         distance = np.abs(self.compute - gamma)
         near = np.flatnonzero(distance <= max(self.tolerance, float(distance.min())) * (1 + 1e-9))
@@ -54,7 +67,7 @@ class Bisections(NamedTuple):
 
 
 def bisections(budget: Budget) -> Bisections:
-    """All bisections, with at least one GPU on either side."""
+    """Enumerate all bisections of a budget that have at least one GPU on either side."""
     hardware = budget.hardware
     whole = np.array(budget.counts)
     counts = np.stack([axis.ravel() for axis in np.indices([count + 1 for count in budget.counts])], axis=1)
@@ -68,7 +81,7 @@ def bisections(budget: Budget) -> Bisections:
 
 
 def _bandwidth(counts: Ints, hardware: tuple[Hardware, ...], machine: int) -> Floats:
-    """(n,) GB/s of all links between so many GPUs of each type."""
+    """Sum the bandwidth of all links among `counts` GPUs, in GB/s, shape (n,)."""
     total = np.zeros(len(counts))
     for k, here in enumerate(hardware):
         own, (machines, rest) = counts[:, k], np.divmod(counts[:, k], machine)
@@ -79,15 +92,15 @@ def _bandwidth(counts: Ints, hardware: tuple[Hardware, ...], machine: int) -> Fl
     return total
 
 
-STABLE = 20  # rounds
-WEIGHTS = (0.5, 0.0)  # of links in the measure of a bisection
+STABLE = 20  # rounds without an improvement after which the refinement ends
+WEIGHTS = (0.5, 0.0)  # weights of links in the score, one for each binary search
 
 
 def hex_search(work: Work, budget: Budget) -> Allocation:
-    """The best allocation that the alternation comes by.
+    """Search for the allocation with the shortest iteration by alternating plans and bisections.
 
     Raises:
-        InputError: the budget holds no plan; one line.
+        InputError: The budget holds no plan.
     """
     table = PlanTable(work, budget)
     search = _Search(table)
@@ -99,10 +112,12 @@ def hex_search(work: Work, budget: Budget) -> Allocation:
 
 
 class _Search:
-    """The rounds so far.
+    """State of one search.
 
     Attributes:
-        best: allocation. stable: rounds since it was found. tried: GPUs of the training plans so far.
+        best: Best allocation so far, or None.
+        stable: Rounds since the best allocation was found.
+        tried: Result of each training plan tried so far, by its GPUs of each type; None where no replica fits beside it.
     """
 
     def __init__(self, table: PlanTable) -> None:
@@ -113,7 +128,7 @@ class _Search:
         self._near: Counts = table.budget.counts
 
     def bisect(self, weight: float) -> None:
-        """Search for the share of the arithmetic at which both sides take as long."""
+        """Search for the share of the arithmetic at which both sides take equally long."""
         graph = bisections(self._table.budget)
         low, high = 0.0, 1.0
         while high - low > graph.tolerance:
@@ -124,7 +139,7 @@ class _Search:
             low, high = (gamma, high) if more else (low, gamma)
 
     def refine(self) -> None:
-        """Go on with what promises most, and with what is near the best allocation."""
+        """Try plans that could beat the best allocation: alternately the most promising and the nearest to the best one."""
         while self.stable < STABLE or self.best is None:
             key = self._distance if self.stable % 2 else self._table.least_s
             timed = min(self._better(), key=lambda timed: (key(timed), timed.seconds), default=None)
@@ -143,7 +158,7 @@ class _Search:
         return allocation
 
     def _better(self) -> Iterator[Timed]:
-        """Training plans that were not tried and leave room for a shorter iteration."""
+        """Yield the training plans not tried yet that leave room for a shorter iteration."""
         for timed in self._table.plans:
             if self.best is not None and timed.seconds >= self.best.iteration_s:
                 return
@@ -151,5 +166,5 @@ class _Search:
                 yield timed
 
     def _distance(self, timed: Timed) -> float:
-        """GPUs that change sides."""
+        """Count the GPUs that change sides between a plan and the best one."""
         return sum(abs(a - b) for a, b in zip(timed.gpus, self._near, strict=True))

@@ -1,4 +1,4 @@
-"""What allocators search: the training plans and replicas of a budget, each made once, and the rollout plans asked for so far."""
+"""The table that allocators search: all training plans and kinds of replicas of a budget, and rollout plans computed on demand."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from rollmux_env.timing.work import Work
 
 
 class PlanTable:
-    """The plans of a budget.
+    """Plans that a budget can hold.
 
     Args:
-        work: of an iteration. budget: what is divided.
+        work: Work of one iteration of the job.
+        budget: GPUs to divide between training and rollouts.
 
     Raises:
-        InputError: the budget holds no training plan or no replica, or not both at once; one line.
+        InputError: The budget holds no training plan, no replica, or no training plan with a replica beside it.
     """
 
     def __init__(self, work: Work, budget: Budget) -> None:
@@ -37,28 +38,32 @@ class PlanTable:
 
     @cached_property
     def plans(self) -> tuple[Timed, ...]:
-        """Training plans, the fastest first."""
+        """All useful training plans, fastest first."""
         return training_plans(self.work, self.budget)
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
-        """Kinds of replicas, the one with the largest throughput first."""
+        """All useful kinds of replicas, smallest first, then by falling throughput."""
         return replica_kinds(self.work, self.budget)
 
     def rollout(self, counts: Counts) -> RolloutPlan | None:
-        """The best rollout plan on so many GPUs of each type; None where not one replica fits."""
+        """Return the best rollout plan on `counts` GPUs of each type, or None if not even one replica fits."""
         if counts not in self._rollouts:
             self._rollouts[counts] = rollout_plan(self.kinds, counts, self.work.in_flight)
         return self._rollouts[counts]
 
     def complete(self, timed: Timed, limit_s: float = inf) -> Allocation | None:
-        """A training plan with the rollout plan beside it whose iteration is the shortest.
+        """Return the allocation with the shortest iteration that has this training plan.
 
-        The update of the weights depends on how many machines of each type sample, and on nothing else of the rollout plan: so for
-        every number of machines the plan with the largest throughput is enough.
+        The update of the weights depends on the number of machines of each type that sample, and on nothing else in the rollout
+        plan. For each number of machines it is therefore enough to look at the rollout plan with the largest throughput.
+
+        Args:
+            timed: Training plan of the allocation.
+            limit_s: Only iterations shorter than this count, in seconds.
 
         Returns:
-            None where no replica fits beside it, or no iteration is shorter than the limit.
+            The allocation, or None if no replica fits beside the training or no iteration is shorter than the limit.
         """
         best: Allocation | None = None
         for counts in _fillings(self.budget.beside(timed.gpus), self.budget.machine):
@@ -72,7 +77,12 @@ class PlanTable:
         return best
 
     def least_s(self, timed: Timed, counts: Counts | None = None) -> float:
-        """A bound on the iteration with a training plan, and so many GPUs that sample; without them, all that it leaves."""
+        """Return a lower bound in seconds on an iteration with this training plan.
+
+        Args:
+            timed: Training plan of the allocation.
+            counts: GPUs of each type that sample, or None for all that the training plan leaves.
+        """
         beside = self.budget.beside(timed.gpus) if counts is None else counts
         most = sum(count * each for count, each in zip(beside, self._speeds, strict=True))
         if not most:
@@ -81,7 +91,7 @@ class PlanTable:
 
     @cached_property
     def _speeds(self) -> tuple[float, ...]:
-        """For each type, a bound on the responses per second that one of its GPUs adds to any plan."""
+        """Upper bound on the responses per second that one GPU of each type adds to any rollout plan."""
         return tuple(
             max((kind.responses_per_s / sum(kind.gpus) for kind in self.kinds if kind.gpus[k]), default=0.0)
             for k in range(len(self.budget.gpus))
@@ -89,5 +99,5 @@ class PlanTable:
 
 
 def _fillings(counts: Counts, machine: int) -> Iterator[Counts]:
-    """GPUs that fill so many machines of each type, all that there are first."""
+    """Yield GPU counts made of whole machines of each type, plus the full count, the largest first."""
     return product(*(sorted({count, *range(0, count, machine)}, reverse=True) for count in counts))

@@ -1,10 +1,11 @@
-"""The plans that allocators choose from: training plans, and how many replicas of which kind sample.
+"""The plans that allocators choose from: training plans and rollout plans.
 
-Every training plan of a family is made once; the fastest is taken of those that a side has GPUs for.
+All training plans of the family are made once. An allocator then takes the fastest one for which a side has enough GPUs.
 
-The rollout plan is an integer program. The paper chooses replicas y and shares x of the responses so that the last replica ends
-first, which is bilinear. With all of them ending together that is the largest throughput, sum of y h, under the GPUs of each type.
-A row more says that no more responses are sampled at once than may be in flight.
+A rollout plan is the solution of an integer program. The paper chooses numbers of replicas y and their shares x of the responses so
+that the last replica ends first, which is bilinear. If all replicas end together this is equivalent to the largest throughput, the
+sum of y h with h the throughput of a replica, subject to the GPUs of each type. One more constraint keeps the number of responses
+sampled at once at most at the number that may be in flight.
 """
 
 from __future__ import annotations
@@ -24,11 +25,17 @@ from rollmux_env.timing.stages import Replica, Stage, largest_batch, pipeline
 from rollmux_env.timing.training import TrainingPlan
 from rollmux_env.timing.work import Work
 
-MOST_STAGES = 8  # of one type in a pipeline
+MOST_STAGES = 8  # stages of one type in a pipeline
 
 
 class Timed(NamedTuple):
-    """A training plan, its seconds, and its GPUs of each type."""
+    """A training plan with its duration.
+
+    Attributes:
+        seconds: Seconds of the training of one iteration.
+        gpus: GPUs of each type that the plan uses.
+        plan: The training plan.
+    """
 
     seconds: float
     gpus: Counts
@@ -36,9 +43,10 @@ class Timed(NamedTuple):
 
 
 def training_plans(work: Work, budget: Budget) -> tuple[Timed, ...]:
-    """Every plan that fits into memory, the fastest first, without those that another on the same types beats on all counts.
+    """Make all training plans that fit into memory, fastest first.
 
-    The stages of one type follow one another, in the budget's order of types, and have as many GPUs each.
+    A plan is left out if a faster one uses the same types and no more GPUs of any. The stages of one type are adjacent, in the
+    budget's order of types, and have the same number of GPUs each.
     """
     load, plans = budget.load(work), []
     for copies in range(1, max(budget.counts) + 1):
@@ -60,17 +68,17 @@ def training_plans(work: Work, budget: Budget) -> tuple[Timed, ...]:
 
 
 def fastest(plans: Sequence[Timed], counts: Counts) -> Timed | None:
-    """The fastest plan on at most so many GPUs of each type."""
+    """Return the first of the plans that needs at most `counts` GPUs of each type, or None. `plans` are sorted by duration."""
     return next((timed for timed in plans if _within(timed.gpus, counts)), None)
 
 
 def group_sizes(machine: int) -> tuple[int, ...]:
-    """GPUs that a tensor-parallel group may have: powers of two that divide a machine."""
+    """Return the GPU counts that a tensor-parallel group may have: powers of two that divide a machine."""
     return tuple(2**k for k in range(machine.bit_length()) if machine % 2**k == 0)
 
 
 def _choices(count: int, copies: int, machine: int) -> Iterator[tuple[int, int]]:
-    """(stages, GPUs of each) of one type in every copy."""
+    """Yield (stages, GPUs of each stage) that one type can contribute to every copy of the pipeline."""
     yield 0, 1
     for gpus in group_sizes(machine):
         for stages in range(1, min(MOST_STAGES, count // (copies * gpus)) + 1):
@@ -78,7 +86,7 @@ def _choices(count: int, copies: int, machine: int) -> Iterator[tuple[int, int]]
 
 
 def _types(timed: Timed) -> tuple[bool, ...]:
-    """Which ones train; the update of the rollout side's weights comes from them."""
+    """Return for each type whether it trains. The update of the rollout side's weights depends on these types."""
     return tuple(count > 0 for count in timed.gpus)
 
 
@@ -90,12 +98,18 @@ def _training_speed(hardware: Hardware) -> float:
     return hardware.training_tflops
 
 
-GAP = 1e-6  # of the program, relative
-_STAGES = (1, 2, 4)  # of a replica's pipeline
+GAP = 1e-6  # relative gap at which the integer program counts as solved
+_STAGES = (1, 2, 4)  # stages of a replica's pipeline on one type
 
 
 class Kind(NamedTuple):
-    """A kind of replica: its GPUs of each type, its throughput in responses per second."""
+    """A kind of replica.
+
+    Attributes:
+        replica: The replica's stages and batch.
+        gpus: GPUs of each type that one replica uses.
+        responses_per_s: Throughput of one replica, in responses per second.
+    """
 
     replica: Replica
     gpus: Counts
@@ -103,16 +117,21 @@ class Kind(NamedTuple):
 
 
 class RolloutPlan(NamedTuple):
-    """Numbers of replicas by kind, those that there are, and their throughput together."""
+    """Replicas that sample together.
+
+    Attributes:
+        replicas: Each kind of replica that is used, with its number.
+        responses_per_s: Throughput of all replicas together, in responses per second.
+    """
 
     replicas: tuple[tuple[Replica, int], ...]
     responses_per_s: float
 
 
 def replica_kinds(work: Work, budget: Budget) -> tuple[Kind, ...]:
-    """Every kind of replica that fits, but those that replicas of another kind replace at no loss.
+    """Make all kinds of replicas that fit and that no other kind replaces without loss.
 
-    A pipeline has 1, 2 or 4 stages of one type, or one of each of two types, with the same tensor parallelism; batches are
+    A pipeline has 1, 2 or 4 stages of one type, or one stage of each of two types with the same tensor parallelism. Batches are
     powers of two, and the largest that fits.
     """
     hardware = budget.hardware
@@ -128,7 +147,7 @@ def replica_kinds(work: Work, budget: Budget) -> tuple[Kind, ...]:
                     kinds += [_kind(work, stages, used, batch) for batch in _batches(stages, work)]
     kinds.sort(key=lambda kind: (sum(kind.gpus), -kind.responses_per_s, kind.replica.batch))
     most = max((kind.replica.batch / sum(kind.gpus) for kind in kinds), default=0.0) * sum(budget.counts)
-    ample = most <= work.in_flight  # then the number of sequences never matters
+    ample = most <= work.in_flight  # then the limit on sequences in flight never binds
     needed: list[Kind] = []
     for kind in kinds:
         if not any(_beats(other, kind, ample) for other in needed):
@@ -137,10 +156,12 @@ def replica_kinds(work: Work, budget: Budget) -> tuple[Kind, ...]:
 
 
 def rollout_plan(kinds: Sequence[Kind], counts: Counts, in_flight: int) -> RolloutPlan | None:
-    """The replicas with the largest throughput on at most so many GPUs of each type; None where not one fits.
+    """Return the replicas with the largest total throughput, or None if not even one fits.
 
     Args:
-        in_flight: most sequences at once, of all replicas.
+        kinds: Kinds of replicas to choose from.
+        counts: GPUs of each type that may be used.
+        in_flight: Largest number of sequences at once, over all replicas.
     """
     usable = [kind for kind in kinds if _within(kind.gpus, counts)]
     if not usable:
@@ -153,10 +174,12 @@ def rollout_plan(kinds: Sequence[Kind], counts: Counts, in_flight: int) -> Rollo
 
 
 def _most(value: Floats, use: Floats, limits: Floats) -> Ints:
-    """Whole numbers y >= 0 that maximise value @ y where y @ use <= limits.
+    """Return the whole numbers y >= 0, shape (n,), that maximise value @ y subject to y @ use <= limits.
 
     Args:
-        value: (n,). use: (n, m). limits: (m,).
+        value: Value of one unit of each column, shape (n,).
+        use: Resources that one unit of each column uses, shape (n, m).
+        limits: Available amount of each resource, shape (m,).
     """
     columns, rows = len(use), len(limits)
     highspy.Highs.resetGlobalScheduler(True)
@@ -167,7 +190,7 @@ def _most(value: Floats, use: Floats, limits: Floats) -> Ints:
     nothing = np.zeros(0, np.int32)
     highs.addRows(rows, np.zeros(rows), limits, 0, nothing, nothing, np.zeros(0))
     starts, row = np.arange(0, rows * columns, rows, dtype=np.int32), np.tile(np.arange(rows, dtype=np.int32), columns)
-    most = np.floor(np.where(use > 0, limits / np.where(use > 0, use, 1.0), np.inf).min(axis=1))  # of each alone
+    most = np.floor(np.where(use > 0, limits / np.where(use > 0, use, 1.0), np.inf).min(axis=1))  # if a column is used alone
     highs.addCols(columns, value / value.max(), np.zeros(columns), most, row.size, starts, row, use.ravel())
     highs.changeColsIntegrality(columns, np.arange(columns, dtype=np.int32), np.ones(columns, dtype=np.uint8))
     highs.run()
@@ -185,10 +208,12 @@ def _batches(stages: tuple[Stage, ...], work: Work) -> list[int]:
 
 
 def _beats(other: Kind, kind: Kind, ample: bool) -> bool:
-    """Whether as many of another kind as need no more GPUs than one of this kind, nor more sequences, are no slower.
+    """Return whether replicas of another kind, on no more GPUs than one of this kind, are at least as fast.
 
     Args:
-        ample: sequences do not count.
+        other: Kind that could replace `kind`.
+        kind: Kind that could be left out.
+        ample: Whether the limit on sequences in flight never binds. Otherwise the replacement must not have more sequences either.
     """
     times = min(own // each for own, each in zip(kind.gpus, other.gpus, strict=True) if each)
     times = times if ample else min(times, kind.replica.batch // other.replica.batch)

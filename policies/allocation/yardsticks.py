@@ -1,4 +1,4 @@
-"""The yardsticks of `hex`: `uniform` halves every type, `exhaustive` looks at every training plan of the family."""
+"""The yardsticks for `hex`: `uniform` halves every type, `exhaustive` tries every training plan of the family."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rollmux_env.timing.work import Work
 
 
 def uniform(work: Work, budget: Budget) -> Allocation:
-    """Divide each type in halves; where these hold nothing, in the parts nearest to halves that do.
+    """Divide each type in halves, or into the parts nearest to halves that hold a plan.
 
     Raises:
-        InputError: the budget holds no plan; one line.
+        InputError: The budget holds no plan.
     """
     table = PlanTable(work, budget)
     splits = sorted(
@@ -35,10 +35,10 @@ MOST_GPUS = 96
 
 
 def exhaustive(work: Work, budget: Budget) -> Allocation:
-    """The allocation with the shortest iteration of all.
+    """Find the allocation with the shortest iteration by trying every training plan.
 
     Raises:
-        InputError: the budget holds no plan, or more than `MOST_GPUS` GPUs; one line.
+        InputError: The budget holds no plan, or has more than `MOST_GPUS` GPUs.
     """
     if (count := sum(budget.counts)) > MOST_GPUS:
         raise InputError(f"exhaustive: is for budgets of at most {MOST_GPUS} GPUs, not {count}")

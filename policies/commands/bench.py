@@ -1,4 +1,4 @@
-"""`rollmux bench`, on a stream or on a suite."""
+"""The command `rollmux bench`, for a stream or a suite."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What `rollmux bench` is asked for, on a stream or on a suite. Each field is an option, by its own name."""
+    """Options of `rollmux bench`, for a stream or a suite. Each field is the option of the same name."""
 
     target: Annotated[
         str | None, typer.Argument(metavar="FILE|WORKLOAD", help="A scenario file, or the name of a workload.", show_default=False)
@@ -134,7 +134,7 @@ def bench(options: BenchOptions) -> None:
 
 
 def _compare(target: str, options: BenchOptions) -> None:
-    """Replay a stream under every policy, or under every value of what is swept."""
+    """Replay a stream under every policy, once or at every value of the swept keys."""
     from rich.console import Group
 
     from policies import experiments
@@ -176,7 +176,7 @@ def _plots(benched: BenchResult | SweepResult, kind: Plots) -> Mapping[str, byte
 
 
 def _title(benched: BenchResult, without: Sequence[str] = ()) -> str:
-    """Say what was replayed, and how, without the settings that are varied."""
+    """Describe what was replayed and how, without the settings that are varied."""
     asked = "".join(f", {key} {value}" for key, value in benched.settings.items() if key not in without)
     over = f"{len(benched.seeds)} seeds" if len(benched.seeds) > 1 else f"seed {benched.seeds[0]}"
     how = f"{over}, fluid replay"
@@ -188,7 +188,7 @@ def _title(benched: BenchResult, without: Sequence[str] = ()) -> str:
 
 
 def _print(format: BenchFormat, report: Mapping[str, Any], csv: str, *tables: RenderableType) -> None:
-    """Print results in the format that is asked for."""
+    """Print results in the requested format."""
     from rollmux_env.report.latex import to_latex
     from rollmux_env.report.results import to_json
     from rollmux_env.report.tables import show
@@ -202,7 +202,7 @@ def _print(format: BenchFormat, report: Mapping[str, Any], csv: str, *tables: Re
 
 
 def makers() -> Makers:
-    """All factories of policies by name, for suites."""
+    """Return the factories of all kinds of policies by name, for suites."""
     from policies.allocation import make_allocator
     from policies.dispatch import make_dispatch
     from policies.network import make_network
@@ -239,7 +239,7 @@ def _enter(options: BenchOptions) -> None:
 
 
 def _run_suite(name: str, options: BenchOptions) -> None:
-    """Run a suite: of placement policies, to which the user may add, or of something else."""
+    """Run a suite and print its table."""
     from rollmux_env.bench.suites import find_suite
     from rollmux_env.errors import InputError
     from rollmux_env.report.folder import results_folder
@@ -266,7 +266,13 @@ def _run_suite(name: str, options: BenchOptions) -> None:
 
 
 def _refuse_own(options: BenchOptions, *more: str, but: Sequence[str] = ()) -> None:
-    """Refuse what a suite has of its own, but for some options."""
+    """Refuse options that a suite sets itself.
+
+    Args:
+        options: Options of the command.
+        more: Names of further options to refuse.
+        but: Names of options to allow.
+    """
     own = ("baseline", "dispatch", "failures", "fidelity", "rollout_policy", "sweep", "most_phases", *more)
     for option in own:
         if option not in but and getattr(options, option):
@@ -275,7 +281,7 @@ def _refuse_own(options: BenchOptions, *more: str, but: Sequence[str] = ()) -> N
 
 
 def _placed(suite: Suite, added: Sequence[str], numbers: range, options: BenchOptions) -> list[SuiteRow]:
-    """Compare placement policies, the user's among them in every case."""
+    """Replay the cases of a suite of placement policies, with the policies that the user added to each case."""
     from policies.dispatch import make_dispatch
     from policies.registry import make_policy
     from rollmux_env.bench.harness import can_replay, run_tasks
@@ -283,7 +289,7 @@ def _placed(suite: Suite, added: Sequence[str], numbers: range, options: BenchOp
     from rollmux_env.report.progress import tracked
 
     def replayed(case: Case) -> tuple[str, ...]:
-        """The policies of a case that have its replay."""
+        """Return the policies of a case that support its kind of replay."""
         names = dict.fromkeys((*case.policies, *added))
         return tuple(name for name in names if can_replay(make_policy(name, 0), case.dispatch is not None))
 

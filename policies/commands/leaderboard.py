@@ -1,4 +1,4 @@
-"""`rollmux bench --suite leaderboard`: one entrant on all streams of its tracks."""
+"""The leaderboard suite, `rollmux bench --suite leaderboard`: one entrant on all streams of its tracks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from rollmux_env.progress import Progress
 
 
 def enter(entrant: Entrant, workers: int = 1, limit_s: float | None = None) -> Entry:
-    """Measure an entrant.
+    """Measure an entrant of the leaderboard.
 
     Args:
-        workers: processes.
-        limit_s: Longest that a stream may take, in seconds; None: no limit.
+        entrant: Policies to measure.
+        workers: Number of processes.
+        limit_s: Longest that one stream may take, in seconds, or None for no limit.
 
     Raises:
-        InputError, PlanError: no such policies, or they broke an invariant; one line.
+        InputError: A policy is unknown or not valid.
+        PlanError: A policy broke an invariant.
     """
     if not entrant.name:
         raise InputError("--suite leaderboard: give --policy, --dispatch or --rollout-policy")
@@ -49,7 +51,7 @@ def enter(entrant: Entrant, workers: int = 1, limit_s: float | None = None) -> E
 
 @cache
 def replaying_makers() -> Makers:
-    """All factories of policies, of rollouts as they are in an event replay."""
+    """Return the factories of all kinds of policies, with rollout policies as event replays use them."""
     return makers()._replace(rollout=partial(make_at, place="replay"))
 
 
@@ -58,7 +60,7 @@ def _one(entrant: Entrant, stream: tuple[str, int, bool], tell: Callable[[int, i
 
 
 def sources_of(entrant: Entrant) -> dict[str, str]:
-    """SHA-256 of the file of each of an entrant's own policies, and of each policy file, by the name of the policy."""
+    """Return the SHA-256 of each user-written policy's source file and of each policy file, by the name of the policy."""
     files = {}
     for spec in filter(None, (entrant.placement, entrant.dispatch, entrant.rollout)):
         name = spec.partition(",")[0]

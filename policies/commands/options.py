@@ -1,4 +1,4 @@
-"""Arguments and options shared by several commands."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Format(StrEnum):
 
 
 class BenchFormat(StrEnum):
-    """Output formats of a bench."""
+    """Output formats of `rollmux bench`."""
 
     table = "table"
     json = "json"
@@ -60,7 +60,7 @@ class BenchFormat(StrEnum):
 
 
 class Plots(StrEnum):
-    """Kinds of plots."""
+    """File formats of plots."""
 
     png = "png"
     svg = "svg"
@@ -68,21 +68,30 @@ class Plots(StrEnum):
 
 
 class TableOrJson(StrEnum):
-    """Output formats of explanations."""
+    """Output formats of commands without CSV."""
 
     table = "table"
     json = "json"
 
 
 class Fidelity(StrEnum):
-    """How much of a run is simulated."""
+    """Level of detail of a replay: steady periods, or every phase."""
 
     fluid = "fluid"
     event = "event"
 
 
 def find_scenario(target: str, seed: int, settings: Sequence[str]) -> Scenario:
-    """Load the scenario of a file or an example, the same for every seed, or generate that of a workload with values of `--set`."""
+    """Load the scenario of a file or an example, or generate a workload.
+
+    Args:
+        target: Path of a scenario file, name of an example, or name of a workload.
+        seed: Seed of a workload. Files and examples are the same for every seed.
+        settings: Settings of a workload as `KEY=VALUE`, as given to `--set`.
+
+    Raises:
+        InputError: There is no such file, example or workload, or settings are given with a file.
+    """
     from rollmux_env.errors import InputError
     from rollmux_env.files import example_names
     from rollmux_env.scenario import load_scenario

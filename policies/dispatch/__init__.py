@@ -24,12 +24,11 @@ def make_dispatch(spec: str) -> DispatchPolicy:
     """Create a dispatch policy by name.
 
     Args:
-        spec: a name of `DISPATCH`, `learned:default`, `learned:PATH` or `module:Class`; then options, as in
+        spec: A name of `DISPATCH`, `learned:default`, `learned:PATH` or `module:Class`, followed by options, as in
             `round-robin,migrate=0.8`.
 
     Raises:
-        InputError: unknown name or options, an invalid policy file, or a class of the user's own that is no dispatch policy; one
-            line.
+        InputError: The name or an option is unknown, the policy file is invalid, or the user's class is no dispatch policy.
     """
     policy = make_named("dispatch policy", DISPATCH, spec, _learned, ("choose",))
     if not isinstance(migration_of(policy), Migration | None):

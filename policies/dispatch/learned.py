@@ -1,6 +1,6 @@
-"""`learned:default`, `learned:PATH`: a network that scores what each member of a group may do.
+"""The dispatch policies `learned:default` and `learned:PATH`: a network that scores the possible choices of a group.
 
-It uses the observation of training (`rollmux_env.envs.dispatch.observation`) and chooses among the rows that the mask allows.
+The observation is that of training (`rollmux_env.envs.dispatch.observation`). The policy takes the best row that the mask allows.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from rollmux_env.scheduler.view import GroupView, MemberView, WaitingPhase
 
 
 class Learned:
-    """The row with the highest score: a waiting phase, a tail to migrate, or nothing now.
+    """Choose the row with the highest score: a waiting phase, a tail to migrate, or nothing.
 
     Args:
-        path: of a policy file for dispatch, or `default`: the one that comes with RollMux.
+        path: Path of a policy file for dispatch, or `default` for the one that RollMux ships.
 
     Raises:
-        InputError: the file cannot be read, is damaged, or reads numbers that this version does not give.
+        InputError: The file cannot be read, is damaged, or uses features that this version does not have.
     """
 
     migration = MIGRATION
@@ -40,7 +40,7 @@ class Learned:
         self._stale = config.features == STALE
 
     def choose(self, group: GroupView) -> WaitingPhase | MemberView | None:
-        """The best of what may be chosen now."""
+        """Return the waiting phase or the member's tail with the highest score, or None to wait."""
         if not self._stale and (stale := next((member for member in group.views if member.staleness), None)):
             raise InputError(f"job {stale.job_id}: staleness: {self._file} was trained without stale jobs")
         own, members = records_of(group)
@@ -60,8 +60,11 @@ class Learned:
 
 
 def records_of(group: GroupView) -> tuple[Records, Records]:
-    """A group and (n,) its members as records. A sync that holds nodes is a training there; of more nodes than an integer has bits,
-    those with the same members are one."""
+    """Convert a group and its members to records, the members with shape (n,).
+
+    A sync that holds nodes is shown as a training. If the group has more nodes than an integer has bits, nodes that the same
+    members use are shown as one.
+    """
     rows = group.rows
     shown = _fewer_nodes([row.nodes for row in rows])
     members = np.array([record(row, nodes=shown(row.nodes)) for row in rows], dtype=MEMBER)
@@ -72,7 +75,7 @@ def records_of(group: GroupView) -> tuple[Records, Records]:
 
 
 def _fewer_nodes(own: Sequence[int]) -> Callable[[int], int]:
-    """How to say sets of nodes in as many bits as an integer has."""
+    """Return a function that maps a bit set of nodes to one with at most `MOST_NODES` nodes."""
     every = reduce(or_, own, TRAINING_POOL)
     if every.bit_length() <= MOST_NODES + 1:
         return lambda nodes: nodes

@@ -1,9 +1,10 @@
-"""The rules of dispatch: `round-robin`, the paper's, and those by which no node idles while a phase waits that could run on it.
+"""The dispatch rules: the paper's `round-robin`, and work-conserving rules, which never idle a node that a waiting phase could use.
 
-Without a guard, `fifo`, `shortest-first`, `longest-first` and `least-recently-served` could starve a rollout over several nodes,
-because its nodes are seldom all free at once, and a phase that others keep overtaking. A phase that has been overtaken as often as
-the group has members is therefore overdue. It goes before all phases that are not, and its nodes are kept free for it. It then
-waits only for running phases, which end, and for older overdue phases, of which there are fewer than members.
+Without a guard, the work-conserving rules `fifo`, `shortest-first`, `longest-first` and `least-recently-served` could starve two
+kinds of phases: a rollout over several nodes, which are seldom all free at once, and a phase that others keep overtaking. A phase
+that has been overtaken as often as the group has members is therefore overdue. It takes precedence over all phases that are not
+overdue, and its nodes are kept free for it. It then waits only for running phases, which end, and for older overdue phases, of
+which there are fewer than members.
 """
 
 from __future__ import annotations
@@ -17,20 +18,22 @@ from rollmux_env.timing.tail import SHARE, Migration
 
 
 class Migrating:
-    """A rule with or without long-tail migration.
+    """Base class of dispatch rules, with or without long-tail migration.
 
     Args:
-        migrate: the share of a rollout's responses after which the rest leaves its nodes (RollMux, arXiv 2512.11306: 0.8), as soon
-            as a rollout that waits for them could begin; None never. share: of its nodes that it keeps; None is the usual
-            (`rollmux_env.timing.tail`). careful: not where the job is its group's bound, and waits for nobody: a slower
-            rollout of its own would slow down everybody.
+        migrate: Share of a rollout's responses after which its tail may migrate, as soon as another rollout could then start on
+            the freed nodes (RollMux, arXiv 2512.11306: 0.8). None turns migration off.
+        share: Share of its nodes that a migrated tail keeps, or None for `rollmux_env.timing.tail.SHARE`.
+        careful: Whether to leave the tail of a member in place if the member bounds the group's period and never waits for other
+            members, because slowing it down would slow down the whole group.
 
     Attributes:
-        migration: the two numbers, or None. careful: as given.
+        migration: Threshold and share of the migration, or None.
+        careful: Value of the argument.
 
     Raises:
-        ValueError: `migrate` or `share` are neither None nor numbers between 0 and 1, or `careful` is no boolean, or they are given
-            without `migrate`; one line.
+        ValueError: `migrate` or `share` is not a number between 0 and 1, `careful` is not a boolean, or `share` or `careful` is
+            given without `migrate`.
     """
 
     def __init__(self, migrate: float | None = None, share: float | None = None, careful: bool = False) -> None:
@@ -44,23 +47,26 @@ class Migrating:
         self.careful = careful
 
     def movable(self, group: GroupView) -> list[MemberView]:
-        """The members whose tails may migrate now."""
+        """Return the members whose tails may migrate now."""
         if self.migration is None:
             return []
         return [member for member in group.movable if not (self.careful and is_bound(group.row, group.rows, member.row))]
 
 
 class RoundRobin(Migrating):
-    """In a meta-iteration every member runs one rollout and one training, in order of admission on every node (paper, section 4).
+    """The paper's round robin (section 4): in a meta-iteration every member runs one rollout and one training.
 
-    A phase may run when no member that shares a node with it comes before it: none has a phase of the kind left in an earlier
-    meta-iteration, or in the same one and was admitted earlier. Nodes stay idle rather than be used out of turn, so nobody is
-    ever overtaken and a rollout over several nodes gets them all when its turn comes. `RollMux/Dispatch-v0` runs the same rule over
-    its rows (`rollmux_env.kernel.dispatch.turns.round_robin`); here the phases that wait are known in their order.
+    On every node the members take turns in order of admission. A phase may run if no member that shares a node with it comes before
+    it. A member comes before it if it still has a phase of this kind in an earlier meta-iteration, or in the same one and was
+    admitted earlier. Nodes stay idle rather than be used out of turn. So no member is ever overtaken, and a rollout over several
+    nodes gets all of them when its turn comes.
+
+    `RollMux/Dispatch-v0` runs the same rule over its rows (`rollmux_env.kernel.dispatch.turns.round_robin`). Here the group view
+    already lists the waiting phases in their order.
     """
 
     def choose(self, group: GroupView) -> WaitingPhase | MemberView | None:
-        """Return the first waiting phase whose turn it is on all its nodes, else a tail that blocks the next one."""
+        """Return the first waiting phase whose turn it is on all its nodes, else the member whose tail blocks the next one."""
         row, rows = group.row, group.rows
         for phase in group.waiting:
             if not phase.nodes & row.busy and in_turn(row, rows, phase.member.row, CODES[phase.phase], 0):
@@ -75,26 +81,28 @@ Rank = Callable[[WaitingPhase], float]
 
 
 def shortest(phase: WaitingPhase) -> float:
-    """The mean of what the job's phase took in this group so far, and its worst case before there is one."""
+    """Rank a phase by its expected duration: the mean of its job in this group, or the worst case before the first one has run."""
     return phase.expected_s
 
 
 def longest(phase: WaitingPhase) -> float:
-    """As `shortest`, the other way round."""
+    """Rank a phase by its negated expected duration, so that long phases come first."""
     return -phase.expected_s
 
 
 def least_recent(phase: WaitingPhase) -> float:
-    """When the job last had a permit for these nodes, counted in permits of the group; those that had none come first."""
+    """Rank a phase by when its job last had a permit for these nodes, in permits of the group. Jobs that had none come first."""
     return phase.member.last_served(phase.nodes)
 
 
 class WorkConserving(Migrating):
-    """Go by rank; of phases of a rank the one that has waited longest comes first.
+    """Work-conserving dispatch in order of rank. Among phases of equal rank, the one that has waited longest comes first.
 
     Args:
-        rank: of a waiting phase, the lowest first; None for first come, first served.
-        migrate, share, careful: as `Migrating`.
+        rank: Function that ranks a waiting phase, lowest first, or None for first come, first served.
+        migrate: Share of responses after which a tail may migrate, as in `Migrating`.
+        share: Share of its nodes that a migrated tail keeps, as in `Migrating`.
+        careful: Whether to spare the group's bottleneck, as in `Migrating`.
     """
 
     def __init__(self, rank: Rank | None, migrate: float | None = None, share: float | None = None, careful: bool = False) -> None:
@@ -102,8 +110,10 @@ class WorkConserving(Migrating):
         self.rank = rank
 
     def choose(self, group: GroupView) -> WaitingPhase | MemberView | None:
-        """The first phase, in this order, whose nodes are free and not kept for an overdue one; else a tail that is in the way of
-        the first rollout that could begin once tails have moved."""
+        """Return the first phase in order of rank that can start, else a member whose tail blocks the first phase that could.
+
+        A phase can start if its nodes are free and not kept for an overdue phase.
+        """
         best = self._first(group, group.busy)
         movable = self.movable(group) if best is None else []
         if not movable:
@@ -115,13 +125,13 @@ class WorkConserving(Migrating):
         return first and next(member for member in movable if member.nodes & first.nodes)
 
     def _first(self, group: GroupView, taken: int) -> WaitingPhase | None:
-        """The first waiting phase whose nodes are not taken, nor kept for an overdue one."""
+        """Return the first waiting phase whose nodes are neither taken nor kept for an overdue phase, or None."""
         members, waiting, rank = len(group.views), group.waiting, self.rank
         if len(waiting) == 1:
             return None if waiting[0].nodes & taken else waiting[0]
         best: WaitingPhase | None = None
         best_rank = 0.0
-        for phase in waiting:  # in order of number, so the first overdue one comes first
+        for phase in waiting:  # in order of their numbers, so the oldest overdue phase comes first
             if phase.overtaken >= members:
                 if not phase.nodes & taken:
                     return phase

@@ -1,1 +1,1 @@
-"""Placement policies: which group, which nodes, whether to move."""
+"""Placement policies: which group a job joins, which nodes it is pinned to, and whether it moves."""

@@ -1,4 +1,4 @@
-"""`rollmux`: the paper's planner, Algorithm 1 as printed."""
+"""The policy `rollmux`: the paper's planner, Algorithm 1 as printed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from rollmux_env.keys.job import Job
 
 
 class Algorithm1(ArrivalPolicy):
-    """Place an arriving job where its marginal cost is least, and never move it (paper, Algorithm 1).
+    """Place an arriving job where its marginal cost is lowest, and never move it (paper, Algorithm 1).
 
     Args:
-        prune: skip saturated groups (T_load >= T_cycle), as printed; without it the search is wider and never breaks an SLO either.
-        quantile: plan on this quantile of the phase durations (see `policies.placement.planned`); 1 is the worst case.
+        prune: Whether to skip saturated groups (T_load >= T_cycle), as in the paper. Without it the search is wider and still
+            keeps every SLO.
+        quantile: Quantile of the phase durations to plan with (see `policies.placement.planned`), 1 for the worst case.
 
     Attributes:
-        keeps_slo: False below quantile 1: the plans then keep the SLOs of the quantile's durations, not those of the worst case.
+        keeps_slo: Whether plans keep SLOs at the worst case. False below quantile 1, where they keep the SLOs of the quantile's
+            durations only.
     """
 
     def __init__(self, prune: bool = True, quantile: float = 1.0) -> None:
@@ -30,5 +32,5 @@ class Algorithm1(ArrivalPolicy):
         self._view = None if self.keeps_slo else QuantileView(quantile)
 
     def place(self, state: State, job: Job) -> Placement | None:
-        """The cheapest feasible candidate, if there is one."""
+        """Return the feasible candidate with the lowest marginal cost, or None if there is none."""
         return cheapest(self._view(state, job.id) if self._view else state, job.id, self.prune)

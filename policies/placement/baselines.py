@@ -1,6 +1,6 @@
 """Baselines: `solo`, `colocated`, `random`, `most-idle`, `first-fit`, and the yardstick `naive`.
 
-`solo` (standard disaggregation) and `colocated` (veRL's way) give every job nodes of its own. `random` and `most-idle` share nodes
+`solo` (standard disaggregation) and `colocated` (as in veRL) give every job separate nodes. `random` and `most-idle` share nodes
 but ignore SLOs (paper, section 6.5). They respect physical limits: group size, training nodes, host memory and `max_nodes`. They
 add rollout nodes to a group only if too few existing nodes have room.
 """
@@ -20,30 +20,30 @@ from rollmux_env.scenario import Scenario
 
 
 class Solo(ArrivalPolicy):
-    """Every job on its own rollout and training nodes."""
+    """Place every job on its own rollout and training nodes."""
 
     keeps_slo = True
 
     def place(self, state: State, job: Job) -> Placement | None:
-        """A new group, if there are nodes for it."""
+        """Return a new group for the job, or None if there are not enough nodes."""
         return _with_room(state, job, isolated(job, state.cluster))
 
 
 class Colocated(ArrivalPolicy):
-    """Every job on its own training nodes, with both phases in turn.
+    """Run every job on its own training nodes, with rollout and training in turn.
 
-    The nodes and phases are those of the job's `colocated` block; without one, `training.nodes` and the phases' own lengths.
+    The nodes and phases are those of the job's `colocated` block. Without one they are `training.nodes` and the usual phases.
     Rollouts on training nodes may be slower than on rollout nodes, so SLOs can be broken.
     """
 
     keeps_slo = False
 
     def place(self, state: State, job: Job) -> Placement | None:
-        """Training nodes of the job's own, if there are enough.
+        """Return training nodes for the job alone, or None if there are not enough.
 
         Raises:
-            InputError: the job's `colocated.nodes` are more than the pool can ever have, or it is stale: on the same nodes its
-                phases take turns.
+            InputError: The job's `colocated.nodes` exceed the pool, or the job is stale. On shared nodes its phases take turns, so
+                staleness cannot help.
         """
         if job.staleness:
             raise InputError(f"job {job.id}: staleness: does not go with --policy colocated, where phases take turns on one pool")
@@ -59,10 +59,10 @@ def _with_room(state: State, job: Job, placement: Placement) -> Placement | None
 
 
 class Random(ArrivalPolicy):
-    """Uniform over the groups with room and a new group, then uniform over nodes.
+    """Choose a group at random among those with room and a new one, then nodes of it at random. All choices are uniform.
 
     Args:
-        seed: seed of the choices.
+        seed: Seed of the choices.
     """
 
     keeps_slo = False
@@ -71,7 +71,7 @@ class Random(ArrivalPolicy):
         self._random = np.random.default_rng(seed)
 
     def place(self, state: State, job: Job) -> Placement | None:
-        """A random place, if there is any."""
+        """Return a random physical placement, or None if there is none."""
         table = candidates(state, job.id)
         groups = np.unique(table.group[table.physical])
         if not groups.size:
@@ -81,12 +81,12 @@ class Random(ArrivalPolicy):
 
 
 class MostIdle(ArrivalPolicy):
-    """The group with the largest idle share, then its least loaded nodes; a new group only where none has room."""
+    """Choose the group with the largest idle share and its least loaded nodes. Open a new group only if no group has room."""
 
     keeps_slo = False
 
     def place(self, state: State, job: Job) -> Placement | None:
-        """The most idle place, if there is any."""
+        """Return the most idle placement, or None if there is none."""
         table = candidates(state, job.id)
         open_groups = np.unique(table.group[table.physical])
         if not open_groups.size:
@@ -99,10 +99,12 @@ class MostIdle(ArrivalPolicy):
 
 
 class FirstFit(ArrivalPolicy):
-    """The first place that keeps every SLO, groups in order of their numbers and a new one last, whatever it costs.
+    """Choose the first placement that keeps every SLO, regardless of its cost.
+
+    Groups are tried in order of their numbers, a new group last.
 
     Args:
-        most_new_nodes: rollout nodes that may be added to a group.
+        most_new_nodes: Largest number of rollout nodes that may be added to an existing group.
     """
 
     keeps_slo = True
@@ -113,14 +115,14 @@ class FirstFit(ArrivalPolicy):
         self._most_new_nodes = most_new_nodes
 
     def place(self, state: State, job: Job) -> Placement | None:
-        """The first place, if there is any."""
+        """Return the first feasible placement, or None if there is none."""
         table = candidates(state, job.id)
         rows = np.flatnonzero(table.feasible & ((table.group < 0) | (table.new_nodes <= self._most_new_nodes)))
         return table.placement(int(rows[0])) if rows.size else None
 
 
 def idle_share(state: State, group_id: int) -> float:
-    """Share of a group's node-seconds in a period in which no phase runs."""
+    """Return the share of a group's node-seconds in one period during which no phase runs."""
     row = state.tables.group_rows.get(group_id)
     assert row is not None
     groups = state.tables.groups
@@ -130,14 +132,14 @@ def idle_share(state: State, group_id: int) -> float:
 
 
 def _fewest_new_nodes(table: CandidateTable, group: int) -> Ints:
-    """Rows of a group that are physical and add the fewest rollout nodes."""
+    """Return the physical candidates of a group that add the fewest rollout nodes."""
     rows = np.flatnonzero(table.physical & (table.group == group))
     new_nodes = table.new_nodes[rows]
     return np.asarray(rows[new_nodes == new_nodes.min()])
 
 
 def _load_s(state: State, table: CandidateTable, row: int) -> float:
-    """Summed rollout load of the existing nodes that a row pins the job to."""
+    """Return the summed rollout seconds per period on the existing nodes that a candidate pins the job to."""
     group_row = state.tables.group_rows.get(int(table.group[row]))
     if group_row is None:
         return 0.0
@@ -146,15 +148,15 @@ def _load_s(state: State, table: CandidateTable, row: int) -> float:
 
 
 class Naive:
-    """Jobs share nodes as under `rollmux`, and run their phases whenever they are ready: see `rollmux_env.replay.unordered`.
+    """Share nodes as `rollmux` does, but run every phase as soon as it is ready (see `rollmux_env.replay.unordered`).
 
     Args:
-        prune: as of Algorithm 1.
+        prune: Whether to skip saturated groups, as in `Algorithm1`.
     """
 
     def __init__(self, prune: bool = True) -> None:
         self._planner = Algorithm1(prune=prune)
 
     def replay(self, scenario: Scenario, check: bool = False) -> Outcome:
-        """Replay a scenario and measure it."""
+        """Replay a scenario and measure the result."""
         return outcome(replay_unordered(scenario, self._planner, check))

@@ -1,4 +1,7 @@
-"""Which moves to make in one instant: chains of rows, each scored in the state that the row before it leads to."""
+"""Search for the moves of one instant: chains of rows, each row scored in the state that the rows before it lead to.
+
+A row is one possible step: the plan that places or moves jobs, or `stop`.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,12 @@ _MOST_STEPS = 8
 
 
 class Rows(NamedTuple):
-    """What may be done in a state.
+    """The possible steps in a state, one in each of R rows. Row 0 is `stop`.
 
     Attributes:
-        plans: of each row, its moves; the first row is `stop`, with none. worths: (R,) how far each score is above that of `stop`.
-        opens: (R,) whether a row opens a group.
+        plans: Plan of each row; that of `stop` is empty.
+        worths: Score of each row minus the score of `stop`, shape (R,).
+        opens: Whether each row opens a group, shape (R,).
     """
 
     plans: Sequence[Plan]
@@ -28,13 +32,16 @@ class Rows(NamedTuple):
 
 
 LookUp = Callable[[State], Rows]
+"""Function that lists and scores the possible steps in a state."""
 
 
 class Chain(NamedTuple):
-    """What is begun in this instant.
+    """Steps chosen so far in this instant.
 
     Attributes:
-        worth: what the scores of its rows are above those of `stop`, in all. plan: its actions. state: what they lead to.
+        worth: Sum of the worths of the chosen rows.
+        plan: Actions of the chosen rows.
+        state: State after these actions.
     """
 
     worth: float
@@ -43,20 +50,24 @@ class Chain(NamedTuple):
 
 
 def after(state: State, plan: Plan) -> State:
-    """A copy of a state in which a plan has been carried out."""
+    """Return a copy of a state in which a plan has been carried out, or the state itself if the plan is empty."""
     if not plan:
         return state
     twin = state.copy()
-    passed = next((state.waiting.index(action.job_id) for action in plan if isinstance(action, Place)), 0)  # for their quotas
+    # Jobs that wait ahead of the placed one have been passed over because of their quotas.
+    passed = next((state.waiting.index(action.job_id) for action in plan if isinstance(action, Place)), 0)
     carry_out(twin, plan, keeps_slo=True, passed=passed)
     return twin
 
 
 def best_chain(start: State, look_up: LookUp, tries: int, one_row: bool) -> Plan:
-    """Of the chains that begin with one of the best-scored rows, and go on with the best until that is `stop`, the best.
+    """Return the plan of the best chain that starts with one of the best-scored rows and then follows the best row until `stop`.
 
     Args:
-        tries: rows, `stop` among them, to begin with. one_row: chains have no more than one.
+        start: State before the chain.
+        look_up: Function that lists and scores the rows of a state.
+        tries: Number of first rows to try, including `stop`.
+        one_row: Whether a chain ends after its first row.
     """
     rows = look_up(start)
     chosen: Plan = ()
@@ -79,15 +90,17 @@ def best_chain(start: State, look_up: LookUp, tries: int, one_row: bool) -> Plan
 
 
 def joint_search(begun: Sequence[Chain], look_up: LookUp, tries: int, width: int) -> Plan:
-    """Beam search: the best of all chains that are met on the way, which may be one that is given.
+    """Return the plan of the best chain that a beam search finds. It may be one of the given chains.
 
-    At every step each chain may go on with any of its best-scored rows, and the best few chains are kept. A group that is opened
-    for one job is worth little before others have joined it: so chains that have just done so are also kept for themselves. The
-    search ends when two steps have found nothing better. Chains that lead to the same places by other ways count once.
+    In each step every chain is extended by each of its best-scored rows, and the best chains are kept. Opening a group for one job
+    is worth little until other jobs have joined it, so a separate quota keeps chains that have just opened a group. Chains that
+    lead to the same placements in a different order count once. The search ends after two steps without an improvement.
 
     Args:
-        begun: chains to begin with, at least one. tries: rows of a chain that are looked at, `stop` among them.
-        width: chains that go on at every step, and as many again that have just opened a group.
+        begun: Chains to start from, at least one.
+        look_up: Function that lists and scores the rows of a state.
+        tries: Number of rows to look at for each chain, including `stop`.
+        width: Number of chains to keep in each step, and as many again that have just opened a group.
     """
     best = max(begun, key=lambda chain: chain.worth)
     chains, known, idle = list(begun), {_places(chain.plan) for chain in begun}, 0
@@ -116,12 +129,12 @@ def joint_search(begun: Sequence[Chain], look_up: LookUp, tries: int, width: int
 
 
 def best_rows(worths: NDArray[np.float32], most: int, stop: int | None = 0) -> list[int]:
-    """The best of so many rows, the best first, but for `stop`."""
+    """Return the `most` rows with the highest worth, best first, without `stop`."""
     return [k for k in np.argsort(-worths, kind="stable")[:most].tolist() if k != stop]
 
 
 def promising(rows: Rows, most: int, most_opening: int) -> list[int]:
-    """The best of so many rows, but for `stop`, and the best of those that open a group, in their order."""
+    """Return the `most` best rows without `stop`, and the `most_opening` best rows that open a group, in ascending order."""
     opening = np.flatnonzero(rows.opens)
     return sorted({*best_rows(rows.worths, most), *opening[best_rows(rows.worths[opening], most_opening, None)].tolist()})
 

@@ -1,4 +1,4 @@
-"""`learned`: a network that scores the candidate table and, after every event, the possible moves."""
+"""The policy `learned`: a network that scores the candidate table and, after every event, the possible moves."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from rollmux_env.kernel.tables import Ints
 from rollmux_env.kernel.valuation import present_rates
 from rollmux_env.validation_errors import describe
 
-_PART = 256  # groups; of a cluster with more, so many are looked at for a place: fewer for a job of several shapes
-_FEW_ROWS, _MANY_ROWS = 32, 96  # of moves that are scored in a state, `stop` among them; the first as in the environment
-_PLACES = 3  # after each move that may come before a place
-_WIDE_GROUPS = 12  # of a cluster with more, a joint search looks at less
-_SHAPED_GROUPS = 8  # of them, that are looked at for moves where jobs have shapes
+_PART = 256  # most groups to look at for a placement; fewer for a job with several shapes
+_FEW_ROWS, _MANY_ROWS = 32, 96  # rows of moves to score in a state, including `stop`; the first number is the environment's
+_PLACES = 3  # placements to try after each move that may come before one
+_WIDE_GROUPS = 12  # number of groups above which a joint search looks at fewer rows and chains
+_SHAPED_GROUPS = 8  # groups to look at for moves in a large cluster whose jobs have shapes
 SHIPPED = Path(__file__).parent / "weights"
 _ROWS = CANDIDATE_FEATURES + MOVE_FEATURES + SHAPE_FEATURES
 
 
 class _Network(NamedTuple):
-    """Weights, and which of the features of job, rows and cluster that are computed here they read, in their order."""
+    """A network's weights, and the indices of the features of the job, the rows and the cluster that it reads, in its order."""
 
     weights: dict[str, NDArray[np.float32]]
     of_job: list[int]
@@ -51,23 +51,28 @@ class _Network(NamedTuple):
 
 
 class Learned:
-    """Place an arriving job where a trained network's score is highest, of all feasible candidates. Then, and after departures,
-    carry out the moves with the highest score, row after row, until `stop` has it. Other rows to begin with are tried out too.
+    """Place arriving jobs and move running ones with a trained network.
+
+    An arriving job gets the feasible candidate with the highest score. Then, and after departures, the policy carries out the moves
+    with the highest score, row after row, until `stop` scores highest. It also tries chains that begin with other rows.
 
     Args:
-        path: of a policy file; `default` is what comes with this package; `random` the same network before it has learned anything.
-            `default` has another network where a row's shape is another than the job's own.
-        seed: of the weights of `random`.
-        moves: move running jobs too, if the network was trained to. `default` has a network of its own that does not.
-        known_stays: read when jobs will leave, if the network was trained to; else they are expected to stay as
-            `rollmux_env.kernel.valuation` has it. `default` without moves has a network of its own for that.
-        tries: rows, `stop` among them, that the moves may begin with; 1 is what the network does in the environment.
+        path: Path of a policy file, `default` for the one that RollMux ships, or `random` for that network with random weights.
+            `default` uses another network for decisions with a row whose shape is not the job's own.
+        seed: Seed of the weights of `random`.
+        moves: Whether to move running jobs, if the network was trained to. Without it `default` uses a network trained without
+            moves.
+        known_stays: Whether to read when jobs will leave, if the network was trained to. Without it they are expected to stay as in
+            `rollmux_env.kernel.valuation`. `default` without moves has a network trained for that.
+        tries: Number of rows, including `stop`, with which a chain of moves may begin. With 1 the policy acts as in the
+            environment.
 
     Attributes:
-        config: what the file says of the network, and whether stays are read here. weights: the network, that of jobs as written.
+        config: Description of the network from the file, with `known_stays` as it applies here.
+        weights: Weights of the network for jobs in their own shape.
 
     Raises:
-        InputError: no policy file, a damaged one, or one that reads features which this version does not know.
+        InputError: The file is missing, damaged, or reads features that this version does not have.
     """
 
     keeps_slo = True
@@ -94,7 +99,7 @@ class Learned:
         self._moves = moves and config.moves
 
     def decide(self, state: State, event: Event) -> Plan:
-        """Answer an arrival with a place, or let the job wait; answer both it and any other event with moves."""
+        """Answer an arrival with a placement or a wait, and every event with worthwhile moves."""
         arrived = event.job.id if isinstance(event, Arrived) else None
         if self._moves and self.tries > 1 and state.tables.order.size <= GROUPS_MOST and _is_shaped(state):
             return self._jointly(state, arrived)
@@ -107,7 +112,10 @@ class Learned:
         return plan + best_chain(after(state, plan), self._rows, 1 if large else self.tries, large)
 
     def _jointly(self, state: State, arrived: str | None) -> Plan:
-        """A place and moves, or moves: of the chains that begin with a place, or with moves that make room for one, the best."""
+        """Search for a placement and moves together.
+
+        For an arrival the search starts with chains that place the job, directly or after a row of moves that makes room for it.
+        """
         width, most_first, most_begun = (4, 48, 16) if state.tables.order.size <= _WIDE_GROUPS else (2, 8, 6)
         if arrived is None:
             return joint_search([Chain(0.0, (), state)], self._many_rows, self.tries, width)
@@ -129,15 +137,17 @@ class Learned:
         return joint_search(chains, self._many_rows, self.tries, width)
 
     def _places(self, state: State, job_id: str, most: int, work_usd: float = 0.0) -> list[Chain]:
-        """The best-scored places of a job in a state, the best first; or that it waits, or stays where alone there is room.
+        """Return the `most` best-scored placements of a job as chains, best first.
 
-        Their worths compare with those of rows of moves, and between states: the best place counts what the observation says that
-        it is worth at the shortest horizon, the others as far below it as their scores are; and the unit is that of rows of moves.
+        If no candidate is feasible, the only chain lets the job wait, or places it in the new group that `part_of` found room for.
+        The worths are comparable between states and with those of rows of moves. The best placement has its value at the shortest
+        horizon, which the observation contains. The others are lower by the differences of their scores. The unit is that of rows
+        of moves.
         """
         shapes = len(state.job(job_id).shapes) + 1
         part = part_of(state, max(GROUPS_MOST, _PART // shapes), job_id)
         table = candidates(state, job_id, state.tables.order[part.positions])
-        # The environment's order, which decides between equal scores: a new group first, then the rest of the table.
+        # The environment's order, which breaks ties between equal scores: a new group first, then the rest of the table.
         rows = table.own_first()
         rows = rows[table.feasible[rows]]
         if rows.size == 0:
@@ -155,7 +165,7 @@ class Learned:
         ]
 
     def scores(self, state: State, table: CandidateTable) -> NDArray[np.float32]:
-        """(R,) the network's score of each row of a candidate table, the highest is chosen; NaN of one that breaks a rule."""
+        """Return the network's score of each of the R rows of a candidate table, shape (R,), NaN for infeasible rows."""
         scores = np.full(len(table), np.nan, dtype=np.float32)
         rows = table.own_first()
         rows = rows[table.feasible[rows]]
@@ -164,7 +174,7 @@ class Learned:
         return scores
 
     def _scored(self, state: State, table: CandidateTable, rows: Ints) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """What is observed of some rows of a table, and their scores."""
+        """Return the observation of some rows of a candidate table, and their scores."""
         inputs = features(state, table, _first_s(state), self.config.known_stays, rows)
         wide = np.zeros((rows.size, len(_ROWS)), dtype=np.float32)
         wide[:, : len(CANDIDATE_FEATURES)] = inputs.candidates
@@ -172,7 +182,10 @@ class Learned:
         return wide, self._scores(inputs.job, wide, inputs.cluster)
 
     def _one_row(self, state: State, begun: Plan) -> Plan:
-        """The best-scored row of those that can be carried out beside what the plan has begun with, without a copy of the state."""
+        """Return the best-scored row that is compatible with the plan so far, without copying the state.
+
+        A row is compatible if it touches none of the groups of the plan and there is room for both.
+        """
         placed = {action.job_id: action.placement for action in begun if not isinstance(action, Wait)}
         taken = {placement.group for placement in placed.values()} - {None}
         rows = self._rows(state, _SHAPED_GROUPS if _is_shaped(state) else GROUPS_MOST)
@@ -187,7 +200,7 @@ class Learned:
         return self._rows(state, limit=_MANY_ROWS)
 
     def _rows(self, state: State, groups_most: int = GROUPS_MOST, limit: int = _FEW_ROWS) -> Rows:
-        """What may be done now, `stop` first, and how far each row's score is above that of `stop`."""
+        """List and score the possible moves, `stop` first."""
         rows = regroupings(state, _first_s(state), self.config.known_stays, limit, groups_most=groups_most)
         opens = rows.candidates[:, PLACE.new_group] > 0
         if len(rows.plans) == 1:
@@ -201,22 +214,27 @@ class Learned:
 
 
 def _is_shaped(state: State) -> bool:
-    return len(state.tables.models) > state.arrived  # shapes have rows of their own
+    return len(state.tables.models) > state.arrived  # each further shape has another row
 
 
 def _worth(row: NDArray[np.float32], times: float) -> float:
-    """What a place is worth at the shortest horizon, as observed, over the price of the job's own nodes for so long."""
+    """Return the observed value of a placement at the shortest horizon, in units of the price of the job's own nodes.
+
+    Args:
+        row: Features of the placement.
+        times: Factor on the value of work.
+    """
     work, more = (float(row[_ROWS.index(name)]) for name in ("work_1h", "more_1h"))
     return times * work / (1 - min(abs(work), 0.9999)) - more / (1 - min(abs(more), 0.9999))
 
 
 def _first_s(state: State) -> float:
-    """When the first job of all arrived, seconds."""
+    """Return the time at which the very first job arrived, in seconds."""
     return float(state.job(state.tables.job_id(0)).arrival_s)
 
 
 def _columns(path: str, config: PolicyConfig) -> tuple[list[int], list[int], list[int]]:
-    """Which of the features that are computed here the file's network reads, in its order."""
+    """Return the indices of the features of job, rows and cluster that the network of a file reads, in its order."""
     known = {"job_features": JOB_FEATURES, "candidate_features": _ROWS, "cluster_features": CLUSTER_FEATURES}
     columns = []
     for field, names in known.items():

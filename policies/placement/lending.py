@@ -11,10 +11,10 @@ from rollmux_env.scenario import Scenario
 
 
 class Lending:
-    """A policy whose groups lend their training nodes to their own rollouts; it plans as if they did not. A yardstick.
+    """A yardstick whose groups lend idle training nodes to their own rollouts. Its planner does not count on the lending.
 
     Raises:
-        InputError: it is a yardstick itself, or rolls out on training nodes anyway.
+        InputError: The policy is a yardstick itself, or runs rollouts on training nodes anyway.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -23,5 +23,5 @@ class Lending:
         self._policy = policy
 
     def replay(self, scenario: Scenario, check: bool = False) -> Outcome:
-        """Replay a scenario and measure it: T_solo stays that of a job that lends nothing."""
+        """Replay a scenario and measure the result. T_solo is that of a job without lending."""
         return outcome(replay_lent(scenario, self._policy, check))

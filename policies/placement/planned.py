@@ -1,11 +1,11 @@
-"""Phase durations for planning that are not the worst case: as they are observed, or a quantile of them.
+"""Planning with phase durations other than the worst case: observed durations, or a quantile of them.
 
-A quantile: each phase is planned at the q-quantile of its own distribution. The SLO's limit stays slo * T_solo of the worst cases:
-if it were scaled too, plan and limit would shrink alike and nothing would change. A lower q packs jobs more tightly, and an event
-replay shows what this does to SLOs. At q = 1 the phases are the worst cases and every SLO is kept.
+With a quantile q, each phase is planned at the q-quantile of its distribution. The limit of the SLO stays slo * T_solo of the
+worst cases. If it were scaled too, plan and limit would shrink alike and nothing would change. A lower q packs jobs more tightly,
+and an event replay shows the effect on SLOs. At q = 1 the phases are the worst cases and every SLO is kept.
 
 The distribution is the job's `actual`. For jobs without one it is lognormal, with the mean and variance observed so far for such
-jobs. Until `ENOUGH` batches of iterations have been observed, and in fluid replays, it is the worst case.
+jobs. In fluid replays, and until `ENOUGH` batches of iterations have been observed, it is the worst case.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ from rollmux_env.kernel.period import own_period
 from rollmux_env.kernel.tables import LIMITS, Floats
 from rollmux_env.keys.phases import Actual
 
-Fractions = tuple[float, float]  # of the worst cases of a job's rollout and training
+Fractions = tuple[float, float]
+"""Durations of a job's rollout and training as fractions of the worst cases."""
 
 
 def running_rows(state: State) -> list[int]:
-    """Rows of the running jobs in the state's job table, group by group in order of creation."""
+    """Return the rows of the running jobs in the state's job table, group by group in order of creation."""
     members = state.tables.groups.members
     return [row for group in state.tables.order.tolist() for row in members[group, : state.tables.groups.n_members[group]].tolist()]
 
 
 def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> State:
-    """A copy of a state, as if phases had other worst cases. Group numbers and nodes are the same, so placements carry over.
+    """Return a copy of a state as if phases had other worst cases. Group and node numbers stay, so placements carry over.
 
     Args:
-        fractions: of a row of the job table: factors on rollout and training seconds; 1 of rows that are not named.
-        slo_too: the longest tolerated iteration is the SLO times the new T_solo; without it, times the stated one.
+        state: State to copy.
+        fractions: Factors on rollout and training seconds by row of the job table; 1 for rows not listed.
+        slo_too: Whether the limit of an iteration is the SLO times the new T_solo, instead of the stated T_solo.
     """
     twin = state.copy()
     jobs = twin.tables.jobs
@@ -46,7 +48,7 @@ def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> St
     stated_s: Floats = jobs.solo_s.copy()
     for column in (jobs.rollout_s, jobs.placed_rollout_s):
         column *= rollout
-    shared_s = np.zeros(rollout.size)  # of the training columns, what is a rollout's
+    shared_s = np.zeros(rollout.size)  # the part of the training columns that belongs to the rollout
     if state.cluster.one_device:
         for row in fractions:
             shared_s[row] = state.tables.phases(row).rollout.worst_case_s
@@ -56,7 +58,7 @@ def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> St
         jobs.alone_s[row] = own_period(jobs.rollout_s[row], jobs.training_s[row], jobs.sync_s[row], jobs.staleness[row])
     for row in fractions:
         own = row if jobs.more_shapes[row] == 0 else int(jobs.first_shape[row])
-        sync_s = state.job(state.tables.job_id(row)).sync_s  # alone it has the link for itself
+        sync_s = state.job(state.tables.job_id(row)).sync_s  # a job alone does not share the link
         jobs.solo_s[row] = own_period(jobs.rollout_s[own], jobs.training_s[own], sync_s, jobs.staleness[own])
         if slo_too:
             for limit in LIMITS:
@@ -68,11 +70,12 @@ def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> St
 
 
 class Batch(NamedTuple):
-    """Some iterations in a row of one job, as observed.
+    """Consecutive iterations of one job, as observed.
 
     Attributes:
-        row: of the job. iterations: how many.
-        fractions: their mean rollout and training as fractions of the worst case.
+        row: Row of the job.
+        iterations: Number of iterations.
+        fractions: Mean rollout and training as fractions of the worst case.
     """
 
     row: int
@@ -81,13 +84,13 @@ class Batch(NamedTuple):
 
 
 class Observer:
-    """Reads phase durations off the busy seconds of an `observed` state, batch by batch.
+    """Derives phase durations from the busy seconds of an `observed` state, batch by batch.
 
-    A state says how many iterations a job has finished and how long its nodes ran for them; between two looks that gives means.
-    A batch in which the job was moved is left out: it holds the iteration that the move cut short.
+    A state records how many iterations a job has finished and how long its nodes were busy with them. The differences between two
+    looks give means. A batch in which the job was moved is left out, because it contains the iteration that the move cut short.
 
     Args:
-        least: iterations of a batch; where fewer have been finished, the batch goes on until the next look.
+        least: Least number of iterations in a batch. With fewer finished iterations, the batch continues until the next look.
     """
 
     def __init__(self, least: int) -> None:
@@ -95,7 +98,7 @@ class Observer:
         self._marks: dict[int, tuple[int, float, float, float]] = {}  # row -> group, iterations, busy seconds of either pool
 
     def look(self, state: State) -> list[Batch]:
-        """The batches that have ended since the last look; none of a state that is not `observed`."""
+        """Return the batches completed since the last look, or none if the state is not `observed`."""
         if not state.observed:
             return []
         jobs, groups = state.tables.jobs, state.tables.groups
@@ -124,34 +127,34 @@ class Observer:
         return batches
 
 
-ENOUGH = 20  # batches
+ENOUGH = 20  # number of batches from which the observed distribution replaces the worst case
 
 
 @cache
 def quantile_of(law: Actual, q: float) -> float:
-    """The q-quantile, 0 < q < 1, of a phase's duration as a fraction of its worst case."""
-    from scipy.special import ndtri  # here: most policies plan on worst cases, and need not wait until it is loaded
+    """Return the q-quantile, 0 < q < 1, of a phase's duration as a fraction of its worst case."""
+    from scipy.special import ndtri  # imported late, because most policies plan on worst cases and scipy is slow to load
 
-    variance = log1p(law.cv**2)  # of the logarithm
+    variance = log1p(law.cv**2)  # variance of the logarithm
     fraction = exp(log(law.mean_fraction) - variance / 2 + sqrt(variance) * float(ndtri(q)))
     return min(fraction, 1.0) if law.cap else fraction
 
 
 class QuantileView:
-    """Shows a state as it would be if every phase took its quantile.
+    """Shows a state as if every phase took its quantile.
 
     Args:
-        q: the quantile, above 0 and below 1.
+        q: The quantile, above 0 and below 1.
     """
 
     def __init__(self, q: float) -> None:
         self._q = q
         self._observer = Observer(least=1)
-        # Of either phase: batches, and sums over them of iterations times mean to the power of 0, 1 and 2.
+        # For each phase: number of batches, and sums over them of iterations times mean to the power of 0, 1 and 2.
         self._sums = np.zeros((2, 4))
 
     def __call__(self, state: State, job_id: str) -> State:
-        """The state with all running jobs and one that waits planned at the quantile."""
+        """Return the state with all running jobs and one waiting job planned at the quantile."""
         self._learn(state)
         unknown = (self._observed(0), self._observed(1))
         rows = [*running_rows(state), *dict.fromkeys((state.row(job_id), *state.tables.shape_rows(state.row(job_id))))]
@@ -169,7 +172,7 @@ class QuantileView:
                     self._sums[k] += (1, *(iterations * fractions[k] ** power for power in range(3)))
 
     def _observed(self, phase: int) -> float:
-        """The quantile of what was observed: variance of single iterations by the method of batch means."""
+        """Return the quantile of the observed durations. The variance of an iteration is estimated by the method of batch means."""
         batches, iterations, total, squares = self._sums[phase].tolist()
         if batches < ENOUGH:
             return 1.0

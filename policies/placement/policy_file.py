@@ -1,7 +1,7 @@
 """Policy files: a network's weights and its configuration, as data. Loading one runs no code.
 
-A file is safetensors (float32) with the JSON of a `PolicyConfig` in its header under `rollmux`. Weights and
-configuration are in one file so that they cannot be mixed up, and it is written whole or not at all.
+A file is in safetensors format (float32) with the JSON of a `PolicyConfig` in its header under `rollmux`. Weights and configuration
+are in one file so that they cannot be mixed up. The file is written atomically.
 """
 
 from __future__ import annotations
@@ -26,21 +26,25 @@ LARGEST_BYTES = 64 * 2**20
 _KEY = "rollmux"
 _Name = Annotated[str, Field(min_length=1, max_length=64)]
 _Names = Annotated[tuple[_Name, ...], Field(max_length=512)]
-Features = tuple[Sequence[str], Sequence[str], Sequence[str]]  # names of the numbers of the job, of a row, of the cluster
+Features = tuple[Sequence[str], Sequence[str], Sequence[str]]
+"""Names of the features of the job, of a row and of the cluster."""
 Provenance = dict[str, str | int | float]
+"""Origin of a network: command, seeds, steps, and further notes of its author."""
 
 
 class PolicyConfig(BaseModel):
-    """The input features of a network and its provenance.
+    """Input features and provenance of a network.
 
     Attributes:
-        version: of this format.
-        decides: `placement`, `dispatch` or `rollout`.
-        job_features, candidate_features, cluster_features: names of the numbers that it reads, in order.
-        widths: of its layers.
-        moves: whether it was trained to move running jobs.
-        known_stays: whether it reads when jobs leave.
-        provenance: how it was made: command, seeds, steps, and what else whoever made it notes.
+        version: Version of the file format.
+        decides: Kind of policy: `placement`, `dispatch` or `rollout`.
+        job_features: Names of the job's features, in the network's order.
+        candidate_features: Names of each row's features, in the network's order.
+        cluster_features: Names of the cluster's features, in the network's order.
+        widths: Width of each layer.
+        moves: Whether the network was trained to move running jobs.
+        known_stays: Whether the network reads when jobs will leave.
+        provenance: Origin of the network: command, seeds, steps, and further notes.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -57,7 +61,7 @@ class PolicyConfig(BaseModel):
 
     @classmethod
     def of(cls, features: Features, widths: Sequence[int], provenance: Provenance, **more: Any) -> PolicyConfig:
-        """The configuration of a network that reads these features; `more` are other fields."""
+        """Create the configuration of a network with these features and layer widths. `more` are values of other fields."""
         job, candidate, cluster = map(tuple, features)
         return cls(
             job_features=job,
@@ -70,23 +74,25 @@ class PolicyConfig(BaseModel):
 
     @property
     def features(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-        """Names of the numbers that it reads of the job, of a row and of the cluster, in order."""
+        """Names of the features of the job, of a row and of the cluster, each in the network's order."""
         return self.job_features, self.candidate_features, self.cluster_features
 
     def weight_sizes(self) -> dict[str, tuple[int, ...]]:
-        """Dimensions of every weight by name."""
+        """Return the dimensions of every weight by name."""
         job, candidate, cluster = map(len, self.features)
         return weight_sizes(job, candidate, cluster, self.widths)
 
 
 def write_policy(path: str | Path, config: PolicyConfig, weights: Mapping[str, NDArray[np.float32]]) -> None:
-    """Write a policy file, whole or not at all.
+    """Write a policy file atomically.
 
     Args:
-        weights: by name, as `trainers.network.Scorer.state_dict()` has them, as NumPy arrays.
+        path: Path of the file.
+        config: Features and provenance of the network.
+        weights: Weights by name as NumPy arrays, with the names of `trainers.network.Scorer.state_dict()`.
 
     Raises:
-        InputError: weights that do not fit the config, or a path that cannot be written.
+        InputError: The weights do not fit the configuration, or the file cannot be written.
     """
     from safetensors.numpy import save
 
@@ -103,10 +109,11 @@ def read_policy(
     """Read a policy file.
 
     Args:
-        decides: what the policy is wanted for.
+        path: Path of the file.
+        decides: Kind of policy that the file must contain.
 
     Raises:
-        InputError: unreadable, damaged, of another kind, or weights that do not fit the config; one line.
+        InputError: The file is unreadable, damaged or of another kind, or the weights do not fit the configuration.
     """
     name = one_line(str(path), 4096)
     data = read_file(path, LARGEST_BYTES)
@@ -133,13 +140,15 @@ def read_policy(
 def read_default(
     path: str, decides: Literal["dispatch", "rollout"], known: Sequence[Features]
 ) -> tuple[Path, PolicyConfig, dict[str, NDArray[np.float32]]]:
-    """Read the policy file of a path, or for `default` the one that comes with RollMux.
+    """Read the policy file of a path, or the one that RollMux ships if the path is `default`.
 
     Args:
-        known: features that this version gives.
+        path: Path of the file, or `default`.
+        decides: Kind of policy that the file must contain.
+        known: Feature lists that this version supports.
 
     Raises:
-        InputError: as `read_policy`, or the network reads other features; one line.
+        InputError: The file is not valid, as for `read_policy`, or the network reads other features.
     """
     file = Path(str(files(f"policies.{decides}") / "weights" / "default.safetensors")) if path == "default" else Path(path)
     config, weights = read_policy(file, decides)
@@ -149,7 +158,7 @@ def read_default(
 
 
 def _header(name: str, data: bytes) -> dict[str, object]:
-    """The JSON at the head of a safetensors file: 8 bytes with its length, then the text."""
+    """Parse the JSON at the start of a safetensors file: 8 bytes with its length, then the text."""
     size = int.from_bytes(data[:8], "little")
     try:
         header = json.loads(data[8 : 8 + size].decode()) if 0 < size <= len(data) - 8 else None
@@ -171,7 +180,7 @@ def _config(name: str, metadata: object) -> PolicyConfig:
 
 
 def _check(name: str, config: PolicyConfig, layout: Mapping[str, tuple[object, object]]) -> None:
-    """Compare types and dimensions with what the config asks for."""
+    """Compare types and dimensions of the weights with the configuration."""
     wanted = config.weight_sizes()
     if 4 * sum(math.prod(size) for size in wanted.values()) > LARGEST_BYTES:
         raise InputError(f"{name}: rollmux.widths: asks for more than {LARGEST_BYTES // 2**20} MB of weights")

@@ -1,4 +1,4 @@
-"""The policy `regroup`: the paper's baseline under drift (section 6.6), where it regroups optimally once an hour."""
+"""The policy `regroup`: the paper's baseline under drift (section 6.6), which regroups optimally once an hour."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints
 from rollmux_env.keys.job import Job
 
-_LEAST_ITERATIONS = 10  # of a batch that phase durations are read off
-_CHANGE = 0.02  # of an observed duration that is worth planning anew
-_BROKEN_USD = 1e3  # for leaving a group whose observed durations break an SLO as it is
-_OUT_OF_REACH_USD = 1e5  # of a job alone that may not move: the solver starts from single jobs
+_LEAST_ITERATIONS = 10  # least number of iterations in a batch of observed phases
+_CHANGE = 0.02  # relative change of an observed duration that is worth planning again
+_BROKEN_USD = 1e3  # dollars for keeping a group whose observed durations break an SLO
+_OUT_OF_REACH_USD = 1e5  # dollars for a group of one job that may not move, because the solver needs a column for each single job
 _NODE_LIMIT = 1000
 _MAX_COLUMNS = 300_000
 _PLANNED = (
@@ -41,25 +41,25 @@ _ROUNDS = 20
 
 
 class Regroup(ArrivalPolicy):
-    """Admit by Algorithm 1; every hour choose the best grouping that legal moves can reach, and move there.
+    """Admit jobs by Algorithm 1. Every hour choose the best grouping that legal moves can reach, and move there.
 
-    The hourly problem is `optimal`'s, a set partition into feasible groups solved exactly, of least dollars until the next
-    regrouping, those of the moves included (see `policies.placement.regroup.moves`): moves are made only where they pay for
-    themselves before they may be undone. Jobs that may not move, for want of slack or in the pause of a move, stay where they are.
-    A group that turns out not to fit on the nodes that its host has is taken out, and the rest solved again.
+    The hourly problem is a set partition into feasible groups, as for `optimal`, and is solved exactly. It minimises the dollars
+    until the next regrouping, including those of the moves (see `move_usd`). A move is thus made only if it pays off before it may
+    be undone. Jobs that may not move, because they lack slack or are in the pause of a move, stay where they are. If a group turns
+    out not to fit on the nodes of its host, it is excluded and the rest is solved again.
 
-    Where progress is observed (event replays, runs), phases are planned at their mean over a job's last iterations, at least ten,
-    and an SLO at that multiple of the solo time that this gives; jobs of which nothing was observed yet are taken to be as the mean
-    of the others. Else, and for admission, all is worst case.
+    If progress is observed (event replays, runs), a phase is planned at its mean over at least ten of the job's last iterations,
+    and an SLO as a multiple of the T_solo that results. Jobs without observations get the mean of the other jobs. Otherwise, and
+    for admission, all phases are worst cases.
 
     Args:
-        every_s: time between regroupings, seconds.
-        prune: of Algorithm 1.
-        observe: plan on what was observed; without it on worst cases always.
+        every_s: Time between regroupings, seconds.
+        prune: Whether Algorithm 1 skips saturated groups.
+        observe: Whether to plan on observed durations instead of worst cases.
 
     Attributes:
-        keeps_slo: True as long as it has planned on worst cases alone.
-        wakes_every_s: as `every_s`.
+        keeps_slo: Whether the policy has planned on worst cases only so far.
+        wakes_every_s: Time between the ticks that the policy asks for, seconds.
     """
 
     def __init__(self, every_s: float = 3600.0, prune: bool = True, observe: bool = True) -> None:
@@ -71,14 +71,14 @@ class Regroup(ArrivalPolicy):
         self._observer = Observer(_LEAST_ITERATIONS) if observe else None
         self._fractions: dict[int, Fractions] = {}
         self._pool: ColumnPool | None = None
-        self._planned: dict[int, tuple[float, ...]] = {}  # by which figures of each job the columns were made
+        self._planned: dict[int, tuple[float, ...]] = {}  # figures of each job with which its columns were made
 
     def place(self, state: State, job: Job) -> Placement | None:
-        """That of Algorithm 1."""
+        """Choose the placement of Algorithm 1."""
         return cheapest(state, job.id, self.prune)
 
     def decide(self, state: State, event: Event) -> Plan:
-        """Answer an arrival as Algorithm 1, and a tick with the moves that are worth it."""
+        """Answer an arrival as Algorithm 1 does, and a tick with the moves that pay off."""
         return self._regroup(state) if isinstance(event, Ticked) else super().decide(state, event)
 
     def _regroup(self, state: State) -> Plan:
@@ -121,7 +121,7 @@ class Regroup(ArrivalPolicy):
     def _moves(
         self, view: State, pool: ColumnPool, hosts: Hosts, chosen: list[int], homes: list[int | None]
     ) -> tuple[Move, ...] | None:
-        """The moves to a partition; None where some of its groups cannot be had: those are no longer allowed then."""
+        """Return the moves to a partition, or None if a group does not fit on its host, which is then excluded."""
         movers: list[list[str]] = []
         for column, home in zip(chosen, homes, strict=True):
             members = [int(row) for row in hosts.members[column] if row >= 0]
@@ -147,7 +147,7 @@ class Regroup(ArrivalPolicy):
         return tuple(plan) if whole else None
 
     def _view(self, state: State, rows: list[int]) -> State:
-        """The state with phases as they were observed; the state itself where they are the worst cases."""
+        """Return the state with observed phase durations, or the state itself if they are about the worst cases."""
         if self._observer is None:
             return state
         for row, _, new in self._observer.look(state):
@@ -164,7 +164,7 @@ class Regroup(ArrivalPolicy):
         return rescaled(state, fractions, slo_too=True)
 
     def _columns(self, view: State, rows: list[int]) -> ColumnPool:
-        """The pool of columns, with those of newcomers and of jobs that are planned otherwise than before made anew."""
+        """Return the pool of columns, with the columns of new jobs and of jobs with changed figures made again."""
         pool = self._pool
         if pool is None:
             pool = self._pool = ColumnPool(view, all_periods=False, max_columns=_MAX_COLUMNS)
@@ -178,17 +178,18 @@ class Regroup(ArrivalPolicy):
 
 
 def can_move(state: State, job_id: str) -> bool:
-    """Whether a running job has the slack for a move, and is in the pause of none."""
+    """Return whether a running job has the slack for a move and is not in the pause of another."""
     return not state.is_paused(job_id) and may_move(state, job_id)
 
 
-_BESIDES_USD = 0.01  # of a move, so that none is made for nothing
+_BESIDES_USD = 0.01  # extra price of a move, so that no move is made without a gain
 
 
 def move_usd(state: State, rows: Sequence[int]) -> Floats:
-    """(A,) dollars of moving each job: the price of the nodes that it asks for, during two pauses.
+    """Return the dollars of moving each of A jobs, shape (A,): the price of its requested nodes during two pauses.
 
-    One for the nodes that it leaves, which are held until the pause ends; one because it stays longer by the pause.
+    One pause is paid for the nodes that the job leaves, which are held until the pause ends. The other is paid because the job
+    stays longer by the pause.
     """
     jobs, usd = state.tables.jobs, state.limits.pools["usd"]
     usd_per_hour = (
@@ -198,18 +199,20 @@ def move_usd(state: State, rows: Sequence[int]) -> Floats:
 
 
 class Hosts:
-    """For every feasible group of the active jobs (a column): which present groups can become it.
+    """The present groups that can become each feasible group (a column) of the active jobs.
 
-    A present group can host a column if some of its members stay, the training pool has the column's size, and the members of both
-    that may not move are the same. Any column whose members may all move can also be a new group. Beside the pool's columns there
-    is one for each present group as it is, so a partition that moves nobody always exists.
+    A present group can host a column if some of its members stay, the number of training nodes is the same, and both contain the
+    same immovable jobs. A column whose members may all move can also be a new group. In addition to the pool's columns there is one
+    for each present group, so a partition without moves always exists. There are N columns and G present groups.
 
     Attributes:
-        groups: rows of the present groups in the state's group table.
-        members: (N, M) rows of the columns' members, padded with -1; positions: (N, M) as positions in the pool's active jobs.
-        nodes: (N, 2) rollout and training nodes. pools: (N, 2) of which pools, as numbers.
-        as_it_is: (G,) the columns of the present groups.
-        allowed: (N, G) which group can host which column.
+        groups: Rows of the present groups in the state's group table.
+        members: Rows of the columns' members, padded with -1, shape (N, M).
+        positions: The members as positions in the pool's active jobs, shape (N, M).
+        nodes: Rollout and training nodes of each column, shape (N, 2).
+        pools: Numbers of the pools of these nodes, shape (N, 2).
+        as_it_is: Columns of the present groups, shape (G,).
+        allowed: Whether each present group can host each column, shape (N, G).
     """
 
     def __init__(self, state: State, pool: ColumnPool, fixed: Collection[int]) -> None:
@@ -250,15 +253,15 @@ class Hosts:
         self._free = all_fixed == 0
 
     def moves_usd(self) -> Floats:
-        """(N,) dollars of the moves that make each column, by its best host or as a new group; infinite where it cannot be had."""
+        """Return the dollars of the moves to each column, on its best host or as a new group, infinite if neither is possible."""
         stay_usd = np.where(self.allowed, self._stay_usd, -np.inf).max(axis=1, initial=-np.inf)
         return np.asarray(np.where(self._free | np.isfinite(stay_usd), self._all_usd - np.maximum(stay_usd, 0.0), np.inf))
 
     def assign(self, columns: Ints) -> tuple[list[int | None], float]:
-        """Give chosen columns to hosts so that the moves are the cheapest; each group hosts at most one.
+        """Assign chosen columns to hosts so that the moves are cheapest. Each group hosts at most one column.
 
         Returns:
-            Of each column the position of its host in `groups`, or None for a new group; and the dollars of all moves.
+            For each column the position of its host in `groups`, or None for a new group; and the dollars of all moves.
         """
         must = np.where(self._free[columns], 0.0, 2 * self._all_usd.max() * len(columns))[:, None]
         worth = np.where(self.allowed[columns], self._stay_usd[columns] + must, 0.0)
@@ -272,7 +275,7 @@ class Hosts:
 
 
 def without(state: State, job_ids: Sequence[str]) -> State:
-    """A copy of the state in which some running jobs wait for a place."""
+    """Return a copy of the state in which some running jobs wait for a placement instead."""
     left = state.copy()
     for job_id in job_ids:
         apply(left, Departed(left.now_s, job_id))
@@ -281,14 +284,14 @@ def without(state: State, job_ids: Sequence[str]) -> State:
 
 
 def join(state: State, group: int, job_ids: Sequence[str], rollout_nodes: int) -> tuple[Move, ...] | None:
-    """Let jobs that wait join a present group.
+    """Let waiting jobs join a present group.
 
-    Every order of joining is tried, each job with the fewest new nodes and then the shortest period, until the group has no more
-    than so many rollout nodes. What a placement names are nodes of members that stay and nodes that joining jobs brought; so it
-    does not matter when, in one plan, those that leave the group go.
+    Every order of joining is tried. Each job takes the placement with the fewest new nodes, then with the shortest period. An order
+    succeeds if the group ends with at most `rollout_nodes` rollout nodes. A placement refers only to nodes of members that stay and
+    to nodes that joining jobs added, so it does not matter when, within one plan, other members leave.
 
     Returns:
-        The moves in order; None where no order keeps all SLOs on so few nodes.
+        The moves in order, or None if no order keeps all SLOs on this number of nodes.
     """
     for order in permutations(job_ids):
         trial = state.copy()
@@ -311,12 +314,13 @@ def join(state: State, group: int, job_ids: Sequence[str], rollout_nodes: int) -
 def create_group(
     group: int, jobs: Sequence[tuple[str, int]], pins: Sequence[tuple[int, ...]], training_nodes: int
 ) -> tuple[Move, ...]:
-    """Let jobs make a new group.
+    """Return the moves with which jobs form a new group.
 
     Args:
-        group: the number that it will get.
-        jobs: their ids and `of_shape`, in round-robin order.
-        pins: of each, numbers of its rollout nodes in some numbering of the group's own.
+        group: Number that the group will get.
+        jobs: Id and shape number of each job, in round-robin order.
+        pins: Numbers of each job's rollout nodes, in a numbering of the group's own.
+        training_nodes: Number of training nodes of the group.
     """
     to = placements(group, [(of_shape, own) for (_, of_shape), own in zip(jobs, pins, strict=True)], training_nodes, {})
     return tuple(Move(job_id, placement) for (job_id, _), placement in zip(jobs, to, strict=True))

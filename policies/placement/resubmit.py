@@ -1,4 +1,4 @@
-"""The policy `resubmit`: where durations have drifted, the newest member of a group is placed anew (RollMux, section 6.6)."""
+"""The policy `resubmit`: after durations have drifted, the newest member of a group is placed again (RollMux, section 6.6)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from rollmux_env.kernel.tables import TOLERANCE
 
 
 class Resubmit(Regroup):
-    """Admit by Algorithm 1; place a member anew where a group's observed load has reached its cycle.
+    """Admit jobs by Algorithm 1, and place a member again if its group's observed load has reached its cycle.
 
-    A group is left by its newest member that may move if by observed durations it is saturated (T_load >= T_cycle) and by
-    those that it was planned with it is not, or if they break an SLO. The job goes where Algorithm 1 has it, by observed
-    durations, and pays for its move. Durations are observed as `Regroup` does; of fluid replays nothing is, so nobody moves
-    there.
+    A group counts as drifted if it is saturated (T_load >= T_cycle) by observed durations but not by planned ones, or if observed
+    durations break an SLO. Its newest movable member then goes where Algorithm 1 places it by observed durations, and pays for the
+    move. Durations are observed as in `Regroup`. A fluid replay observes none, so no job moves there.
 
     Args:
-        every_s: time between looks, seconds; at each one job may move.
-        prune: of Algorithm 1.
+        every_s: Time between checks, seconds. At each check one job may move.
+        prune: Whether Algorithm 1 skips saturated groups.
     """
 
     def __init__(self, every_s: float = 900.0, prune: bool = True) -> None:

@@ -1,6 +1,6 @@
 """The forward pass of the candidate-scoring network in NumPy, so that decisions need no learning framework.
 
-Its torch twin is `trainers.network.Scorer`. The weights have the names of that module's `state_dict()`.
+Its counterpart in torch is `trainers.network.Scorer`. The weights have the names of that module's `state_dict()`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Array = NDArray[np.float32]
 
 
 def weight_sizes(job_dim: int, candidate_dim: int, cluster_dim: int, widths: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Dimensions of every weight by name."""
+    """Return the dimensions of every weight by name."""
     by_name: dict[str, tuple[int, ...]] = {
         "enter.weight": (widths[0], job_dim + cluster_dim),
         "enter.bias": (widths[0],),
@@ -36,7 +36,7 @@ def weight_sizes(job_dim: int, candidate_dim: int, cluster_dim: int, widths: Seq
 
 
 def random_weights(job_dim: int, candidate_dim: int, cluster_dim: int, widths: Sequence[int], seed: int) -> dict[str, Array]:
-    """Weights of a network that has learned nothing, uniform within 1 / sqrt(inputs) as torch begins."""
+    """Return the weights of an untrained network, uniform within 1 / sqrt(inputs) like torch's initial weights."""
     rng = np.random.default_rng(seed)
     weights: dict[str, Array] = {}
     for name, size in weight_sizes(job_dim, candidate_dim, cluster_dim, widths).items():
@@ -46,14 +46,16 @@ def random_weights(job_dim: int, candidate_dim: int, cluster_dim: int, widths: S
 
 
 def score(weights: Mapping[str, Array], job: Array, rows: Array, cluster: Array) -> Array:
-    """Logits of one decision.
+    """Compute the logits of one decision.
 
     Args:
-        weights: by name, of the dimensions that `weight_sizes` gives.
-        job: (Fj,). rows: (R, Fc), those that may be chosen, at least one. cluster: (Fk,).
+        weights: Weights by name, with the dimensions that `weight_sizes` gives.
+        job: Features of the job, shape (Fj,).
+        rows: Features of the rows that may be chosen, at least one, shape (R, Fc).
+        cluster: Features of the cluster, shape (Fk,).
 
     Returns:
-        (R,) logits, float32.
+        Logits of the rows, float32, shape (R,).
     """
     scores = rows @ weights["skip.weight"][0] + weights["score.bias"][0]
     known = np.concatenate([job, cluster])

@@ -1,4 +1,4 @@
-"""What the yardsticks `optimal` and `gavel` share: jobs are arranged anew for free at every instant, and the others queue."""
+"""The common part of the yardsticks `optimal` and `gavel`: at every instant jobs are rearranged at no cost, and the rest queue."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ Arrangement = TypeVar("Arrangement")
 
 
 class FreelyArranged(ABC, Generic[Arrangement]):
-    """Running jobs and the queue of jobs that wait because of `max_nodes`, for `rollmux_env.replay.yardstick`.
+    """Running jobs, and the queue of jobs that wait because of `max_nodes`. Driven by `rollmux_env.replay.yardstick`.
 
     Attributes:
-        state: it knows the jobs that have arrived, by row, and places none of them: only the columns of its job table that say
-            how far a job is are written here, for the metrics.
-        running, waiting: jobs in order of arrival.
+        state: State that knows all jobs that have arrived but places none of them. Only the progress columns of its job table are
+            written here, for the metrics.
+        running: Running jobs in order of arrival.
+        waiting: Waiting jobs in order of arrival.
     """
 
     def __init__(self, state: State) -> None:
@@ -32,24 +33,24 @@ class FreelyArranged(ABC, Generic[Arrangement]):
 
     @abstractmethod
     def arrange(self, jobs: Sequence[Job]) -> Arrangement | None:
-        """The best arrangement of some jobs; None where the limits leave none, or none was found."""
+        """Return the best arrangement of some jobs, or None if the limits allow none or none was found."""
 
     @abstractmethod
     def take(self, arrangement: Arrangement | None) -> None:
-        """Let the running jobs run as arranged; without an arrangement, as they did."""
+        """Let the running jobs run as arranged, or as before if the arrangement is None."""
 
     @abstractmethod
     def seconds_of(self, row: int, iterations: float) -> float:
-        """How long a running job takes for so many iterations, as it is arranged."""
+        """Return the seconds that a running job takes for a number of iterations in its present arrangement."""
 
     def arrive(self, jobs: Sequence[Job], now_s: float) -> None:
-        """Let jobs join the end of the queue."""
+        """Append jobs to the end of the queue."""
         for job in jobs:
             apply(self.state, Arrived(now_s, job))
             self.waiting.append(job)
 
     def leave(self, now_s: float, until_s: float) -> list[str]:
-        """Take out the jobs whose stay ends by `until_s`; returns their ids."""
+        """Remove the jobs whose stay ends by `until_s`, and return their ids."""
         leaving = {job.id: job for job in self.running if self._departure_s(job, now_s) <= until_s}
         self.running = [job for job in self.running if job.id not in leaving]
         for job_id, job in leaving.items():
@@ -58,10 +59,10 @@ class FreelyArranged(ABC, Generic[Arrangement]):
         return [*leaving]
 
     def serve(self, now_s: float) -> list[str]:
-        """Arrange the jobs anew, and admit from the head of the queue whoever fits; returns the ids of the admitted."""
+        """Rearrange the jobs and admit as many as fit from the head of the queue. Return the ids of the admitted jobs."""
         fit = len(self.waiting)
         arrangement = self.arrange(self.running + self.waiting)
-        if arrangement is None:  # not all fit: one after the other, until one does not
+        if arrangement is None:  # not all fit: add them one after the other until one does not fit
             arrangement, fit = self.arrange(self.running), 0
             while fit < len(self.waiting) and (more := self.arrange(self.running + self.waiting[: fit + 1])) is not None:
                 arrangement, fit = more, fit + 1
@@ -75,7 +76,7 @@ class FreelyArranged(ABC, Generic[Arrangement]):
         return [job.id for job in admitted]
 
     def next_departure_s(self, now_s: float) -> float:
-        """When the next running job leaves if nothing changes before; infinite where none runs."""
+        """Return the time at which the next running job leaves if nothing changes before, infinite if no job runs."""
         return min((self._departure_s(job, now_s) for job in self.running), default=np.inf)
 
     def _departure_s(self, job: Job, now_s: float) -> float:

@@ -1,4 +1,4 @@
-"""Rollout policies: what happens inside a rollout."""
+"""Rollout policies: the decisions inside a rollout, such as what to launch, move or stop early."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rollmux_env.rollout.policy import JobPolicy, RolloutPolicy
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.tail import SHARE, Migration, migration_of
 
-BATCHING: dict[str, Callable[..., RolloutPolicy]] = {"tail-batching": TailBatching}  # what is launched
-CONTROL: dict[str, Callable[..., RolloutPolicy]] = {  # what is done with it
+BATCHING: dict[str, Callable[..., RolloutPolicy]] = {"tail-batching": TailBatching}  # policies that choose what to launch
+CONTROL: dict[str, Callable[..., RolloutPolicy]] = {  # policies that control running rollouts
     "tail-migration": TailMigration,
     "adaptive-parallelism": AdaptiveParallelism,
     "parallelism-planner": ParallelismPlanner,
@@ -25,23 +25,28 @@ ROLLOUT: dict[str, Callable[..., RolloutPolicy]] = {"plain": Plain, **BATCHING, 
 
 @dataclass(frozen=True)
 class Combined:
-    """The rounds of one policy with the control of another inside them."""
+    """Combination of two policies: one chooses the rounds, the other controls them while they run.
+
+    Attributes:
+        batching: Policy that chooses the rounds.
+        inside: Policy that controls a running round.
+    """
 
     batching: RolloutPolicy
     inside: RolloutPolicy
 
     @property
     def migration(self) -> Migration | None:
-        """That of the second policy."""
+        """Migration of the policy `inside`."""
         return migration_of(self.inside)
 
     @property
     def careful(self) -> bool:
-        """That of the second policy."""
+        """Whether the policy `inside` spares the bottleneck of a group."""
         return getattr(self.inside, "careful", False)
 
     def begin_job(self, setting: Setting) -> JobPolicy:
-        """What the first policy launches, and what the second one does with it."""
+        """Return the rounds of the first policy and the control of the second."""
         return JobPolicy(self.batching.begin_job(setting).rounds, self.inside.begin_job(setting).control)
 
 
@@ -49,12 +54,12 @@ def make_rollout(spec: str) -> RolloutPolicy:
     """Create a rollout policy by name.
 
     Args:
-        spec: a name of `ROLLOUT`, `learned:default`, `learned:PATH`, `module:Class`, or one of `BATCHING` and one of `CONTROL`
-            joined by `+`; each with options, as in `tail-batching,eta=1.3+tail-migration,share=0.5`.
+        spec: A name of `ROLLOUT`, `learned:default`, `learned:PATH`, `module:Class`, or a name of `BATCHING` and a name of
+            `CONTROL` joined by `+`. Each part may have options, as in `tail-batching,eta=1.3+tail-migration,share=0.5`.
 
     Raises:
-        InputError: unknown name or options, an invalid policy file, a class of the user's own that is no rollout policy, or two
-            policies that cannot be combined; one line.
+        InputError: A name or option is unknown, a policy file is invalid, the user's class is no rollout policy, or two policies
+            cannot be combined.
     """
     parts = spec.split("+")
     made = [_make_part(part) for part in parts]
@@ -64,10 +69,10 @@ def make_rollout(spec: str) -> RolloutPolicy:
     if len(parts) == 2 and kinds[0] in BATCHING and kinds[1] in CONTROL:
         if getattr(made[0], "each_engine", False):
             raise InputError(
-                f"rollout policy '{spec}': with each_engine=true nothing moves between engines, so {kinds[1]} has no part"
+                f"rollout policy '{spec}': with each_engine=true nothing moves between engines, so {kinds[1]} has no effect"
             )
         return Combined(made[0], made[1])
-    raise InputError(f"rollout policy '{spec}': together go one of {', '.join(BATCHING)} and one of {', '.join(CONTROL)}, as a+b")
+    raise InputError(f"rollout policy '{spec}': combine one of {', '.join(BATCHING)} with one of {', '.join(CONTROL)}, as a+b")
 
 
 def _make_part(spec: str) -> RolloutPolicy:
@@ -88,9 +93,10 @@ def _learned() -> Callable[..., RolloutPolicy]:
 
 
 def migrating(dispatch: str, policy: RolloutPolicy) -> str:
-    """The dispatch policy that moves tails when this rollout policy would: with `migrate=`, unless it is given or none is moved.
+    """Add the tail migration of a rollout policy to the spec of a dispatch policy.
 
-    A learned one and one of the user's own say themselves whether they move tails.
+    The spec stays unchanged if the rollout policy migrates no tails, if the spec sets `migrate=` itself, or if it names a learned
+    policy or the user's own class. Those decide about migration themselves.
     """
     migration = migration_of(policy)
     if migration is None or "migrate=" in dispatch or dispatch.startswith(LEARNED) or is_own(dispatch):

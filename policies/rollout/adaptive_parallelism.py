@@ -1,14 +1,14 @@
-"""`adaptive-parallelism` (OrchestrRL, arXiv 2601.01209): many small replicas for many responses, few large ones later.
+"""The policy `adaptive-parallelism` (OrchestrRL, arXiv 2601.01209): many small replicas first, few large ones later.
 
-At the start of a rollout and at several points of it the policy forecasts the remaining length of every response from
-earlier rollouts, given what it has sampled. It tries each option on the forecast in the simulator: stay, move responses
-to balance the replicas, or rebuild all replicas with another size, including the prefill of what moves and the seconds
-of the switch. It takes the option with the least makespan if that gains more than a margin. A job's first rollout, of
-which nothing is known, begins with the size in its configuration; the next ones with the size that is best for the
-lengths of those before. Short and long rounds of tail batching have forecasts of their own.
+At the start of a rollout and at several checkpoints, the policy forecasts the remaining length of every response from earlier
+rollouts, given the tokens sampled so far. It then simulates each option on the forecast: stay, move responses to balance the
+replicas, or rebuild all replicas with another size. The simulation includes the prefill of moved responses and the seconds of the
+switch. The policy takes the option with the least makespan if the gain exceeds a margin. A job's first rollout, without any
+history, begins with the size in its configuration, later ones with the best size for the forecast. Short and long rounds of tail
+batching have separate forecasts.
 
-Only abstracts of the paper are known. The forecast (a distribution smoothed from rollout to rollout: an ARIMA(0,1,1) of
-every quantile) and the choice (trials instead of a program) are ours.
+Only abstracts of the paper are available. Two parts are ours: the forecast, a distribution smoothed from rollout to rollout (an
+ARIMA(0,1,1) of every quantile), and the choice by simulation instead of a program.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.policy import Control, Round, Stay, Wake, deal, wake_at
 from rollmux_env.rollout.setting import Setting
 
-_CHECKPOINTS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)  # shares of the wanted responses after which it looks
+_CHECKPOINTS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)  # shares of the wanted responses after which the policy decides again
 
 
 @dataclass(frozen=True)
 class AdaptiveParallelism(Plain):
-    """Choose the replicas' size as the batch shrinks.
+    """Choose the size of the replicas as the batch shrinks.
 
     Args:
-        switch_s: seconds until replicas of another size are there; OrchestrRL says 2 to 5. margin: share of the forecast makespan
-            that a change must gain.
+        switch_s: Seconds until replicas of another size are ready. OrchestrRL reports 2 to 5.
+        margin: Share of the forecast makespan that a change must gain.
     """
 
     switch_s: float = 3.5
@@ -47,24 +47,24 @@ class AdaptiveParallelism(Plain):
             raise ValueError(f"margin must be a number of at least 0 and below 1, not {self.margin}")
 
     def control(self, setting: Setting) -> Control:
-        """Replicas change while a rollout runs."""
+        """Return the control that changes replicas during a rollout."""
         return Reshape(self, setting)
 
 
 class Reshape(Stay):
-    """The replicas of one job, and the lengths of its past responses."""
+    """Control of one job's replicas, with the length distribution of its past responses."""
 
     def __init__(self, policy: AdaptiveParallelism, setting: Setting) -> None:
         self._policy, self._setting = policy, setting
         self._timings = dict(setting.timings)
-        self._quantiles: dict[bool, Floats] = {}  # of short and of long rounds
+        self._quantiles: dict[bool, Floats] = {}  # by whether the round is long
         self._long = False
         self._wanted = 0
         self._parallel = setting.parallel
-        self._live = np.zeros(0, np.int64)  # numbers of the replicas that are in use
+        self._live = np.zeros(0, np.int64)  # numbers of the replicas in use
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
-        """Launch a round on replicas of the size that is best by forecast."""
+        """Launch a round on replicas of the size that is best by the forecast."""
         self._long, self._wanted = round.long, round.wanted * round.needed
         before, self._live = self._parallel, np.arange(fleet.size)
         self._parallel = self._first(fleet)
@@ -80,12 +80,15 @@ class Reshape(Stay):
         return self._next(fleet)
 
     def end(self, fleet: Fleet) -> None:
-        """Remember how long the responses were that finished."""
+        """Add the lengths of the finished responses to the distribution."""
         known = self._long in self._quantiles
         remember(self._quantiles.setdefault(self._long, np.zeros(QUANTILES)), fleet.sampled()[fleet.finished], known)
 
     def _first(self, fleet: Fleet) -> int:
-        """The size to begin a rollout with: that of the end of the last one, unless another has a clearly smaller makespan."""
+        """Return the size to begin a rollout with.
+
+        It is the size at the end of the last rollout, unless another has a clearly smaller makespan.
+        """
         if self._long not in self._quantiles:
             return self._parallel
         context = fleet.context()
@@ -128,10 +131,15 @@ class Reshape(Stay):
         fleet.migrate(left[moving], self._live[where[moving]])
 
     def _makespan(self, parallel: int, context: Ints, ahead: Ints, where: Ints, stays: NDArray[np.bool_], counting: int) -> float:
-        """Forecast seconds of the rest at replicas of a size, with the switch to it; what does not stay is prefilled.
+        """Return the forecast seconds until the end of the round, including the switch of sizes.
 
         Args:
-            counting: so many of the responses count, and end the rollout.
+            parallel: GPUs of each replica.
+            context: Present context of each response, tokens.
+            ahead: Forecast remaining tokens of each response.
+            where: Replica on which each response continues.
+            stays: Whether each response stays on its replica. The others are prefilled again.
+            counting: Number of responses whose end completes the round.
         """
         timing = self._timings[parallel]
         if int((context + ahead).max()) >= timing.kv_tokens:
@@ -143,6 +151,6 @@ class Reshape(Stay):
         return trial.now_s + (0.0 if parallel == self._parallel else self._policy.switch_s)
 
     def _replace(self, fleet: Fleet, from_s: float) -> None:
-        """Add replicas of the present size, and use these alone."""
+        """Add replicas of the present size, and use only these from now on."""
         replicas = [self._timings[self._parallel]] * (self._setting.gpus // self._parallel)
         self._live = fleet.add(replicas, self._parallel, from_s)

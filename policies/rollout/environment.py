@@ -1,4 +1,4 @@
-"""A rollout policy as an agent of `RollMux/Rollout-v0`: what it orders, said as an action."""
+"""A rollout policy as an agent of `RollMux/Rollout-v0`: its orders are translated to actions of the environment."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from rollmux_env.user_code import guarded
 
 
 class PolicyAgent:
-    """Plays every job of an environment by a rollout policy.
+    """Plays every job of an environment with a rollout policy.
 
     Args:
-        spec: of a policy. env: whose decisions it takes, from a reset on.
+        spec: Name of the policy, with options.
+        env: Environment whose decisions the agent takes, from a reset on.
 
     Raises:
-        InputError: no such policy, or no action of the environment does what it does; one line.
+        InputError: There is no such policy, or it does something for which the environment has no action.
     """
 
     def __init__(self, spec: str, env: RolloutVectorEnv) -> None:
@@ -39,7 +40,7 @@ class PolicyAgent:
         self._players: list[_Player | None] = [None] * env.num_envs
 
     def actions(self, observation: Any) -> Ints:
-        """(E,) actions for the present decisions."""
+        """Return the actions for the present decisions, shape (E,)."""
         jobs = self._env.jobs
         actions = np.zeros(self._env.num_envs, np.int64)
         for e in range(self._env.num_envs):
@@ -57,7 +58,7 @@ class PolicyAgent:
 
 
 class _Player:
-    """One job."""
+    """Plays one job."""
 
     def __init__(self, policy: RolloutPolicy, setting: Setting) -> None:
         self._own: JobPolicy = begin_job(policy, setting)
@@ -68,7 +69,7 @@ class _Player:
         if (len(due.prompts), due.responses) != (ceil(times * setting.prompts), ceil(times * setting.responses)):
             raise _no_action(f"launches {len(due.prompts)} prompts with {due.responses} responses each")
         self._wake = Wake()
-        self._began = False  # a rollout
+        self._began = False  # whether a rollout has begun
 
     def row(self, jobs: Jobs, e: int, mask: Any) -> int:
         job = jobs.jobs[e]
@@ -113,7 +114,7 @@ class _Player:
 
 
 def _row_of(jobs: Jobs, e: int, replica: dict[int, int]) -> int:
-    """The row that moves responses so."""
+    """Return the action that moves responses to the given replicas."""
     for row in (TAIL, REBALANCE):
         which, where = shifted(jobs.jobs[e], rollout_of(jobs, e), jobs.quantiles[e], row)
         if replica == dict(zip(which.tolist(), where.tolist(), strict=True)):
@@ -122,7 +123,7 @@ def _row_of(jobs: Jobs, e: int, replica: dict[int, int]) -> int:
 
 
 def _resize(size: int) -> int:
-    """The row that has replicas of a size."""
+    """Return the action that changes the replicas to a size."""
     if size not in SIZES:
         raise _no_action(f"has replicas of {size} GPUs")
     return RESIZE + SIZES.index(size)

@@ -1,7 +1,8 @@
-"""`learned:default`, `learned:PATH`: a network decides what is launched, the size of replicas, what moves and what is dropped.
+"""The policies `learned:default` and `learned:PATH`: a network makes the decisions of a rollout.
 
-It sees what `RollMux/Rollout-v0` shows (`rollmux_env.envs.rollout.observation`) and chooses among the rows that the mask
-allows, at the same points of a rollout.
+It chooses what to launch, the size of the replicas, and which responses move or are dropped. It sees the observation of
+`RollMux/Rollout-v0` (`rollmux_env.envs.rollout.observation`) and chooses among the rows that the mask allows, at the same points
+of a rollout as the environment.
 """
 
 from __future__ import annotations
@@ -43,15 +44,17 @@ from rollmux_env.rollout.setting import Setting
 
 @dataclass(frozen=True)
 class Learned:
-    """The row with the highest score.
+    """Choose the row with the highest score.
 
     Args:
-        path: of a policy file for rollouts, or `default`: the one that comes with RollMux.
-        tails: whether tails move to half of the replicas; False where nobody else would use the other half.
-        spare: whether rounds may launch more than they need. switch_s: seconds until replicas of another size are there.
+        path: Path of a policy file for rollouts, or `default` for the one that RollMux ships.
+        tails: Whether tails may move to half of the replicas. False if no other job would use the freed half.
+        spare: Whether rounds may launch more responses than they need.
+        switch_s: Seconds until replicas of another size are ready.
 
     Raises:
-        InputError: the file cannot be read, is damaged, or reads numbers that this version does not give.
+        InputError: The file cannot be read, is damaged, or reads features that this version does not have.
+        ValueError: An option has an invalid value.
     """
 
     path: str = "default"
@@ -68,12 +71,12 @@ class Learned:
         _weights(self.path)
 
     def begin_job(self, setting: Setting) -> JobPolicy:
-        """Rounds and what happens in them have one memory."""
+        """Return one object for the rounds and their control, because both share what the network remembers."""
         network = Network(self, setting)
         return JobPolicy(network, network)
 
     def best_row(self, shown: Observations, e: int) -> int:
-        """The best row of decision `e` of what the environment shows."""
+        """Return the best allowed row of decision `e`, given the observations of the environment."""
         mask = shown.mask[e].copy()
         mask[TAIL] &= self.tails
         mask[SPARE] &= self.spare
@@ -87,22 +90,23 @@ class Learned:
 
 
 def _first(row: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    """So many numbers of a row; behind its end 0, as where rewards take no time."""
+    """Return the first `count` numbers of a row, padded with 0, which means that rewards take no time."""
     return np.concatenate([row[:count], np.zeros(max(0, count - row.size), np.float32)])
 
 
 @lru_cache(maxsize=8)
 def _weights(path: str) -> tuple[dict[str, NDArray[np.float32]], bool]:
-    """A network, and whether it reads what is said of rewards."""
+    """Read a network, and whether it has the features about rewards."""
     _, config, weights = read_default(path, "rollout", (feature_names(False), feature_names(True)))
     return weights, config.features == feature_names(True)
 
 
 class Network(Rounds):
-    """A job's rounds, which launch what they need or more, and what the network does inside them.
+    """A job's rounds and their control, as the network decides.
 
     Attributes:
-        job: a record of `JOB`: what the job's rollouts have been like, as the network sees it. quantiles: (2, QUANTILES).
+        job: Record of type `JOB`: the history of the job's rollouts, as the network sees it.
+        quantiles: Quantiles of response lengths in short and in long rounds, shape (2, QUANTILES).
     """
 
     def __init__(self, policy: Learned, setting: Setting) -> None:
@@ -118,7 +122,7 @@ class Network(Rounds):
         self._out = observation_table(1, ROWS, feature_names(_weights(policy.path)[1]))
 
     def next(self) -> Round:
-        """The next round; the size of the replicas is decided too."""
+        """Return the next round, and decide the size of its replicas."""
         if self._due is None:
             job = self.job
             job["launching"], job["resized"], job["moved"] = 1, 0, 0
@@ -134,12 +138,12 @@ class Network(Rounds):
         return self._due
 
     def done(self, complete: Sequence[int]) -> None:
-        """Record that the current round is over; the network has a say in the next one."""
+        """Record that the current round is over, so that the network decides about the next one."""
         super().done(complete)
         self._due = None
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
-        """Launch a round on replicas of the size that was decided."""
+        """Launch a round on replicas of the chosen size."""
         job = self.job
         live = np.arange(fleet.size)
         if job["size"] != job["configured"] or job["resized"]:
@@ -148,12 +152,12 @@ class Network(Rounds):
             job["first"], job["live"] = 0, fleet.size
         job["launched"], job["each"], job["long"] = len(round.prompts), round.responses, round.long
         job["launching"] = job["resized"] = job["moved"] = 0
-        job["queue"] -= len(round.prompts) if round.long else 0  # these wait no more
+        job["queue"] -= len(round.prompts) if round.long else 0  # a long round takes its prompts from the queue
         deal(fleet, live)
         return self._next_wake(fleet)
 
     def act(self, fleet: Fleet) -> Wake:
-        """Do what the best row says."""
+        """Carry out the best row."""
         job = self.job
         fleet.sampled()
         job["now_s"] = fleet.now_s
@@ -170,7 +174,7 @@ class Network(Rounds):
         return self._next_wake(fleet)
 
     def end(self, fleet: Fleet) -> None:
-        """Remember the lengths."""
+        """Add the lengths of the finished responses to the job's history."""
         job = self.job
         remember(self.quantiles[job["long"]], fleet.sampled()[fleet.finished], remembered(job))
         job["known"] |= 1 << job["long"]

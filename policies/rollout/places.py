@@ -1,4 +1,7 @@
-"""Where each rollout policy works, and why not elsewhere. The table in docs/reference/rollout_policies.md is this one."""
+"""Places in which each rollout policy works, and the reasons why not in others.
+
+The table in docs/reference/rollout_policies.md shows the same.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Scenario
 
 Place = Literal["suite", "replay", "environment", "run"]
-"""`rollmux bench --suite rollout`; an event replay of a scenario's jobs; `RollMux/Rollout-v0`; a real run."""
+"""`rollmux bench --suite rollout`, an event replay of a scenario's jobs, `RollMux/Rollout-v0`, or a real run."""
 
 _TWO_POOLS = "stream-trainer is for jobs that sample and train on the same GPUs, and these have two pools"
 _APART = "in a run the responses of a round stay with their engines, and no other policy moves them"
@@ -26,9 +29,9 @@ REFUSED: dict[tuple[str, Place], str] = {
     ("stream-trainer", "run"): _TWO_POOLS,
     ("tail-migration", "run"): "in a run the dispatch policy moves tails: rollmux run --dispatch round-robin,migrate=0.8",
 }
-"""By name of a policy and place: why it is refused there."""
+"""Reason for which a policy is refused in a place, by name of the policy and place."""
 SIZED = ("adaptive-parallelism", "parallelism-planner")
-"""Policies that choose sizes: a replay needs a job with several, `model.sizes`."""
+"""Policies that choose sizes of replicas. They need a job with several sizes, `model.sizes`."""
 _KINDS = "adaptive-parallelism, parallelism-planner and learned:default choose one"
 
 
@@ -36,10 +39,11 @@ def make_at(spec: str, place: Place) -> RolloutPolicy:
     """Create a rollout policy for a place.
 
     Args:
-        spec: see `policies.rollout.make_rollout`.
+        spec: Name of the policy with options, as for `policies.rollout.make_rollout`.
+        place: Place in which the policy will work.
 
     Raises:
-        InputError: as `make_rollout`, or a policy that does not work there, by name and reason; one line.
+        InputError: The spec is not valid, as for `make_rollout`, or the policy does not work in this place.
     """
     policy = make_rollout(spec)
     names = [part.partition(",")[0] for part in spec.split("+")]
@@ -53,17 +57,17 @@ def make_at(spec: str, place: Place) -> RolloutPolicy:
             if problem := _not_a_row(part):
                 raise InputError(f"rollout policy '{spec}': {problem}")
     if isinstance(policy, Learned) and place == "replay":
-        return replace(policy, tails=False)  # when a tail moves is for the dispatch policy to say
+        return replace(policy, tails=False)  # the dispatch policy decides when a tail moves
     if isinstance(policy, Learned) and place == "run":
         return replace(policy, tails=False, spare=False)
     return policy
 
 
 def check_sizes(spec: str, scenarios: Iterable[Scenario]) -> None:
-    """Refuse a policy that chooses sizes of replicas where no job has several.
+    """Refuse a policy that chooses sizes of replicas if no job has several.
 
     Raises:
-        InputError: so it is; one line.
+        InputError: A policy in the spec chooses sizes, and no job of the scenarios has several.
     """
     for part in spec.split("+"):
         name = part.partition(",")[0]
@@ -73,10 +77,11 @@ def check_sizes(spec: str, scenarios: Iterable[Scenario]) -> None:
 
 
 def why_not_sizes(spec: str, sizes: Collection[int]) -> str | None:
-    """Why a policy cannot choose among the sizes of engines of a job that really runs; None where it can.
+    """Return the reason why a policy cannot choose among the engine sizes of a real job, or None if it can.
 
     Args:
-        spec: a policy that works in a run. sizes: all of them.
+        spec: Name of a policy that works in a run, with options.
+        sizes: All sizes of the job's engines, in GPUs.
     """
     name = spec.partition(",")[0]
     if len(sizes) > 1 and not (name in SIZED or name.startswith(LEARNED) or is_own(spec)):
@@ -95,7 +100,7 @@ def _elsewhere(place: Place) -> str:
 
 
 def _not_a_row(policy: RolloutPolicy) -> str | None:
-    """What no action of the environment does."""
+    """Return a description of what no action of the environment does, or None."""
     if isinstance(policy, TailBatching) and (policy.eta != ETA or policy.each_engine):
         return f"the environment launches {ETA} times as much, and ends a round over all replicas"
     if isinstance(policy, TailMigration) and (policy.share != 0.5 or policy.at not in CHECKPOINTS):

@@ -1,23 +1,23 @@
-"""Rollout policies as published: `plain`, `tail-batching`, `tail-migration`, `stream-trainer`, `parallelism-planner`.
+"""Rollout policies as published: `plain`, `tail-batching`, `tail-migration`, `stream-trainer` and `parallelism-planner`.
 
 `plain`: all responses start at once, distributed evenly, and the rollout waits for all of them.
 
-`tail-batching` (RollPacker, arXiv 2509.21009): defers long responses to a few long rounds.
+`tail-batching` (RollPacker, arXiv 2509.21009): long responses are deferred to a few long rounds.
 
-`tail-migration` (RollMux, arXiv 2512.11306, section 4): the last responses move to a few replicas and free the others. Another job
-uses the free replicas. The rollout itself gains nothing and loses a little. In an event replay the dispatch policy moves a tail
-when another rollout waits for its nodes. In this module, inside a single rollout, it moves as soon as it may.
+`tail-migration` (RollMux, arXiv 2512.11306, section 4): the last responses move to a few replicas and free the others for another
+job. The rollout itself gains nothing and loses a little. In an event replay the dispatch policy moves a tail when another rollout
+waits for its nodes. In this module, inside a single rollout, the tail moves as soon as it may.
 
-`stream-trainer` (RollPacker): half of the GPUs start to train while the last responses are sampled. When 20 to 50% of the required
-responses are done (checked every 5%) and the cache of half of the replicas can hold the others, the others continue there,
-prefilled again. The other half accumulates gradients of complete prompts: an advantage is relative to all responses of its prompt.
-For jobs that sample and train on the same GPUs. The future length of the remaining responses is unknown and projected as twice
-their present context.
+`stream-trainer` (RollPacker), for jobs that sample and train on the same GPUs: half of the GPUs start to train while the last
+responses are sampled. This begins once 20 to 50% of the required responses are done (checked every 5%) and the cache of half of the
+replicas can hold the rest. The rest moves there and is prefilled again. The other half accumulates gradients of complete prompts,
+because an advantage is relative to all responses of its prompt. The final length of a remaining response is unknown and projected
+as twice its present context.
 
 `parallelism-planner` (RollPacker): larger replicas after preemptions, smaller ones without. It begins with the size in the job's
-configuration: the paper's is a profiled one. Replicas double in the next rollout if preemptions rose by more than 1.05x over the
-one before. They halve after four rollouts without preemptions. Short and long rounds are decided separately. A replica keeps its
-size during a rollout.
+configuration, where the paper uses a profiled one. Replicas double in the next rollout if preemptions rose by more than 1.05x over
+the previous one. They halve after four rollouts without preemptions. Short and long rounds are decided separately. A replica keeps
+its size during a rollout.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from rollmux_env.timing.tail import AT, SHARE, Migration
 
 @dataclass(frozen=True)
 class Plain:
-    """Wait for every response on its first replica. A subclass says by `control` what else is done with them."""
+    """Wait for every response on the replica where it started. A subclass overrides `control` to do more."""
 
     def control(self, setting: Setting) -> Control:
-        """What is done inside the rollouts of a job: responses stay where they were launched."""
+        """Return the control of a job's rollouts. Here responses stay where they were launched."""
         return Stay()
 
     def begin_job(self, setting: Setting) -> JobPolicy:
-        """Rounds that launch what they need, and the control inside them."""
+        """Return rounds that launch exactly what they need, and the control of these rounds."""
         return JobPolicy(Rounds(setting.prompts, setting.responses, 1), self.control(setting))
 
 
 @dataclass(frozen=True)
 class TailBatching:
-    """Short rounds that launch more than they need, and long ones for what those leave; see `policies.rollout.rounds`.
+    """Short rounds that launch more than they need, and long rounds for the prompts left over (`policies.rollout.rounds`).
 
     Args:
-        eta: how many times as many prompts, and responses to each, a short round launches; the paper's 1.25.
-        each_engine: every engine has a share of the prompts and ends it for itself, as if none knew of the others; False: the
-            round is over for all of them with the last prompt that it wants, as in the paper and in real jobs.
+        eta: Factor on prompts and on responses to each prompt that a short round launches, above 1. The paper uses 1.25.
+        each_engine: Whether every engine ends its share of the prompts independently of the others. False as in the paper and in
+            real jobs, where the round ends for all engines once enough prompts are complete.
     """
 
     eta: float = 1.25
@@ -67,17 +67,18 @@ class TailBatching:
             raise ValueError(f"each_engine must be true or false, not {self.each_engine}")
 
     def begin_job(self, setting: Setting) -> JobPolicy:
-        """Short and long rounds; responses stay where they were launched."""
+        """Return short and long rounds. Responses stay where they were launched."""
         return JobPolicy(Rounds(setting.prompts, setting.responses, self.eta), Stay())
 
 
 @dataclass(frozen=True)
 class TailMigration(Plain):
-    """When a share of the responses is done, the rest goes on at a share of the replicas.
+    """When a share of the responses is done, continue the rest on a share of the replicas.
 
     Args:
-        at: share of the wanted responses that are done then. share: of the replicas that the tail keeps.
-        careful: in an event replay the tail of a job that is its group's bound stays, which the paper does not say.
+        at: Share of the wanted responses after which the tail moves.
+        share: Share of the replicas that the tail keeps.
+        careful: Whether, in an event replay, the tail stays if its job bounds the group's period. The paper does not have this.
     """
 
     at: float = AT
@@ -91,27 +92,27 @@ class TailMigration(Plain):
 
     @property
     def migration(self) -> Migration:
-        """For the dispatch policy in an event replay."""
+        """Threshold and share, for the dispatch policy in an event replay."""
         return Migration(self.at, self.share)
 
     def control(self, setting: Setting) -> Control:
-        """Responses move once."""
+        """Return the control that moves the tail once."""
         return Consolidate(self.migration)
 
 
 class Consolidate(Stay):
-    """Move the tail once."""
+    """Moves the tail of each rollout once."""
 
     def __init__(self, migration: Migration) -> None:
         self._migration = migration
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
-        """Launch the round, and look again when the tail begins."""
+        """Launch the round, and wake when the tail begins."""
         deal(fleet, np.arange(fleet.size))
         return Wake(finished=max(1, ceil(self._migration.at * round.wanted * round.needed)))
 
     def act(self, fleet: Fleet) -> Wake:
-        """Move the remaining responses to the replicas that have most of them."""
+        """Move the remaining responses to the replicas that already have most of them."""
         keep = self._migration.keeps(fleet.size)
         if keep < fleet.size:
             gather(fleet, keep)
@@ -119,33 +120,33 @@ class Consolidate(Stay):
 
 
 _CHECKPOINTS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
-_GROWS = 2  # times its present context, that the rest is projected to need
+_GROWS = 2  # projected final length of a remaining response, as a multiple of its present context
 
 
 class StreamTrainer(Plain):
-    """Leave half of the replicas to training as soon as the rest fits into the others."""
+    """Give half of the replicas to training as soon as the remaining responses fit on the other half."""
 
     def control(self, setting: Setting) -> Control:
-        """Responses move once, or never."""
+        """Return the control that moves the remaining responses once, or never."""
         return Halve(setting)
 
 
 class Halve(Stay):
-    """One job's rollouts."""
+    """Frees half of a job's replicas during each rollout."""
 
     def __init__(self, setting: Setting) -> None:
         self._room = setting.replicas[0].kv_tokens
         self._checkpoints: set[int] = set()
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
-        """Launch the round, and look again at the first checkpoint."""
+        """Launch the round, and wake at the first checkpoint."""
         deal(fleet, np.arange(fleet.size))
         wanted = round.wanted * round.needed
         self._checkpoints = {ceil(share * wanted) for share in _CHECKPOINTS} if fleet.size > 1 else set()
         return wake_at(self._checkpoints, fleet)
 
     def act(self, fleet: Fleet) -> Wake:
-        """Move the remaining responses, if they fit."""
+        """Move the remaining responses if they fit."""
         keep = fleet.size - fleet.size // 2
         if _GROWS * int(fleet.context()[fleet.open].sum()) <= keep * self._room:
             gather(fleet, keep)
@@ -153,19 +154,19 @@ class Halve(Stay):
         return wake_at(self._checkpoints, fleet)
 
 
-_RISE, _CALM = 1.05, 4
+_RISE, _CALM = 1.05, 4  # increase of preemptions after which replicas double; calm rollouts after which they halve
 
 
 class ParallelismPlanner(Plain):
-    """Choose the replicas' size from one rollout to the next."""
+    """Choose the size of the replicas from one rollout to the next."""
 
     def control(self, setting: Setting) -> Control:
-        """Start with the size in the job's configuration."""
+        """Return a control that starts with the size in the job's configuration."""
         return Planned(setting)
 
 
 class Planned(Stay):
-    """The sizes of one job's replicas, of short and of long rounds."""
+    """Sizes of one job's replicas, for short and for long rounds."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -184,12 +185,12 @@ class Planned(Stay):
         return Wake()
 
     def end(self, fleet: Fleet) -> None:
-        """Count the preemptions."""
+        """Count the preemptions of the rollout."""
         self._sizes[self._long].observe(fleet.preemptions)
 
 
 class Size:
-    """One size, step by step.
+    """Size of the replicas for one kind of round, adjusted after every rollout.
 
     Attributes:
         size: GPUs of a replica in the next rollout.

@@ -1,18 +1,18 @@
-"""Tail batching (RollPacker, arXiv 2509.21009): which prompts a rollout launches, and which of its responses count.
+"""Tail batching (RollPacker, arXiv 2509.21009): the prompts that a round launches, and the responses that count.
 
-State machines without clock, lengths, input or output. Simulator and runtime report events and carry out the answers.
+The classes are state machines without clock, input or output. Simulator and runtime report events to them and carry out the
+answers.
 
-A short round launches more prompts than an iteration trains on, and more responses to each than it needs. A prompt is
-complete when enough of its responses are finished, and the round ends when enough prompts are complete. Other responses
-are dropped, and incomplete prompts wait in a queue. When the queue holds the prompts of an iteration, a long round runs
-them to the end, with nothing extra. Dropped responses are sampled again, so every sample comes from the weights that it
-trains.
+A short round launches more prompts than an iteration trains on, and more responses to each than it needs. A prompt is complete when
+enough of its responses are finished, and the round ends when enough prompts are complete. Other responses are dropped, and
+incomplete prompts wait in a queue. When the queue holds enough prompts for an iteration, a long round runs them to the end, without
+extra responses. Dropped responses are sampled again, so every sample comes from the weights that it trains.
 
-With `eta` 1 every round launches exactly what it needs and waits for all of it: a plain rollout.
+With `eta` 1 every round launches exactly what it needs and waits for all of it, as a plain rollout does.
 
-`RewardTimeout` is the timeout of RollPacker's reward scheduler: how long the test of a response may run before it fails. Rewards
-are computed as responses finish. A test may run 1.5 times as long as the longest run so far of a correct response to the same
-prompt, and between 2 and 30 seconds. Programs that loop forever do not delay the round.
+`RewardTimeout` is the timeout of RollPacker's reward scheduler: the time that the test of a response may run before it fails.
+Rewards are computed as responses finish. A test may run 1.5 times as long as the longest test so far of a correct response to the
+same prompt, and between 2 and 30 seconds. So programs that loop forever do not delay the round.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from rollmux_env.rollout.policy import Round, with_spare
 
 
 class Race:
-    """A running round.
+    """A running round, which ends when enough prompts are complete.
 
     Attributes:
-        complete: prompts that are complete, in the order in which they became so.
+        round: The round.
+        complete: Complete prompts in the order in which they completed.
     """
 
     def __init__(self, round: Round) -> None:
@@ -42,18 +43,19 @@ class Race:
         return len(self.complete) == self.round.wanted
 
     def finished(self, prompt: int, response: int) -> list[tuple[int, int]]:
-        """Record the end of a response.
+        """Record that a response has finished.
 
         Args:
-            prompt: number. response: which of those to it, from 0.
+            prompt: Number of the prompt.
+            response: Number of the response to this prompt, from 0.
 
         Returns:
-            (prompt, response) of those that are to be dropped now: what still runs for a prompt that is complete, or, when the
-            round is over, for any.
+            Responses to drop now, as (prompt, response): the unfinished ones of a prompt that is now complete, or all unfinished
+            ones if the round is now over.
         """
         counted = self._finished[prompt]
         if self.over or len(counted) == self.round.needed:
-            return []  # it was to be dropped, and has ended in the same instant
+            return []  # the response was about to be dropped, and finished in the same instant
         counted.append(response)
         if len(counted) < self.round.needed:
             return []
@@ -69,20 +71,21 @@ class Race:
         ]
 
     def end(self, complete: Collection[int]) -> None:
-        """It is over with these of its complete prompts, since others have been quicker elsewhere."""
+        """End the round with some of its complete prompts only, because prompts on other engines completed earlier."""
         self.complete = [prompt for prompt in self.complete if prompt in complete]
         self.round = replace(self.round, wanted=len(self.complete))
 
     def counted(self, prompt: int) -> list[int]:
-        """Which responses to a complete prompt are trained on: those that finished first, in the order of their launch."""
+        """Return the responses to a complete prompt that are trained on: the first to finish, in the order of their launch."""
         return sorted(self._finished[prompt])
 
 
 class Standing(NamedTuple):
-    """How far the responses to a prompt are, in tokens: the clock of a race between engines of different speed.
+    """Progress of the responses to a prompt, in tokens. Tokens serve as the clock of a race between engines of different speed.
 
     Attributes:
-        finished: tokens of those that have finished. running: tokens so far of the others, of which some may still count.
+        finished: Lengths of the finished responses, tokens.
+        running: Tokens so far of the running responses that may still count.
     """
 
     finished: tuple[int, ...]
@@ -90,12 +93,14 @@ class Standing(NamedTuple):
 
 
 def winners(round: Round, standings: Mapping[int, Standing]) -> tuple[int, ...] | None:
-    """The prompts with which a round that runs on several engines is over, or None: it is not over yet.
+    """Return the prompts that complete a round on several engines, or None if the round is not over yet.
 
-    They are those whose responses need fewest tokens, whichever engine was quicker: all others have got as far, or are to.
+    The winners are the prompts whose responses need the fewest tokens, independent of the speed of their engine. The round is over
+    once no other prompt can still need fewer.
 
     Args:
-        standings: of all of its prompts, by number.
+        round: The round.
+        standings: Progress of each of its prompts, by number.
     """
     complete = sorted((max(one.finished), prompt) for prompt, one in standings.items() if len(one.finished) >= round.needed)
     if len(complete) < round.wanted:
@@ -111,18 +116,20 @@ def winners(round: Round, standings: Mapping[int, Standing]) -> tuple[int, ...] 
 
 
 def least_more(round: Round, standings: Mapping[int, Standing]) -> int:
-    """So many more responses have to finish, at least, before a round can be over."""
+    """Return the least number of further responses that must finish before a round can be over."""
     lacks = sorted(max(0, round.needed - len(one.finished)) for one in standings.values())
     return sum(lacks[: round.wanted])
 
 
 class Rounds:
-    """The rounds of a job: every prompt of its data is trained on once, however they fall.
+    """The rounds of a job. Every prompt of the data is trained on exactly once, in whichever round it completes.
 
     Args:
-        prompts, responses: an iteration trains on so many prompts, with so many responses to each.
-        eta: how many times as many of both a short round launches, rounded up; at least 1.
-        position: the first prompt that no round has taken yet. queue: prompts that were taken and not completed.
+        prompts: Number of prompts that an iteration trains on.
+        responses: Number of responses to each prompt that an iteration trains on.
+        eta: Factor on both numbers for what a short round launches, at least 1. The results are rounded up.
+        position: First prompt that no round has taken yet.
+        queue: Prompts that were launched and not completed.
     """
 
     def __init__(self, prompts: int, responses: int, eta: float, position: int = 0, queue: Collection[int] = ()) -> None:
@@ -134,7 +141,7 @@ class Rounds:
         self.queue = list(queue)
 
     def next(self) -> Round:
-        """Return the next round; the same until it is `done`."""
+        """Return the next round. It stays the same until `done` is called."""
         if len(self.queue) >= self._prompts:
             return Round(True, tuple(self.queue[: self._prompts]), self._responses, self._prompts, self._responses)
         prompts, responses = self._launched
@@ -145,14 +152,14 @@ class Rounds:
         """Record that the current round is over and trained on.
 
         Args:
-            complete: the prompts that were completed.
+            complete: The completed prompts.
 
         Raises:
-            ValueError: they are none, too many, or not those of the round.
+            ValueError: Their number is wrong, or one does not belong to the round.
         """
         due = self.next()
         if len(complete) != due.wanted or not set(complete) <= set(due.prompts) or len(set(complete)) != len(complete):
-            raise ValueError(f"{len(complete)} prompts are said to be complete; the round is over with {due.wanted} of its own")
+            raise ValueError(f"{len(complete)} prompts are said to be complete; the round ends with {due.wanted} of its prompts")
         if due.long:
             del self.queue[: due.wanted]
             return
@@ -161,14 +168,16 @@ class Rounds:
 
 
 class RewardTimeout:
-    """T = min(max(least, factor * anchor), most), anchor the longest run of a correct response of that test so far.
+    """Time limits of tests: min(max(least, factor * anchor), most), with anchor the longest run of a correct response so far.
 
     Args:
-        anchors: {test: its anchor, seconds}, as an earlier object left them in `anchors`.
-        least_s, factor, most_s: the paper's 2 s, 1.5 and 30 s.
+        anchors: Anchor of each test in seconds, as kept in `anchors` of an earlier object, or None.
+        least_s: Lower limit, seconds. The paper uses 2.
+        factor: Factor on the anchor. The paper uses 1.5.
+        most_s: Upper limit, seconds. The paper uses 30.
 
     Raises:
-        ValueError: not 0 < least_s <= most_s, or a factor below 1.
+        ValueError: 0 < least_s <= most_s does not hold, or the factor is below 1.
     """
 
     def __init__(
@@ -180,16 +189,16 @@ class RewardTimeout:
         self._least_s, self._factor, self._most_s = least_s, factor, most_s
 
     def seconds(self, test: str) -> float:
-        """Return the time limit of the next run of a test: `most_s` until it has a correct response."""
+        """Return the time limit of the next run of a test in seconds, `most_s` until a response to it was correct."""
         if test not in self.anchors:
             return self._most_s
         return min(max(self._least_s, self._factor * self.anchors[test]), self._most_s)
 
     def correct(self, test: str, seconds: float) -> None:
-        """Record the run time of a correct response."""
+        """Record the seconds that the test of a correct response took."""
         self.anchors[test] = max(seconds, self.anchors.get(test, 0.0))
 
     def learn(self, anchors: Mapping[str, float]) -> None:
-        """Merge the anchors of other engines, {test: its anchor, seconds}."""
+        """Merge the anchors of other engines, in seconds by test."""
         for test, seconds in anchors.items():
             self.correct(test, seconds)

@@ -1,4 +1,4 @@
-"""`consolidate`: an adaptive policy that moves running jobs if the moves pay for themselves."""
+"""The policy `consolidate`: moves running jobs between groups if the moves pay for themselves."""
 
 from policies.placement.consolidate.policy import Consolidate
 

@@ -1,4 +1,4 @@
-"""Tables of running jobs to regroup freely, and the plan that turns a regrouping into moves."""
+"""Tables of running jobs that a search may regroup, and the plan of moves that a regrouping amounts to."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Ints, Records, View, b
 
 @dataclass(frozen=True)
 class Active:
-    """The members of some groups of a state, and perhaps a job that waits, in tables of their own.
+    """Working copy of some groups of a state with their jobs, and possibly one waiting job.
+
+    It has n jobs. J counts the rows of its job table: one for each job, then the shapes of movable jobs that have several.
 
     Attributes:
-        state: where they come from.
-        looked: rows of the groups in the state's table, in order of creation; others: rows of those that are not looked at.
-        rows: (n,) rows of the jobs in the state's table, ascending.
-        view: copies. Groups hold rows of its jobs; the present ones come first, in order of creation, then empty rows. Behind the
-            jobs come the shapes of those that are free and have several.
-        of_job: (J,) of each row of its jobs, and of their shapes, the row of the job.
-        home: (n,) row in `groups` where each job runs, NOWHERE for the one that waits.
-        of_shape: (n,) number of the shape that each has now.
-        rank: (n,) its place among the members there.
-        free: (n,) 1 where it may be given another place: it may be moved, or waits.
+        state: State that the copy was made from.
+        looked: Rows of the copied groups in the state's table, in order of creation.
+        others: Rows of the groups in the state's table that were not copied.
+        rows: Rows of the jobs in the state's table, ascending, shape (n,).
+        view: The copied tables. Groups refer to rows of this job table. The existing groups come first, in order of creation, then
+            empty rows for new groups.
+        of_job: Job to which each row of the job table belongs, shape (J,).
+        home: Row of the group in which each job runs, NOWHERE for the waiting job, shape (n,).
+        of_shape: Number of the shape that each job has now, shape (n,).
+        rank: Position of each job among its group's members, shape (n,).
+        free: 1 if the job may get another placement because it is movable or waits, else 0, shape (n,).
     """
 
     state: State
@@ -45,11 +48,12 @@ class Active:
 
 
 def active(state: State, newcomer: str | None, part: Ints | None = None) -> Active:
-    """Copy running jobs out of a state, and their shapes.
+    """Copy running jobs and their shapes out of a state.
 
     Args:
-        newcomer: a job that waits.
-        part: positions in the state's order of the groups that are looked at; all of them without it.
+        state: State to copy from.
+        newcomer: Id of a waiting job to include, or None.
+        part: Positions of the groups to copy in the state's order of groups, or None for all groups.
     """
     part = np.arange(state.tables.order.size) if part is None else part
     looked = state.tables.order[part]
@@ -59,7 +63,7 @@ def active(state: State, newcomer: str | None, part: Ints | None = None) -> Acti
     waiting = np.array([] if newcomer is None else [state.row(newcomer)], np.int64)
     rows = np.sort(np.concatenate([running, waiting]))
     position = np.searchsorted(rows, running)
-    # Room for any group of these jobs: a row for each in case that all move to new groups, and the largest memberships.
+    # The tables must hold any grouping of these jobs: one new group for each job, and memberships of the largest size.
     largest = min(state.limits.group_size_max, rows.size)
     nodes = largest * state.tables.widest
     widths = max(present["members"].shape[1], largest), max(present["node_number"].shape[1], nodes)
@@ -70,7 +74,7 @@ def active(state: State, newcomer: str | None, part: Ints | None = None) -> Acti
     rank = np.zeros(rows.size, np.int64)
     jobs["group"] = NOWHERE
     jobs["group"][position], rank[position] = np.nonzero(of_group)
-    jobs["iterations"] = np.inf  # what is known of stays is told apart from the tables
+    jobs["iterations"] = np.inf  # stays reach the search separately, as `Regrouping.homes`
     jobs["leaves_s"] = np.inf
     home = jobs["group"].copy()
     shared = (home != NOWHERE) & (groups["exclusive"][home] == 0)
@@ -84,14 +88,14 @@ def active(state: State, newcomer: str | None, part: Ints | None = None) -> Acti
 
 
 def _with_shapes(state: State, jobs: Records) -> tuple[Records, Ints]:
-    """The records of jobs with those of their shapes behind them, and of each row that of the job."""
+    """Append the records of the jobs' shapes to those of the jobs, and return them with the job of each row."""
     n = len(jobs)
     rows, of_job, starts = rows_of_shapes(jobs)
     if not rows.size:
         return jobs, np.arange(n)
     many = np.flatnonzero(jobs["more_shapes"])
     shapes = state.view.jobs.take(rows)
-    shapes.put(starts[many] + jobs["of_shape"][many], jobs.take(many))  # what goes home is what was there
+    shapes.put(starts[many] + jobs["of_shape"][many], jobs.take(many))  # the present shape keeps the job's present record
     for column in ("stays_limit_s", "stays_per_cold", "coming_cold_s"):
         shapes[column] = jobs[column][of_job]
     shapes["more_shapes"], shapes["group"] = 0, NOWHERE
@@ -101,7 +105,7 @@ def _with_shapes(state: State, jobs: Records) -> tuple[Records, Ints]:
 
 
 def _may_move(state: State, rows: Ints, jobs: Records) -> NDArray[np.bool_]:
-    """(n,) `rollmux_env.cluster.plan.may_move` of running jobs, by row and as records, and whether none is in a pause."""
+    """Return whether each job may move now, shape (n,): `rollmux_env.cluster.plan.may_move`, and no pause in progress."""
     paused = np.isin(rows, [state.row(job_id) for job_id in state.pauses.ending(np.inf)])
     stayed_s = state.now_s - jobs["admitted_s"]
     in_time = stayed_s + state.cluster.migration_s <= jobs["limit_s"] * iterations_done(state, rows) * (1.0 + TOLERANCE)
@@ -109,10 +113,10 @@ def _may_move(state: State, rows: Ints, jobs: Records) -> NDArray[np.bool_]:
 
 
 def plan_of(now: Active) -> Plan:
-    """The moves, and the admission, that lead from the state to the groups in the tables.
+    """Return the moves, and the admission of a waiting job, that lead from the state to the groups in the tables.
 
-    A group with a member that has not moved keeps its number, and its nodes where such members are pinned; everything else is new.
-    Who has another shape has moved.
+    A group in which at least one member stays keeps its number, and the nodes to which such members are pinned keep theirs. All
+    other groups and nodes are new. A job that changes its shape counts as moved.
     """
     n = now.rows.size
     state, jobs, groups = now.state, now.view.jobs[:n], now.view.groups
@@ -141,12 +145,14 @@ def plan_of(now: Active) -> Plan:
 def placements(
     number: int, joining: Iterable[tuple[int, Sequence[int]]], founding: int | None, known: Mapping[int, int], next_node: int = 0
 ) -> Iterator[Placement]:
-    """The placements of jobs that join a group one after the other.
+    """Yield the placements of jobs that join a group one after the other.
 
     Args:
-        number: of the group. joining: of each job, the number of its shape and its rollout nodes, in any numbering.
-        founding: training nodes of a group that the first of them opens; None of one that is there.
-        known: numbers in the group of the nodes of who is there. next_node: the number of its next node.
+        number: Number of the group.
+        joining: Number of the shape and the rollout nodes of each job, the nodes in any consistent numbering.
+        founding: Training nodes of a new group that the first job opens, or None for an existing group.
+        known: Number in the group of each node that members already use, by the caller's numbering.
+        next_node: Number of the group's next new node.
     """
     known = dict(known)
     for shape, pins in joining:

@@ -1,4 +1,4 @@
-"""The policy `consolidate`: places new jobs, and moves running jobs if that pays."""
+"""The policy `consolidate`: places new jobs, and moves running jobs if that pays off."""
 
 from __future__ import annotations
 
@@ -16,25 +16,28 @@ from rollmux_env.kernel.lns_insert import Regrouping, home_type, make_search
 from rollmux_env.kernel.pools import count_nodes
 from rollmux_env.kernel.tables import NOWHERE
 
-_OVERLOOKED = 0.5  # share of the rows of a job that is put back: else it always gets the best beside those that are there first
+_OVERLOOKED = 0.5  # share of its rows that a job ignores when it is inserted again, so that the search does not repeat its choices
 
 
 class Consolidate:
     """After every arrival and departure, regroup the running jobs as far as moves save more than they cost.
 
-    Every group is valued at the dollars of its nodes until its members have left, discounted by exp(-t / horizon); from jobs that
-    leave after so many iterations the worth of their work is taken off, at the dollars that a work-hour costs at present. A move
-    costs what the nodes do that it leaves, until its pause ends, and a stay that is longer by the pause or work that is not done in
-    it. The search is `rollmux_env.kernel.lns.regroup`; equal states give equal plans.
+    A group's cost is the price of its nodes until its members have left, discounted by exp(-t / horizon). For jobs that leave after
+    a number of iterations, the value of their work is subtracted, at the present price of a work-hour. A move costs the price of
+    the nodes that it leaves until its pause ends. It also costs either the stay that the pause prolongs or the work that is not
+    done in the pause. The search is `rollmux_env.kernel.lns.regroup`. Equal states give equal plans.
 
     Args:
-        horizon_h: how far a saving counts, hours: about as long as until jobs next come or go.
-        budget: groups and places in them that the search looks at for a decision; more takes longer and finds more.
-        known_stays: read when jobs will leave; without it, learn it from departures (`policies.placement.consolidate.stays`).
-        groups: that a decision looks at; where there are more, a part of them (`rollmux_env.kernel.lns`).
+        horizon_h: Time constant of the discount, in hours. It should be about the time between arrivals and departures.
+        budget: Number of groups, and placements in them, that the search evaluates for one decision. More takes longer and finds
+            better plans.
+        known_stays: Whether to read from the jobs when they will leave. Otherwise stays are estimated from past departures
+            (`policies.placement.consolidate.stays`).
+        groups: Largest number of groups that one decision looks at. If there are more, it looks at a part of them
+            (`rollmux_env.kernel.lns`).
 
     Raises:
-        InputError: an option has a value that it cannot have.
+        InputError: An option has an invalid value.
     """
 
     keeps_slo = True
@@ -54,7 +57,7 @@ class Consolidate:
         self._learned = None if known_stays else LearnedStays()
 
     def decide(self, state: State, event: Event) -> Plan:
-        """Answer an arrival with its placement and the moves that are worth it, any other event with moves."""
+        """Answer an arrival with its placement and worthwhile moves, and any other event with worthwhile moves."""
         newcomer = event.job.id if isinstance(event, Arrived) else None
         part = part_of(state, self.groups, newcomer)
         now = active(state, newcomer, part.positions)
@@ -68,8 +71,11 @@ class Consolidate:
         return (Wait(newcomer) if part.host is None else Place(newcomer, part.host),)
 
     def budget_of(self, now: Active) -> int:
-        """Groups and places that one search looks at: the rows of a job share the count of one."""
-        if now.others.size:  # other decisions look at the other groups anyway
+        """Return the number of groups and placements that one search may evaluate.
+
+        If the decision looks at all groups, a job with several shapes gets a share for each shape.
+        """
+        if now.others.size:  # the other groups are looked at by other decisions, which have a budget too
             return self.budget
         return self.budget * now.of_job.size // now.rows.size
 
@@ -78,7 +84,7 @@ class Consolidate:
         stay_h, iterations = self._learned.look(state, rows, self.horizon_h) if self._learned else known_stays(state, rows)
         groups = state.view.groups
         runs = now.home != NOWHERE
-        work_rate = np.ones(rows.size)  # of a newcomer, as if it ran alone
+        work_rate = np.ones(rows.size)  # a waiting job counts as if it ran alone
         work_rate[runs] = jobs["solo_s"][runs] / groups["period_s"][jobs["group"][runs]]
         waiting = jobs.take(np.flatnonzero(~runs))
         alone = count_nodes(limits, waiting, waiting["rollout_nodes"])
@@ -94,7 +100,7 @@ class Consolidate:
         return Regrouping(
             homes=homes.take(now.of_job),
             n_jobs=rows.size,
-            rollout_nodes=np.ascontiguousarray(looked["n_nodes"]),  # a column is so of one group alone: the kernel is compiled once
+            rollout_nodes=np.ascontiguousarray(looked["n_nodes"]),  # one memory layout, so that the kernel is compiled once
             training_nodes=np.ascontiguousarray(looked["training_nodes"]),
             horizon_h=self.horizon_h,
             migration_h=state.cluster.migration_s / 3600,

@@ -1,9 +1,9 @@
-"""How long jobs will still stay: read from their files, or estimated from departures.
+"""Remaining stays of jobs, read from their files or estimated from past departures.
 
-The estimate is the hazard of leaving by age: departures over exposure, in buckets of ages that double in width. Running
-jobs count for their exposure so far (the actuarial form of the Kaplan-Meier estimator, 1958). Every bucket has a gamma
-prior of one departure in `_PRIOR_H` hours. Ages are hours for jobs with a fixed stay, and work-hours (T_solo / 3600 per
-iteration) for jobs with a number of iterations. The kind of a job's stay counts as known, its length does not.
+The estimate is a hazard of leaving by age: departures divided by exposure, in buckets of ages that double in width. Running jobs
+count with their exposure so far (the actuarial form of the estimator of Kaplan and Meier, 1958). Every bucket has a gamma prior of
+one departure in `_PRIOR_H` hours. Ages are hours for jobs with a fixed stay, and work-hours (T_solo / 3600 per iteration) for jobs
+with a number of iterations. The kind of a job's stay counts as known, its length does not.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _PRIOR_H = 24.0
 _EDGES_H = np.array([0.0, *(2.0**k for k in range(9))])  # 0, 1, 2, 4, ..., 256
 _WIDTH_H = np.append(np.diff(_EDGES_H), np.inf)
 _BUCKETS_H: list[tuple[float, float]] = [*zip(_EDGES_H.tolist(), (_EDGES_H + _WIDTH_H).tolist(), strict=True)]
-_SHARE = 1000  # running jobs whose exposure is worth counting for one decision
+_SHARE = 1000  # number of running jobs whose exposure is cheap enough to recount at every decision
 
 
 def is_fixed(state: State, rows: Ints) -> NDArray[np.bool_]:
-    """(n,) whether each job stays for a time, not for a number of iterations."""
+    """Return whether each job stays for a fixed time instead of a number of iterations, shape (n,)."""
     return np.asarray(np.isinf(state.view.jobs["iterations"][rows]))
 
 
 def iterations_done(state: State, rows: Ints) -> Floats:
-    """(n,) `State.iterations_done` of each job."""
+    """Return `State.iterations_done` of each job, shape (n,)."""
     jobs, groups = state.view.jobs, state.view.groups
     done, group = jobs["done"][rows], jobs["group"][rows]
     if state.observed:
@@ -40,10 +40,11 @@ def iterations_done(state: State, rows: Ints) -> Floats:
 
 
 def known_stays(state: State, rows: Ints) -> tuple[Floats, Floats]:
-    """What the jobs' files say.
+    """Return the remaining stays according to the jobs' files.
 
     Returns:
-        (n,) hours that jobs of fixed stay still have, and (n,) iterations that others still have to do; else infinite.
+        Hours that jobs with a fixed stay have left, infinite for other jobs, shape (n,); and iterations that the other jobs have
+        left, infinite for jobs with a fixed stay, shape (n,).
     """
     jobs = state.view.jobs
     iterations = jobs["iterations"][rows]
@@ -54,32 +55,36 @@ def known_stays(state: State, rows: Ints) -> tuple[Floats, Floats]:
 
 
 class LearnedStays:
-    """What is learned of stays, to be shown the state at every decision."""
+    """Estimator of remaining stays. It must see the state at every decision, to notice departures."""
 
     def __init__(self) -> None:
-        self._exposure_h = np.zeros((2, _EDGES_H.size))  # of those that have left; 0: iterations, 1: fixed
+        # Axes of each table: kind of stay (0 for a number of iterations, 1 for a fixed stay), bucket of ages.
+        self._exposure_h = np.zeros((2, _EDGES_H.size))  # exposure of jobs that have left
         self._departures = np.zeros((2, _EDGES_H.size))
-        self._running_h = np.zeros((2, _EDGES_H.size))  # of those that ran when it was last counted
-        self._decisions_since = 0
-        self._previous_rows = np.zeros(0, np.int64)  # rows when last looked
+        self._running_h = np.zeros((2, _EDGES_H.size))  # exposure of running jobs at the last count
+        self._decisions_since = 0  # since the last count
+        self._previous_rows = np.zeros(0, np.int64)  # rows of the jobs seen at the last call
 
     def look(self, state: State, rows: Ints, horizon_h: float) -> tuple[Floats, Floats]:
-        """Learn from the jobs that have left since the last time, and estimate.
+        """Learn from the jobs that left since the last call, and estimate the remaining stay of each job.
 
-        Where thousands run, their exposure so far is counted at every n-th decision alone, n a thousandth of their number.
+        With more than a thousand running jobs, their exposure is recounted only at every n-th decision, where n is a thousandth of
+        their number.
 
         Args:
-            rows: of running jobs, and of one that waits.
-            horizon_h: dollars are discounted by exp(-t / horizon).
+            state: State at this decision.
+            rows: Rows of the jobs to estimate: running jobs and possibly one waiting job, shape (n,).
+            horizon_h: Time constant of the discount exp(-t / horizon), in hours.
 
         Returns:
-            As `known_stays`: of each job the stay whose discounted length is the one expected of it, given its age.
+            Remaining hours and remaining iterations, in the form of `known_stays`. Each is the stay whose discounted length equals
+            the expected discounted length for a job of that age.
         """
         runs = state.view.jobs["group"][: len(state.tables.models)] != NOWHERE
         stopped = self._previous_rows[~runs[self._previous_rows]].tolist()
         left = [row for row in stopped if state.tables.job_id(row) not in state.waiting]
         gone = np.array(left, np.int64)
-        # A departure is seen in the instant in which it happens, and its job's columns stay as they were.
+        # A departure is noticed in the instant in which it happens, and the columns of the job are still unchanged.
         for is_time, age_h in zip(is_fixed(state, gone), _ages_h(state, gone), strict=True):
             self._exposure_h[int(is_time)] += _exposure_h(np.array([age_h]))
             self._departures[int(is_time), np.searchsorted(_EDGES_H, age_h, side="right") - 1] += 1
@@ -101,19 +106,19 @@ class LearnedStays:
 
 
 def _ages_h(state: State, rows: Ints) -> Floats:
-    """(n,) hours or work-hours, by kind, of jobs that run or have left."""
+    """Return the age of each job that runs or has left, in hours or work-hours by its kind of stay, shape (n,)."""
     jobs = state.view.jobs
     worked_h = iterations_done(state, rows) * jobs["solo_s"][rows] / 3600
     return np.where(is_fixed(state, rows), (state.now_s - jobs["admitted_s"][rows]) / 3600, worked_h)
 
 
 def _exposure_h(ages_h: Floats) -> Floats:
-    """Hours that jobs of these ages have spent in each bucket."""
+    """Sum the hours that jobs of these ages have spent in each bucket."""
     return np.asarray(np.clip(ages_h[:, None] - _EDGES_H, 0.0, _WIDTH_H).sum(axis=0))
 
 
 def _expected_h(hazard: Sequence[float], age_h: float, horizon_h: float) -> float:
-    """The stay L with discounted length horizon * (1 - exp(-L / horizon)) as expected of a job of that age, hours."""
+    """Return the hours L whose discounted length horizon * (1 - exp(-L / horizon)) equals the expectation at that age."""
     discounted, reaches = 0.0, 1.0
     for (edge_h, end_h), departures in zip(_BUCKETS_H, hazard, strict=True):
         if end_h <= age_h:

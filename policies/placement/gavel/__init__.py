@@ -1,4 +1,4 @@
-"""`gavel`: Gavel's linear program at job granularity, the paper's baseline Gavel+. For `bench` only."""
+"""The baseline `gavel`: Gavel's linear program at job granularity, the paper's Gavel+. For `bench` only."""
 
 from policies.placement.gavel.policy import Gavel
 

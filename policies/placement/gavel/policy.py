@@ -1,13 +1,12 @@
-"""`gavel`, the paper's baseline Gavel+: Gavel's linear program at job granularity, solved at every arrival and departure.
+"""The baseline `gavel`, the paper's Gavel+: Gavel's linear program at job granularity, solved at every arrival and departure.
 
-Gavel (Narayanan et al., OSDI 2020) assigns every job a fraction of time on every accelerator type with a linear program
-over the jobs' throughputs. It realises the fractions in rounds, in which a job holds all its workers exclusively.
-Gavel+ (RollMux, arXiv 2512.11306, section 6) applies this at job granularity to both pools and never interleaves phases
-of different jobs.
+Gavel (Narayanan et al., OSDI 2020) assigns each job a fraction of time on each accelerator type, with a linear program over the
+jobs' throughputs. It realises the fractions in rounds in which a job holds all its workers exclusively. Gavel+ (RollMux, arXiv
+2512.11306, section 6) applies this at job granularity to both pools and never interleaves phases of different jobs.
 
-Our adaptation (docs/reference/gavel.md has the reasons): a resource type is a worker set. It is either rollout and training
-nodes, where a job runs as it would alone, or training nodes only, where it runs both phases in turn. The program buys
-whole worker sets at the least $/h such that every job keeps its SLO on average over its rounds.
+In our adaptation a resource type is a worker set (docs/reference/gavel.md gives the reasons). A worker set is either rollout and
+training nodes, where a job runs as it would alone, or training nodes only, where it runs both phases in turn. The program buys
+whole worker sets at the lowest $/h at which every job keeps its SLO on average over its rounds.
 """
 
 from __future__ import annotations
@@ -28,16 +27,18 @@ from rollmux_env.replay.metrics import Outcome
 from rollmux_env.replay.yardstick import replay_yardstick
 from rollmux_env.scenario import Scenario
 
-SLACK = 1e-6  # of shares and speeds: the solver's tolerance and the shares too small to give out
+SLACK = 1e-6  # tolerance of shares and speeds: that of the solver, plus shares too small to give out
 
 
 class SharingJobs(FreelyArranged[Allocation]):
     """Running jobs and the worker sets that they share.
 
     Attributes:
-        allocation: of the running jobs.
-        relaxed_usd: what worker sets in fractions would have cost so far, $.
-        alone_s: job-seconds so far on training nodes alone; shared_s: on sets with more than one job; held_s: on any set.
+        allocation: Worker sets of the running jobs.
+        relaxed_usd: Cost so far if worker sets could be bought in fractions, $.
+        alone_s: Job-seconds so far on sets of training nodes only.
+        shared_s: Job-seconds so far on sets with more than one job.
+        held_s: Job-seconds so far on any set.
     """
 
     def __init__(self, scenario: Scenario, training_slowdown: float | None) -> None:
@@ -48,12 +49,14 @@ class SharingJobs(FreelyArranged[Allocation]):
         self._rate: dict[str, float] = {}  # iterations per second
 
     def arrange(self, jobs: Sequence[Job]) -> Allocation | None:
-        """The cheapest worker sets for some jobs."""
+        """Return the cheapest worker sets for the jobs, or None if the limits allow none."""
         return allocate(jobs, self.state.cluster, self._slowdown)
 
     def take(self, arrangement: Allocation | None) -> None:
-        """Let the running jobs share these sets; without any, those that they share: host memory can make fewer jobs the harder
-        case."""
+        """Let the running jobs share these worker sets. With None they keep the present ones.
+
+        None is possible even after a departure, because host memory can make a smaller set of jobs harder to place.
+        """
         if arrangement is None:
             return
         self.allocation = arrangement
@@ -62,18 +65,18 @@ class SharingJobs(FreelyArranged[Allocation]):
             self._rate[one.job_id] = self._rate.get(one.job_id, 0.0) + one.share / one.mode.iteration_s
 
     def seconds_of(self, row: int, iterations: float) -> float:
-        """At the sum of its speeds."""
+        """Return the seconds that a job takes for a number of iterations, at the sum of its speeds."""
         return iterations / self._rate[self.state.tables.job_id(row)]
 
     def leave(self, now_s: float, until_s: float) -> list[str]:
-        """Take out the jobs whose stay ends by `until_s`, and the sets that nobody uses then; returns their ids."""
+        """Remove the jobs whose stay ends by `until_s` and the sets that no job uses then. Return the ids of the jobs."""
         gone = super().leave(now_s, until_s)
         if gone:
             self.take(self.allocation.without(gone))
         return gone
 
     def progress(self, seconds: float) -> None:
-        """Let every running job do its iterations of so many seconds."""
+        """Advance every running job by the iterations that it completes in a number of seconds."""
         self.relaxed_usd += self.allocation.relaxed_usd_per_hour * seconds / 3600
         jobs = self.state.tables.jobs
         for worker_set in self.allocation.sets:
@@ -88,20 +91,22 @@ class SharingJobs(FreelyArranged[Allocation]):
                 self.shared_s += held_s * (len(worker_set.shares) > 1)
 
     def strategy(self, job_id: str) -> str:
-        """`direct_packing` where a running job has another one on one of its worker sets, else `isolated`."""
+        """Return `direct_packing` if a running job shares one of its worker sets with another job, else `isolated`."""
         residents = [[one.job_id for one in worker_set.shares] for worker_set in self.allocation.sets]
         return "direct_packing" if any(job_id in names and len(names) > 1 for names in residents) else "isolated"
 
     def provisioned(self) -> Ints:
-        """(P,) nodes of each pool of all worker sets."""
+        """Return the nodes of each pool that all worker sets have together, shape (P,)."""
         nodes = self.allocation.nodes
         return np.array([nodes[name] for name in self.state.cluster.pools], dtype=np.int64)
 
     def check(self) -> None:
-        """Assert that no job is in two places at once, no set has two jobs at once, memory and pools suffice and SLOs are kept.
+        """Assert the invariants of an arrangement.
+
+        No job is in two places at once, no set has two jobs at once, host memory and pools suffice, and all SLOs are kept.
 
         Raises:
-            InvariantError: one of these does not hold.
+            InvariantError: An invariant does not hold.
         """
         cluster, time = self.state.cluster, dict.fromkeys((job.id for job in self.running), 0.0)
         for worker_set in self.allocation.sets:
@@ -120,14 +125,14 @@ class SharingJobs(FreelyArranged[Allocation]):
 
 
 class Gavel:
-    """Gavel+: jobs take turns on worker sets, a round at a time; the fractions are the cheapest that keep every SLO.
+    """Gavel+: jobs take turns on worker sets in rounds, with the cheapest fractions that keep every SLO.
 
-    For `bench` only: jobs change worker sets for free, and rounds are infinitely short compared with a stay.
+    For `bench` only, because jobs change worker sets without cost and rounds are infinitely short compared with a stay.
 
     Args:
-        training_slowdown: how many times longer training takes on a rollout node than on a training node; it makes rollout nodes
-            alone a third resource type. The paper's hardware: 989.5 / 148 = 6.69, by bf16 TFLOPS. None: they do not train, since
-            a scenario file does not say how fast they would.
+        training_slowdown: Factor by which training takes longer on a rollout node than on a training node. With it, rollout nodes
+            alone are a third resource type. For the paper's hardware it is 989.5 / 148 = 6.69, by bf16 TFLOPS. None means that
+            rollout nodes do not train, since a scenario file does not say how fast they would.
     """
 
     def __init__(self, training_slowdown: float | None = None) -> None:
@@ -137,19 +142,20 @@ class Gavel:
         self.training_slowdown = training_slowdown
 
     def replay(self, scenario: Scenario, check: bool = False) -> Outcome:
-        """Replay a scenario: between events each job progresses at the speed that its fractions give it.
+        """Replay a scenario. Between events each job progresses at the speed that its fractions give.
 
-        Nothing is paid for turns or for another set after an event, so `migrations` is 0. A job admitted to worker sets of its own
-        counts as `isolated`, else as `direct_packing`. `decision_s` has one entry an instant. `extra` holds `relaxed_usd`, what
-        worker sets in fractions would have cost, and the shares of the jobs' running time on training nodes alone
+        Turns and changes of worker sets cost nothing, so `migrations` is 0. A job admitted to unshared worker sets counts as
+        `isolated`, else as `direct_packing`. `decision_s` has one entry for each instant. `extra` holds `relaxed_usd`, the cost if
+        worker sets could be bought in fractions, and the shares of the jobs' running time on training nodes alone
         (`colocated_share`) and on sets with other jobs (`shared_share`).
 
         Args:
-            check: assert after every instant that time, memory and pools suffice and all SLOs are kept.
+            scenario: Scenario to replay.
+            check: Whether to assert after every instant that time, memory and pools suffice and all SLOs are kept.
 
         Raises:
-            InputError: the scenario's cluster is `one_device` or has a `network`, or it has keys of the queue.
-            PlanError: the solver finds no place for the first job of the queue on an empty cluster.
+            InputError: The scenario's cluster is `one_device` or has a `network`, or the scenario uses keys of the queue.
+            PlanError: The solver finds no place for the first job of the queue on an empty cluster.
         """
         if scenario.cluster.one_device:
             raise InputError("--policy gavel: needs two pools; the cluster is one_device")

@@ -1,6 +1,6 @@
-"""Gavel's program: the fraction of time that each job spends on each resource type, least dollars per hour, by HiGHS.
+"""Gavel's program: the fraction of time of each job on each resource type at the lowest dollars per hour, solved by HiGHS.
 
-With x[j, k] the fraction, v[j, k] the speed (1 is solo) and N[k] the worker sets of type k, at a price of p[k] $/h each:
+x[j, k] is the fraction, v[j, k] the speed (1 is solo), N[k] the number of worker sets of type k, and p[k] the price of one in $/h:
 
     minimise    sum over k of p[k] N[k]
     subject to  sum over k of x[j, k] <= 1             every job (it is in one place at a time)
@@ -9,9 +9,9 @@ With x[j, k] the fraction, v[j, k] the speed (1 is solo) and N[k] the worker set
                 nodes of all sets <= max_nodes         every pool
                 x >= 0, N >= 0 and whole
 
-These are the constraints of Gavel (Narayanan et al., OSDI 2020, section 3.1) and of its cost policy with SLOs (section 4.2), with
-one difference: Gavel is given its workers, here they are bought, so their number is a variable. The time that whole numbers leave
-over is then given out by the cost policy's own objective at those workers: most throughput, as a sum of speeds.
+These are the constraints of Gavel (Narayanan et al., OSDI 2020, section 3.1) and of its cost policy with SLOs (section 4.2). There
+is one difference: Gavel's workers are given, ours are bought, so their number is a variable. Whole numbers of worker sets leave
+some time unused. It is then distributed by the cost policy's own objective for these workers, the largest sum of speeds.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ import numpy as np
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.portable import dot
 
-FEASIBILITY = 1e-9  # of the solver, on rows, fractions and whole numbers
+FEASIBILITY = 1e-9  # tolerance of the solver for rows, fractions and whole numbers
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The input of the program.
+    """Input of the program, for J jobs, K types of worker sets and P pools.
 
     Attributes:
-        speed: (J, K) of each job on each type, 1 is solo; 0 where it cannot run.
-        least: (J,) least effective speed of each job: 1 / slo.
-        nodes: (K, P) nodes of each pool of a worker set.
-        usd_per_hour: (K,) price of a worker set.
-        nodes_max: (P,) most nodes of each pool; infinite where there is no limit.
+        speed: Speed of each job on each type, 1 for solo, 0 where it cannot run, shape (J, K).
+        least: Lowest effective speed that keeps each job's SLO, 1 / slo, shape (J,).
+        nodes: Nodes of each pool in one worker set of each type, shape (K, P).
+        usd_per_hour: Price of one worker set of each type, $/h, shape (K,).
+        nodes_max: Largest number of nodes of each pool, infinite without a limit, shape (P,).
     """
 
     speed: Floats
@@ -48,11 +48,11 @@ class Problem:
 
 
 def solve(problem: Problem) -> tuple[Floats, float] | None:
-    """Find the cheapest worker sets and, on them, the fractions with the most throughput; None where `max_nodes` allows none.
+    """Find the cheapest worker sets, and the fractions with the most throughput on them.
 
     Returns:
-        (J, K) fraction of time of each job on each type, and the least price if worker sets came in fractions, $/h: no whole
-        numbers cost less.
+        Fraction of time of each job on each type, shape (J, K), and the lowest price in $/h if worker sets could be bought in
+        fractions, a lower bound for whole ones. None if `max_nodes` allows no solution.
     """
     types = len(problem.usd_per_hour)
     usd = np.concatenate([np.zeros(problem.speed.size), problem.usd_per_hour])
@@ -62,13 +62,13 @@ def solve(problem: Problem) -> tuple[Floats, float] | None:
         return None
     work = np.concatenate([-problem.speed.ravel(), np.zeros(types)])
     best = _optimum(problem, work, sets=np.rint(whole[-types:]).astype(np.int64))
-    if best is None:  # by a rounding error of the solver
+    if best is None:  # a rounding error of the solver
         best = whole
     return np.clip(best[:-types], 0.0, 1.0).reshape(-1, types), dot(usd, relaxed)
 
 
 def _optimum(problem: Problem, cost: Floats, whole: bool = False, sets: Ints | None = None) -> Floats | None:
-    """Minimise a cost of the columns x, row by row, and N; `sets` fixes N. None where the rows allow nothing."""
+    """Minimise a cost over the columns x, row by row, and N. `sets` fixes N. Return None if the program is infeasible."""
     jobs, types, pools = len(problem.least), len(problem.usd_per_hour), len(problem.nodes_max)
     infinite = highspy.kHighsInf
     job, kind = np.repeat(np.arange(jobs), types), np.tile(np.arange(types), jobs)

@@ -1,11 +1,11 @@
-"""Worker sets: the resource types of the pools, the speed of a job on each, and the turns that jobs take.
+"""Worker sets: the resource types of Gavel+, the speed of a job on each, and the shares of time that jobs get.
 
-A resource type is a worker set of so many rollout and training nodes, of a pool each, held by one job at a time. The types are
-those that the present jobs ask for. A job runs on any set that has the nodes of one of its modes.
+A worker set is a number of rollout nodes and training nodes, each of one pool, that one job at a time holds. The resource types are
+the worker sets that the present jobs ask for. A job runs on any set with the nodes of one of its modes.
 
-A schedule of rounds with given shares of each job on each set exists exactly if the shares of every job and of every set sum to at
-most 1 (Birkhoff and von Neumann: such a matrix is a mixture of matchings, and a matching is a round). The program ensures this for
-the jobs, and the sets are filled first fit.
+A schedule of rounds that realises given shares of each job on each set exists if and only if the shares of every job and of every
+set sum to at most 1. By Birkhoff and von Neumann such a matrix is a mixture of matchings, and each matching is a round. The program
+ensures this for the jobs. The sets are filled first fit.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from rollmux_env.kernel.tables import TOLERANCE, Floats
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 
-LEAST_SHARE = 1e-8  # of a set's time; less is the solver's rounding
+LEAST_SHARE = 1e-8  # share of a set's time below which a share is a rounding error of the solver
 
 
 class Kind(NamedTuple):
-    """A resource type: rollout and training nodes of a worker set, and the names of their pools; "" where there are no nodes."""
+    """A resource type: the nodes of a worker set and the names of their pools, "" for a side without nodes."""
 
     rollout_nodes: int
     training_nodes: int
@@ -38,13 +38,16 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class RunMode:
-    """How a job runs on a worker set of its own.
+    """One way to run a job alone on a worker set.
 
     Attributes:
-        iteration_s: seconds of an iteration.
-        rollout_gb, training_gb: host memory that keeps the job resident, GB on each node of either pool.
-        rollout_device_gb, training_device_gb: memory that it keeps on each of their GPUs, GB.
-        rollout_busy_s, training_busy_s: node-seconds of its phases in an iteration, by the pool whose nodes they run on.
+        iteration_s: Seconds of an iteration.
+        rollout_gb: Host memory that keeps the job resident, GB on each rollout node.
+        training_gb: Host memory that keeps the job resident, GB on each training node.
+        rollout_device_gb: Memory that the resident job occupies on each GPU of the rollout nodes, GB.
+        training_device_gb: Memory that the resident job occupies on each GPU of the training nodes, GB.
+        rollout_busy_s: Node-seconds of an iteration on nodes of the rollout pool.
+        training_busy_s: Node-seconds of an iteration on nodes of the training pool.
     """
 
     iteration_s: float
@@ -57,7 +60,7 @@ class RunMode:
 
 
 def nodes_of(kind: Kind) -> Counter[str]:
-    """Nodes of a worker set, by name of the pool."""
+    """Return the nodes of a worker set, by name of the pool."""
     nodes: Counter[str] = Counter()
     nodes[kind.rollout_pool] += kind.rollout_nodes
     nodes[kind.training_pool] += kind.training_nodes
@@ -65,7 +68,7 @@ def nodes_of(kind: Kind) -> Counter[str]:
 
 
 def kinds_for(jobs: Sequence[Job], training_slowdown: float | None) -> list[Kind]:
-    """Worker sets for the jobs: disaggregated, training nodes alone and, with a slowdown, rollout nodes alone."""
+    """Return the worker sets for the jobs: disaggregated, training nodes alone and, with a slowdown, rollout nodes alone."""
     types: set[Kind] = set()
     for job in jobs:
         rollout, training = job.rollout, job.training
@@ -79,7 +82,7 @@ def kinds_for(jobs: Sequence[Job], training_slowdown: float | None) -> list[Kind
 
 
 def fastest_mode(job: Job, kind: Kind, cluster: Cluster, training_slowdown: float | None) -> RunMode | None:
-    """The fastest mode of a job on a worker set; None where it has none or a node has too little memory."""
+    """Return the fastest mode of a job on a worker set, or None if it has no mode there or a node has too little memory."""
     modes = [mode for mode in _modes(job, kind, training_slowdown) if fits([mode], kind, cluster)]
     return min(modes, key=lambda mode: mode.iteration_s, default=None)
 
@@ -97,7 +100,7 @@ def _modes(job: Job, kind: Kind, training_slowdown: float | None) -> list[RunMod
         busy_s = (rollout.worst_case_s * rollout.nodes, training_s * training_nodes)
         modes.append(RunMode(iteration_s, rollout.host_memory_gb, training.host_memory_gb, *own_gb, *busy_s))
     if job.staleness:
-        return modes  # on the same nodes its phases would take turns
+        return modes  # the modes below run both phases on the same nodes, where they would take turns
     alone = job.colocated.nodes if job.colocated else training.nodes
     if training_nodes >= alone:
         block = job.colocated
@@ -111,7 +114,7 @@ def _modes(job: Job, kind: Kind, training_slowdown: float | None) -> list[RunMod
 
 
 def fits(modes: Sequence[RunMode], kind: Kind, cluster: Cluster) -> bool:
-    """Whether jobs can be resident on the same worker set."""
+    """Return whether the jobs of these modes can be resident on one worker set together."""
     limits_gb: dict[str, float | None] = {}
     for side, name in (("rollout", kind.rollout_pool), ("training", kind.training_pool)):
         if name:
@@ -126,12 +129,12 @@ def fits(modes: Sequence[RunMode], kind: Kind, cluster: Cluster) -> bool:
 
 @dataclass(frozen=True)
 class TimeShare:
-    """A job's part in a worker set.
+    """A job's share of a worker set.
 
     Attributes:
-        job_id: whose.
-        share: fraction of the set's time.
-        mode: how it runs there.
+        job_id: Id of the job.
+        share: Fraction of the set's time.
+        mode: Mode in which the job runs there.
     """
 
     job_id: str
@@ -144,8 +147,8 @@ class WorkerSet:
     """Nodes that one job at a time holds for a round.
 
     Attributes:
-        kind: its type.
-        shares: of the jobs that are resident.
+        kind: Resource type of the set.
+        shares: Shares of the jobs that are resident on the set.
     """
 
     kind: Kind
@@ -153,15 +156,15 @@ class WorkerSet:
 
     @property
     def free(self) -> float:
-        """Unassigned fraction of its time."""
+        """Unassigned fraction of the set's time."""
         return 1.0 - sum(one.share for one in self.shares)
 
     def takes(self, mode: RunMode, cluster: Cluster) -> bool:
-        """Return whether another job can be resident."""
+        """Return whether a job of this mode can be resident beside the present jobs."""
         return fits([*(one.mode for one in self.shares), mode], self.kind, cluster)
 
     def add(self, job_id: str, share: float, mode: RunMode) -> float:
-        """Keep a job resident for a share of the time, or for as much as is free; returns which."""
+        """Make a job resident for a share of the time, or for what is free if that is less. Return the assigned share."""
         share = min(share, self.free)
         self.shares.append(TimeShare(job_id, share, mode))
         return share
@@ -169,10 +172,11 @@ class WorkerSet:
 
 @dataclass(frozen=True)
 class Allocation:
-    """Worker sets, and the residents of each.
+    """Worker sets and the jobs resident on each.
 
     Attributes:
-        relaxed_usd_per_hour: the linear program's value without whole numbers: no whole sets cost less.
+        sets: The worker sets.
+        relaxed_usd_per_hour: Value of the linear program without whole numbers, $/h, a lower bound for whole sets.
     """
 
     sets: tuple[WorkerSet, ...] = ()
@@ -184,20 +188,25 @@ class Allocation:
         return sum((nodes_of(one.kind) for one in self.sets), Counter())
 
     def time_shares(self) -> list[TimeShare]:
-        """All shares, set by set."""
+        """Return all shares, set by set."""
         return [share for one in self.sets for share in one.shares]
 
     def without(self, job_ids: Collection[str]) -> Allocation:
-        """The allocation without some jobs; unused sets are released."""
+        """Return the allocation without some jobs and without the sets that become unused."""
         sets = [WorkerSet(one.kind, [share for share in one.shares if share.job_id not in job_ids]) for one in self.sets]
         return Allocation(tuple(one for one in sets if one.shares), self.relaxed_usd_per_hour)
 
 
 def allocate(jobs: Sequence[Job], cluster: Cluster, training_slowdown: float | None) -> Allocation | None:
-    """Solve the program for some jobs and fill the worker sets; None where `max_nodes` allows no allocation, or none was found.
+    """Solve the program for some jobs and distribute their shares over worker sets.
 
     Args:
-        training_slowdown: as `Gavel`.
+        jobs: Jobs to allocate.
+        cluster: Pools with their prices and limits.
+        training_slowdown: Slowdown of training on rollout nodes, as in `Gavel`.
+
+    Returns:
+        The allocation, or None if `max_nodes` allows none or the first-fit distribution exceeds it.
     """
     if not jobs:
         return Allocation()
@@ -214,7 +223,7 @@ def allocate(jobs: Sequence[Job], cluster: Cluster, training_slowdown: float | N
 
 
 def _problem(jobs: Sequence[Job], kinds: Sequence[Kind], modes: Sequence[Sequence[RunMode | None]], cluster: Cluster) -> Problem:
-    """The program for some jobs, with the pools that they use."""
+    """Formulate the program for some jobs and the pools that they use."""
     asked = [nodes_of(kind) for kind in kinds]
     pools = {name: pool for name, pool in cluster.pools.items() if any(name in nodes for nodes in asked)}
     nodes = np.array([[one[name] for name in pools] for one in asked], dtype=np.int64)
@@ -229,15 +238,15 @@ def _problem(jobs: Sequence[Job], kinds: Sequence[Kind], modes: Sequence[Sequenc
 
 
 def too_many(nodes: Counter[str], cluster: Cluster) -> list[str]:
-    """Names of the pools that do not have so many nodes."""
+    """Return the names of the pools with fewer nodes than `nodes` asks for."""
     return [name for name, pool in cluster.pools.items() if pool.max_nodes is not None and nodes[name] > pool.max_nodes]
 
 
 def _fill(kind: Kind, jobs: Sequence[Job], modes: Sequence[RunMode | None], time: Floats, cluster: Cluster) -> list[WorkerSet]:
-    """Assign the jobs' fractions of time on a type, first fit. A job uses several sets if none has enough time.
+    """Distribute the jobs' fractions of time on one type over worker sets, first fit.
 
-    Sets without host memory for a job are passed over, whatever their time; so there can be more sets than the program asks for.
-    Sets that no job needs are left out.
+    A job uses several sets if none has enough free time. Sets without enough memory for a job are skipped, so there can be more
+    sets than the program asked for. Sets that no job needs are not created.
     """
     sets: list[WorkerSet] = []
     for job, mode, left in zip(jobs, modes, time.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Columns of the set partitioning program: every feasible group of active jobs, kept from event to event."""
+"""Columns of the set partitioning program: every feasible group of active jobs, maintained from event to event."""
 
 from __future__ import annotations
 
@@ -12,29 +12,32 @@ from rollmux_env.kernel.packing import least_period, packing
 from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints
 
 MAX_COLUMNS = 2_000_000
-MAX_TRIES = 20_000_000  # choices of shapes that are looked at for a newcomer: some ten seconds
-_FIRST_ROOM = 4096
-_MOST_MEMBERS = 62  # members of a class of nodes are bits
+MAX_TRIES = 20_000_000  # largest number of shape combinations to try for one arrival, about ten seconds
+_FIRST_ROOM = 4096  # columns for which the first enumeration has room
+_MOST_MEMBERS = 62  # limit of group size, because the members that use a class of nodes are bits of an integer
 
 
 class ColumnPool:
-    """Feasible groups of the active jobs; of each set, the ways that none beats on rollout nodes, training nodes (and period).
+    """Feasible groups of the active jobs, as N columns of up to M members.
 
-    An arrival adds the groups that hold the newcomer, a departure drops those that hold the leaver.
+    For each set of jobs the pool keeps the variants that no other variant beats on rollout nodes, training nodes and, with
+    `all_periods`, period. An arrival adds the groups that contain the new job, and a departure drops those that contain the leaver.
 
     Args:
-        all_periods: whether the period counts. reshapes: whether jobs may have any of their shapes, instead of the one they have;
-            of each set there is then the cheapest way alone, where neither the period nor `max_nodes` counts, and none of a set
-            that costs as much as its members apart.
+        state: State whose jobs are grouped.
+        all_periods: Whether the period counts in the comparison of variants.
+        max_columns: Largest number of columns. If an arrival would exceed it, or `MAX_TRIES`, the groups of the new job are kept up
+            to a smaller size only.
+        reshapes: Whether jobs may take any of their shapes instead of the one they have. If then neither the period nor
+            `max_nodes` counts, only the cheapest variant of each set is kept, and only if it costs less than its members apart.
 
     Attributes:
-        members: (N, M) rows of the members in the state's job table, ascending, padded with -1 in front.
-        shapes: (N, M) rows of their shapes there, in the same places.
-        nodes: (N, 2) rollout and training nodes. pools: (N, 2) of which pools, as numbers.
-        period_s: (N,) seconds.
-        active: rows of the active jobs, ascending.
-        max_columns: where an arrival would make more, or more than `MAX_TRIES` be looked at, its groups are kept up to a smaller
-            size only.
+        members: Rows of the members in the state's job table, ascending, left-padded with -1, shape (N, M).
+        shapes: Rows of the members' shapes in the same places, shape (N, M).
+        nodes: Rollout and training nodes of each column, shape (N, 2).
+        pools: Numbers of the pools of these nodes, shape (N, 2).
+        period_s: Period of each column in seconds, shape (N,).
+        active: Rows of the active jobs, ascending.
     """
 
     def __init__(self, state: State, all_periods: bool, max_columns: int = MAX_COLUMNS, reshapes: bool = False) -> None:
@@ -53,11 +56,11 @@ class ColumnPool:
 
     @property
     def complete(self) -> bool:
-        """Whether every feasible group of the active jobs is in the pool: else what is read off it is no bound."""
+        """Whether the pool contains every feasible group of the active jobs. Otherwise its optimum is no bound."""
         return not self._truncated
 
     def hold(self, rows: Sequence[int]) -> None:
-        """Make these jobs the active ones."""
+        """Make exactly these jobs the active ones."""
         before = set(self.active)
         for row in sorted(before - set(rows)):
             self.drop(row)
@@ -66,14 +69,14 @@ class ColumnPool:
                 self.add(row)
 
     def add(self, row: int) -> None:
-        """Make a job of the state's job table active."""
+        """Make one more job of the state's job table active."""
         largest = min(int(self.state.limits.group_size_max), len(self.active) + 1, _MOST_MEMBERS)
         size = largest
         while (columns := self._enumerate(row, size)) is None:
             size -= 1
             self._truncated.add(row)
         shapes, nodes, period_s = columns
-        shapes = np.sort(shapes, axis=1)  # jobs come in this order too
+        shapes = np.sort(shapes, axis=1)  # rows of shapes ascend in the same order as rows of jobs
         self.members = np.concatenate(widened(self.members, self._jobs_of(shapes)))
         self.shapes = np.concatenate(widened(self.shapes, shapes))
         self.nodes = np.concatenate([self.nodes, nodes])
@@ -84,7 +87,7 @@ class ColumnPool:
         self.active = sorted([*self.active, row])
 
     def drop(self, row: int) -> None:
-        """Take an active job out."""
+        """Remove an active job and the columns that contain it."""
         others = (self.members != row).all(axis=1)
         self.members, self.shapes = self.members[others], self.shapes[others]
         self.nodes, self.pools, self.period_s = self.nodes[others], self.pools[others], self.period_s[others]
@@ -92,42 +95,42 @@ class ColumnPool:
         self._truncated.discard(row)
 
     def usd_per_hour(self) -> Floats:
-        """(N,) price of each column's nodes, $/h."""
+        """Return the price of each column's nodes in $/h, shape (N,)."""
         usd = self.state.limits.pools["usd"][self.pools]
         return np.asarray(self.nodes[:, 0] * usd[:, 0] + self.nodes[:, 1] * usd[:, 1])
 
     def work_rate(self) -> Floats:
-        """(N,) work of each column: T_solo over period, summed over its members, in work-hours per hour."""
-        solo_s = np.append(self.state.tables.jobs.solo_s, 0.0)  # the padding's -1 finds the 0
+        """Return the work of each column in work-hours per hour, T_solo over period summed over the members, shape (N,)."""
+        solo_s = np.append(self.state.tables.jobs.solo_s, 0.0)  # index -1 of the padding reads this 0
         return np.asarray(solo_s[self.members].sum(axis=1) / self.period_s)
 
     def positions(self, members: Ints) -> Ints:
-        """(N, M) rows of active jobs as positions in `active`; the padding is len(active)."""
+        """Convert rows of active jobs to positions in `active`, shape (N, M). The padding becomes len(active)."""
         position = np.full(len(self.state.tables.jobs.solo_s) + 1, len(self.active))
         position[self.active] = np.arange(len(self.active))
         return np.asarray(position[members])
 
     def find(self, rows: list[int]) -> Ints:
-        """Indices of the columns of a set of jobs."""
+        """Return the indices of the columns whose members are exactly these jobs."""
         padding = len(self.members.T) - len(rows)
         if padding < 0:
             return np.zeros(0, np.int64)
         return np.flatnonzero((self.members == [-1] * padding + sorted(rows)).all(axis=1))
 
     def rows(self, column: int) -> list[int]:
-        """Rows of a column's members, ascending."""
+        """Return the rows of a column's members, ascending."""
         return [int(row) for row in self.members[column] if row >= 0]
 
     def shape_of(self, column: int, row: int) -> int:
-        """The row of the shape that a member has in a column."""
+        """Return the row of the shape that a member has in a column."""
         return int(self.shapes[column, np.flatnonzero(self.members[column] == row)[0]])
 
     def choices(self, row: int) -> list[int]:
-        """Rows of the shapes that a job may have."""
+        """Return the rows of the shapes that a job may take."""
         return [*self.state.tables.shape_rows(row)] if self.reshapes else [row]
 
     def realise(self, column: int) -> tuple[list[int], list[tuple[int, ...]]]:
-        """A member order and pins that give a column its period on its nodes.
+        """Find an order of members and pinned nodes that give a column its period.
 
         Returns:
             Rows of the members' shapes in round-robin order, and for each the numbers of its rollout nodes, ascending from 0.
@@ -151,7 +154,7 @@ class ColumnPool:
         return [rows[i] for i in order], [tuple(numbers) for numbers in pins]
 
     def _enumerate(self, row: int, size: int) -> tuple[Ints, Ints, Floats] | None:
-        """The columns of groups of up to `size` jobs that hold a job, or None where they are too many."""
+        """Enumerate the groups of up to `size` jobs that contain a job. Return None if there are too many."""
         jobs = self.state.view.jobs
         of_jobs = [self.choices(job) for job in (row, *self.active)]
         starts = np.cumsum([0, *(len(shapes) for shapes in of_jobs)])
@@ -171,7 +174,7 @@ class ColumnPool:
             self._room *= 4
 
     def _wanted(self, of_jobs: list[list[int]]) -> Wanted:
-        """Which columns are kept, of jobs with such shapes."""
+        """Return which variants to keep of groups of jobs, given the shapes that each may take."""
         jobs, limits = self.state.view.jobs, self.state.limits
         rows = [row for shapes in of_jobs for row in shapes]
         pools = np.unique([jobs["rollout_pool"][rows], jobs["training_pool"][rows]])
@@ -185,7 +188,7 @@ class ColumnPool:
         return Wanted(CHEAPEST, np.array([usd[shapes].min() for shapes in of_jobs]), tries)
 
     def _jobs_of(self, shapes: Ints) -> Ints:
-        """Rows of the jobs of some rows of shapes; the padding's -1 stays."""
+        """Map rows of shapes to rows of their jobs. The padding stays -1."""
         if not self.reshapes:
             return shapes
         owner = np.full(len(self.state.view.jobs) + 1, -1)
@@ -195,6 +198,6 @@ class ColumnPool:
 
 
 def widened(*tables: Ints) -> list[Ints]:
-    """Tables of members (N, M), with padding in front so that all are as wide as the widest."""
+    """Left-pad tables of members, shape (N, M), with -1 to the width of the widest."""
     width = max(len(table.T) for table in tables)
     return [np.pad(table, ((0, 0), (width - len(table.T), 0)), constant_values=-1) for table in tables]

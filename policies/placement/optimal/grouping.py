@@ -1,4 +1,4 @@
-"""The best grouping of the active jobs for either objective."""
+"""The best grouping of the active jobs, in dollars per hour or dollars per work-hour."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from policies.placement.optimal.program import TOLERANCE, Program
 from rollmux_env.kernel.tables import Floats, Ints
 
 Objective = Literal["usd", "work"]
-Before = tuple[list[int], Ints]  # rows of a group's members, and its (2,) rollout and training nodes
+Before = tuple[list[int], Ints]
+"""An earlier group: rows of its members, and its rollout and training nodes, shape (2,)."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,11 @@ class Grouping:
     """A partition of the active jobs into feasible groups.
 
     Attributes:
-        columns: (G,) of the pool.
-        value: what was minimised: $/h, or $ per work-hour.
-        bound: no grouping has less; equal to `value` where it is proven optimal.
-        usd_per_hour: price of the groups' nodes, $/h.
-        bound_usd_per_hour: the price at `bound`; for $ per work-hour, of as much work.
+        columns: Columns of the pool, one for each group, shape (G,).
+        value: Value of the objective, $/h or $ per work-hour.
+        bound: Lower bound of the objective over all groupings, equal to `value` if the grouping is proven optimal.
+        usd_per_hour: Price of the groups' nodes, $/h.
+        bound_usd_per_hour: Price at `bound` in $/h; for $ per work-hour, the price of the same amount of work.
     """
 
     columns: Ints
@@ -45,12 +46,15 @@ def best_grouping(
     """Find the best grouping of a pool's active jobs.
 
     Args:
-        node_limit: most branch-and-bound nodes of an integer program; where it bites, `bound` is below `value`.
-        before: the groups of an earlier grouping; without their leavers, and with newcomers alone, the answer where a limit leaves
-            none that is better.
+        pool: Feasible groups of the active jobs.
+        objective: `usd` for $/h, `work` for $ per work-hour.
+        node_limit: Largest number of branch-and-bound nodes of an integer program, or None. If it is reached, `bound` is below
+            `value`.
+        before: Groups of an earlier grouping, or None. Without the jobs that left, and with each new job alone, it is the answer if
+            the node limit leaves nothing better.
 
     Returns:
-        None where `max_nodes` allows none (or, with a node limit, none was found).
+        The best grouping, or None if `max_nodes` allows none or a node limit left none found.
     """
     limits = pool.state.limits
     program = Program(
@@ -82,10 +86,10 @@ def best_grouping(
 def _least_ratio(
     pool: ColumnPool, program: Program, cost: Floats, work: Floats, node_limit: int | None, fallback: Ints | None
 ) -> tuple[Partition, float, float] | None:
-    """Least sum of cost over sum of work, by Dinkelbach's method: minimise cost - ratio * work until that is 0.
+    """Minimise the sum of cost over the sum of work by Dinkelbach's method: minimise cost - ratio * work until that is 0.
 
     Returns:
-        The partition, its ratio and a bound of the ratio.
+        The partition, its ratio and a lower bound of the ratio, or None if no partition was found.
     """
     start = fallback if fallback is not None else np.arange(cost.size)
     ratio = float(cost[start].sum() / work[start].sum())
@@ -101,7 +105,7 @@ def _least_ratio(
         ratio = value
     if best.bound >= best.value:
         return best, value, value
-    # cost - ratio * work >= bound for every grouping, and its work is at least what the SLOs ask for.
+    # For every grouping cost - ratio * work >= bound, and its work is at least what the SLOs require.
     jobs = pool.state.tables.jobs
     least_work = float((jobs.solo_s[pool.active] / jobs.limit_s[pool.active]).sum())
     return best, value, max(0.0, min(value, ratio + min(0.0, best.bound) / least_work))
@@ -125,7 +129,7 @@ def _fallback(pool: ColumnPool, program: Program, cost: Floats, before: list[Bef
 
 
 def _least_usd(pool: ColumnPool) -> Floats:
-    """(A,) price of the node-seconds of an iteration of each active job, $ s / h, at its cheapest on the best training pool."""
+    """Return the lowest price of the node-seconds of one iteration of each of A active jobs, $ s / h, shape (A,)."""
     of_jobs = [pool.choices(row) for row in pool.active]
     jobs, rows = pool.state.tables.jobs, [row for rows in of_jobs for row in rows]
     rollout = jobs.rollout_nodes[rows] * jobs.rollout_s[rows]
@@ -137,10 +141,10 @@ def _least_usd(pool: ColumnPool) -> Floats:
 
 
 def _least_usd_per_hour(pool: ColumnPool) -> float:
-    """A bound without groups: each job alone fills a share of its nodes' time at the longest period that its SLO allows."""
+    """Return a bound that needs no groups: each job fills its nodes for its node-seconds in the longest period its SLO allows."""
     return float((_least_usd(pool) / pool.state.tables.jobs.limit_s[pool.active]).sum() * (1 - TOLERANCE))
 
 
 def _least_usd_per_work_hour(pool: ColumnPool) -> float:
-    """A bound without groups: the price of the node-seconds that an iteration fills, over T_solo, of the cheapest job."""
+    """Return a bound that needs no groups: the lowest ratio, over all jobs, of an iteration's price to T_solo."""
     return float((_least_usd(pool) / pool.state.tables.jobs.solo_s[pool.active]).min() * (1 - TOLERANCE))

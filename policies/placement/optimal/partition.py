@@ -1,13 +1,13 @@
 """Set partitioning, solved exactly with HiGHS.
 
-Without a limit on a pool, jobs that share no feasible group, directly or through others, are independent, and each such
-block is solved on its own. A block starts with the linear program. If its solution is fractional, the search branches
-on the number of training nodes, the expensive ones. With this number given, and one pool on each side, the rest of the cost is a
-whole number of rollout nodes, and the bound can be rounded up. The value of the linear program is convex in that number (parametric
-linear programming), so only a few numbers need a solve.
+Without limits on pools, jobs that share no feasible group, directly or through others, are independent. Each such block is then
+solved on its own. A block starts with the linear program. If its solution is fractional, the search branches on the number of
+training nodes, the expensive ones. If this number is given and each side has one pool, the rest of the cost is a whole number of
+rollout nodes, so the bound can be rounded up. The value of the linear program is convex in that number (parametric linear
+programming), so only a few numbers need a solve.
 
-Reduced costs limit the columns. If L is the value of the linear program, a partition that uses a column of reduced cost
-c costs at least L + c. An integer program thus needs only the columns below the gap to the best known partition.
+Reduced costs limit the columns. If L is the value of the linear program, a partition that uses a column of reduced cost c costs at
+least L + c. An integer program thus needs only the columns with reduced costs below the gap to the best known partition.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from rollmux_env.kernel.tables import Floats, Ints
 
 __all__ = ["Partition", "Program", "partition"]
 
-FIRST = 1000  # columns of the first integer program of a branch
+FIRST = 1000  # number of columns of the first integer program of a branch
 
 
 @dataclass(frozen=True)
 class Partition:
-    """A solution.
+    """Solution of the set partitioning program.
 
     Attributes:
-        columns: (G,) chosen columns, ascending.
-        value: their total cost.
-        bound: no partition costs less; equal to `value` where it is proven optimal.
+        columns: Chosen columns, ascending, shape (G,).
+        value: Total cost of the chosen columns.
+        bound: Lower bound of the cost of all partitions, equal to `value` if the partition is proven optimal.
     """
 
     columns: Ints
@@ -46,12 +46,14 @@ def partition(program: Program, cost: Floats, node_limit: int | None, known: Int
     """Find the cheapest partition.
 
     Args:
-        cost: (N,) of the columns.
-        node_limit: most branch-and-bound nodes of an integer program; where it bites, `bound` is below `value`. None is no limit.
-        known: columns of some partition: a start, and the answer where the limit leaves none that is better.
+        program: Jobs and nodes of the columns.
+        cost: Cost of each column, shape (N,).
+        node_limit: Largest number of branch-and-bound nodes of an integer program, or None. If it is reached, `bound` is below
+            `value`.
+        known: Columns of some partition, or None. It is the starting point, and the answer if the limit leaves nothing better.
 
     Returns:
-        None where there is no partition, or none was found within the limit.
+        The partition, or None if there is none or the limit left none found.
     """
     best_parts: list[Partition] = []
     for columns, block in _blocks(program):
@@ -65,7 +67,7 @@ def partition(program: Program, cost: Floats, node_limit: int | None, known: Int
 
 
 def _blocks(program: Program) -> list[tuple[Ints, Program]]:
-    """The independent parts of a program, each with the numbers of its columns."""
+    """Split a program into independent blocks, each with the indices of its columns."""
     n = program.jobs
     first = program.positions.min(axis=1)
     links = (np.repeat(first, len(program.positions.T)), program.positions.ravel())
@@ -93,7 +95,15 @@ def _blocks(program: Program) -> list[tuple[Ints, Program]]:
 
 @dataclass(frozen=True)
 class _Branch:
-    """So many training nodes: the linear program's value, the bound that follows, the reduced costs, the solution's columns."""
+    """Relaxation with a given number of training nodes.
+
+    Attributes:
+        training_nodes: The given number.
+        value: Value of the linear program.
+        bound: Lower bound for whole solutions.
+        reduced: Reduced cost of each column.
+        support: Columns of the linear program's solution.
+    """
 
     training_nodes: int
     value: float
@@ -103,7 +113,7 @@ class _Branch:
 
 
 class _Search:
-    """Branch on the number of training nodes of one block."""
+    """Branch-and-bound search on the number of training nodes of one block."""
 
     def __init__(self, program: Program, cost: Floats, node_limit: int | None, start: Ints | None) -> None:
         self._program = program
@@ -112,7 +122,7 @@ class _Search:
         self._relaxation = Relaxation(program, cost)
         self._best: Ints | None = None
         self._value = np.inf
-        self._bound = np.inf  # of the branches that a limit left open
+        self._bound = np.inf  # lowest bound of the branches that a node limit left open
         if start is not None:
             self._offer(start)
 
@@ -141,7 +151,7 @@ class _Search:
     def _branch(self, middle: float) -> None:
         open_branches: list[_Branch] = []
         down, up = floor(middle + 1e-6), floor(middle + 1e-6) + 1
-        # The linear program's values at the ends of what has been looked at; they only rise beyond.
+        # The linear program's values at both ends of the solved range. Being convex, they only rise beyond.
         reached = {-1: -np.inf, 1: -np.inf}
         following = {-1: down, 1: up}
         while True:
@@ -168,14 +178,14 @@ class _Search:
         value = bound = relaxation.value
         rollout_usd, training_usd = program.prices or (0.0, 0.0)
         if rollout_usd > 0:
-            dear = training_nodes * training_usd
-            bound = max(value, dear + ceil((value - dear) / rollout_usd - 1e-6) * rollout_usd)
+            training_cost = training_nodes * training_usd
+            bound = max(value, training_cost + ceil((value - training_cost) / rollout_usd - 1e-6) * rollout_usd)
         if relaxation.chosen is not None:
             self._offer(relaxation.chosen)
         return _Branch(training_nodes, value, bound, relaxation.reduced, relaxation.support)
 
     def _explore(self, branch: _Branch) -> _Branch | None:
-        """Solve the integer program of a branch; returns the branch with a higher bound where it is not done."""
+        """Solve the integer program of a branch. Return the branch with a higher bound if it needs another solve, else None."""
         program, reduced = self._program, branch.reduced
         rollout_nodes = None
         rollout_usd, training_usd = program.prices or (0.0, 0.0)
@@ -193,7 +203,7 @@ class _Search:
             chosen, bound = whole_solution(program, self._cost, columns, branch.training_nodes, rollout_nodes, self._node_limit)
             if chosen is not None:
                 self._offer(chosen)
-            # No partition that uses any other column costs less than this.
+            # A partition that uses a column outside this program costs at least this much.
             others = branch.value + float(reduced[order[some]]) if some < order.size else np.inf
             if bound is not None:
                 self._bound = min(self._bound, max(branch.bound, min(bound, others)))
@@ -201,6 +211,6 @@ class _Search:
             if self._value <= max(others, branch.bound) + self._tolerance:
                 return None
             if some == needed:
-                # One rollout node more, where so few will not do.
+                # No partition has this few rollout nodes, so the branch continues with one more.
                 return None if rollout_nodes is None else replace(branch, bound=branch.bound + rollout_usd)
             some *= 4

@@ -1,4 +1,4 @@
-"""`optimal` and `optimal-work`: the active jobs are regrouped for free at every event, exactly."""
+"""The yardsticks `optimal` and `optimal-work`: an exact optimum that regroups the active jobs at no cost at every event."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ class GroupedJobs(FreelyArranged[Grouping]):
     """Running jobs and their best grouping.
 
     Attributes:
-        pool: feasible groups of the running jobs.
-        best: the present grouping; column: the column of each running job's row.
-        bound_usd: Integral of the groupings' bounds so far, $.
+        pool: Feasible groups of the running jobs.
+        best: Present grouping.
+        column: Column of the pool for each running job, by the job's row.
+        bound_usd: Integral over time of the groupings' bounds so far, $.
     """
 
     def __init__(
@@ -47,15 +48,15 @@ class GroupedJobs(FreelyArranged[Grouping]):
         self._before: list[Before] = []
 
     def arrange(self, jobs: Sequence[Job]) -> Grouping | None:
-        """The best grouping of some jobs."""
+        """Return the best grouping of some jobs, or None if the limits allow none."""
         self.pool.hold([self.state.row(job.id) for job in jobs])
         return best_grouping(self.pool, self._objective, self._node_limit, self._before) if jobs else NOTHING
 
     def take(self, arrangement: Grouping | None) -> None:
-        """Group the running jobs so.
+        """Group the running jobs as arranged.
 
         Raises:
-            PlanError: there is no grouping.
+            PlanError: `arrangement` is None.
         """
         if arrangement is None:
             raise PlanError("optimal: the limits leave no grouping of the jobs that already run")
@@ -66,11 +67,11 @@ class GroupedJobs(FreelyArranged[Grouping]):
         self._before = [(pool.rows(column), pool.nodes[column]) for column in columns]
 
     def seconds_of(self, row: int, iterations: float) -> float:
-        """So many periods of its group."""
+        """Return the seconds of a number of iterations, at the period of the job's group."""
         return iterations * float(self.pool.period_s[self.column[row]])
 
     def progress(self, seconds: float) -> None:
-        """Let every active job do its iterations of so many seconds."""
+        """Advance every active job by the iterations that it completes in a number of seconds."""
         self.bound_usd += self.best.bound_usd_per_hour * seconds / 3600
         jobs = self.state.tables.jobs
         for row, column in self.column.items():
@@ -83,21 +84,21 @@ class GroupedJobs(FreelyArranged[Grouping]):
             jobs.training_busy_s[shape] += iterations * training_s * training_nodes
 
     def strategy(self, job_id: str) -> str:
-        """How a job comes to its present group, as if it had come last."""
+        """Return the strategy by which a job would have joined its present group, had it come last."""
         row = self.state.row(job_id)
         return strategy(self.pool, self.column[row], row)
 
     def provisioned(self) -> Ints:
-        """(P,) nodes of each pool of all groups."""
+        """Return the nodes of each pool that all groups have together, shape (P,)."""
         nodes = np.zeros(len(self.state.limits.pools), dtype=np.int64)
         np.add.at(nodes, self.pool.pools[self.best.columns], self.pool.nodes[self.best.columns])
         return nodes
 
     def check(self) -> None:
-        """Assert that each active job is in one group, which keeps every SLO, and that the pools have the nodes.
+        """Assert that each active job is in one group, that the groups keep every SLO, and that the pools have enough nodes.
 
         Raises:
-            InvariantError: one of these does not hold.
+            InvariantError: An invariant does not hold.
         """
         pool, jobs, limits = self.pool, self.state.tables.jobs, self.state.limits
         members = [row for column in self.best.columns.tolist() for row in pool.rows(column)]
@@ -112,15 +113,15 @@ class GroupedJobs(FreelyArranged[Grouping]):
 
 @dataclass(frozen=True)
 class OptimalGroup:
-    """One group of a best grouping.
+    """One group of an optimal grouping.
 
     Attributes:
-        jobs: members' ids in round-robin order.
-        rollout_nodes: of each member, in that order, the numbers of the rollout nodes that it is pinned to, from 0 in the group.
-        shapes: of each member, in that order, the number of its shape.
-        training_nodes: size of the training pool.
-        period_s: exact round-robin period, seconds.
-        usd_per_hour: price of the group's nodes, $/h.
+        jobs: Ids of the members in round-robin order.
+        rollout_nodes: Numbers of the rollout nodes to which each member is pinned, from 0 in the group, in the order of `jobs`.
+        shapes: Number of each member's shape, in the order of `jobs`.
+        training_nodes: Number of the group's training nodes.
+        period_s: Exact round-robin period, seconds.
+        usd_per_hour: Price of the group's nodes, $/h.
     """
 
     jobs: tuple[str, ...]
@@ -133,15 +134,16 @@ class OptimalGroup:
 
 @dataclass(frozen=True)
 class OptimalPlan:
-    """The best partition of all jobs of a scenario that are there together.
+    """Optimal partition of all jobs of a scenario, as if all were active at the same time.
 
     Attributes:
-        groups: in the order in which their first members arrive.
-        queued: ids of the jobs that `max_nodes` keeps waiting: first come first served, the first that does not fit and all behind.
-        usd_per_hour: price of all groups, $/h.
-        value: what was minimised: $/h, or $ per work-hour.
-        bound: no grouping has less.
-        gap: (value - bound) / value; 0 where the grouping is proven optimal.
+        groups: Groups in the order in which their first members arrive.
+        queued: Ids of the jobs that `max_nodes` keeps waiting: the first job in order of arrival that does not fit, and all after
+            it.
+        usd_per_hour: Price of all groups, $/h.
+        value: Value of the objective, $/h or $ per work-hour.
+        bound: Lower bound of the objective over all groupings.
+        gap: (value - bound) / value, 0 if the grouping is proven optimal.
     """
 
     groups: tuple[OptimalGroup, ...]
@@ -153,7 +155,7 @@ class OptimalPlan:
 
 
 def written_out(pool: ColumnPool, column: int) -> OptimalGroup:
-    """A column of the pool as a group."""
+    """Convert a column of the pool to a group."""
     rows, pins = pool.realise(column)
     return OptimalGroup(
         jobs=tuple(pool.state.tables.job_id(row) for row in rows),
@@ -166,7 +168,7 @@ def written_out(pool: ColumnPool, column: int) -> OptimalGroup:
 
 
 def strategy(pool: ColumnPool, column: int, row: int) -> str:
-    """How a member came to its group, as if it had come last: `isolated`, `rollout_scaling` or `direct_packing`."""
+    """Return how a member would have joined its group, had it come last: `isolated`, `rollout_scaling` or `direct_packing`."""
     rows, pins = pool.realise(column)
     if len(rows) == 1:
         return "isolated"
@@ -177,10 +179,10 @@ def strategy(pool: ColumnPool, column: int, row: int) -> str:
 
 
 def admission(plan: OptimalPlan, scenario: Scenario) -> Admission:
-    """The decisions that a plan amounts to, read off its groups.
+    """Convert a plan to placement decisions in order of arrival.
 
-    In order of arrival: the first member of a group is isolated and pays for the training pool, the others pay for the rollout
-    nodes that no earlier member has.
+    The first member of a group counts as isolated and pays for the training nodes. Each member pays for the rollout nodes that no
+    earlier member uses.
     """
     decided: dict[str, Decision] = {}
     jobs = {job.id: job for job in in_order_of_arrival(scenario)}
@@ -208,20 +210,22 @@ def admission(plan: OptimalPlan, scenario: Scenario) -> Admission:
 
 
 class Optimal:
-    """Least $/h (or $ per work-hour) of the active jobs over all partitions into feasible groups.
+    """The lowest $/h (or $ per work-hour) of the active jobs over all partitions into feasible groups.
 
-    For `plan` and `bench` only: it ignores the cost of moving, so no cluster could follow it.
+    For `plan` and `bench` only: it ignores the cost of moving jobs, so no cluster could follow it.
 
-    Jobs that `max_nodes` keeps out wait first come first served: the head of the queue enters as soon as all active jobs and it can
-    be grouped within the pools. Of equally good groupings the solver's choice counts, the same for the same file and version.
+    Jobs that `max_nodes` keeps out wait first come, first served. The head of the queue enters as soon as it and all active jobs
+    can be grouped within the pools. Among equally good groupings the solver's choice counts, which is the same for the same file
+    and version.
 
     Args:
-        objective: `usd` minimises $/h, `work` $ per work-hour of the active jobs.
-        node_limit: most branch-and-bound nodes of an integer program, None for no limit.
-        max_columns: most groups kept. Where either limit bites, bound and gap say how far the grouping can be from the optimum.
+        objective: `usd` to minimise $/h, `work` to minimise $ per work-hour of the active jobs.
+        node_limit: Largest number of branch-and-bound nodes of an integer program, or None for no limit.
+        max_columns: Largest number of groups to keep. If this limit or the node limit is reached, bound and gap state how far the
+            grouping can be from the optimum.
 
     Attributes:
-        plans_switches: periods count warm starts, as if no member of a group had a rollout node for itself.
+        plans_switches: Whether periods count warm starts. They then do so as if no group member had a rollout node for itself.
     """
 
     plans_switches = False
@@ -234,7 +238,7 @@ class Optimal:
         self.max_columns = max_columns
 
     def plan(self, scenario: Scenario) -> OptimalPlan:
-        """Group all jobs of a scenario as if they were there together."""
+        """Group all jobs of a scenario as if they were all active at the same time."""
         active = self._start(scenario)
         active.arrive(in_order_of_arrival(scenario), 0.0)
         active.serve(0.0)
@@ -250,36 +254,39 @@ class Optimal:
         )
 
     def admit_all(self, scenario: Scenario) -> Admission:
-        """The same grouping as decisions: what `rollmux plan` prints."""
+        """Return the same grouping as decisions, for `rollmux plan`."""
         return admission(self.plan(scenario), scenario)
 
     def replay(self, scenario: Scenario, check: bool = False) -> Outcome:
-        """Replay a scenario: between events each job progresses at 1/period of its present group.
+        """Replay a scenario. Between events each job progresses at 1/period of its present group.
 
-        Regrouping is free and no migration. A job's admission strategy is read off the grouping in which it first runs, as if it
-        had come last. `decision_s` has one entry an instant. `extra` holds
+        Regrouping is free and counts as no migration. A job's admission strategy follows from the grouping in which it first runs,
+        as if it had come last. `decision_s` has one entry for each instant. `extra` holds
 
         - `grouping_gap`, the share of the cost by which the groupings may exceed the best ones of their instants;
-        - `bound_usd` and `gap`, the least dollars of any policy that keeps every SLO on the two pools under strict round robin,
-          and the distance of the cost from them, relative; None where nothing proves that (`_is_bound`).
+        - `bound_usd`, the lowest dollars of any policy that keeps every SLO on the two pools under strict round robin, or None if
+          the replay proves no such bound (`_is_bound`);
+        - `gap`, the relative distance of the cost from that bound, or None.
 
         Args:
-            check: assert after every instant that each active job is in one group that keeps all SLOs, and the pools suffice.
+            scenario: Scenario to replay.
+            check: Whether to assert after every instant that each active job is in one group that keeps all SLOs, and that the
+                pools suffice.
         """
         active = self._start(scenario)
         outcome = replay_yardstick(scenario, active, check)
         cost_usd = outcome.metrics.cost_usd
-        best_usd = min(active.bound_usd, cost_usd)  # they differ by rounding where all was proven
+        best_usd = min(active.bound_usd, cost_usd)  # they differ by rounding if every grouping is proven optimal
         gap = _gap(cost_usd, best_usd)
         is_bound = self._is_bound(scenario, outcome)
         extra = {"bound_usd": best_usd if is_bound else None, "gap": gap if is_bound else None, "grouping_gap": gap}
         return replace(outcome, extra=extra)
 
     def _is_bound(self, scenario: Scenario, outcome: Outcome) -> bool:
-        """Return whether the dollars bound those of other policies from below.
+        """Return whether the dollars are a lower bound for other policies.
 
-        They do where every policy has the same active jobs at every instant: all stays are fixed and no job waits. Dollars per
-        work-hour bound nothing, and neither do periods that count a warm start for jobs with a node of their own.
+        They are if every policy has the same active jobs at every instant, because all stays are fixed and no job waits. Dollars
+        per work-hour bound nothing. Neither do periods that count a warm start even for jobs that share no rollout node.
         """
         fixed = all(job.duration_s is not None for job in scenario.jobs)
         return self.objective == "usd" and fixed and not outcome.metrics.wait_s and not self.plans_switches

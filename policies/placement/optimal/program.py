@@ -1,4 +1,4 @@
-"""The set partitioning program for HiGHS: columns that cover every job exactly once, at the least cost."""
+"""The set partitioning program for HiGHS: columns that cover every job exactly once, at the lowest cost."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ import numpy as np
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.portable import dot
 
-ALL_AT_ONCE = 3000  # columns that the solver takes without choosing
-TOLERANCE = 1e-9  # relative, of costs
-_MISSED = 100.0  # price of a training node too many or too few, in dearest columns
+ALL_AT_ONCE = 3000  # number of columns that the solver gets without a selection
+TOLERANCE = 1e-9  # relative tolerance of costs
+_MISSED = 100.0  # penalty for a training node too many or too few, as a multiple of the most expensive column
 _OPTIMAL = highspy.HighsModelStatus.kOptimal
 _SETTLED = (_OPTIMAL, highspy.HighsModelStatus.kInfeasible)
 
 
 @dataclass(frozen=True)
 class Program:
-    """Which jobs and nodes every column has.
+    """Jobs and nodes of every column, for N columns of up to M jobs and P pools.
 
     Attributes:
-        positions: (N, M) jobs of each column as numbers below `jobs`, padded with `jobs`.
-        jobs: how many jobs there are.
-        nodes: (N, 2) rollout and training nodes of each column. pools: (N, 2) of which pools, as numbers.
-        pools_max: (P,) most nodes of each pool over all chosen columns; infinite where there is no limit.
-        usd: (P,) price of a node of each, where nodes make up the whole cost of every column; else None.
+        positions: Jobs of each column as numbers below `jobs`, padded with `jobs`, shape (N, M).
+        jobs: Number of jobs.
+        nodes: Rollout and training nodes of each column, shape (N, 2).
+        pools: Numbers of the pools of these nodes, shape (N, 2).
+        pools_max: Largest number of nodes of each pool over all chosen columns, infinite without a limit, shape (P,).
+        usd: Price of a node of each pool, shape (P,), if nodes make up the whole cost of every column, else None.
     """
 
     positions: Ints
@@ -44,7 +45,7 @@ class Program:
 
     @cached_property
     def _is_plain(self) -> bool:
-        """Whether all rollout nodes are of one pool, and all training nodes of another one (or of one that has no limit)."""
+        """Whether all rollout nodes are of one pool, and all training nodes of another one (or of the same one without a limit)."""
         if not len(self.pools) or (self.pools != self.pools[0]).any():
             return False
         rollout, training = self.pools[0]
@@ -57,9 +58,10 @@ class Program:
 
     @cached_property
     def counts(self) -> Ints:
-        """(N, R) what is counted of each column: rollout and training nodes; or nodes of pools with a limit, and training nodes.
+        """Resources that each column uses, shape (N, R).
 
-        The search branches on the last.
+        They are rollout and training nodes, or the nodes of each limited pool and the training nodes. The search branches on the
+        last column.
         """
         if self._is_plain:
             return self.nodes
@@ -69,14 +71,14 @@ class Program:
 
     @cached_property
     def counts_max(self) -> Floats:
-        """(R,) most of each over all chosen columns; infinite where there is no limit."""
+        """Limit of each resource over all chosen columns, infinite without a limit, shape (R,)."""
         if self._is_plain:
             return np.asarray(self.pools_max[self.pools[0]])
         return np.append(self.pools_max[np.isfinite(self.pools_max)], np.inf)
 
     @property
     def prices(self) -> tuple[float, float] | None:
-        """Of a rollout and of a training node, where they are the same in all columns and make up the whole cost; else None."""
+        """Price of a rollout node and of a training node, or None if they differ between columns or are not the whole cost."""
         return (
             (float(self.usd[self.pools[0, 0]]), float(self.usd[self.pools[0, 1]]))
             if self.usd is not None and self._is_plain
@@ -85,13 +87,16 @@ class Program:
 
 
 class Relaxation:
-    """The linear program over all columns; columns enter the solver where their reduced cost is negative.
+    """The linear program over all columns. Columns enter the solver when their reduced cost is negative.
 
-    Attributes (of the last `solve`):
-        value: what it costs, made safe against rounding: no partition costs less.
-        reduced: (N,) reduced costs: a partition that uses the column costs at least value + reduced.
-        support: the columns of the solution; chosen: the same where it is whole, else None.
-        training_nodes: of the solution, with fractions.
+    The attributes describe the last `solve`.
+
+    Attributes:
+        value: Cost of the solution, corrected for rounding so that no partition costs less.
+        reduced: Reduced cost of each column, shape (N,). A partition that uses the column costs at least value + reduced.
+        support: Columns of the solution.
+        chosen: The same columns if the solution is whole, else None.
+        training_nodes: Training nodes of the solution, possibly fractional.
     """
 
     def __init__(self, program: Program, cost: Floats) -> None:
@@ -102,8 +107,8 @@ class Relaxation:
         if size.size > ALL_AT_ONCE and not program.limited:
             self._used = np.union1d(np.flatnonzero(size == 1), np.argpartition(cost / size, ALL_AT_ONCE)[:ALL_AT_ONCE])
         self._highs = _model(program, cost, self._used)
-        # While only some columns are in, the solver may miss the number of training nodes at a price above any column's: a program
-        # that allows more costs no more, so its value is a bound all the same.
+        # While only some columns are in the solver, it may miss the number of training nodes at a price above any column's. Such a
+        # relaxed program costs no more than the real one, so its value is still a bound.
         self._first = self._used.size
         self._elastic = self._used.size < size.size
         if self._elastic:
@@ -112,7 +117,7 @@ class Relaxation:
                 self._highs.addCol(_MISSED * float(np.abs(cost).max()), 0.0, highspy.kHighsInf, 1, row, np.array([sign]))
 
     def solve(self, training_nodes: int | None = None) -> bool:
-        """Solve it, with so many training nodes altogether or with any; False where there is no solution."""
+        """Solve the program, with a given total of training nodes or any. Return whether there is a solution."""
         program, cost, highs = self._program, self._cost, self._highs
         least, most = (0.0, float(program.counts_max[-1])) if training_nodes is None else (training_nodes, training_nodes)
         highs.changeRowBounds(program.training_row, least, min(most, highspy.kHighsInf))
@@ -139,7 +144,7 @@ class Relaxation:
             missed = float(x[first : first + 2].sum())
             x = np.delete(x, [first, first + 1])
         self.reduced = reduced
-        # A partition has at most as many columns as jobs, so this is a bound whatever the solver's tolerance.
+        # A partition has at most as many columns as jobs, so this is a bound for any tolerance of the solver.
         self.value = float(highs.getInfo().objective_function_value) + program.jobs * min(0.0, float(reduced.min()))
         self.support = np.sort(self._used[x > 1e-6])
         self.chosen = self.support if missed < 1e-6 and (np.abs(x - np.round(x)) < 1e-6).all() else None
@@ -154,13 +159,18 @@ class Relaxation:
 def whole_solution(
     program: Program, cost: Floats, columns: Ints, training_nodes: int, rollout_nodes: int | None, node_limit: int | None
 ) -> tuple[Ints | None, float | None]:
-    """Solve the integer program over some of the columns, with so many training nodes altogether.
+    """Solve the integer program over some of the columns with a given total of training nodes.
 
     Args:
-        rollout_nodes: None to minimise the cost; else any partition with at most so many rollout nodes will do.
+        program: Jobs and nodes of all columns.
+        cost: Cost of each column, shape (N,).
+        columns: Columns that may be chosen.
+        training_nodes: Total of training nodes of the chosen columns.
+        rollout_nodes: None to minimise the cost. A number to accept any partition with at most this many rollout nodes.
+        node_limit: Largest number of branch-and-bound nodes, or None.
 
     Returns:
-        The chosen columns, None where there are none; and where the node limit bit a bound of the cost, else None.
+        The chosen columns, or None if none were found; and a lower bound of the cost if the node limit was reached, else None.
     """
     highs = _model(program, cost if rollout_nodes is None else np.zeros(cost.size), columns)
     highs.changeRowBounds(program.training_row, training_nodes, training_nodes)
@@ -182,8 +192,8 @@ def whole_solution(
 
 
 def _model(program: Program, cost: Floats, columns: Ints) -> highspy.Highs:
-    """A solver with a row a job, a row for each of `Program.counts`, and these columns; one thread, no output."""
-    highspy.Highs.resetGlobalScheduler(True)  # another user of the library may have given it more threads
+    """Create a solver with a row for each job, a row for each resource, and these columns. It uses one thread and is silent."""
+    highspy.Highs.resetGlobalScheduler(True)  # other code may have started the scheduler with more threads
     highs = highspy.Highs()  # type: ignore[no-untyped-call]
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("threads", 1)
@@ -199,7 +209,8 @@ def _model(program: Program, cost: Floats, columns: Ints) -> highspy.Highs:
 
 def _add(highs: highspy.Highs, program: Program, cost: Floats, columns: Ints) -> None:
     n, counted = columns.size, len(program.counts.T)
-    counts = np.broadcast_to(program.jobs + 1 + np.arange(counted), (n, counted))  # the padding is number `jobs`: one too many here
+    # The padding is number `jobs`, so rows of resources are counted one too high here.
+    counts = np.broadcast_to(program.jobs + 1 + np.arange(counted), (n, counted))
     numbers = np.concatenate([program.positions[columns], counts], axis=1)
     values = np.concatenate([np.ones((n, len(numbers.T) - counted)), program.counts[columns]], axis=1)
     nonzero = numbers != program.jobs

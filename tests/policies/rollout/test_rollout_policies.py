@@ -165,7 +165,7 @@ def test_longer_tails_are_never_faster_and_twice_the_replicas_never_slower() -> 
         ("tail-batching,eta=1", "eta must be a number above 1"),
         ("tail-batching,eta=true", "eta must be"),
         ("tail-batching,each_engine=1", "each_engine must be true or false"),
-        ("tail-batching,each_engine=true+tail-migration", "tail-migration has no part"),
+        ("tail-batching,each_engine=true+tail-migration", "tail-migration has no effect"),
         ("tail-migration,at=1.5", "at: must be below 1, not 1.5"),
         ("tail-migration,share=x", "share: must be"),
         ("plain,eta=1.2", "has no option .eta.; it has none"),

@@ -98,7 +98,7 @@ def test_a_prompt_is_complete_with_its_first_responses_and_the_round_with_its_fi
 def test_what_was_not_launched_cannot_be_complete() -> None:
     rounds = Rounds(2, 2, 1.25)
     for complete in ([0], [0, 1, 2], [0, 0], [0, 3]):
-        with pytest.raises(ValueError, match="over with 2 of its own"):
+        with pytest.raises(ValueError, match="ends with 2 of its prompts"):
             rounds.done(complete)
     with pytest.raises(ValueError, match="eta: must be 1 or more"):
         Rounds(2, 2, 0.9)
