@@ -1,1 +1,1 @@
-"""Networks: flows that share links, the fabrics they cross, and what these cost."""
+"""Networks: flows that share links, the fabrics they cross, and what the fabrics cost."""

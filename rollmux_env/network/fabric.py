@@ -1,18 +1,20 @@
-"""Fabrics: GPUs on leaf switches, electrical links above them, and circuits between leaves that can be set anew.
+"""Fabrics: GPUs on leaf switches, electrical uplinks above them, and reconfigurable optical circuits between leaves.
 
-Every fabric is one kind of thing. Each GPU has a link to a leaf. A leaf has electrical uplinks to layers above that are themselves
-non-blocking: as many as it has GPUs, and the fabric is non-blocking; a share of 1/r of them, and it is an r:1 fat tree. A leaf may
-have ports of optical switches too: a `Circuits` says how many join it to which other leaf. Flows between two leaves go over their
-circuits where these are joined, else over the uplinks. Links of one kind between the same two ends count as one: flows are spread
-evenly over them, which hashing only comes near.
+All fabrics have the same structure. Each GPU has a link to a leaf. A leaf has electrical uplinks to non-blocking layers above. With
+as many uplinks as GPUs the fabric is non-blocking; with 1/r of them it is an r:1 fat tree. A leaf may also have ports of optical
+switches: `Circuits` gives the number of circuits between each two leaves. Flows between two leaves use their circuits if there are
+any, and the uplinks otherwise. Parallel links between the same two ends count as one: flows are assumed to be spread evenly over
+them, which hashing only approximates.
 
-With rails, a leaf holds the GPUs of equal places in their nodes. What goes to another place crosses over inside the sender's node.
+With rails, a leaf holds the GPUs at the same position of different nodes. Traffic to another position first crosses inside the
+sender's node.
 
-What a fabric costs follows from its ports, at prices that are our own assumptions or the user's (`rollmux_env.keys.fabric.Prices`).
+The cost of a fabric follows from its ports, at prices that are our assumptions or the user's (`rollmux_env.keys.fabric.Prices`).
 
-A leaf's uplink takes a port of the leaf, two transceivers and a port above; where one layer above cannot join all leaves, each of
-its ports takes two transceivers and two more ports. A circuit takes, at each of its leaves, a port of the leaf, a transceiver and
-an optical port. Network cards are the same everywhere and not counted; nor is power, of which a circuit switch takes next to none.
+A leaf's uplink takes a port of the leaf, two transceivers and a port above. If one layer above cannot join all leaves, each of its
+ports takes two transceivers and two more ports. A circuit takes, at each of its leaves, a port of the leaf, a transceiver and an
+optical port. Network cards are not counted, since they are the same everywhere. Power is not counted either; a circuit switch needs
+almost none.
 """
 
 from __future__ import annotations
@@ -32,14 +34,19 @@ from rollmux_env.network.traffic import Traffic
 
 @dataclass(frozen=True)
 class Fabric(Checked):
-    """How GPUs are joined.
+    """A fabric that joins GPUs.
 
     Attributes:
-        gpus: how many. gpus_per_node, gpus_per_leaf: of a node, and of a leaf. link_gb_s: of every link, GB/s.
-        uplinks: electrical, of a leaf. optical: ports of a leaf to optical switches. rails: whether leaves are rails.
+        gpus: Number of GPUs.
+        uplinks: Number of electrical uplinks per leaf.
+        optical: Number of ports per leaf to optical switches.
+        rails: Whether a leaf holds the GPUs at the same position of different nodes.
+        gpus_per_node: Number of GPUs per node.
+        gpus_per_leaf: Number of GPUs per leaf.
+        link_gb_s: Rate of every link, in GB/s.
 
     Raises:
-        InputError: numbers that do not go together; one line.
+        InputError: If the numbers do not fit together.
     """
 
     what: ClassVar[str] = "fabric"
@@ -61,11 +68,11 @@ class Fabric(Checked):
 
     @property
     def leaves(self) -> int:
-        """How many leaf switches."""
+        """Number of leaf switches."""
         return self.gpus // self.gpus_per_leaf
 
     def leaf_of(self, gpu: Ints) -> Ints:
-        """Leaf of each GPU."""
+        """Return the leaf of each GPU."""
         if not self.rails:
             return gpu // self.gpus_per_leaf
         node, place = gpu // self.gpus_per_node, gpu % self.gpus_per_node
@@ -74,10 +81,12 @@ class Fabric(Checked):
 
 @dataclass(frozen=True, eq=False)
 class Circuits:
-    """Which leaves are joined by circuits.
+    """Optical circuits between leaves.
 
     Attributes:
-        name: what they were made for. between: (leaves, leaves) how many, the same both ways; a circuit carries as much either way.
+        name: Name of the traffic that the circuits were chosen for.
+        between: Number of circuits between each two leaves, symmetric, shape (leaves, leaves). Each carries its rate in both
+            directions.
     """
 
     name: str
@@ -85,12 +94,15 @@ class Circuits:
 
 
 def no_circuits(fabric: Fabric) -> Circuits:
-    """All uplinks, no circuit."""
+    """Return a topology without circuits, in which all traffic uses uplinks."""
     return Circuits("none", np.zeros((fabric.leaves, fabric.leaves), np.int64))
 
 
 def demand_between(fabric: Fabric, traffic: Traffic) -> Floats:
-    """(leaves, leaves) GB that flows move between each two leaves, in the direction that has more; symmetric, 0 on the diagonal."""
+    """Return the GB that flows move between each two leaves, shape (leaves, leaves).
+
+    Of both directions the larger one counts, so the array is symmetric. Its diagonal is 0.
+    """
     source, target = _entering(fabric, traffic), fabric.leaf_of(traffic.target)
     demand = np.zeros((fabric.leaves, fabric.leaves))
     np.add.at(demand, (fabric.leaf_of(source), target), traffic.gb)
@@ -99,10 +111,14 @@ def demand_between(fabric: Fabric, traffic: Traffic) -> Floats:
 
 
 def circuits_for(name: str, fabric: Fabric, demand: Floats) -> Circuits:
-    """Circuits for a demand: one after the other goes to the two leaves with the most GB for each circuit that they would have.
+    """Choose circuits for a demand.
+
+    One circuit after the other goes to the two leaves that would have the most GB per circuit.
 
     Args:
-        demand: as `demand_between` has it.
+        name: Name of the traffic.
+        fabric: Fabric with its optical ports.
+        demand: GB between each two leaves, as `demand_between` returns it.
     """
     between = np.zeros_like(demand, np.int64)
     free = np.full(fabric.leaves, fabric.optical)
@@ -117,11 +133,16 @@ def circuits_for(name: str, fabric: Fabric, demand: Floats) -> Circuits:
 
 
 def routes(fabric: Fabric, traffic: Traffic, circuits: Circuits) -> tuple[Ints, Floats]:
-    """What flows cross.
+    """Return the links that each flow crosses, and their capacities.
+
+    Args:
+        fabric: Fabric that the flows cross.
+        traffic: F flows.
+        circuits: Circuits between leaves.
 
     Returns:
-        (F, 4) links of each flow, as `fair_rates` has them, and (L,) capacities of the links, GB/s: out of each GPU, into each GPU,
-        up from and down to each leaf, and the circuits from each leaf to each other.
+        The links of each flow, shape (F, 4), as `fair_rates` reads them, and the capacities of the links in GB/s, shape (L,): out
+        of each GPU, into each GPU, up from each leaf, down to each leaf, and the circuits from each leaf to each other.
     """
     n, leaves = fabric.gpus, fabric.leaves
     source, target = _entering(fabric, traffic), traffic.target
@@ -140,20 +161,26 @@ def routes(fabric: Fabric, traffic: Traffic, circuits: Circuits) -> tuple[Ints, 
 
 
 def traffic_s(fabric: Fabric, traffic: Traffic, circuits: Circuits) -> float:
-    """Seconds until the last of the flows has ended."""
+    """Return the seconds until the last of the flows has ended."""
     paths, capacity = routes(fabric, traffic, circuits)
     return float(completion_s(paths, traffic.gb, capacity).max(initial=0.0))
 
 
 def _entering(fabric: Fabric, traffic: Traffic) -> Ints:
-    """(F,) where flows enter the fabric: with rails, at the GPU of the sender's node that has the receiver's place."""
+    """Return the GPU at which each flow enters the fabric, shape (F,).
+
+    With rails it is the GPU of the sender's node at the receiver's position.
+    """
     if not fabric.rails:
         return traffic.source
     return traffic.source - traffic.source % fabric.gpus_per_node + traffic.target % fabric.gpus_per_node
 
 
 def fabric_usd(fabric: Fabric, prices: Prices = OUR_PRICES) -> float:
-    """Price of a fabric, $: its leaves with the cables to GPUs, its uplinks with all above them, and its circuits."""
+    """Return the price of a fabric in $.
+
+    It covers the leaves with the cables to GPUs, the uplinks with all layers above, and the circuits.
+    """
     port, transceiver = prices.switch_port_usd, prices.transceiver_usd
     access = fabric.gpus * (port + prices.copper_usd)
     layers = 1 if fabric.leaves <= prices.radix else 2
@@ -164,5 +191,5 @@ def fabric_usd(fabric: Fabric, prices: Prices = OUR_PRICES) -> float:
 
 
 def usd_per_hour(fabric: Fabric, prices: Prices = OUR_PRICES) -> float:
-    """Price of an hour, $, if it is paid over `prices.paid_h`."""
+    """Return the price of a fabric in $/h if it is paid over `prices.paid_h` hours."""
     return fabric_usd(fabric, prices) / prices.paid_h

@@ -1,7 +1,8 @@
-"""Max-min fair rates of flows over links, and when the flows end, compiled; plainly in `tests/oracle/flows.py`.
+"""Compiled max-min fair rates of flows over links, and the times at which flows end. `tests/oracle/flows.py` is the plain version.
 
-No flow can get more without taking from one that has no more than it. Rates grow together; where a link is full, the flows that
-cross it stop growing (progressive filling; Bertsekas and Gallager, Data Networks, 6.5.2). When a flow ends, the rest share anew.
+A flow can get more only by taking from a flow that has no more than it has. Rates grow together; when a link is full, the flows
+that cross it stop growing (progressive filling; Bertsekas and Gallager, Data Networks, 6.5.2). When a flow ends, the others share
+the links again.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import numpy as np
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.tables import Floats, Ints
 
-_TIE = 1e-9  # relative: links as full as this, and flows that end as near as this, are one
+_TIE = 1e-9  # relative difference below which links fill, and flows end, at the same time
 
 
 @compiled
 def _fullest(left: Floats, users: Ints) -> tuple[float, Ints]:
-    """The rate at which growing flows fill the first link, and (L,) 1 where links are full then."""
+    """Return the rate at which growing flows fill the first link, and 1 for each link that is full then, shape (L,)."""
     level = np.inf
     for link in range(left.size):
         if users[link] > 0:
@@ -30,7 +31,7 @@ def _fullest(left: Floats, users: Ints) -> tuple[float, Ints]:
 
 @compiled
 def _crosses(path: Ints, full: Ints) -> bool:
-    """Whether a flow crosses a full link."""
+    """Return whether a flow crosses a full link."""
     crosses = False
     for link in path:
         crosses = crosses or (link >= 0 and full[link] == 1)
@@ -39,15 +40,15 @@ def _crosses(path: Ints, full: Ints) -> bool:
 
 @compiled
 def fair_rates(paths: Ints, capacity: Floats, active: Ints) -> Floats:
-    """Max-min fair rates.
+    """Return the max-min fair rates of F flows over L links.
 
     Args:
-        paths: (F, P) links that each flow crosses, each once, in front; -1 fills the rest up.
-        capacity: (L,) of the links, GB/s.
-        active: (F,) 1 where a flow is there.
+        paths: Links that each flow crosses, each once, followed by -1, shape (F, P).
+        capacity: Capacity of each link in GB/s, shape (L,).
+        active: 1 for each flow that is active, else 0, shape (F,).
 
     Returns:
-        (F,) GB/s; 0 of flows that are not there, infinite of those that cross no link.
+        Rate of each flow in GB/s, shape (F,): 0 for inactive flows, infinite for flows that cross no link.
     """
     n_flows, width = paths.shape
     left = capacity.copy()
@@ -87,13 +88,15 @@ def fair_rates(paths: Ints, capacity: Floats, active: Ints) -> Floats:
 
 @compiled
 def completion_s(paths: Ints, gb: Floats, capacity: Floats) -> Floats:
-    """Seconds until each of the flows ends that all begin at 0.
+    """Return the seconds until each flow ends if all begin at time 0.
 
     Args:
-        paths, capacity: as in `fair_rates`. gb: (F,) that each flow moves.
+        paths: Links of each flow, as in `fair_rates`, shape (F, P).
+        gb: Size of each flow in GB, shape (F,).
+        capacity: Capacity of each link in GB/s, shape (L,).
 
     Returns:
-        (F,) seconds; 0 of flows that cross no link.
+        Seconds of each flow, shape (F,); 0 for flows that cross no link.
     """
     n_flows = gb.size
     left = gb.copy()

@@ -1,7 +1,7 @@
-"""Flows of a job in a file of the user's: CSV with the columns kind, source, target and gb.
+"""Reader of a user's file of a job's flows: CSV with the columns kind, source, target and gb.
 
-A row is a flow of every step of its kind: `pipeline` and `gradients` of a mini-batch, `weights` of an iteration. GPUs are numbered
-from 0, those that train first. Kinds without a row are computed.
+Each row is a flow of every step of its kind: `pipeline` and `gradients` of a mini-batch, `weights` of an iteration. GPUs are
+numbered from 0, those that train first. The flows of kinds without a row are computed from the model.
 """
 
 from __future__ import annotations
@@ -25,13 +25,17 @@ _GB = TypeAdapter(Positive)
 
 
 def read_flows(path: Path, gpus: int) -> Mapping[str, Traffic]:
-    """The flows of a file, by kind.
+    """Read the flows of a file.
 
     Args:
-        gpus: of the job.
+        path: CSV file.
+        gpus: Number of GPUs of the job.
+
+    Returns:
+        Flows by kind.
 
     Raises:
-        InputError: it cannot be read, lacks a column, or a row is no flow between two of the GPUs; one line with its number.
+        InputError: If the file cannot be read or lacks a column, or a row is no flow between two of the GPUs.
     """
     name, rows = one_line(str(path), 4096), csv.DictReader(text_lines(path))
     for column in COLUMNS:

@@ -1,7 +1,7 @@
-"""One link that flows share, max-min fair: no flow gets more by taking from one that has less.
+"""One link that flows share max-min fairly.
 
-Flows have a rate of their own, which they reach where nobody else is in the way. Time is counted in seconds at that rate, so a flow
-that never meets another ends exactly when it would without all this.
+Each flow has a rate at which it runs alone. Sizes are counted in seconds at that rate, so that a flow that never meets another one
+ends exactly when it would without the link.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ _ROUNDING = 1e-12
 
 
 def fair_level(rates: Iterable[float], capacity: float) -> float:
-    """The rate that no flow of a link exceeds: each gets the smaller of this and its own.
+    """Return the rate that no flow of a link exceeds. Each flow gets the smaller of this level and its rate alone.
 
     Args:
-        rates: of the flows, each alone. capacity: of the link, in the same unit.
+        rates: Rate of each flow alone.
+        capacity: Capacity of the link, in the same unit.
 
     Returns:
-        Infinite where all flows have their own rates.
+        The level, or infinity if every flow gets its rate alone.
     """
     wanted = sorted(rates)
     left = capacity
@@ -35,26 +36,32 @@ def fair_level(rates: Iterable[float], capacity: float) -> float:
 
 
 def slowed_s(seconds: float, rate: float, level: float) -> float:
-    """Seconds of a flow that takes `seconds` at its own rate, where it gets no more than `level`."""
+    """Return the seconds of a flow that gets at most a given rate.
+
+    Args:
+        seconds: Seconds of the flow alone.
+        rate: Rate of the flow alone.
+        level: Largest rate that it gets.
+    """
     return seconds if rate <= level else seconds * (rate / level)
 
 
 @dataclass
 class _Flow:
-    left_s: float  # at its own rate
+    left_s: float  # remaining seconds at its rate alone
     rate: float
-    speed: float = 1.0  # share of its own rate that it gets
+    speed: float = 1.0  # share of its rate alone that it gets
     end_s: float = inf
 
 
 class SharedLink(Generic[Key]):
-    """Flows on a link as time goes on.
+    """The flows on a link over time. Times passed to the methods must not decrease.
 
     Args:
-        capacity: of the link.
+        capacity: Capacity of the link, in the unit of the flows' rates.
 
     Attributes:
-        next_s: when the next flow ends if none is added or dropped before; infinite where there is none.
+        next_s: Time at which the next flow ends if no flow is added or dropped before, or infinity without flows.
     """
 
     def __init__(self, capacity: float) -> None:
@@ -67,20 +74,31 @@ class SharedLink(Generic[Key]):
         return key in self._flows
 
     def add(self, key: Key, seconds: float, rate: float, now_s: float) -> None:
-        """Begin a flow of `seconds` at its own rate; one of this key must not be there."""
+        """Begin a flow.
+
+        Args:
+            key: Identifier of the flow, which no present flow may have.
+            seconds: Seconds of the flow alone.
+            rate: Rate of the flow alone.
+            now_s: Present time, in seconds.
+        """
         self._advance(now_s)
         self._flows[key] = _Flow(seconds, rate)
         self._share()
 
     def drop(self, key: Key, now_s: float) -> None:
-        """Cut a flow off, if it is there."""
+        """Remove a flow before its end, if it is present."""
         if key in self._flows:
             self._advance(now_s)
             del self._flows[key]
             self._share()
 
     def finish(self, until_s: float) -> tuple[Key, float] | None:
-        """Take out the flow that ends next, if it does so by `until_s`; returns it and its end. Of several, the first added."""
+        """Remove the flow that ends next, if it ends by `until_s`. Of several, the one that was added first is removed.
+
+        Returns:
+            Key and end of the removed flow, or None if no flow ends by then.
+        """
         if not self._flows or self.next_s > until_s:
             return None
         key = next(key for key, flow in self._flows.items() if flow.end_s == self.next_s)
@@ -91,13 +109,13 @@ class SharedLink(Generic[Key]):
         return key, end_s
 
     def _advance(self, now_s: float) -> None:
-        """Let flows go on until now."""
+        """Advance all flows to the present time."""
         for flow in self._flows.values():
             flow.left_s = max(0.0, flow.left_s - max(0.0, now_s - self._now_s) * flow.speed)
         self._now_s = max(self._now_s, now_s)
 
     def _share(self) -> None:
-        """Share the link anew. What keeps its speed keeps its end, to the last bit."""
+        """Divide the link again. A flow whose speed does not change keeps its end, to the last bit."""
         level = fair_level((flow.rate for flow in self._flows.values()), self._capacity)
         for flow in self._flows.values():
             speed = 1.0 if flow.rate <= level else level / flow.rate

@@ -1,12 +1,12 @@
-"""Iterations of a job on a fabric whose circuits a policy may set anew: a clock, and what was late.
+"""Simulation of a job's iterations on a fabric whose circuits a policy may reconfigure.
 
-While circuits are set anew nothing crosses the fabric. That begins when the last traffic has ended, so it costs nothing where the
-slack is long enough, and is on the critical path where it is not.
+During a reconfiguration no traffic crosses the fabric. It begins when the last traffic has ended. It costs nothing if the slack
+before the next step is long enough, and lies on the critical path otherwise.
 
-What a policy answers is checked:
+A policy's answers are checked. An error message begins with the name of its rule:
 
-N1  a topology is the number of one that there is
-N2  `choose_all` returns one for every step of every iteration
+N1  a topology is the number of an available topology
+N2  `choose_all` returns one topology for every step of every iteration
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ _WHO = "the network policy"
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a policy knows: the iteration as it is expected, over and over.
+    """The information that a policy has: the expected iteration, which repeats.
 
     Attributes:
-        steps: in order; after the last comes the first. waits_s: before the `weights`, for generation.
-        seconds: (patterns, topologies) of the traffic alone. reconfigure_s: to set circuits anew.
+        steps: Steps of an iteration, in order.
+        waits_s: Expected wait for generation before the `weights` step, in seconds.
+        seconds: Seconds of the traffic alone, shape (patterns, topologies).
+        reconfigure_s: Seconds of a reconfiguration of the circuits.
     """
 
     steps: tuple[Step, ...]
@@ -43,21 +45,24 @@ class Forecast:
     reconfigure_s: float
 
     def slack_s(self, step: int) -> float:
-        """Seconds in which the fabric is expected to idle before a step."""
+        """Return the seconds in which the fabric is expected to be idle before a step."""
         waits_s = self.waits_s if self.steps[step].pattern == WEIGHTS else 0.0
         return self.steps[step].before_s + waits_s
 
     def step_s(self, step: int, topology: int) -> float:
-        """Seconds that a step is expected to take, without what comes before it."""
+        """Return the expected seconds of a step with a topology, without the slack before it."""
         return max(self.steps[step].beside_s, float(self.seconds[self.steps[step].pattern, topology]))
 
 
 @dataclass(frozen=True)
 class Hour:
-    """What really happens, drawn beforehand.
+    """The actual durations of some iterations, drawn in advance, in seconds.
 
     Attributes:
-        forecast: of it. before_s, beside_s: (iterations, steps). generation_s: (iterations,).
+        forecast: Forecast that a policy is given.
+        before_s: Computation before each step, shape (iterations, steps).
+        beside_s: Computation that overlaps with each step's traffic, shape (iterations, steps).
+        generation_s: Generation of each iteration's responses, shape (iterations,).
     """
 
     forecast: Forecast
@@ -68,11 +73,13 @@ class Hour:
 
 @dataclass(frozen=True)
 class Played:
-    """What came of it.
+    """The outcome of a simulation.
 
     Attributes:
-        seconds: in all. late_s: of these, waited for circuits on the critical path. switches: how often they were set anew.
-        topologies: (iterations, steps) in use.
+        seconds: Total duration, in seconds.
+        late_s: Part of the duration that was spent waiting for circuits, in seconds.
+        switches: Number of reconfigurations.
+        topologies: Topology of each step, shape (iterations, steps).
     """
 
     seconds: float
@@ -83,27 +90,36 @@ class Played:
 
 @runtime_checkable
 class NetworkPolicy(Protocol):
-    """Chooses the topology of each step."""
+    """Protocol of a policy that chooses the topology of each step."""
 
     def first(self, forecast: Forecast) -> int:
-        """The topology that it begins with."""
+        """Return the initial topology."""
         ...
 
     def topology_for(self, forecast: Forecast, step: int, present: int) -> int:
-        """The topology for a step, when all traffic before it has ended."""
+        """Return the topology for a step. The policy is asked when all traffic before the step has ended.
+
+        Args:
+            forecast: Expected iteration.
+            step: Number of the step in the iteration.
+            present: Current topology.
+        """
         ...
 
 
 class Yardstick(Protocol):
-    """Knows all that will happen: nobody could run it."""
+    """Protocol of a bound that knows all durations in advance, which no real system does."""
 
     def choose_all(self, hour: Hour) -> Ints:
-        """(iterations, steps) topologies."""
+        """Return the topology of each step, shape (iterations, steps)."""
         ...
 
 
 def topologies(fabric: Fabric, iteration: Iteration) -> tuple[Circuits, ...]:
-    """Without circuits, made for each pattern, and made for an iteration's traffic as a whole."""
+    """Return the topologies from which a policy chooses.
+
+    They are one without circuits, one for each pattern, and one for the sum of an iteration's traffic.
+    """
     if not fabric.optical:
         return (no_circuits(fabric),)
     demands = [demand_between(fabric, traffic) for traffic in iteration.traffic]
@@ -113,7 +129,14 @@ def topologies(fabric: Fabric, iteration: Iteration) -> tuple[Circuits, ...]:
 
 
 def forecast_of(fabric: Fabric, iteration: Iteration, choices: Sequence[Circuits], reconfigure_s: float) -> Forecast:
-    """What is to be expected; the wait for generation is what the quickest topologies leave of it."""
+    """Return the forecast of an iteration. Its wait for generation is the one that remains with the fastest topologies.
+
+    Args:
+        fabric: Fabric that the traffic crosses.
+        iteration: Expected iteration.
+        choices: Available topologies.
+        reconfigure_s: Seconds of a reconfiguration of the circuits.
+    """
     seconds = np.array([[traffic_s(fabric, traffic, circuits) for circuits in choices] for traffic in iteration.traffic])
     training_s = sum(step.before_s + max(step.beside_s, seconds[step.pattern].min()) for step in iteration.steps[:-1])
     waits_s = max(0.0, iteration.generation_s - float(training_s) - iteration.steps[-1].before_s)
@@ -121,10 +144,14 @@ def forecast_of(fabric: Fabric, iteration: Iteration, choices: Sequence[Circuits
 
 
 def draw_hour(forecast: Forecast, generation_s: float, iterations: int, cv: float, seed: int) -> Hour:
-    """Draw what happens: every expected time is multiplied by a lognormal of mean 1.
+    """Draw actual durations by multiplying every expected duration by a lognormal factor of mean 1.
 
     Args:
-        cv: coefficient of variation.
+        forecast: Expected iteration.
+        generation_s: Expected seconds of the generation of an iteration's responses.
+        iterations: Number of iterations.
+        cv: Coefficient of variation of the factors.
+        seed: Seed of the random numbers.
     """
     random = np.random.Generator(np.random.Philox(seed))
     sigma = math.sqrt(math.log1p(cv**2))
@@ -136,10 +163,14 @@ def draw_hour(forecast: Forecast, generation_s: float, iterations: int, cv: floa
 
 
 def play(hour: Hour, policy: NetworkPolicy | Yardstick) -> Played:
-    """Play what happens under a policy.
+    """Simulate the iterations under a policy.
+
+    Args:
+        hour: Durations of the iterations.
+        policy: Policy that chooses topologies.
 
     Raises:
-        PlanError: the policy broke N1 or N2, or raised an exception; one line.
+        PlanError: If the policy broke N1 or N2, or raised an exception.
     """
     forecast = hour.forecast
     count = len(forecast.seconds[0])
@@ -173,7 +204,7 @@ def play(hour: Hour, policy: NetworkPolicy | Yardstick) -> Played:
 
 
 def _checked(topology: object, count: int) -> int:
-    """N1."""
+    """Return a topology as an integer if it satisfies N1."""
     if not isinstance(topology, int | np.integer) or not 0 <= topology < count:
         raise PlanError(f"N1: the network policy chose topology {brief(topology)}, not one of 0 to {count - 1}")
     return int(topology)

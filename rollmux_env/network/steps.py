@@ -1,13 +1,15 @@
-"""What crosses the fabric in an iteration of a disaggregated job, step by step, and how long the fabric idles before each step.
+"""The traffic that crosses the fabric in an iteration of a disaggregated job, step by step, and the slack before each step.
 
-One iteration of training goes through its mini-batches. Each is a `pipeline` step (activations between stages, and what experts or
-wide tensor-parallel groups send, beside the computing) and a `gradients` step (reduce-scatter and all-gather among replicas). Then
-the `weights` go to the GPUs that generate. Generation for the next iteration runs beside the training, one step off-policy, and the
-weights wait for both. What replicas over several nodes send while they generate crosses beside the pipeline steps, evenly; those
-that fit into nodes send nothing over the fabric. Traffic that the user gives takes the place of a kind's own.
+Training processes its mini-batches one after the other. Each is a `pipeline` step (activations between stages, and the messages of
+experts and of tensor-parallel groups over several nodes, which overlap with computation) and a `gradients` step (reduce-scatter and
+all-gather among replicas). Then the `weights` step sends the weights to the GPUs that generate. Generation for the next iteration
+runs during the training, one step off-policy, and the `weights` step waits for both. The messages of generating replicas that span
+several nodes are spread evenly over the pipeline steps; replicas within a node send nothing over the fabric. Traffic that the user
+gives replaces that of its kind.
 
-Idle before a `pipeline` step: the first stage's forward pass of the first micro-batch. Before `gradients`: the last backward pass
-of a micro-batch, after its stage has sent what it had to. Before `weights`: the optimizer, and the wait for generation.
+The fabric is idle before a `pipeline` step during the first stage's forward pass of the first micro-batch; before a `gradients`
+step during the last backward pass of a micro-batch; and before the `weights` step during the optimizer's step and the wait for
+generation.
 """
 
 from __future__ import annotations
@@ -37,17 +39,19 @@ from rollmux_env.timing.rl_job import Workers, generation_s, load_of, training_p
 
 PATTERNS = ("pipeline", "gradients", "weights")
 PIPELINE, GRADIENTS, WEIGHTS = range(3)
-_NUMBER_BYTES = 2  # of activations, gradients and weights on their way
-_SYSTEM = replace(PHYSICAL, controller_gb_s=inf)  # responses go to their trainers one by one: no controller sends whole batches
-_OPTIMIZER_BYTES = 28  # read and written for each parameter: gradient, master weight and both moments in fp32, and the new weight
+_NUMBER_BYTES = 2  # bytes per value of transferred activations, gradients and weights
+_SYSTEM = replace(PHYSICAL, controller_gb_s=inf)  # no controller sends whole batches: each response goes directly to its trainer
+# Bytes read and written per parameter: gradient, master weight and both moments in fp32, and the new weight.
+_OPTIMIZER_BYTES = 28
 
 
 class Step(NamedTuple):
     """A part of an iteration that uses the fabric.
 
     Attributes:
-        pattern: index into `PATTERNS`. before_s: computing before it, in which the fabric idles: the slack. beside_s: computing
-            that its traffic goes on beside: the step takes the longer of the two.
+        pattern: Index into `PATTERNS`.
+        before_s: Slack: seconds of computation before the step, in which the fabric is idle.
+        beside_s: Seconds of computation that overlap with the step's traffic. The step takes the longer of the two.
     """
 
     pattern: int
@@ -57,10 +61,12 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Iteration:
-    """What an iteration is expected to be.
+    """An expected iteration.
 
     Attributes:
-        traffic: flows of each pattern. steps: in order; the last is the only `weights`. generation_s: of all responses.
+        traffic: Flows of each pattern, in the order of `PATTERNS`.
+        steps: Steps in order. The last one is the only `weights` step.
+        generation_s: Seconds in which all responses are generated.
     """
 
     traffic: tuple[Traffic, ...]
@@ -70,12 +76,17 @@ class Iteration:
 
 @dataclass(frozen=True)
 class FabricJob:
-    """A job that fills a cluster: generation on some GPUs, training on the others.
+    """A job that fills a cluster: some GPUs generate, the others train.
 
     Attributes:
-        model: a key of `ALL_SHAPES`. training: tensor, pipeline, data. generating, replica: GPUs that generate, and
-            of a replica. batch: of an iteration. experts: replicas of training that hold all experts together. gpu: of all.
-        flows: of steps of a kind, a name of `PATTERNS`, in place of those that the model sends.
+        model: Name of the model, a key of `ALL_SHAPES`.
+        training: Parallelism of the training.
+        generating: Number of GPUs that generate.
+        replica: Number of GPUs of a generating replica.
+        batch: Batch of an iteration.
+        experts: Number of training replicas that hold all experts together.
+        gpu: Type of all GPUs.
+        flows: Flows of a step by its kind, a name of `PATTERNS`, that replace those computed from the model.
     """
 
     model: str
@@ -89,15 +100,15 @@ class FabricJob:
 
     @property
     def gpus(self) -> int:
-        """All of them."""
+        """Number of all GPUs."""
         return self.training.gpus + self.generating
 
 
 def iteration_of(job: FabricJob) -> Iteration:
-    """What crosses the fabric in an iteration of a job, and what it computes meanwhile.
+    """Return the traffic of an iteration of a job, and the computation between and during it.
 
     Raises:
-        InputError: a replica that generates fills part of a node, or numbers that do not go together; one line.
+        InputError: If a generating replica fills only a part of its last node, or the numbers do not fit together.
     """
     if job.generating < 1 or job.generating % job.replica or job.replica % min(job.replica, MACHINE):
         must = f"must fit into nodes or fill them, and divide {job.generating} GPUs"
@@ -106,7 +117,7 @@ def iteration_of(job: FabricJob) -> Iteration:
     workers = Workers(job.gpu, layout.gpus, layout.tensor * layout.pipeline, layout.pipeline)
     load = load_of(batch, _SYSTEM)
     computing_s = training_plan(model, workers, _SYSTEM).computing_s(load) / batch.updates
-    tokens = float((batch.prompt_tokens + batch.tokens()).sum()) / batch.updates / layout.data  # of a replica in an update
+    tokens = float((batch.prompt_tokens + batch.tokens()).sum()) / batch.updates / layout.data  # tokens of a replica in an update
     micro_batches = max(1, ceil(tokens / (batch.prompt_tokens + batch.lengths.cap)))
     micro_s = computing_s / (micro_batches + layout.pipeline - 1)
     forward_s = micro_s / load.passes
@@ -130,8 +141,11 @@ def _gb(numbers: float) -> float:
 
 
 def _pipeline(job: FabricJob, tokens: float) -> Traffic:
-    """Of an update: activations of all tokens over each boundary; four all-reduces of them in each layer of a stage, and two more
-    as activations are recomputed; to the experts and back likewise."""
+    """Return the traffic of an update's pipeline step.
+
+    All activations cross each boundary between stages. Each layer of a stage has four all-reduces of them, and two more since
+    activations are recomputed. The transfers to the experts and back are counted in the same way.
+    """
     layout, model = job.training, ALL_SHAPES[job.model]
     passes = 2 + _SYSTEM.recomputed
     layers = model.layers / layout.pipeline
@@ -144,18 +158,21 @@ def _pipeline(job: FabricJob, tokens: float) -> Traffic:
 
 
 def _generation(job: FabricJob, layout: Layout, tokens: float) -> Traffic:
-    """All-reduces of replicas that generate over several nodes, two in each layer, for their part of an update's tokens."""
+    """Return the all-reduces of generating replicas over several nodes, two per layer, for an update's share of the tokens."""
     model = ALL_SHAPES[job.model]
     return tensor_traffic(layout, 2 * model.layers * _gb(tokens * model.hidden), MACHINE)
 
 
 def _gradients(job: FabricJob) -> Traffic:
-    """Gradients and weights of what every replica has; experts are reduced among groups of replicas that hold the same ones."""
+    """Return the exchange of gradients and weights among replicas.
+
+    Experts are reduced only among the groups of replicas that hold the same ones.
+    """
     layout, model = job.training, ALL_SHAPES[job.model]
     shared = data_traffic(layout, _gb(model.parameters - model.expert_parameters))
     groups = layout.data // job.experts
     if model.experts == 1 or groups == 1:
         return shared
-    # Each of the groups is taken as one replica with the ranks of all its members, whose experts are different ones.
+    # A group counts as one replica with the ranks of all its members, since its members hold different experts.
     wide = replace(layout, tensor=layout.tensor * job.experts, data=groups)
     return joined(shared, data_traffic(wide, _gb(model.expert_parameters)))

@@ -1,9 +1,8 @@
-"""Flows between GPUs, from the sizes of models and their parallelism: who sends how much to whom.
+"""Flows between GPUs, computed from the sizes of models and their parallelism.
 
-Ranks are laid out as Megatron-LM does: those of one tensor-parallel group stand together, then replicas, then stages of the
-pipeline. GPUs of one node that send to each other do so over NVLink and not over the fabric. Collectives are rings, used in both
-directions at once. Where a group of tensor-parallel ranks spans nodes its all-reduce is hierarchical: NVLink inside, rings between
-equal places of the nodes.
+Ranks are ordered as in Megatron-LM: tensor-parallel ranks are adjacent, then come replicas, then pipeline stages. GPUs of one node
+communicate over NVLink and not over the fabric. Collectives are rings that use both directions at once. If a tensor-parallel group
+spans several nodes, its all-reduce is hierarchical: NVLink inside a node, and rings between the same positions of the nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,9 @@ class Traffic(NamedTuple):
     """Flows that begin together.
 
     Attributes:
-        source, target: (F,) numbers of GPUs. gb: (F,) that each moves.
+        source: Number of each flow's sending GPU, shape (F,).
+        target: Number of each flow's receiving GPU, shape (F,).
+        gb: Size of each flow in GB, shape (F,).
     """
 
     source: Ints
@@ -32,10 +33,13 @@ class Traffic(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout(Checked):
-    """GPUs of a side by their ranks.
+    """The GPUs of one side by their ranks.
 
     Attributes:
-        first: number of its first GPU. tensor: GPUs of a tensor-parallel group. pipeline: stages. data: replicas.
+        first: Number of the first GPU.
+        tensor: Number of GPUs of a tensor-parallel group.
+        pipeline: Number of pipeline stages.
+        data: Number of replicas.
     """
 
     what: ClassVar[str] = "layout"
@@ -46,25 +50,26 @@ class Layout(Checked):
 
     @property
     def gpus(self) -> int:
-        """How many."""
+        """Number of GPUs."""
         return self.tensor * self.pipeline * self.data
 
     @property
     def ranks(self) -> Ints:
-        """(pipeline, data, tensor) GPU of each rank."""
+        """Number of each rank's GPU, shape (pipeline, data, tensor)."""
         return self.first + np.arange(self.gpus, dtype=np.int64).reshape(self.pipeline, self.data, self.tensor)
 
 
 def joined(*parts: Traffic) -> Traffic:
-    """Flows of several kinds that begin together."""
+    """Return the flows of several kinds that begin together."""
     return Traffic(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def pipeline_traffic(layout: Layout, gb: float) -> Traffic:
-    """Activations forward and their gradients back between neighbouring stages; each rank sends its share of the tensor.
+    """Return the activations forward and their gradients back between adjacent stages. Each rank sends its share of the tensor.
 
     Args:
-        gb: that a replica sends over each boundary in one direction.
+        layout: GPUs that train.
+        gb: Size in GB of what a replica sends over each boundary in one direction.
     """
     ranks = layout.ranks
     here, there = ranks[:-1].ravel(), ranks[1:].ravel()
@@ -72,20 +77,23 @@ def pipeline_traffic(layout: Layout, gb: float) -> Traffic:
 
 
 def data_traffic(layout: Layout, gb: float) -> Traffic:
-    """Reduce-scatter of gradients and all-gather of weights among the replicas of each rank.
+    """Return the reduce-scatter of gradients and the all-gather of weights among the replicas of each rank.
 
     Args:
-        gb: of the gradients of all ranks of a replica together; the weights have as much.
+        layout: GPUs that train.
+        gb: Size in GB of the gradients of all ranks of a replica together. The weights have the same size.
     """
     share = gb / (layout.tensor * layout.pipeline)
     return _ring(np.moveaxis(layout.ranks, 1, -1).reshape(-1, layout.data), 2 * share)
 
 
 def tensor_traffic(layout: Layout, gb: float, gpus_per_node: int) -> Traffic:
-    """All-reduces of activations inside tensor-parallel groups; none where a group fits into a node.
+    """Return the all-reduces of activations inside tensor-parallel groups. A group within a node sends nothing over the fabric.
 
     Args:
-        gb: that a group reduces in all.
+        layout: GPUs of the groups.
+        gb: Total size in GB of what a group reduces.
+        gpus_per_node: Number of GPUs per node.
     """
     places = min(layout.tensor, gpus_per_node)
     nodes = layout.ranks.reshape(-1, layout.tensor // places, places)
@@ -93,14 +101,15 @@ def tensor_traffic(layout: Layout, gb: float, gpus_per_node: int) -> Traffic:
 
 
 def expert_traffic(layout: Layout, replicas: int, gb: float) -> Traffic:
-    """All-to-all among the replicas that hold the experts of a layer together, between equal ranks.
+    """Return the all-to-all between the same ranks of the replicas that hold the experts of a layer together.
 
     Args:
-        replicas: so many neighbouring ones hold all experts; they divide `layout.data`. gb: that each rank sends in all, what stays
-            with it included.
+        layout: GPUs that train.
+        replicas: Number of adjacent replicas that hold all experts together; divides `layout.data`.
+        gb: Total size in GB of what each rank sends, including the part that stays with it.
 
     Raises:
-        InputError: they do not divide it; one line.
+        InputError: If `replicas` does not divide `layout.data`.
     """
     if layout.data % replicas:
         raise InputError(f"experts: groups of {replicas} do not divide {layout.data} replicas")
@@ -112,11 +121,15 @@ def expert_traffic(layout: Layout, replicas: int, gb: float) -> Traffic:
 
 
 def weight_traffic(training: Layout, generation: Layout, gb: float) -> Traffic:
-    """New weights: one copy crosses from the first training replica to the first one that generates, and from there it is passed on
-    from replica to replica, piece by piece, so that all hops go on at once.
+    """Return the flows of new weights from training to generation.
+
+    One copy crosses from the first training replica to the first generating replica. From there it is forwarded from replica to
+    replica in pieces, so that all hops run at once.
 
     Args:
-        gb: of the weights. generation: of one stage.
+        training: GPUs that train.
+        generation: GPUs that generate, with one pipeline stage.
+        gb: Size of the weights in GB.
     """
     replicas = generation.ranks[0]
     senders = training.ranks[:, 0, :].ravel()
@@ -129,7 +142,7 @@ def _flows(source: Ints, target: Ints, gb: float) -> Traffic:
 
 
 def _ring(members: Ints, gb: float) -> Traffic:
-    """Rings over the rows of `members` (R, N): of `gb` each member passes (N - 1) / N on, half of it in either direction."""
+    """Return flows on rings over the rows of `members` (R, N): each member forwards (N - 1) / N of `gb`, half in each direction."""
     n = len(members.T)
     if n == 1:
         return _flows(np.zeros(0, np.int64), np.zeros(0, np.int64), 0.0)

@@ -1,11 +1,13 @@
-"""What a rollout policy answers is checked, so that one of a user's own does the same work as the others on the same GPUs.
+"""Checks of a rollout policy's answers.
+
+They make a user's policy do the same work on the same GPUs as any other policy. An error message begins with the name of its rule:
 
 R1  `begin_job` returns a `JobPolicy`, with `rounds` and `control`
-R2  a round trains on as many prompts, with as many responses each, as the job's iteration; it launches these at least, none twice
-R3  rounds go through the data: no complete prompt comes again, and none is more than `AHEAD` iterations ahead of those
+R2  a round trains on the job's number of prompts and of responses to each; it launches at least these, and no prompt twice
+R3  a round launches no prompt that is complete, and none that is more than `AHEAD` iterations ahead of the complete ones
 R4  `begin` and `act` return a `Wake`
-R5  responses are launched once, and move while they wait or run, to replicas that there are
-R6  the replicas on which responses are have no more GPUs than the job
+R5  a response is launched once, and moves only while it waits or runs, to a replica that exists
+R6  the replicas that hold responses have no more GPUs than the job
 R7  the rollout ends: enough prompts complete within `RUNAWAY` calls of the control
 """
 
@@ -21,18 +23,22 @@ from rollmux_env.rollout.policy import JobPolicy, RolloutPolicy, Round, Wake
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.user_code import brief, guarded, is_number, is_whole
 
-RUNAWAY = 100_000  # calls of a control in one rollout
-AHEAD = 8  # iterations
+RUNAWAY = 100_000  # largest number of calls of a control in one rollout
+AHEAD = 8  # largest number of iterations by which a prompt may be launched early
 
 
 WHO = "the rollout policy"
 
 
 def begin_job(policy: RolloutPolicy, setting: Setting) -> JobPolicy:
-    """A policy as one job has it.
+    """Return a policy's object for one job.
+
+    Args:
+        policy: Rollout policy of all jobs.
+        setting: Setting of the job's rollouts.
 
     Raises:
-        PlanError: R1, or it raised an exception; one line.
+        PlanError: If the answer breaks R1 or the policy raised an exception.
     """
     own: object = guarded(policy.begin_job, WHO)(setting)
     if not isinstance(own, JobPolicy):
@@ -44,17 +50,17 @@ def begin_job(policy: RolloutPolicy, setting: Setting) -> JobPolicy:
 
 
 class RoundChecks:
-    """The rounds of one job so far."""
+    """Checks of the rounds of one job, with the prompts that are complete so far."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._complete: set[int] = set()
 
     def check(self, round: Round) -> None:
-        """See that a round is one that may be run.
+        """Check that a round may be run.
 
         Raises:
-            PlanError: R2 or R3; one line.
+            PlanError: If the round breaks R2 or R3.
         """
         setting = self._setting
         if not isinstance(round, Round):
@@ -82,10 +88,10 @@ class RoundChecks:
 
 
 def check_wake(wake: Wake, fleet: Fleet, setting: Setting) -> Wake:
-    """What a control has answered.
+    """Return a control's answer if it is valid.
 
     Raises:
-        PlanError: R4 or R6; one line.
+        PlanError: If the answer breaks R4 or the responses are on too many GPUs (R6).
     """
     if not isinstance(wake, Wake):
         raise PlanError(f"R4: the rollout policy's control returned {brief(wake)}, which is no Wake")

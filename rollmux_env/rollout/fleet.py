@@ -1,6 +1,6 @@
 """The replicas of a rollout and the responses on them, as a rollout policy sees and moves them.
 
-Only the kernel knows how long a response is going to be. The public interface shows what has been sampled so far.
+Only the kernel knows the final lengths of responses. The public interface shows the tokens that have been sampled so far.
 """
 
 from __future__ import annotations
@@ -21,29 +21,37 @@ from rollmux_env.timing.replica import ReplicaTiming
 
 
 def _column(table: str, name: str) -> Any:
-    """A column of a table of the rollout."""
+    """Return a property that reads a column of a table of the rollout."""
     return property(lambda fleet: getattr(fleet.tables, table)[name])
 
 
 class Fleet:
-    """A running rollout: launch, run, inspect, migrate, abort.
+    """A running rollout with methods to launch, run, inspect, migrate and abort responses.
+
+    In shapes, R is the number of responses, T of turns, and K of replicas.
 
     Args:
-        replicas: what each replica costs. most: sequences of a replica's batch.
-        prompt_tokens: of each turn of a response, (R,) or of all.
-        lengths: (R, T) tokens that it will have in each turn; kept from policies.
-        away_s: seconds between the end of a turn and the next one's prompt.
-        each: responses of each prompt, which follow one another. needed: finished responses that complete a prompt.
-        gpus: of each replica.
+        replicas: Timing of each replica.
+        prompt_tokens: Length of the prompt of each turn in tokens, shape (R,), or one number for all responses.
+        lengths: Final number of sampled tokens of each turn, shape (R, T); hidden from policies.
+        each: Number of responses to each prompt, which are consecutive.
+        needed: Number of finished responses that complete a prompt.
+        most: Largest number of sequences in a replica's batch.
+        gpus: Number of GPUs of each replica.
+        away_s: Seconds between the end of a turn and the next turn's prompt.
 
     Attributes:
-        now_s: seconds since the start. gpus: (K,) of each replica. busy_s: (K,) until when each had something to do.
-        state: (R,) NEW, WAITING, RUNNING, FINISHED, ABORTED or AWAY, as in the kernel. replica: (R,) where each response is, or
-            last was. end_s: (R,) when it finished or was aborted; infinite before.
-        migrations: times that a response went to another replica. moved_s: when one first did, or infinite.
+        now_s: Seconds since the start.
+        gpus: Number of GPUs of each replica, shape (K,).
+        busy_s: Time until which each replica had work, in seconds since the start, shape (K,).
+        state: State of each response, shape (R,): NEW, WAITING, RUNNING, FINISHED, ABORTED or AWAY, as in the kernel.
+        replica: Current or last replica of each response, shape (R,).
+        end_s: Time at which each response finished or was aborted, in seconds since the start, shape (R,); infinite before.
+        migrations: Number of migrations of responses.
+        moved_s: Time of the first migration in seconds since the start, or infinity.
 
     Raises:
-        InputError: a response that fits in no replica's cache, one without tokens, or no replicas.
+        InputError: If a response fits in no replica's cache or has no tokens, or there is no replica.
     """
 
     now_s: float = 0.0
@@ -78,23 +86,25 @@ class Fleet:
 
     @property
     def tables(self) -> records.Rollout:
-        """The rollout as the kernel has it, lengths included: for compiled code that forecasts from what `sampled` brings up to
-        date. Nothing that decides may read what is to come."""
+        """The kernel's tables of the rollout, for compiled code that forecasts.
+
+        They include the final lengths, which no policy may use in a decision. `sampled` updates the tables to the present.
+        """
         return self._rollout
 
     @property
     def size(self) -> int:
-        """How many replicas there are, those without work included."""
+        """Number of replicas, including idle ones."""
         return int(self._rollout.replicas.size)
 
     @property
     def finished(self) -> Ints:
-        """(n,) the responses that have finished, in that order."""
+        """Finished responses in the order in which they finished, shape (n,)."""
         return self._rollout.order[: self._rollout.order[-1]]
 
     @property
     def complete(self) -> int:
-        """Prompts that are complete."""
+        """Number of complete prompts."""
         return int(self._rollout.counts[0])
 
     @property
@@ -104,27 +114,32 @@ class Fleet:
 
     @property
     def open(self) -> Ints:
-        """(n,) the responses that wait or run, or are away between two turns."""
+        """Responses that wait, run, or are away between two turns, shape (n,)."""
         return np.flatnonzero(np.isin(self._rollout.responses["state"], (records.RUNNING, records.WAITING, records.AWAY)))
 
     def sampled(self) -> Ints:
-        """(R,) tokens so far."""
+        """Return the number of tokens that each response has sampled so far, shape (R,)."""
         kernel.observe(self._rollout, self.now_s)
         return np.array(self._rollout.responses["sampled"])
 
     def context(self) -> Ints:
-        """(R,) tokens so far, the prompts' included."""
+        """Return the length of each response's context so far, including prompts, in tokens, shape (R,)."""
         prompt: Ints = self._rollout.responses["prompt"]
         return self.sampled() + prompt
 
     def add(self, replicas: Sequence[ReplicaTiming], gpus: int = 1, from_s: float | None = None) -> Ints:
-        """More replicas, of `gpus` each, that begin to work at `from_s`, by default now.
+        """Add replicas.
+
+        Args:
+            replicas: Timing of each new replica.
+            gpus: Number of GPUs of each new replica.
+            from_s: Time at which they begin to work, in seconds since the start, or None for now.
 
         Returns:
-            (n,) their numbers.
+            Numbers of the new replicas, shape (n,).
 
         Raises:
-            InputError: none, or one whose cache is too small for the longest response.
+            InputError: If there is no new replica, or a cache is too small for the longest response.
         """
         if not replicas:
             raise InputError("rollout: there must be at least one replica")
@@ -145,7 +160,13 @@ class Fleet:
         return np.arange(first, first + n)
 
     def launch(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:
-        """Queue new responses at replicas, one replica per response; `refill_s` as in `migrate`."""
+        """Queue new responses at replicas.
+
+        Args:
+            responses: Responses to launch, shape (n,).
+            replicas: Replica of each response, shape (n,).
+            refill_s: Seconds to restore the cache of each response, as in `migrate`, shape (n,).
+        """
         self._check_there(responses, replicas)
         if (self._rollout.responses["state"][responses] != records.NEW).any() or np.unique(responses).size != responses.size:
             raise PlanError("R5: a response is launched once")
@@ -154,11 +175,13 @@ class Fleet:
         kernel.launch(self._rollout, responses, replicas, self.now_s)
 
     def migrate(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:
-        """Continue responses at other replicas from what they have sampled.
+        """Continue responses on other replicas from the tokens that they have sampled.
 
         Args:
-            replicas: the new one of each.
-            refill_s: (n,) seconds that bring its cache there; None: it is prefilled again, as prompt and sampled tokens.
+            responses: Responses to migrate, shape (n,).
+            replicas: New replica of each response, shape (n,).
+            refill_s: Seconds to transfer the cache of each response, shape (n,), or None to prefill prompt and sampled tokens
+                again.
         """
         self._check_there(responses, replicas)
         if not np.isin(responses, self.open).all() or np.unique(responses).size != responses.size:
@@ -171,47 +194,61 @@ class Fleet:
             self.moved_s = min(self.moved_s, self.now_s)
 
     def _check_there(self, responses: Ints, replicas: Ints) -> None:
-        """R5: the kernel takes the numbers as they are."""
+        """Check R5, because the kernel does not check indices."""
         for name, numbers, count in (("response", responses, self.state.size), ("replica", replicas, self._usable)):
             if numbers.size and not (numbers.min() >= 0 and numbers.max() < count):
                 raise PlanError(f"R5: there is no {name} {numbers[(numbers < 0) | (numbers >= count)][0]}, only 0 to {count - 1}")
         if responses.shape != replicas.shape:
-            raise PlanError(f"R5: {responses.size} responses are to go to {replicas.size} replicas, one each")
+            raise PlanError(f"R5: there are {responses.size} responses and {replicas.size} replicas; each response needs one")
 
     @property
     def _usable(self) -> int:
-        """Replicas that responses can go to."""
+        """Number of replicas that can receive responses."""
         return self.size
 
     def abort(self, responses: Ints) -> None:
-        """End waiting or running responses."""
+        """Abort responses that wait or run."""
         kernel.take_off(self._rollout, responses, self.now_s, records.ABORTED)
 
     def run(self, until_s: float = np.inf, responses: int | None = None, complete: int | None = None) -> bool:
-        """Run until a time, a total number of finished responses or complete prompts, or until nothing runs; what ends at the same
-        instant has ended too. Whether the round is over: so many prompts are complete, or nothing is open."""
+        """Run until the first of the given limits, or until nothing runs.
+
+        Events at the instant of the limit are included.
+
+        Args:
+            until_s: Time limit, in seconds since the start.
+            responses: Total number of finished responses, or None for no limit.
+            complete: Total number of complete prompts, or None for no limit.
+
+        Returns:
+            Whether the round is over: `complete` prompts are complete, or no response is open.
+        """
         every = self._rollout.responses.size + 1
         stops = every if responses is None else responses, every if complete is None else complete
         self.now_s, over = rounds.go_on(self._rollout, self.now_s, until_s, *stops)
         return over
 
     def end(self, wanted: int) -> tuple[Ints, NDArray[np.bool_]]:
-        """Abort what is open of a round that is over with so many prompts.
+        """End a round that is over, and abort its open responses.
+
+        Args:
+            wanted: Number of prompts that the round needs.
 
         Returns:
-            (wanted,) the prompts that are complete, as they became so, and (R,) whether each response counts.
+            The complete prompts in the order in which they became complete, shape (wanted,), and whether each response counts,
+            shape (R,).
         """
         return rounds.end_round(self._rollout, wanted, self.now_s)
 
 
 @dataclass
 class Orders:
-    """What a policy has ordered.
+    """The orders of a policy for a rollout that runs elsewhere.
 
     Attributes:
-        size: GPUs of each of new replicas that take the place of the old ones; None: no such.
-        replica: {response: the replica that it goes to}, of those launched or moved.
-        aborted: whether responses were to be dropped.
+        size: Number of GPUs of each of the new replicas that replace the old ones, or None to keep the old ones.
+        replica: New replica by response, for responses that are launched or migrated.
+        aborted: Whether the policy asked to abort responses.
     """
 
     size: int | None
@@ -220,14 +257,16 @@ class Orders:
 
 
 class ObservedFleet(Fleet):
-    """A rollout that runs elsewhere: what a policy orders is noted, for others to carry out.
+    """A rollout that runs elsewhere. A policy's orders are recorded for others to carry out.
 
     Args:
-        rollout: tables as they were observed, of the replicas in use. gpus: of each of these. now_s: since the beginning.
-        sizes: whether replicas may be replaced.
+        rollout: Observed tables of the replicas in use.
+        gpus: Number of GPUs of each replica.
+        now_s: Seconds since the start of the rollout.
+        sizes: Whether replicas may be replaced by replicas of another size.
 
     Attributes:
-        orders: since it was made.
+        orders: Orders of the policy so far.
     """
 
     def __init__(self, rollout: records.Rollout, gpus: int, now_s: float, sizes: bool) -> None:
@@ -239,14 +278,22 @@ class ObservedFleet(Fleet):
         self.orders = Orders(None, {})
 
     def sampled(self) -> Ints:
-        """(R,) tokens so far."""
+        """Return the number of tokens that each response has sampled so far, shape (R,)."""
         return np.array(self._rollout.responses["sampled"])
 
     def add(self, replicas: Sequence[ReplicaTiming], gpus: int = 1, from_s: float | None = None) -> Ints:
-        """Order replicas that take the place of all others; their numbers begin with 0.
+        """Order replicas that replace all others. Their numbers begin with 0.
+
+        Args:
+            replicas: Timing of each new replica.
+            gpus: Number of GPUs of each new replica.
+            from_s: Ignored; the replicas are built as soon as possible.
+
+        Returns:
+            Numbers of the new replicas, shape (n,).
 
         Raises:
-            InputError: these engines have one size.
+            InputError: If the engines support only one size.
         """
         if not self._sizes:
             raise InputError("rollout policy: orders replicas of another size, and these engines have one")
@@ -259,22 +306,22 @@ class ObservedFleet(Fleet):
         return self._live
 
     def launch(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:
-        """Order new responses at replicas."""
+        """Order new responses at replicas. `refill_s` is ignored."""
         self._check_there(responses, replicas)
         self.orders.replica |= dict(zip(responses.tolist(), replicas.tolist(), strict=True))
 
     def migrate(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:
-        """Order that responses go on at other replicas."""
+        """Order that responses continue on other replicas. `refill_s` is ignored."""
         self.launch(responses, replicas)
 
     def abort(self, responses: Ints) -> None:
-        """Note that it was asked for: responses end where they run."""
+        """Record that the policy asked to abort responses; they continue where they run."""
         self.orders.aborted = self.orders.aborted or responses.size > 0
 
     def run(self, until_s: float = np.inf, responses: int | None = None, complete: int | None = None) -> bool:
-        """It runs elsewhere.
+        """Raise an error, because the rollout runs elsewhere.
 
         Raises:
-            RuntimeError: always.
+            RuntimeError: Always.
         """
         raise RuntimeError("this rollout runs elsewhere")

@@ -1,4 +1,4 @@
-"""The consecutive rollouts of a job: draws lengths, runs a policy on the replicas, and reports the outcome."""
+"""The consecutive rollouts of a job: lengths are drawn, a policy runs on the replicas, and the outcome is reported."""
 
 from __future__ import annotations
 
@@ -19,23 +19,26 @@ from rollmux_env.rollout.policy import Control, RolloutPolicy, Round, Rounds, St
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.user_code import guarded
 
-_BLOCK = 1024
+_BLOCK = 1024  # number of prompts whose hardness is drawn at once
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """The outcome of a rollout.
+    """The outcome of a rollout. Times are in seconds since its start.
 
     Attributes:
-        seconds: from its start to its last response that counts, waits for the environment included.
-        long: it ran what earlier ones left.
-        end_s: (n,) when the responses that finished did, rising. complete_s: (wanted,) when the prompts that count were complete,
-            rising.
-        counted_tokens: (wanted * needed,) tokens of the responses that count. lost_tokens: sampled for those that do not.
-        preemptions, migrations: of responses. moved_s: when one first migrated; infinite where none did.
-        busy_gpu_s: seconds of every GPU until its replica had nothing to do any more, summed.
-        counts: (n,) which of the responses that finished do. rewarded_s: when the last reward of those ended; `seconds` where
-            rewards take no time.
+        seconds: Duration until the last response that counts, waits for the environment included.
+        long: Whether it ran prompts that earlier rounds deferred.
+        end_s: End of each finished response, ascending, shape (n,).
+        complete_s: Time at which each prompt that counts was complete, ascending, shape (wanted,).
+        counted_tokens: Tokens of each response that counts, shape (wanted * needed,).
+        lost_tokens: Number of tokens that were sampled for responses that do not count.
+        preemptions: Number of preemptions of responses.
+        migrations: Number of migrations of responses.
+        moved_s: Time of the first migration, or infinity.
+        busy_gpu_s: Seconds until each GPU's replica ran out of work, summed over GPUs.
+        counts: Whether each finished response counts, in the order of `end_s`, shape (n,).
+        rewarded_s: End of the last reward of a response that counts; equals `seconds` if rewards take no time.
     """
 
     seconds: float
@@ -52,14 +55,19 @@ class Rollout:
     rewarded_s: float
 
     def done_s(self, share: float) -> float:
-        """Seconds until such a share of the responses that finished had done so."""
+        """Return the seconds until a share of the finished responses had finished."""
         return float(self.end_s[max(1, round(share * self.end_s.size)) - 1])
 
 
 class JobRollouts:
     """The rollouts of one job under one policy.
 
-    Lengths depend on the seed, the prompt's key and the round alone. Prompts keep how hard they are when they are sampled again.
+    The lengths depend only on the seed, the prompt and the round. A prompt keeps its hardness when it is sampled again.
+
+    Args:
+        setting: Setting of the job's rollouts.
+        policy: Rollout policy.
+        seed: Seed of the lengths.
     """
 
     def __init__(self, setting: Setting, policy: RolloutPolicy, seed: np.random.SeedSequence | int) -> None:
@@ -79,14 +87,17 @@ class JobRollouts:
         return self.next_of(())[0]
 
     def next_of(self, variants: Sequence[tuple[Setting, Control]]) -> list[Rollout]:
-        """Run the rollout that is due, and the same responses in other ways, of which nothing is remembered.
+        """Run the next rollout, and the same responses under other settings and controls, which leave no trace in the job's state.
+
+        Args:
+            variants: Setting and control of each further run of the same responses.
 
         Returns:
-            What happened, of the rollout and of each of `variants`.
+            The outcome of the rollout, then that of each variant.
 
         Raises:
-            InputError: there are variants, and every engine ends its share for itself.
-            PlanError: the policy broke an invariant of `rollmux_env.rollout.checks`, or raised an exception; one line.
+            InputError: If there are variants, and every engine ends its own share.
+            PlanError: If the policy broke a rule of `rollmux_env.rollout.checks` or raised an exception.
         """
         round = guarded(self.rounds.next, WHO)()
         self._checks.check(round)
@@ -104,7 +115,7 @@ class JobRollouts:
         return [_rollout_of(setting, round, parts) for setting, parts in zip(settings, plays, strict=True)]
 
     def _draw(self, round: Round) -> Ints:
-        """(prompts * responses, turns) the lengths of a round."""
+        """Draw the lengths of a round's responses, shape (prompts * responses, turns)."""
         if observed := self.setting.observed:
             groups = [observed[prompt % len(observed)] for prompt in round.prompts]
             return np.array([[group[k % len(group)]] for group in groups for k in range(round.responses)], dtype=np.int64)
@@ -118,8 +129,10 @@ class Played(NamedTuple):
     """A round that is over, or a part of one.
 
     Attributes:
-        fleet: as it is then. complete: (wanted,) the complete prompts, by place in the part, as they became so.
-        counts: (R,) whether each response does. first: place of the part's first prompt in the round.
+        fleet: The rollout at its end.
+        complete: Complete prompts, by their position in the part, in the order in which they became complete, shape (wanted,).
+        counts: Whether each response counts, shape (R,).
+        first: Position of the part's first prompt in the round.
     """
 
     fleet: Fleet
@@ -129,7 +142,17 @@ class Played(NamedTuple):
 
 
 def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> Played:
-    """Run one round of (R, turns) lengths to its end."""
+    """Run one round to its end.
+
+    Args:
+        setting: Setting of the rollout.
+        control: Control that acts on the responses.
+        round: Round to run.
+        lengths: Final number of sampled tokens of each turn, shape (R, turns).
+
+    Raises:
+        PlanError: If the control broke a rule, left prompts incomplete (R7), or raised an exception.
+    """
     rollout = setting.prompt_tokens, lengths, round.responses, round.needed
     fleet = Fleet(setting.replicas, *rollout, setting.most, setting.parallel, setting.environment_s)
     act = guarded(control.act, WHO)
@@ -146,7 +169,7 @@ def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> Pla
 
 
 def play_shares(setting: Setting, round: Round, lengths: Ints) -> list[Played]:
-    """Run one round with a share for every replica, which ends it for itself."""
+    """Run one round in which every replica runs and ends its own share, and return the shares."""
     one, parts, first = setting.on(setting.parallel), [], 0
     for share in round.shares(len(setting.replicas)):
         rows = slice(first * round.responses, (first + len(share.prompts)) * round.responses)
@@ -157,7 +180,7 @@ def play_shares(setting: Setting, round: Round, lengths: Ints) -> list[Played]:
 
 
 def _rollout_of(setting: Setting, round: Round, parts: Sequence[Played]) -> Rollout:
-    """What happened in a round, of its parts."""
+    """Return the outcome of a round from its parts."""
     fleets = [part.fleet for part in parts]
     seconds = max(fleet.now_s for fleet in fleets)
     end_s = np.concatenate([fleet.end_s[fleet.finished] for fleet in fleets])

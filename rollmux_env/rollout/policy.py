@@ -1,6 +1,7 @@
 """The interface of a rollout policy: which responses a rollout launches, and what happens to them while it runs.
 
-The policies are in `policies.rollout`. This module has what the simulator requires of one, and the moves that several make.
+The policies are in `policies.rollout`. This module has what the simulator requires of a policy, and actions that several policies
+share.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from rollmux_env.rollout.setting import Setting
 
 @dataclass(frozen=True)
 class Round:
-    """What a rollout launches, and when it ends.
+    """The prompts that a rollout launches, and the condition under which it ends.
 
     Attributes:
-        long: it runs prompts of the queue, to the end.
-        prompts: numbers of those that it launches. responses: that it launches to each.
-        wanted: it is over when so many prompts are complete. needed: a prompt is when so many of its responses are finished.
+        long: Whether this is a long round, which runs deferred prompts to the end.
+        prompts: Numbers of the prompts to launch.
+        responses: Number of responses to launch for each prompt.
+        wanted: Number of complete prompts that ends the round.
+        needed: Number of finished responses that completes a prompt.
     """
 
     long: bool
@@ -37,9 +40,12 @@ class Round:
     needed: int
 
     def shares(self, count: int) -> list[Round]:
-        """Cut it into rounds that run and end each for itself, on an engine each; together they complete as many prompts.
+        """Divide the round into rounds that run and end independently, one per engine. Together they complete as many prompts.
 
-        What is launched beyond need is dealt out as evenly as what is needed, in order of the prompts.
+        Spare prompts are distributed as evenly as needed ones, in order of the prompts.
+
+        Args:
+            count: Number of engines.
         """
         extra = len(self.prompts) - self.wanted
         wanted, more = ([total * (k + 1) // count - total * k // count for k in range(count)] for total in (self.wanted, extra))
@@ -51,51 +57,63 @@ class Round:
 
 
 def with_spare(prompts: int, responses: int, eta: float) -> tuple[int, int]:
-    """Prompts, and responses to each, that a round launches which needs so many: `eta` times as many of both, rounded up."""
+    """Return the numbers of prompts and of responses to each that a round launches so that some are spare.
+
+    Args:
+        prompts: Number of prompts that the round needs.
+        responses: Number of responses to each prompt that the round needs.
+        eta: Factor of both numbers, which are rounded up.
+    """
     exact = Fraction(str(eta))  # so that 1.1 times 10 is 11
     return ceil(exact * prompts), ceil(exact * responses)
 
 
 class Rounds(Protocol):
-    """The rounds of a job, one after the other."""
+    """Protocol of the consecutive rounds of a job."""
 
     def next(self) -> Round:
         """Return the next round."""
         ...
 
     def done(self, complete: Sequence[int]) -> None:
-        """Record the end of the round, with its complete prompts."""
+        """Record the end of the round and its complete prompts."""
         ...
 
 
 class Wake(NamedTuple):
-    """When a control is called next: after a number of finished responses or at a time, whichever comes first."""
+    """When a control is called next: after a number of finished responses or at a time, whichever comes first.
+
+    Attributes:
+        finished: Total number of finished responses, or None for no such limit.
+        at_s: Time in seconds since the start of the rollout, or infinity.
+    """
 
     finished: int | None = None
     at_s: float = inf
 
 
 class Control(Protocol):
-    """What happens to the responses of a job's rollouts. It may keep memory between rollouts."""
+    """Protocol of the object that acts on the responses of a job's rollouts. It may keep state between rollouts."""
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
         """Start a rollout: launch every new response."""
         ...
 
     def act(self, fleet: Fleet) -> Wake:
-        """Act now: migrate, add replicas and migrate to them, or do nothing."""
+        """Migrate responses, add replicas and migrate to them, or do nothing."""
         ...
 
     def end(self, fleet: Fleet) -> None:
-        """The rollout is over; nothing runs any more."""
+        """Handle the end of the rollout, when nothing runs any more."""
         ...
 
 
 class JobPolicy(NamedTuple):
-    """A policy as one job has it, with the memory of that job.
+    """A policy's object for one job, with the state that belongs to the job.
 
     Attributes:
-        rounds: what its rollouts launch, and when they end. control: what is done inside them.
+        rounds: Source of the job's rounds.
+        control: Object that acts inside its rollouts.
     """
 
     rounds: Rounds
@@ -103,23 +121,24 @@ class JobPolicy(NamedTuple):
 
 
 class RolloutPolicy(Protocol):
-    """One object for all jobs; the memory of a job is in what `begin_job` creates. Equal policies act the same.
+    """Protocol of a rollout policy. One object serves all jobs; the state of a job is in what `begin_job` returns.
 
-    One with an attribute `each_engine` that is true lets every replica run and end its own share of a round.
+    Equal policies behave the same. If an attribute `each_engine` exists and is true, every replica runs and ends its own share of a
+    round.
     """
 
     def __hash__(self) -> int: ...
 
     def begin_job(self, setting: Setting) -> JobPolicy:
-        """The policy of a new job."""
+        """Return the policy's object for a new job."""
         ...
 
 
 class Stay:
-    """A control that distributes the responses in turns and leaves them there."""
+    """A control that distributes the responses round robin and leaves them there."""
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
-        """Launch the responses in turns."""
+        """Launch the responses round robin."""
         deal(fleet, np.arange(fleet.size))
         return Wake()
 
@@ -132,20 +151,20 @@ class Stay:
 
 
 def deal(fleet: Fleet, replicas: Ints) -> None:
-    """Launch every response, at these replicas in turns."""
+    """Launch every response, round robin over the given replicas."""
     responses = np.arange(fleet.state.size)
     fleet.launch(responses, replicas[responses % replicas.size])
 
 
 def wake_at(checkpoints: Iterable[int], fleet: Fleet) -> Wake:
-    """At the first of some numbers of finished responses that are still to come."""
+    """Return a wake at the first of some numbers of finished responses that is not reached yet."""
     return Wake(min((count for count in checkpoints if count > fleet.finished.size), default=None))
 
 
 def gather(fleet: Fleet, keep: int) -> None:
-    """Move all open responses to the `keep` replicas with the most of them; those already there stay."""
+    """Move all open responses to the `keep` replicas with most of them. Responses already there stay."""
     left, replica, context = fleet.open, fleet.replica, fleet.context()
     where = gathered(replica[left], context[left], fleet.size, keep)
     moving = np.flatnonzero(where != replica[left])
-    moving = moving[np.argsort(-context[left][moving], kind="stable")]  # in this order they wait there
+    moving = moving[np.argsort(-context[left][moving], kind="stable")]  # longest contexts first, since they queue in this order
     fleet.migrate(left[moving], where[moving])

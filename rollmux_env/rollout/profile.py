@@ -1,4 +1,4 @@
-"""The rollouts of a job in an event replay: their durations, when their tails begin, and the speed afterwards."""
+"""The rollouts of a job in an event replay: their durations, when their tails begin, and the speed after a migration."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from rollmux_env.timing.tail import Migration, migration_of
 from rollmux_env.timing.training import MiniBatch
 
 KEPT = 64
-"""So many rollouts of a job are simulated; later iterations go through them again."""
+"""Number of rollouts that are simulated per job; later iterations reuse them in turn."""
 
 
 class RolloutProfile(NamedTuple):
     """A rollout as a replay sees it.
 
     Attributes:
-        seconds: undisturbed, until its last response that counts. trained: these, with their prompts, over all turns.
-        threshold: share of the seconds after which the wanted share of the responses is done. stretch: what the seconds of the
-            rest are multiplied by once it is migrated, prefill included; at least 1.
-        rate: its speed while a tail holds a share of its replicas, relative to all of them; at most 1.
-        rewards_s: from its end to the last reward that counts. tail_rewards_s: the same once the rest is migrated.
+        seconds: Duration without interference, until the last response that counts.
+        trained: Responses that count, with their prompts, over all turns.
+        threshold: Share of `seconds` after which the wanted share of the responses is done.
+        stretch: Factor of the remaining seconds once the tail is migrated, prefill included, at least 1.
+        rate: Speed while another job's tail holds some of the replicas, relative to the speed on all of them, at most 1.
+        rewards_s: Seconds from the end of the rollout to the last reward that counts.
+        tail_rewards_s: The same once the tail is migrated.
     """
 
     seconds: float
@@ -37,7 +39,7 @@ class RolloutProfile(NamedTuple):
 
 
 class _Tail(Stay):
-    """Gather the rest on so many replicas when so many responses have finished."""
+    """Control that gathers the remaining responses on `keep` replicas once `finished` responses have finished."""
 
     def __init__(self, finished: int, keep: int) -> None:
         self._finished, self._keep = finished, keep
@@ -53,16 +55,19 @@ class _Tail(Stay):
 
 @lru_cache(maxsize=4096)
 def rollout_profiles(setting: Setting, policy: RolloutPolicy, seed: int, migration: Migration | None) -> tuple[RolloutProfile, ...]:
-    """(KEPT,) the first rollouts of a job.
+    """Simulate the first rollouts of a job, shape (KEPT,).
 
     Args:
-        migration: when a tail may be moved, and what it keeps; None where tails are not. With a single replica nothing is freed,
-            and nothing moves.
+        setting: Setting of the job's rollouts.
+        policy: Rollout policy of the job.
+        seed: Seed of the lengths.
+        migration: When a tail may migrate and how much it keeps, or None if tails do not migrate. A job with a single replica
+            migrates no tail, since that would free nothing.
     """
     job = JobRollouts(setting, policy, seed)
     replicas = setting.gpus // setting.parallel
     if migration_of(policy) is not None:
-        job.control = Stay()  # when a tail moves is for the dispatch policy to say
+        job.control = Stay()  # the dispatch policy decides when a tail migrates
     if migration is None or (keep := migration.keeps(replicas)) >= replicas:
         return tuple(_whole(setting, job.next()) for _ in range(KEPT))
     done = min(max(1, round(migration.at * setting.prompts * setting.responses)), setting.prompts * setting.responses - 1)
@@ -84,6 +89,6 @@ def rollout_profiles(setting: Setting, policy: RolloutPolicy, seed: int, migrati
 
 
 def _whole(setting: Setting, one: Rollout) -> RolloutProfile:
-    """A rollout that nothing disturbs."""
+    """Return the profile of a rollout whose tail does not migrate."""
     trained = MiniBatch.of(setting.prompt_tokens * setting.turns + one.counted_tokens)
     return RolloutProfile(one.seconds, trained, rewards_s=one.rewarded_s - one.seconds)

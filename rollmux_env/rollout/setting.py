@@ -12,7 +12,7 @@ from rollmux_env.keys.job import Job
 from rollmux_env.timing.lengths import Lengths, whole
 from rollmux_env.timing.replica import ReplicaTiming
 
-RESPONSES_EACH = 8  # to a prompt, in RollPacker's jobs; scenario files give whole batches
+RESPONSES_EACH = 8  # responses per prompt in RollPacker's jobs, since scenario files give only the size of the batch
 
 
 @dataclass(frozen=True)
@@ -20,19 +20,25 @@ class Setting:
     """The setting of a job's rollouts.
 
     Attributes:
-        timings: (GPUs of a replica, that is tensor parallelism; what it costs), for every choice there is. gpus: of all replicas.
-        parallel: GPUs of each replica as the job is configured.
-        prompts, responses: an iteration trains on so many prompts, with so many responses to each. prompt_tokens: of each.
-        lengths: of all responses. alike: correlation of the lengths of one prompt's responses (of their normal scores): hard
-            prompts have long ones whenever they are sampled; 0 to 1.
-        turns: of a response; `prompt_tokens` come before and `lengths` are of each. environment_s: wait before each further turn.
-        most: sequences of a replica's batch.
-        reward_s: seconds of a response's reward. reward_nodes: rewards that are computed at once, on nodes of their own.
-        observed: tokens of the responses to each prompt of a trace: prompt n has those of n modulo their number, and from the first
-            again where it has more. Nothing: they are drawn from `lengths`.
+        timings: Available replica sizes: pairs of the number of GPUs (tensor parallelism) and the timing.
+        gpus: Number of GPUs of all replicas together.
+        parallel: Number of GPUs of each replica as the job is configured.
+        prompts: Number of prompts of an iteration.
+        responses: Number of responses to each prompt.
+        prompt_tokens: Length of the prompt of each turn, in tokens.
+        lengths: Distribution of the length of a response's turn, in tokens.
+        alike: Correlation, from 0 to 1, between the normal scores of the lengths of one prompt's responses. Hard prompts have long
+            responses whenever they are sampled.
+        turns: Number of turns of a response.
+        environment_s: Wait for the environment before each further turn, in seconds.
+        most: Largest number of sequences in a replica's batch.
+        observed: Lengths of the responses to each prompt of a trace, in tokens. Prompts and responses beyond their number start
+            again at the first. If empty, lengths are drawn from `lengths`.
+        reward_s: Seconds of the reward of one response.
+        reward_nodes: Number of rewards that are computed at once, on separate nodes.
 
     Raises:
-        InputError: no timing for `parallel`, GPUs that it does not divide, or a count or share out of range.
+        InputError: If `parallel` has no timing, a replica size does not divide `gpus`, or a count or share is out of range.
     """
 
     timings: tuple[tuple[int, ReplicaTiming], ...]
@@ -62,24 +68,32 @@ class Setting:
             raise InputError(f"rollout: alike must be between 0 and 1, not {self.alike}")
 
     def lengths_of(self, hard: Floats, own: Floats) -> Ints:
-        """Tokens of responses by normal scores: how hard their prompts are, and what is their own, (n, ...)."""
+        """Return the lengths of responses in tokens, with the shape of `own`.
+
+        Args:
+            hard: Normal scores of the hardness of each response's prompt; broadcast against `own`.
+            own: Normal scores of the responses themselves, shape (n, ...).
+        """
         from scipy.special import ndtr
 
         scores = np.sqrt(self.alike) * hard + np.sqrt(1 - self.alike) * own
         return whole(self.lengths.quantile(ndtr(scores).ravel())).reshape(own.shape)
 
     def on(self, gpus: int) -> Setting:
-        """The same on so many GPUs, with replicas of the configured size alone."""
+        """Return the same setting on `gpus` GPUs, with only replicas of the configured size."""
         return replace(self, timings=((self.parallel, dict(self.timings)[self.parallel]),), gpus=gpus)
 
     @property
     def replicas(self) -> list[ReplicaTiming]:
-        """The replicas as the job is configured."""
+        """Timing of each replica as the job is configured."""
         return [dict(self.timings)[self.parallel]] * (self.gpus // self.parallel)
 
 
 def setting_of(job: Job) -> Setting | None:
-    """The rollouts of a scenario's job; None where it has no model. A batch that 8 divides is of prompts with 8 responses each."""
+    """Return the setting of a scenario job's rollouts, or None if the job has no model.
+
+    Without a trace, a batch that 8 divides consists of prompts with 8 responses each, and any other batch of prompts with one each.
+    """
     if job.timing is None or job.lengths is None:
         return None
     from rollmux_env.timing.jobs import lengths_of, replica_of
