@@ -225,7 +225,7 @@ def _states(record: RunRecord) -> Iterator[str]:
             apply_recorded(state, event)
             check_state(state, arrived, keeps_slo=False)
         except IMPOSSIBLE as error:
-            yield f"A4: {type(event).__name__} at {event.at_s:.3f} s: {error}"
+            yield f"A4: {kinds.kind_of(event)} at {event.at_s:.3f} s: {error}"
             return
     left = [job_id for group in state.group_list() for job_id in group.jobs] + state.waiting
     if left and _done(record):
@@ -239,7 +239,7 @@ def _clock(facts: Sequence[Fact]) -> Iterator[str]:
         if isinstance(fact, kinds.Bound | kinds.SyncSlice):  # a sync's times are by the job's own clock
             continue
         if fact.at_s < last_s:
-            yield f"A5: {type(fact).__name__} at {fact.at_s:.6f} s comes after {last_s:.6f} s"
+            yield f"A5: {kinds.kind_of(fact)} at {fact.at_s:.6f} s comes after {last_s:.6f} s"
         last_s = fact.at_s
 
 
@@ -320,7 +320,7 @@ class Check:
             return "none"
         fact = self.facts[-1]
         at_s = "" if isinstance(fact, Bound) else f" at {fact.at_s:.3f} s"
-        return f"{len(self.facts)}, {type(fact).__name__}{at_s}"
+        return f"{len(self.facts)}, {kinds.kind_of(fact)}{at_s}"
 
 
 def check_journal(folder: Path) -> Check:
@@ -343,7 +343,7 @@ def check_journal(folder: Path) -> Check:
                 problem = f"fact {damage.number} {damage.problem}"
     possible, why = _possible(facts)
     if why is not None:
-        problem = f"fact {possible + 1} ({type(facts[possible]).__name__}) cannot have happened after those before it: {why}"
+        problem = f"fact {possible + 1} ({kinds.kind_of(facts[possible])}) cannot have happened after those before it: {why}"
     return Check(tuple(facts[:possible]), problem)
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, cast, get_args, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_type_hints
 
 from pydantic import BaseModel, PlainValidator, create_model
+from pydantic.fields import FieldInfo
 
+from rollmux_env.cluster import events
 from rollmux_env.cluster.events import Event
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
@@ -27,7 +29,36 @@ from runtime.jobs.spec import JobSpec
 from runtime.machine import Node, Pool
 from runtime.residency.choice import Waits
 
-_TOLD: dict[str, type[scheduler_facts.Fact]] = {kind.__name__: kind for kind in get_args(scheduler_facts.Fact)}
+# The name of each kind of fact in journals, apart from its Python name: a class may be renamed, and old journals are still read. A
+# field that is renamed keeps its name in journals as `Annotated[float, Field(alias="...")]`.
+TOLD_KINDS: dict[str, type[scheduler_facts.Fact]] = {
+    "Arrived": scheduler_facts.Arrived,
+    "Confined": scheduler_facts.Confined,
+    "Alone": scheduler_facts.Alone,
+    "Estimated": scheduler_facts.Estimated,
+    "Unprofiled": scheduler_facts.Unprofiled,
+    "Profiled": scheduler_facts.Profiled,
+    "Ready": scheduler_facts.Ready,
+    "Threshold": scheduler_facts.Threshold,
+    "Shrunk": scheduler_facts.Shrunk,
+    "Finished": scheduler_facts.Finished,
+    "Continued": scheduler_facts.Continued,
+    "Sampled": scheduler_facts.Sampled,
+    "Synced": scheduler_facts.Synced,
+    "Iterated": scheduler_facts.Iterated,
+    "Vacated": scheduler_facts.Vacated,
+    "Resumed": scheduler_facts.Resumed,
+    "Left": scheduler_facts.Left,
+    "Failed": scheduler_facts.Failed,
+    "Cleared": scheduler_facts.Cleared,
+    "Halted": scheduler_facts.Halted,
+    "Absent": scheduler_facts.Absent,
+    "Lost": scheduler_facts.Lost,
+    "Drained": scheduler_facts.Drained,
+    "Undrained": scheduler_facts.Undrained,
+    "Joined": scheduler_facts.Joined,
+    "Stop": scheduler_facts.Stop,
+}
 
 
 def _told_of_json(value: Any) -> scheduler_facts.Fact:
@@ -36,9 +67,9 @@ def _told_of_json(value: Any) -> scheduler_facts.Fact:
     Raises:
         ValueError: there is no such fact.
     """
-    if not isinstance(value, dict) or value.get("kind") not in _TOLD:
+    if not isinstance(value, dict) or value.get("kind") not in TOLD_KINDS:
         raise ValueError("the scheduler can be told no such fact")
-    kind = _TOLD[value["kind"]]
+    kind = TOLD_KINDS[value["kind"]]
     fields = _fields(value["kind"])(**{name: one for name, one in value.items() if name != "kind"})
     return kind(**{name: getattr(fields, name) for name in kind._fields})
 
@@ -46,8 +77,8 @@ def _told_of_json(value: Any) -> scheduler_facts.Fact:
 @cache
 def _fields(name: str) -> type[BaseModel]:
     """What checks the fields of a fact of the scheduler's; nodes are those of the runtime."""
-    kind = _TOLD[name]
-    hints = get_type_hints(kind, localns={"PoolNode": Node, "DispatchPolicy": object})
+    kind = TOLD_KINDS[name]
+    hints = _hints(kind)
     fields: dict[str, Any] = {one: (hints[one], kind._field_defaults.get(one, ...)) for one in kind._fields}
     return cast("type[BaseModel]", create_model(name, **fields))
 
@@ -510,10 +541,71 @@ class Freed(_OfJob):
 Fact = _Timed | _Lasted | Bound | Assigned | Returned | Event
 
 
-def _kinds(base: type) -> list[type]:
-    """The classes below one that have none below them."""
-    classes: list[type] = base.__subclasses__()
-    return [kind for one in classes for kind in _kinds(one) or [one]]
+KINDS: dict[str, type] = {
+    "Cancelled": Cancelled,
+    "Offloaded": Offloaded,
+    "Checkpointed": Checkpointed,
+    "Absent": Absent,
+    "Restarted": Restarted,
+    "Failed": Failed,
+    "Attached": Attached,
+    "TakenBack": TakenBack,
+    "Exceeded": Exceeded,
+    "Granted": Granted,
+    "LeaseEnded": LeaseEnded,
+    "Suspected": Suspected,
+    "Freed": Freed,
+    "Started": Started,
+    "Relaunched": Relaunched,
+    "Told": Told,
+    "Restored": Restored,
+    "Submitted": Submitted,
+    "Profiled": Profiled,
+    "Ended": Ended,
+    "PhaseSlice": PhaseSlice,
+    "SyncSlice": SyncSlice,
+    "Iteration": Iteration,
+    "SoloIteration": SoloIteration,
+    "Bound": Bound,
+    "Assigned": Assigned,
+    "Returned": Returned,
+    "Arrived": events.Arrived,
+    "Requeued": events.Requeued,
+    "Warm": events.Warm,
+    "Admitted": events.Admitted,
+    "Begun": events.Begun,
+    "Moved": events.Moved,
+    "Resumed": events.Resumed,
+    "Departed": events.Departed,
+    "OverBudget": events.OverBudget,
+    "Withdrawn": events.Withdrawn,
+    "Reprofiled": events.Reprofiled,
+    "Progressed": events.Progressed,
+    "Ticked": events.Ticked,
+    "Resized": events.Resized,
+}
+_NAMES = {kind: name for kinds in (TOLD_KINDS, KINDS) for name, kind in kinds.items()}
 
 
-KINDS: tuple[type, ...] = (*_kinds(_Timed), *_kinds(_Lasted), Bound, Assigned, Returned, *get_args(Event))
+def kind_of(fact: object) -> str:
+    """Return the name of a fact's kind in journals."""
+    return _NAMES[type(fact)]
+
+
+def fields_of(fact: Any) -> dict[str, Any]:
+    """Return the fields of a fact, or of a record inside one, by their names in journals."""
+    kind: Any = type(fact)
+    fields: dict[str, Any] = fact._asdict() if hasattr(fact, "_asdict") else vars(fact)
+    renamed = _renamed(kind)
+    return {renamed.get(name, name): value for name, value in fields.items()} if renamed else fields
+
+
+@cache
+def _renamed(kind: Any) -> dict[str, str]:
+    """Return the names in journals of the fields that Python knows by other names."""
+    marks = ((name, mark) for name, hint in _hints(kind).items() for mark in getattr(hint, "__metadata__", ()))
+    return {name: mark.alias for name, mark in marks if isinstance(mark, FieldInfo) and mark.alias is not None}
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind, localns={"PoolNode": Node, "DispatchPolicy": object}, include_extras=True)

@@ -25,7 +25,6 @@ TABLE = "CREATE TABLE facts (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, bod
 _TABLES = {3: "CREATE TABLE facts (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL)", SCHEMA: TABLE}
 _LARGEST = 64 << 20  # bytes of a fact
 _OF_A_RUN = ("checkpoints/*/*/checkpoint.json", "logs/*/*.log")  # what there is only where a journal has held facts
-_KINDS = {kind.__name__: kind for kind in KINDS}
 
 
 class DamagedJournal(InputError):
@@ -187,7 +186,7 @@ def facts_of(database: sqlite3.Connection, name: str) -> Iterator[Fact]:
         if row[0] != number:
             raise DamagedJournal(name, number, "is missing")
         kind = _whole_kind(row, name)
-        if kind not in _KINDS:
+        if kind not in KINDS:
             raise DamagedJournal(name, number, f"is of a kind that this RollMux does not know, {one_line(kind, 40)}")
         try:
             yield parsed(kind, row[2])
@@ -227,7 +226,7 @@ def parsed(kind: str, body: bytes | str) -> Fact:
 
 @cache
 def _adapter(kind: str) -> TypeAdapter[Any]:
-    return TypeAdapter(_KINDS[kind])
+    return TypeAdapter(KINDS[kind])
 
 
 def entries_after(path: Path, number: int, most: int) -> list[tuple[int, str, str]]:

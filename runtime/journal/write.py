@@ -112,7 +112,7 @@ class Journal:
 
     def put(self, *facts: Fact) -> None:
         """Take facts, which the next commit writes. Those of one call are on the disk together or not at all."""
-        self._unwritten += [(type(fact).__name__, _JSON.encode(fact)) for fact in facts]
+        self._unwritten += [(kinds.kind_of(fact), _JSON.encode(fact)) for fact in facts]
         self.binds = self.binds or not all(map(_may_wait, facts))
 
     def write(self, *facts: Fact) -> None:
@@ -288,9 +288,9 @@ def _may_wait(fact: Fact) -> bool:
 def _opened(value: Any) -> Any:
     """A part of a fact as JSON has it, if JSON does not know it; what is in it may be such a part again."""
     if isinstance(value, kinds.Told):  # JSON takes what is told for lists
-        return vars(value) | {"facts": [_news_as_json(fact) for fact in value.facts]}
+        return kinds.fields_of(value) | {"facts": [_news_as_json(fact) for fact in value.facts]}
     if dataclasses.is_dataclass(value):
-        return vars(value)
+        return kinds.fields_of(value)
     if isinstance(value, BaseModel):
         as_given = isinstance(value, JobSpec)  # some keys of it exclude each other
         return value.model_dump(mode="json", exclude_none=True, exclude_unset=as_given, by_alias=True)
@@ -298,10 +298,10 @@ def _opened(value: Any) -> Any:
 
 
 def _news_as_json(fact: scheduler_facts.Fact) -> dict[str, Any]:
-    fields = fact._asdict()
+    fields = kinds.fields_of(fact)
     if fields.get("rule") is not None:
         fields["rule"] = True
-    return {"kind": type(fact).__name__, **fields}
+    return {"kind": kinds.kind_of(fact), **fields}
 
 
 _JSON = json.JSONEncoder(separators=(",", ":"), default=_opened, check_circular=False)
