@@ -44,7 +44,7 @@ WARM += ("trainers.runs", "trainers.config", "transformers", "runtime.engines.mo
 STARTS = ("runtime.commands.running.ray_session", "runtime.service.head.head", "runtime.engines.make_engine")
 STARTS += ("trainers.train.TensorBoard", "trainers.runs.find_references")
 _STARTS = "it would start"
-PROGRESS = ("replaying", "reading ")  # how lines begin that say how far something is
+PROGRESS = ("replaying", "reading ", "read ")  # beginnings of lines on how far a task is, and on how a file was read
 _OWN = ("-wal", "-shm", ".lock")  # endings of files that SQLite and locks leave
 
 

@@ -169,6 +169,29 @@ def arrivals(rng: random.Random, folder: Path) -> Case:
     return Case("trace of arrivals", ("workload", "philly", "--set", "csv=trace.csv", *settings, "--out", "a.yaml"))
 
 
+def authors(rng: random.Random, folder: Path) -> Case:
+    """Write a trace of the paper's authors, phase times and drift, and damage one of them."""
+    rows = [(10 * k, f"job{k}, 2025-07-30 15:{10 + k}:00, 1, {rng.choice(['7B_8k', '120.5, 40.25, 1.75'])}") for k in range(20)]
+    rows += [(10 * k + 15, f"job{k}, 2025-07-30 16:{10 + k}:00, -1, 7B_8k") for k in range(20)]
+    seconds = {"7B_8k": {"generate": 100.0, "train": 50.0}}
+    files = {
+        "trace": "".join(f"{row}\n" for _, row in sorted(rows)),
+        "phase_times": json.dumps({"disagg": seconds, "colo": seconds}),
+        "drift": json.dumps({"seed": 1, "jobs": {"job0": {"extent": 1.0, "rollout_steps": [100.0, 150.0]}}}),
+    }
+    chosen = ["trace", *rng.sample(["phase_times", "drift"], rng.randrange(3))]
+    for name in chosen:
+        (folder / name).write_text(files[name])
+    broken = folder / rng.choice(chosen)
+    if rng.random() < 0.7:
+        broken.write_text(damaged.text(files[broken.name], rng), errors="surrogatepass")
+    else:
+        damaged.file(broken, rng)
+    words = [word for name in chosen for word in ("--set", f"{name}={name}")]
+    more = [word for _ in range(rng.randrange(2)) for word in ("--set", setting(rng))]
+    return Case("trace of the authors", ("workload", "authors", *words, *more, "--out", "a.yaml"))
+
+
 def setting(rng: random.Random) -> str:
     key, _, value = rng.choice(OPTIONS).partition("=")
     kind = rng.randrange(3)
@@ -304,6 +327,7 @@ KINDS: dict[str, tuple[Maker, int]] = {
     "job file": (job_file, 15),
     "prompts": (prompts, 4),
     "trace of arrivals": (arrivals, 6),
+    "trace of the authors": (authors, 6),
     "--set of workloads": (settings, 8),
     "policy string": (policy_name, 8),
     "arguments": (arguments, 6),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import copy
+import gzip
 import json
+import lzma
 import os
 import random
 import sqlite3
@@ -22,7 +25,11 @@ TEXTS = [
     "\n", "\t", ": ", "- ", "? ", "[", "]", "{", "}", "&a ", "*a", "<<: *a\n", "!!binary ", "|\n", ">\n", "'", '"', "#", "---\n",
     "\x00", "\x85", "\u2028", "\ufeff", "\\", '"\\x"', "@", "0x", "1e999", ".nan", "9" * 5000, "k" * 5000, "version: 1\n",
     "[" * 5000, "{a: " * 500, "- " * 500, "a: &a [*a, *a]\n", ",", "=", "-1", ",,", "\r", "1e308,1e308\n", '"' + "," * 3000,
+    ".", "..", "../a",
 ]  # fmt: skip
+
+PACKERS: list[Callable[[bytes], bytes]] = [gzip.compress, bz2.compress, lzma.compress]
+ENCODINGS = ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"]
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
@@ -124,6 +131,10 @@ def file(path: Path, rng: random.Random) -> None:
     elif kind == 2:
         path.chmod(0o600)
         os.truncate(path, 40 << 30)  # it takes no place on the disk
+    elif kind == 3:
+        path.write_bytes(rng.choice(PACKERS)(path.read_bytes()))
+    elif kind == 4:  # latin-1 gives each byte a character
+        path.write_bytes(path.read_bytes().decode("latin-1").encode(rng.choice(ENCODINGS)))
     else:
         path.write_bytes(flipped(path.read_bytes(), rng))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rollmux_env.errors import InputError
+from rollmux_env.progress import say_read
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import describe, one_line
 
@@ -151,6 +152,7 @@ def json_lines(path: str | Path, half: bool = False) -> Iterator[tuple[int, dict
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
             if half and number == len(lines) > 1:
+                say_read(path, f"line {number:,}, the last, is half-written and left out")
                 return
             limit = f" that can be read: {one_line(str(error))}" if type(error) is ValueError else ""  # Python's, on digits
             raise InputError(f"{where}: is not JSON{limit}") from None

@@ -1,20 +1,27 @@
-"""Saying on standard error how far something has come that takes long, and what was read otherwise than it is written."""
+"""Lines on standard error: how far a long task is, and what was read otherwise than it is written."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from time import monotonic
 from types import TracebackType
 
+from rollmux_env.validation_errors import one_line
+
 _TERMINAL_S = (3.0, 0.5)  # before the first line, and between lines: there each takes the place of the one before
 _FILE_S = (10.0, 60.0)
-
-
 _said: set[str] = set()
 
 
-def say_once(line: str) -> None:
-    """Write a line to standard error, once a process: what a reader rounded, left out or made up."""
+def say_read(path: Path | str, found: str) -> None:
+    """Write to standard error how a file was read, once per process.
+
+    Args:
+        path: Path of the file or folder.
+        found: What the reader rounded, left out or made up, with counts.
+    """
+    line = f"read {one_line(str(path), 4096)}: {found}"
     if line not in _said:
         _said.add(line)
         sys.stderr.write(f"{line}\n")

@@ -115,14 +115,15 @@ def _claim(folder: Path, config: Config, resume: bool) -> None:
     """Write the configuration into the folder; one that is resumed has to equal the present one, or to have fewer steps."""
     file = folder / _CONFIG
     if resume:
-        _check_resumed(file, config)
+        if not _is_longer(file, config):
+            return  # The file says the same already.
     elif next(folder.glob(f"seed-*/{CHECKPOINT}"), None):
         raise InputError(f"--out {folder}: holds runs already; --resume goes on with them")
     write_whole(file, config.model_dump_json(indent=1) + "\n")
 
 
-def _check_resumed(file: Path, config: Config) -> None:
-    """Refuse to resume runs of another configuration, unless more steps are all that is new and nothing depends on their number.
+def _is_longer(file: Path, config: Config) -> bool:
+    """Return whether resumed runs get more steps than before; refuse any other difference, and more steps if they change the rest.
 
     Raises:
         InputError: the file cannot be read, or differs; one line.
@@ -134,13 +135,14 @@ def _check_resumed(file: Path, config: Config) -> None:
     present, steps = json.loads(config.model_dump_json()), saved.get("steps") if isinstance(saved, dict) else None
     if isinstance(steps, int) and steps < config.steps and not _difference({**saved, "steps": config.steps}, present):
         if not config.ppo.linear:
-            return
+            return True
         raise InputError(
             f"--resume: {file}: steps is {steps} there; with ppo.linear the learning rate has fallen to 0 by then, so more steps "
             "are another run"
         )
     if different := _difference(saved, present):
         raise InputError(f"--resume: {file}: {different}")
+    return False
 
 
 def _difference(saved: Any, present: Any, path: Sequence[str] = ()) -> str | None:

@@ -114,7 +114,8 @@ def _settled(lengths: Lengths, path: str, folder: Path) -> Lengths:
             points = read_lengths(folder / lengths.file, lengths.cap).points
             lengths = lengths.model_copy(update={"file": None, "quantiles": points})
         if lengths.trace is not None:
-            observed = groups_of(read_trajectories(folder / lengths.trace))
+            trace = folder / lengths.trace
+            observed = groups_of(read_trajectories(trace), trace)
             lengths = _parsed(Lengths, lengths.model_dump(exclude_none=True, exclude={"trace"}) | {"observed": observed})
         lengths_of(lengths)
     except InputError as error:

@@ -22,6 +22,7 @@ from rollmux_env.fields import Checked, Count, NonNegative
 from rollmux_env.files import text_lines
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.portable import exp
+from rollmux_env.progress import say_read
 from rollmux_env.published import source
 from rollmux_env.validation_errors import describe, one_line
 
@@ -164,6 +165,8 @@ def read_lengths(path: Path, cap: int | None = None) -> Piecewise:
     most = max(observed)
     if cap is not None and most > cap:
         raise InputError(f"{name}: a length of {most:.10g} tokens passes the cap of {cap}")
+    if len(observed) > _KEPT:
+        say_read(path, f"{len(observed):,} lengths are kept as {_KEPT} quantiles")
     return quantiles_of(observed, int(cap if cap is not None else np.ceil(most)))
 
 

@@ -23,9 +23,12 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import DATA_BYTES, json_lines, read_text, text_lines
+from rollmux_env.progress import say_read
 from rollmux_env.validation_errors import one_line
 
 _WHOLE = 0.95  # smallest share of the prompts that must have all their responses
+_VALIDATION, _EMPTY = "validation lines left out", "empty responses that count as one token"
+_PROMPTLESS = "responses whose prompt counts as empty"
 Number = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 Sampled = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
 Seconds = Annotated[float, Field(strict=True, ge=0, lt=1e15)]
@@ -95,6 +98,13 @@ class _Turns(BaseModel):
     tool_calls: tuple[_Call, ...] = ()
 
 
+class _Reward(BaseModel):
+    """Reward timing of a step, measured by one rank, in PolyTrace's form."""
+
+    step: Number
+    reward_time_s: Seconds
+
+
 class _Part(BaseModel):
     """Prompts and responses of a step, or of a part of it."""
 
@@ -110,17 +120,21 @@ _LENGTHS = TypeAdapter(tuple[Annotated[int, Field(ge=1, lt=2**31)], ...])
 def read_trajectories(path: Path) -> list[Trajectory]:
     """Read a file of trajectories in any of the module's formats, or all files of a folder, by the number in their names.
 
-    Of iterations that a run repeated only the last lines count. PolyTrace's validation lines are skipped.
+    Of iterations that a run repeated only the last lines count. PolyTrace's validation lines are skipped. A line on standard error
+    counts what is left out or made up.
 
     Raises:
         InputError: If a file cannot be read, has no trajectories, or a line has none of the formats.
     """
-    if not path.is_dir():
-        return _read(path)
-    files = [file for file in path.iterdir() if file.suffix in (".jsonl", ".log") and not file.name.startswith("reward_timings")]
-    trajectories = [one for file in sorted(files, key=_number) for one in _read(file)]
+    notes, files = Counter[str](), [path]
+    if path.is_dir():
+        inside = [file for file in path.iterdir() if not file.name.startswith("reward_timings")]
+        files = sorted((file for file in inside if file.suffix in (".jsonl", ".log")), key=_number)
+        notes["other files left out"] = len(inside) - len(files)
+    trajectories = [one for file in files for one in _read(file, notes)]
     if not trajectories:
         raise InputError(f"{one_line(str(path), 4096)}: holds no trajectories")
+    _say(path, f"{len(trajectories):,} trajectories", notes)
     return trajectories
 
 
@@ -137,14 +151,19 @@ def read_reward_s(path: Path) -> dict[int, float]:
         InputError: If a file cannot be read or a line has another form.
     """
     reward_s: dict[int, float] = {}
+    notes = Counter[str]()
     for file in sorted(path.glob("reward_timings*.jsonl"), key=_number):
         for number, entry in json_lines(file, half=True):
+            if entry.get("validate"):
+                notes[_VALIDATION] += 1
+                continue
             try:
-                if not entry.get("validate"):
-                    step = int(entry["step"])
-                    reward_s[step] = max(reward_s.get(step, 0.0), float(entry["reward_time_s"]))
-            except (KeyError, TypeError, ValueError):
+                one = _Reward.model_validate(entry)
+            except ValidationError:
                 raise _not(file, number, "PolyTrace's reward timings") from None
+            notes["ranks that were faster left out"] += one.step in reward_s
+            reward_s[one.step] = max(reward_s.get(one.step, 0.0), one.reward_time_s)
+    _say(path, f"reward timings of {len(reward_s):,} steps", notes)
     return reward_s
 
 
@@ -173,11 +192,15 @@ def read_step_s(path: Path) -> list[float]:
     return seconds
 
 
-def groups_of(trajectories: Iterable[Trajectory]) -> tuple[tuple[int, ...], ...]:
+def groups_of(trajectories: Iterable[Trajectory], path: Path) -> tuple[tuple[int, ...], ...]:
     """Return the tokens of all responses, prompt by prompt, in the order of iterations and groups.
 
     Prompts with another number of responses than most are left out if they are at most one in twenty; some of their responses were
-    lost.
+    lost. A line on standard error counts them.
+
+    Args:
+        trajectories: Trajectories in any order.
+        path: Path of the file or folder that they come from.
 
     Raises:
         InputError: If more prompts have another number of responses.
@@ -187,18 +210,29 @@ def groups_of(trajectories: Iterable[Trajectory]) -> tuple[tuple[int, ...], ...]
     sizes = Counter(len(group) for group in groups).most_common()
     if sizes[0][1] < _WHOLE * len(groups):
         raise InputError(f"some prompts have {sizes[0][0]} responses and others {sizes[1][0]}: must be equally many")
-    return tuple(group for group in groups if len(group) == sizes[0][0])
+    kept = tuple(group for group in groups if len(group) == sizes[0][0])
+    _say(path, f"{len(kept):,} prompts", Counter({"prompts left out with another number of responses": len(groups) - len(kept)}))
+    return kept
 
 
-def _read(path: Path) -> list[Trajectory]:
+def _say(path: Path, found: str, notes: Counter[str]) -> None:
+    """Say what was left out or made up, if anything was."""
+    said = "; ".join(f"{what}: {count:,}" for what, count in notes.items() if count)
+    if said:
+        say_read(path, f"{found}; {said}")
+
+
+def _read(path: Path, notes: Counter[str]) -> list[Trajectory]:
+    """Read the trajectories of a file, and count in `notes` what is left out or made up."""
     if path.suffix == ".json":
-        return [*_compact(path)]
+        return [*_compact(path, notes)]
     if path.suffix == ".log":
-        return [*_lengths(path)]
+        return [*_lengths(path, notes)]
     trajectories: list[Trajectory] = []
     groups: dict[int, int] = {}  # last group of each step of PolyTrace's packed lengths
     for number, entry in json_lines(path, half=True):
         if entry.get("validate"):
+            notes[_VALIDATION] += 1
             continue
         try:
             if "outputs" in entry:
@@ -206,9 +240,13 @@ def _read(path: Path) -> list[Trajectory]:
                 again = (one.iteration, one.response)
                 while trajectories and again <= (trajectories[-1].iteration, trajectories[-1].response):
                     trajectories.pop()
+                    notes["lines left out that were done again"] += 1
                 trajectories.append(one)
+                notes[_EMPTY] += not entry["outputs"]
             elif "turns" in entry:
-                trajectories.append(_turns(_Turns.model_validate(entry)))
+                turns = _Turns.model_validate(entry)
+                trajectories.append(_turns(turns))
+                notes[_EMPTY] += sum(not turn.completion_tokens for turn in turns.turns)
             else:
                 packed = _Packed.model_validate(entry)
                 groups[packed.step] = groups.get(packed.step, -1) + 1
@@ -240,7 +278,7 @@ def _turns(line: _Turns) -> Trajectory:
     )
 
 
-def _compact(path: Path) -> Iterator[Trajectory]:
+def _compact(path: Path, notes: Counter[str]) -> Iterator[Trajectory]:
     """Read PolyTrace's steps, each with `input` and `output`, or a list of such parts.
 
     Several outputs of one input form a group.
@@ -255,10 +293,11 @@ def _compact(path: Path) -> Iterator[Trajectory]:
         each = len(outputs) // len(inputs) if inputs and len(outputs) % len(inputs) == 0 else 0
         for k, tokens in enumerate(outputs):
             group, prompt = (k // each, inputs[k // each]) if each else (k, 0)
+            notes[_PROMPTLESS] += not each
             yield Trajectory(step, group, prompt, (tokens,))
 
 
-def _lengths(path: Path) -> Iterator[Trajectory]:
+def _lengths(path: Path, notes: Counter[str]) -> Iterator[Trajectory]:
     """Read lines of a step's name and its response lengths, as the RollMux authors log them.
 
     No two responses share a prompt.
@@ -268,6 +307,7 @@ def _lengths(path: Path) -> Iterator[Trajectory]:
         _, *words = line.split() or [""]
         if not words:
             continue
+        notes[_PROMPTLESS] += len(words)
         try:
             yield from (Trajectory(step, group, 0, (tokens,)) for group, tokens in enumerate(_LENGTHS.validate_python(words)))
         except ValidationError:

@@ -21,7 +21,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.fields import FileModel, JobId, Positive
 from rollmux_env.files import DATA_BYTES, read_text, text_lines
 from rollmux_env.keys.job import Colocated, Drift, Job
-from rollmux_env.progress import say_once
+from rollmux_env.progress import say_read
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import describe, format_error, not_one_of, one_line, problems
 from rollmux_env.workloads import draws
@@ -120,8 +120,8 @@ def _say(options: WorkloadOptions, read: _Read, coming: Sequence[_Coming], jobs:
     typed = sum(one.own is None for one in coming)
     drawn = f"; the SLOs of {typed:,} are drawn" if typed else ""
     stays_s = [read.leaves_s[one.name] - one.at_s for one in coming]
-    name, note = one_line(str(options.trace), 4096), draws.stays_note(options, stays_s, jobs)
-    say_once(f"{name}: {len(coming):,} of {len(read.coming):,} jobs{drawn}{note}")
+    note = draws.stays_note(options, stays_s, jobs)
+    say_read(str(options.trace), f"{len(coming):,} of {len(read.coming):,} jobs{drawn}{note}")
 
 
 def _job(one: _Coming, slo: float, read: _Read, options: WorkloadOptions, times: _PhaseTimes | None) -> Job:

@@ -21,7 +21,7 @@ import numpy as np
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import DATA_BYTES, read_text
-from rollmux_env.progress import Progress, say_once
+from rollmux_env.progress import Progress, say_read
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import describe, one_line
 from rollmux_env.workloads import draws
@@ -56,7 +56,7 @@ def philly(options: WorkloadOptions) -> Scenario:
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         asked = describe(options.virtual_cluster)
         raise InputError(f"virtual_cluster: {name} has none called {asked}; it has {', '.join(map(one_line, there))}{more}")
-    read = len(rows)
+    read = len(rows) + others.total()
     if rows:
         start_s = rows[0][0] + 3600 * options.window_start_h
         end_s = start_s + 3600 * (math.inf if options.window_h is None else options.window_h)
@@ -72,7 +72,8 @@ def philly(options: WorkloadOptions) -> Scenario:
     jobs = profile_jobs(options.profile, options, arrivals_s, stays_s)
     left_out = f" ({read - len(rows):,} are left out: of duration 0, or by the options)" if len(rows) < read else ""
     made_up = f"phase times and SLOs are drawn from the profile {options.profile}"
-    say_once(f"{name}: {len(rows):,} of {read:,} rows are jobs{left_out}; {made_up}{draws.stays_note(options, stays_s, jobs)}")
+    note = draws.stays_note(options, stays_s, jobs)
+    say_read(path, f"{len(rows):,} of {read:,} rows are jobs{left_out}; {made_up}{note}")
     return Scenario(version=1, cluster=paper_cluster(options.max_group_size), jobs=jobs)
 
 

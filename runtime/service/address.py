@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from rollmux_env.errors import InputError
-from rollmux_env.files import read_file, write_whole
+from rollmux_env.files import read_text, write_whole
 from rollmux_env.validation_errors import describe, format_error, one_line, problems
 from runtime.machines.own_ray import answers, ask_for_token, stay_on_loopback
 from runtime.own_folder import OwnFolder
@@ -178,7 +178,7 @@ def find(folder: Path) -> ServiceAddress | None:
     """
     path = folder / SERVICE
     try:
-        data = read_file(path)
+        data = read_text(path)
     except InputError:
         if not os.path.lexists(path):
             return None
@@ -247,7 +247,7 @@ def listening_of(folder: Path, wish: Listen | None, beyond_loopback: bool) -> Li
 def _listened(folder: Path) -> Listening | None:
     """Return what the last service in a folder listened with, or None if that cannot be read."""
     try:
-        return _HTTP.validate_json(read_file(folder / HTTP))
+        return _HTTP.validate_json(read_text(folder / HTTP))
     except (InputError, ValidationError):
         return None
 

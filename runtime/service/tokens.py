@@ -26,7 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rollmux_env.errors import InputError
 from rollmux_env.fields import ID_PATTERN
-from rollmux_env.files import private_opener, read_file, write_whole
+from rollmux_env.files import private_opener, read_text, write_whole
 from rollmux_env.validation_errors import describe, format_error, one_line, problems
 
 TOKENS = "tokens.json"
@@ -135,7 +135,7 @@ class Tokens:
         if not os.path.lexists(path):
             return ()
         try:
-            return _FILE.validate_json(read_file(path))
+            return _FILE.validate_json(read_text(path))
         except ValidationError as error:
             raise InputError(f"{one_line(str(path), 4096)}: cannot be read: {format_error(problems(error)[0], None)}") from None
 
@@ -179,7 +179,7 @@ class CommandTokens:
     def _read(self) -> dict[str, str]:
         """What the file says; where it is damaged, tokens are made anew."""
         try:
-            return _COMMANDS.validate_json(read_file(self._path))
+            return _COMMANDS.validate_json(read_text(self._path))
         except (InputError, ValidationError):
             return {}
 

@@ -65,7 +65,7 @@ def test_what_a_run_writes_is_read_and_what_was_done_again_counts_once(tmp_path:
     with path.open("a") as file:
         file.write('{"iteration": 2, "gro')  # a kill
     assert read_trajectories(path) == written[:16] + again
-    assert groups_of(written)[1] == (54, 55, 56, 57)
+    assert groups_of(written, path)[1] == (54, 55, 56, 57)
 
 
 def test_a_replay_goes_through_the_trajectories_of_a_run(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_polytraces_forms(tmp_path: Path) -> None:
     found = read_trajectories(folder)
     assert found[0] == Trajectory(2, 0, 336, (11,)) and found[3] == Trajectory(2, 1, 5, (39,))
     assert [one.iteration for one in found] == [2, 2, 2, 2, 10, 10]
-    assert groups_of(found) == ((11, 39),) * 3
+    assert groups_of(found, folder) == ((11, 39),) * 3
     assert read_reward_s(folder) == {2: 87.25}
     turned = read_trajectories(lines(tmp_path / "multiturn_workload_step_3.jsonl", TURNS, {**TURNS, "validate": True}))
     assert turned == [Trajectory(3, 7, 317, (40, 131), (1041,), 6.75, 0, (0.25,))] and turned[0].tokens == 171
@@ -139,11 +139,47 @@ def test_polytraces_forms(tmp_path: Path) -> None:
     assert [one[:4] for one in compact[4:]] == [(1, 0, 7, (8,)), (1, 1, 9, (10,))]
 
 
-def test_prompts_that_lost_responses_are_left_out_unless_they_are_many() -> None:
+def test_what_readers_leave_out_or_make_up_is_said_once_with_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = Trajectory(0, 0, 5, (7,)).line()
+    half = tmp_path / "half.jsonl"
+    half.write_text(f"{own}\n{own}\n{own[:9]}")
+    silent = {**TURNS, "turns": [{"completion_tokens": 0, "engine_latency_s": 1.0}]}
+    turned = lines(tmp_path / "multiturn_workload_step_3.jsonl", TURNS, silent, {**TURNS, "validate": True})
+    log = tmp_path / "output_lens_10.log"
+    log.write_text("step0: 334 537\n")
+    folder = tmp_path / "packed"
+    folder.mkdir()
+    lines(folder / "packed_lengths_step_1.jsonl", PACKED)
+    (folder / "notes.txt").write_text("ours")
+    timing = {"step": 2, "reward_time_s": 77.5}
+    lines(folder / "reward_timings_step_2.jsonl", timing, timing, {**timing, "validate": True})
+    for path in (half, turned, log, folder, folder):
+        read_trajectories(path)
+    read_reward_s(folder)
+    assert capsys.readouterr().err.splitlines() == [
+        f"read {half}: line 3, the last, is half-written and left out",
+        f"read {half}: 1 trajectories; lines left out that were done again: 1",
+        f"read {turned}: 2 trajectories; empty responses that count as one token: 1; validation lines left out: 1",
+        f"read {log}: 2 trajectories; responses whose prompt counts as empty: 2",
+        f"read {folder}: 2 trajectories; other files left out: 1",
+        f"read {folder}: reward timings of 1 steps; ranks that were faster left out: 1; validation lines left out: 1",
+    ]
+
+
+@pytest.mark.parametrize("wrong", [{"step": 2.7}, {"reward_time_s": -1.0}, {"reward_time_s": float("nan")}, {"step": True}])
+def test_reward_timings_are_not_rounded_or_guessed(wrong: dict[str, float], tmp_path: Path) -> None:
+    lines(tmp_path / "reward_timings_step_2.jsonl", {"step": 2, "reward_time_s": 77.5} | wrong)
+    with pytest.raises(InputError, match="line 1: is not PolyTrace's reward timings"):
+        read_reward_s(tmp_path)
+
+
+def test_prompts_that_lost_responses_are_left_out_unless_they_are_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = [Trajectory(0, group, 5, (group + 1,)) for group in range(40) for _ in range(2)]
-    assert groups_of(whole[:-1]) == groups_of(whole)[:-1]
+    assert groups_of(whole[:-1], tmp_path) == groups_of(whole, tmp_path)[:-1]
+    said = f"read {tmp_path}: 39 prompts; prompts left out with another number of responses: 1"
+    assert capsys.readouterr().err.splitlines() == [said]
     with pytest.raises(InputError, match="some prompts have 2 responses and others 1: must be equally many"):
-        groups_of(whole[:60] + whole[60::2])
+        groups_of(whole[:60] + whole[60::2], tmp_path)
 
 
 def test_the_forms_of_rollmuxs_authors(tmp_path: Path) -> None:

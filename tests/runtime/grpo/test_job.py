@@ -174,9 +174,12 @@ def test_a_model_with_a_chat_template_trains_on_lines_like_those_of_gsm8k(run: R
     assert all(
         groups[0].prompt.startswith("system: Add.\nuser: ") and groups[0].prompt.endswith(" = ?\n>") for groups in shown.values()
     )
-    trajectories = read_trajectories(tmp_path / "x" / TRAJECTORIES / "sums.jsonl")
+    path = tmp_path / "x" / TRAJECTORIES / "sums.jsonl"
+    trajectories = read_trajectories(path)
     assert sorted({one.iteration for one in trajectories}) == [0, 1, 2]
-    assert all(len(group) == 4 for group in groups_of(trajectories)) and all(one.seconds and one.prompt for one in trajectories)
+    assert all(len(group) == 4 for group in groups_of(trajectories, path)) and all(
+        one.seconds and one.prompt for one in trajectories
+    )
     assert export_model(tmp_path / "x", "sums", tmp_path / "out") == 3
     assert load_tokenizer(tmp_path / "out").chat_template == tokenizer.chat_template
 
