@@ -1,1 +1,1 @@
-"""Trains placement, dispatch and rollout policies. Imports `policies` and `rollmux_env`, never `runtime`."""
+"""Training of placement, dispatch and rollout policies. Imports `policies` and `rollmux_env`, never `runtime`."""

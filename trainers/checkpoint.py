@@ -1,12 +1,11 @@
 """Checkpoints: the complete state of a training run between two rollouts, in one file without pickle.
 
-The file is safetensors: weights, Adam's moments, the states of torch's and NumPy's random generators, the arrays of the
-environment, and the last observation. Plain values stand as JSON in the header, with a
-hash of everything. It is written whole or not at all, so a kill at any moment leaves the previous one. A run resumes
-exactly: bit for bit on the same machine.
+The file is in safetensors format. It contains weights, Adam's moments, the states of torch's and NumPy's random generators, the
+arrays of the environment, and the last observation. Plain values are JSON in the header, with a hash of everything. The file is
+written atomically, so a kill at any moment leaves the previous one. A run resumes exactly: bit for bit on the same machine.
 
-The state of an environment: it keeps its streams in arrays, in records or tables of arrays, its sources of seeds in NumPy
-generators, and a few plain numbers. Its state is every array, generator and number among its attributes, by name.
+An environment keeps its streams in arrays, in records or tables of arrays, its sources of seeds in NumPy generators, and a few
+plain numbers. Its state is every array, generator and number among its attributes, by name.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from rollmux_env.validation_errors import one_line
 
 Arrays = dict[str, NDArray[Any]]
 
-# Attributes that are no state: scratch, views of other attributes, and settings, which whoever makes the environment gives.
+# Attributes that are no state: scratch, views of other attributes, and settings that come from the environment's constructor.
 _NO_STATE = ("_workspace", "_scratch", "_passed", "_rules", "_limits")
 
 
@@ -50,10 +49,15 @@ def state_of(environment: object) -> tuple[Arrays, dict[str, Any]]:
 
 
 def load_state(environment: object, arrays: Arrays, plain: dict[str, Any]) -> None:
-    """Restore the state of another environment into one created, seeded and reset in the same way.
+    """Restore the state of an environment into one that was created, seeded and reset in the same way.
+
+    Args:
+        environment: Environment to restore into.
+        arrays: Saved arrays by name, as from `state_of`.
+        plain: Saved other values by name, as from `state_of`.
 
     Raises:
-        InputError: the state is of an environment with other arrays; one line that names the first.
+        InputError: The state belongs to an environment with other arrays. The message names the first difference.
     """
     leaves = dict(_leaves(environment))
     if different := sorted(set(leaves) ^ (set(arrays) | set(plain))):
@@ -77,7 +81,7 @@ def load_state(environment: object, arrays: Arrays, plain: dict[str, Any]) -> No
 
 
 def _as_bytes(records: NDArray[Any]) -> NDArray[np.uint8]:
-    """(..., B) the bytes of records (...,)."""
+    """Return the bytes of records of shape (...,), shape (..., B)."""
     whole = np.ascontiguousarray(records)
     return np.frombuffer(whole.tobytes(), dtype=np.uint8).reshape(*records.shape, records.dtype.itemsize)
 
@@ -89,7 +93,7 @@ def _plain(value: Any) -> Any:
 
 
 def _leaves(environment: object) -> Iterator[tuple[str, Any]]:
-    """(name, value) of every array, generator and number of an environment, in a fixed order."""
+    """Yield the name and value of every array, generator and number of an environment, in a fixed order."""
     for name, value in sorted(vars(environment).items()):
         if name not in _NO_STATE:
             yield from _inside(value, name)
@@ -107,7 +111,7 @@ def _inside(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _entries(value: Any) -> list[tuple[str, Any]]:
-    """What a record or a list holds, by name; of anything else, nothing."""
+    """Return the entries of a record or list by name, and nothing for other values."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return [*value._asdict().items()]
     if isinstance(value, list | tuple):
@@ -117,7 +121,7 @@ def _entries(value: Any) -> list[tuple[str, Any]]:
     return []
 
 
-_LARGEST_BYTES = 2048 * MB  # of a checkpoint
+_LARGEST_BYTES = 2048 * MB  # largest size of a checkpoint
 
 _COUNTERS = ("num_timesteps", "_n_updates", "_episode_num")
 
@@ -126,7 +130,9 @@ def save_checkpoint(path: Path, model: Any, progress: dict[str, Any]) -> None:
     """Write a checkpoint.
 
     Args:
-        model: of Stable-Baselines3, on a `NativeVecEnv`, between two rollouts. progress: JSON values of the caller.
+        path: Path of the file.
+        model: Model of Stable-Baselines3 on a `NativeVecEnv`, between two rollouts.
+        progress: JSON values of the caller.
     """
     env = model.env
     arrays: Arrays = {f"policy.{name}": value.detach().numpy() for name, value in model.policy.state_dict().items()}
@@ -156,7 +162,7 @@ def read_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
     """Read the arrays and plain values of a checkpoint.
 
     Raises:
-        InputError: unreadable, or damaged; one line.
+        InputError: The file is unreadable or damaged.
     """
     name = one_line(str(path), 4096)
     data = read_file(path, _LARGEST_BYTES)
@@ -168,17 +174,17 @@ def read_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
         values = json.loads(text)
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError):
         raise InputError(f"{name}: is not a checkpoint, or damaged") from None
-    arrays = {name: value.copy() for name, value in sorted(arrays.items())}  # what is read is not writable
+    arrays = {name: value.copy() for name, value in sorted(arrays.items())}  # loaded arrays are read-only
     if _digest(arrays, text) != digest:
         raise InputError(f"{name}: is damaged: its contents do not have the hash that they were written with")
     return arrays, values
 
 
 def load_checkpoint(path: Path, model: Any) -> dict[str, Any]:
-    """Restore a model made from the same configuration; return the caller's values.
+    """Restore a model that was created from the same configuration, and return the caller's values.
 
     Raises:
-        InputError: as `read_checkpoint`, or a checkpoint of another network or environment.
+        InputError: The file is unreadable or damaged, or belongs to another network or environment.
     """
     arrays, values = read_checkpoint(path)
     try:
@@ -191,7 +197,7 @@ def load_checkpoint(path: Path, model: Any) -> dict[str, Any]:
 
 def _load(model: Any, arrays: Arrays, values: dict[str, Any]) -> None:
     env = model.env
-    env.reset()  # so that the environment has all its arrays; what they hold comes next
+    env.reset()  # allocates all arrays of the environment; their contents are loaded next
     load_state(env.env, _below(arrays, "environment."), values["environment"])
     env.returns[:], env.lengths[:] = arrays["episode.returns"], arrays["episode.lengths"]
     model._last_obs = _below(arrays, "last.")

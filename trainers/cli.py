@@ -9,7 +9,7 @@ import typer
 
 
 def mount(app: typer.Typer) -> None:
-    """Add the command of this package."""
+    """Add the command `train`."""
     app.command(rich_help_panel="Learn")(train)
 
 

@@ -21,7 +21,7 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
-LAST_SEED = 2**32 - 1  # that NumPy's global generator takes
+LAST_SEED = 2**32 - 1  # largest seed that NumPy's global generator accepts
 
 
 class Settings(BaseModel):
@@ -69,7 +69,7 @@ class Evaluation(Settings):
     every: Count = 100_000
     """Decisions between evaluations."""
     references: tuple[str, ...] = ("solo", "rollmux")
-    """Policies to compare with on the same streams, and `masked-random` and `untrained`; their dollars are computed once."""
+    """Policies to compare with on the same streams; also `masked-random` and `untrained`. Their dollars are computed once."""
 
     @model_validator(mode="after")
     def _held_out(self) -> Evaluation:
@@ -88,9 +88,10 @@ class Start(Settings):
 
 
 class Config(Settings):
-    """A training run.
+    """Configuration of a training run.
 
-    `environment` is a mapping whose `name` says which environment (`placement`, `dispatch`, `rollout`); its other keys are its own.
+    `environment` is a mapping. Its `name` selects the environment (`placement`, `dispatch`, `rollout`), which defines the other
+    keys.
     """
 
     algorithm: Literal["maskable-ppo"] = "maskable-ppo"
@@ -127,11 +128,12 @@ def read_config(name: str, changes: Sequence[str] = ()) -> Config:
     """Read a preset or a file.
 
     Args:
-        name: of a file of `trainers/presets` without its suffix, or the path of a YAML or JSON file.
-        changes: `key=value`, keys as in `ppo.n_steps`, values as JSON writes them; other text is text.
+        name: Name of a file of `trainers/presets` without its suffix, or the path of a YAML or JSON file.
+        changes: Changes of the form `key=value`, with keys as in `ppo.n_steps`. A value is parsed as JSON if possible, else taken
+            as text.
 
     Raises:
-        InputError: no such preset or file, or a value that does not fit; one line that names the file or the option, and the field.
+        InputError: There is no such preset or file, or a value is not valid. The message names the file or option, and the field.
     """
     presets = preset_names()
     path = Path(name)
@@ -149,31 +151,33 @@ def check_config(data: dict[str, Any], name: str, keys: Sequence[tuple[str, ...]
     """Validate a mapping.
 
     Args:
-        name: of the file, for errors. keys: fields that options have set, whose errors name the option instead.
+        data: The configuration as read from a file.
+        name: Name of the file, for error messages.
+        keys: Fields that were set by options. Errors in them name the option instead of the file.
 
     Raises:
-        InputError: as `read_config`.
+        InputError: A value is not valid. The message names the file or option, and the field.
     """
     try:
-        return Config.model_validate_json(json.dumps(data))  # JSON: a list is as good as a tuple there
+        return Config.model_validate_json(json.dumps(data))  # via JSON, where strict mode accepts a list as a tuple
     except ValidationError as error:
         first = problems(error)[0]
         at = field_of(first)
         where = "--set" if any(at[: len(key)] == key or key[: len(at)] == at for key in keys) and at else name
         raise InputError(f"{where}: {format_error(first, Config)}") from None
-    except ValueError as error:  # a number that JSON does not have
+    except ValueError as error:  # a number that JSON cannot represent
         raise InputError(f"{name}: {error}") from None
 
 
 def preset_names() -> list[str]:
-    """Names of the presets."""
+    """Return the names of the presets."""
     return sorted(
         entry.name.removesuffix(".yaml") for entry in (files("trainers") / "presets").iterdir() if entry.name.endswith(".yaml")
     )
 
 
 def _set(data: dict[str, Any], name: str, value: Any) -> tuple[str, ...]:
-    """Set the value of a key such as `ppo.n_steps`; returns the keys that lead to it."""
+    """Set the value of a nested key such as `ppo.n_steps`, and return the parts of the key."""
     keys = tuple(name.split("."))
     at = data
     for key in keys[:-1]:

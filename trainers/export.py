@@ -1,4 +1,4 @@
-"""Policy files of networks: what one that was trained in an environment reads, and `rollmux.export_policy`."""
+"""Export of trained networks to policy files: their configurations, and `rollmux.export_policy`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from rollmux_env.kernel.features import CLUSTER_FEATURES, JOB_FEATURES
 
 
 def placement_config(moves: bool, shapes: bool, known_stays: bool, widths: Sequence[int], provenance: Provenance) -> PolicyConfig:
-    """The configuration of a network that was trained on `RollMux/Placement-v0` with these arguments."""
+    """Return the configuration of a network trained on `RollMux/Placement-v0` with these arguments."""
     features = JOB_FEATURES, candidate_names(moves, shapes), CLUSTER_FEATURES
     return PolicyConfig.of(features, widths, provenance, moves=moves, known_stays=known_stays)
 
 
 def dispatch_config(stale: bool, widths: Sequence[int], provenance: Provenance) -> PolicyConfig:
-    """The configuration of a network that was trained on `RollMux/Dispatch-v0`, with stale members or without."""
+    """Return the configuration of a network trained on `RollMux/Dispatch-v0`, with or without stale members."""
     return PolicyConfig.of(STALE if stale else ON_POLICY, widths, provenance, decides="dispatch")
 
 
 def rollout_config(rewards: bool, widths: Sequence[int], provenance: Provenance) -> PolicyConfig:
-    """The configuration of a network that was trained on `RollMux/Rollout-v0`, with rewards or without."""
+    """Return the configuration of a network trained on `RollMux/Rollout-v0`, with or without rewards."""
     return PolicyConfig.of(feature_names(rewards), widths, provenance, decides="rollout")
 
 
@@ -39,15 +39,15 @@ def export_policy(model: Any, path: str | Path, **provenance: str | float) -> Po
     """Write the policy file of a Stable-Baselines3 model, for `learned:PATH` in `bench`, `plan`, `explain` and `run`.
 
     Args:
-        model: of sb3 or sb3-contrib, with `trainers.pointer.PointerPolicy` as its policy and an environment of RollMux.
-        path: of the file, which is written whole or not at all.
-        provenance: what else the file is to say of how the network was made.
+        model: Model of sb3 or sb3-contrib whose policy is `trainers.pointer.PointerPolicy`, with an environment of RollMux.
+        path: Path of the file, which is written atomically.
+        provenance: Further values to record about the origin of the network.
 
     Returns:
-        What the file says of the network.
+        The configuration in the file.
 
     Raises:
-        InputError: another policy or environment, or a path that cannot be written; one line.
+        InputError: The policy or environment is of another type, or the file cannot be written.
     """
     from trainers.network import Scorer
 
@@ -71,7 +71,7 @@ def export_policy(model: Any, path: str | Path, **provenance: str | float) -> Po
 
 
 def _environment(env: Any) -> VectorEnv[Any, Any, Any] | Any:
-    """The native environment inside what SB3 has of it."""
+    """Return the native environment inside SB3's wrappers."""
     while hasattr(env, "venv"):
         env = env.venv
     if hasattr(env, "envs"):  # a `DummyVecEnv` of single environments

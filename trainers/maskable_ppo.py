@@ -1,9 +1,8 @@
 """Masked PPO: proximal policy optimization (Schulman et al. 2017) over the valid choices (Huang and Ontañón 2020).
 
-Every stream plays `n_steps` decisions. Advantages are generalised (GAE, Schulman et al. 2016) over decisions, not
-hours: the reward is in dollars, undiscounted by default. Then `n_epochs` passes over minibatches of all decisions
-maximise the clipped objective with Adam. Masked choices have probability 0 when a choice is drawn and when its gradient
-is computed.
+Every stream plays `n_steps` decisions. Advantages are generalised (GAE, Schulman et al. 2016) over decisions, not hours: the reward
+is in dollars, undiscounted by default. Then `n_epochs` passes over minibatches of all decisions maximise the clipped objective with
+Adam. Masked choices have probability 0, both when a choice is sampled and when its gradient is computed.
 """
 
 from __future__ import annotations
@@ -26,26 +25,28 @@ _SCORES = ("score.weight", "score.bias", "skip.weight")  # a row's logit is line
 
 
 def maskable_ppo(config: Config, env: NativeVecEnv, seed: int) -> MaskablePPO:
-    """Masked PPO with the candidate-scoring network, untrained."""
+    """Create a masked PPO with an untrained candidate-scoring network."""
     settings = ppo_settings(config)
     return MaskablePPO(PointerPolicy, env, **settings, policy_kwargs={"widths": config.widths}, seed=seed, device="cpu")
 
 
 def ppo_settings(config: Config) -> dict[str, Any]:
-    """The settings under `ppo` as Stable-Baselines3 takes them."""
+    """Convert the settings under `ppo` to arguments of Stable-Baselines3."""
     ppo = config.ppo.model_dump()
     linear, rate = ppo.pop("linear"), ppo.pop("learning_rate")
     return {**ppo, "learning_rate": LinearSchedule(rate, 0.0, 1.0) if linear else rate}
 
 
 def begin_with(network: Scorer, start: Start, wanted: PolicyConfig) -> None:
-    """Give a new learner the weights of a policy file. Its critic stays as it is: files of imitation hold none that is trained.
+    """Load the weights of a policy file into a new learner. The critic keeps its weights, because imitation does not train one.
 
     Args:
-        wanted: what a file of this run would say.
+        network: Network to load into.
+        start: Policy file and factor on its scores.
+        wanted: Configuration that a policy file of this run has.
 
     Raises:
-        InputError: no such file, or one of a network that reads other numbers or has other layers.
+        InputError: There is no such file, or its network has other features or layers.
     """
     config, weights = read_policy(start.file, wanted.decides)
     for name in ("job_features", "candidate_features", "cluster_features", "widths", "moves"):

@@ -13,16 +13,18 @@ MASKED = -1e8  # logit of a row that may not be chosen; finite, so that no arith
 
 
 class Scorer(nn.Module):
-    """Scores rows of a candidate table, each in the light of all (deep sets, Zaheer et al. 2017, as a pointer over candidates).
+    """Scores the rows of a candidate table, each in the context of all (deep sets, Zaheer et al. 2017, as a pointer).
 
-    A context vector begins as what is known of the job and the cluster. In every layer a row becomes a function of itself and the
-    context, and the context a function of itself and of the rows' mean and maximum. A row's logit is linear in the last layer and
-    in the row itself, so that small differences between rows are not lost. Equal rows get equal logits, in any order.
+    A context vector starts from the features of the job and the cluster. In every layer a row becomes a function of itself and the
+    context, and the context becomes a function of itself and of the rows' mean and maximum. A row's logit is linear in the last
+    layer and in the row itself, so that small differences between rows are not lost. Equal rows get equal logits, in any order.
     `policies.placement.scorer` computes the same logits in NumPy from `state_dict()`.
 
     Args:
-        job_dim, candidate_dim, cluster_dim: numbers that are known of the job, of a row, and of the cluster.
-        widths: of the layers.
+        job_dim: Number of features of the job.
+        candidate_dim: Number of features of a row.
+        cluster_dim: Number of features of the cluster.
+        widths: Width of each layer.
     """
 
     def __init__(self, job_dim: int, candidate_dim: int, cluster_dim: int, widths: Sequence[int] = (64, 64)) -> None:
@@ -41,11 +43,14 @@ class Scorer(nn.Module):
         """Score a batch of decisions.
 
         Args:
-            job: (B, Fj). candidates: (B, A, Fc). cluster: (B, Fk).
-            mask: (B, A) true where a row may be chosen; other rows count for nothing. A decision without any is as if no row were.
+            job: Features of the jobs, shape (B, Fj).
+            candidates: Features of the rows, shape (B, A, Fc).
+            cluster: Features of the cluster, shape (B, Fk).
+            mask: True for rows that may be chosen, shape (B, A). Other rows have no influence. A decision without a valid row is
+                computed as if it had no rows.
 
         Returns:
-            (B, A) logits, `MASKED` elsewhere, and (B,) values.
+            Logits, `MASKED` for masked rows, shape (B, A), and values, shape (B,).
         """
         mask = mask.bool()
         real = mask.unsqueeze(-1)
@@ -60,5 +65,5 @@ class Scorer(nn.Module):
         return logits, self.value(context).squeeze(-1)
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
-        """Copies of the weights, by their names in a policy file."""
+        """Return copies of the weights, by their names in a policy file."""
         return {name: tensor.numpy().copy() for name, tensor in self.state_dict().items()}

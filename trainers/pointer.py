@@ -20,12 +20,13 @@ Masks = NDArray[np.bool_] | Tensor | None
 
 
 class PointerPolicy(MaskableActorCriticPolicy):
-    """Actor and critic in one `Scorer`: a choice's logit is its row's, so the network serves any number of candidates.
+    """Actor and critic in one `Scorer`. A choice's logit is that of its row, so the network serves any number of candidates.
 
     Args:
-        observation_space: with `job`, `candidates`, `cluster` and `mask`. action_space: a row of the candidates.
-        lr_schedule: of Adam.
-        widths: of the network's layers.
+        observation_space: Space with `job`, `candidates`, `cluster` and `mask`.
+        action_space: Numbers of the candidates' rows.
+        lr_schedule: Learning rate of Adam.
+        widths: Width of each layer.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class PointerPolicy(MaskableActorCriticPolicy):
 
     def _build(self, lr_schedule: Schedule) -> None:
         self.scorer = scorer_for(self.observation_space, self.widths)
-        for layer in (self.scorer.score, self.scorer.skip):  # at first every choice is about as likely, as in SB3's own policies
+        for layer in (self.scorer.score, self.scorer.skip):  # initial choices are nearly uniform, as in SB3's own policies
             torch.nn.init.orthogonal_(layer.weight, gain=0.01)
         self.optimizer = torch.optim.Adam(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
@@ -54,35 +55,35 @@ class PointerPolicy(MaskableActorCriticPolicy):
         return distribution
 
     def forward(self, obs: Any, deterministic: bool = False, action_masks: Any = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Actions (B,), values (B, 1) and log-probabilities (B,)."""
+        """Sample actions. Return actions (B,), values (B, 1) and log-probabilities (B,)."""
         logits, values = self._score(obs)
         distribution = self._distribution(logits, action_masks)
         actions = distribution.get_actions(deterministic=deterministic)
         return actions, values.unsqueeze(-1), distribution.log_prob(actions)
 
     def evaluate_actions(self, obs: Any, actions: Tensor, action_masks: Any = None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Values (B, 1), log-probabilities (B,) and entropies (B,)."""
+        """Return values (B, 1), log-probabilities (B,) and entropies (B,)."""
         logits, values = self._score(obs)
         distribution = self._distribution(logits, action_masks)
         return values.unsqueeze(-1), distribution.log_prob(actions), distribution.entropy()
 
     def get_distribution(self, obs: Any, action_masks: Any = None) -> MaskableDistribution:
-        """The distribution over the rows."""
+        """Return the distribution over the rows."""
         return self._distribution(self._score(obs)[0], action_masks)
 
     def predict_values(self, obs: Any) -> Tensor:
-        """Values (B, 1)."""
+        """Return values, shape (B, 1)."""
         return self._score(obs)[1].unsqueeze(-1)
 
 
 def scorer_for(space: spaces.Space[Any], widths: Sequence[int]) -> Scorer:
-    """A network, untrained, that reads what an observation of this space says of the job, the candidates and the cluster."""
+    """Create an untrained network for observations of this space."""
     assert isinstance(space, spaces.Dict)
     job, candidate, cluster = (cast(Any, space[name]).shape[-1] for name in ("job", "candidates", "cluster"))
     return Scorer(job, candidate, cluster, widths)
 
 
 def score(scorer: Scorer, obs: Any, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (B, A) and values (B,) of observed decisions."""
+    """Return logits (B, A) and values (B,) of observed decisions."""
     logits, values = scorer(obs["job"].float(), obs["candidates"].float(), obs["cluster"].float(), mask)
     return cast(Tensor, logits), cast(Tensor, values)

@@ -1,4 +1,4 @@
-"""The learning problems, placement, dispatch and rollouts: environments, reference policies, figures, and a file for the result."""
+"""The learning problems placement, dispatch and rollout: environments, reference policies, figures, and policy files."""
 
 from __future__ import annotations
 
@@ -39,52 +39,55 @@ Figures = Mapping[str, NDArray[Any]]
 
 
 class Problem(Settings):
-    """A learning problem: the keys of a configuration's `environment`, and what a subclass makes of them."""
+    """A learning problem. Its fields are the keys of a configuration's `environment`."""
 
     def environment(self, streams: int, autoreset: bool = True) -> VectorEnv[Any, Any, Any]:
-        """Parallel streams.
+        """Create an environment with parallel streams.
 
         Args:
-            autoreset: in the same step, for training; without it, for `trainers.vec_env.play`.
+            streams: Number of streams.
+            autoreset: Whether a finished stream is reset in the same step, as training needs. False for `trainers.vec_env.play`.
         """
         raise NotImplementedError
 
     def reference_key(self, seed: int) -> str:
-        """A hash that identifies the stream of a seed across runs."""
+        """Return a hash that identifies the stream of a seed across runs."""
         raise NotImplementedError
 
     def reference_usd(self, policy: str, seed: int) -> float:
-        """Dollars of a policy on the stream of a seed, from the bench.
+        """Return the dollars of a policy on the stream of a seed, from the bench.
 
         Raises:
-            InputError: no such policy.
+            InputError: There is no such policy.
         """
         raise NotImplementedError
 
     def usd(self, played: Figures) -> NDArray[np.float64]:
-        """(E,) dollars of the episodes of `play`, as those of a reference."""
+        """Return the dollars of episodes from `play`, comparable to those of a reference, shape (E,)."""
         raise NotImplementedError
 
     def columns(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> Figures:
-        """Figures (E,) of the episodes of `play` in `env`, by name, but for `return`. A ratio is taken episode by episode.
+        """Return the figures of episodes from `play` by name, except `return`, shape (E,) each. Ratios are taken per episode.
 
         Args:
-            references: (E,) dollars of each reference on the same streams.
+            env: Environment in which the episodes were played.
+            played: Result of `play`.
+            references: Dollars of each reference on the same streams, shape (E,).
         """
         raise NotImplementedError
 
     def figures(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> dict[str, float]:
-        """Means of `columns`, as TensorBoard shows them, and of `return`, by which the best network is chosen."""
+        """Return the means of `columns` for TensorBoard, and the mean `return`, by which the best network is chosen."""
         columns = {"return": played["return"], **self.columns(env, played, references)}
         return {name: float(column.mean()) for name, column in columns.items()}
 
     def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
-        """The configuration in a policy file for a network with these layers."""
+        """Return the configuration that a policy file has for a network with these layers."""
         raise NotImplementedError
 
 
 class PlacementProblem(Problem):
-    """`RollMux/Placement-v0`: arguments of the environment, its generator and its reward."""
+    """The problem on `RollMux/Placement-v0`: arguments of the environment, its generator and its reward."""
 
     name: Literal["placement"] = "placement"
     """The environment `RollMux/Placement-v0`."""
@@ -102,7 +105,7 @@ class PlacementProblem(Problem):
     candidates: Annotated[int, Field(ge=2)] = 32
     """Rows of the candidate table. If there are more choices, the cheapest are kept."""
     skip_forced: bool = False
-    """Carry out decisions with one legal action unasked: they are no steps."""
+    """Carry out a decision with one legal action without asking. It is then no step of the episode."""
     reference: Reference | None = None
     """Reward the saving over this policy on the same stream instead of the dollars."""
     invalid_penalty: Annotated[float, Field(ge=0)] = 1.0
@@ -111,12 +114,12 @@ class PlacementProblem(Problem):
     """Penalty of a job that leaves with its SLO broken, in Solo-D dollars of a mean job."""
 
     def model_post_init(self, context: Any) -> None:
-        """Create the generator now, so that errors in the options are reported at once."""
+        """Create the generator early, so that errors in the options are reported at once."""
         _ = self.generator
 
     @cached_property
     def generator(self) -> Generator:
-        """The generator of streams."""
+        """Generator of streams."""
         options = {key: tuple(value) if isinstance(value, list) else value for key, value in self.options.items()}
         if self.workload != "toy":
             return Workload(self.workload, **options)
@@ -131,25 +134,25 @@ class PlacementProblem(Problem):
         return Dollars(self.reference, invalid_penalty=self.invalid_penalty, slo_penalty=self.slo_penalty)
 
     def environment(self, streams: int, autoreset: bool = True) -> PlacementVectorEnv:
-        """Streams of the workload."""
+        """Create an environment with streams of the workload."""
         names = ("moves", "known_stays", "shield", "candidates", "skip_forced")
         options = {name: getattr(self, name) for name in names}
         return PlacementVectorEnv(streams, generator=self.generator, reward=self.reward, autoreset=autoreset, **options)
 
     def reference_key(self, seed: int) -> str:
-        """The hash of the scenario."""
+        """Return the hash of the scenario."""
         return self.generator.scenario(seed).sha256
 
     def reference_usd(self, policy: str, seed: int) -> float:
-        """Dollars of the stream."""
+        """Return the dollars of a policy on a stream."""
         return run_task(make_policy, Task(policy, seed, self.generator.scenario(seed))).outcome.metrics.cost_usd
 
     def usd(self, played: Figures) -> NDArray[np.float64]:
-        """Dollars of the stream."""
+        """Return the dollars of each stream."""
         return np.asarray(played["cost_usd"])
 
     def columns(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> Figures:
-        """Dollars over those of others, dollars of a work-hour, SLOs, and moves."""
+        """Return dollars relative to other policies, dollars per work-hour, SLO attainment, and moves per hour."""
         assert isinstance(env, PlacementVectorEnv)
         hours = (env.streams.clock["now_s"] - env.streams.jobs["arrival_s"][:, 0]) / 3600
         return {
@@ -161,12 +164,12 @@ class PlacementProblem(Problem):
         }
 
     def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
-        """Of a network that reads what this environment shows."""
+        """Return the configuration of a network that reads this environment's observations."""
         return placement_config(self.moves, self.generator.shapes > 0, self.known_stays, widths, provenance)
 
 
 class DispatchProblem(Problem):
-    """`RollMux/Dispatch-v0`: arguments of its generator and its reward. A reference's dollars are those of a work-hour."""
+    """The problem on `RollMux/Dispatch-v0`: arguments of its generator and its reward. Dollars are per work-hour."""
 
     name: Literal["dispatch"] = "dispatch"
     """The environment `RollMux/Dispatch-v0`."""
@@ -186,34 +189,34 @@ class DispatchProblem(Problem):
     """Penalty of a masked action, as a share of the horizon."""
 
     def model_post_init(self, context: Any) -> None:
-        """Create the generator now, so that errors in the options are reported at once."""
+        """Create the generator early, so that errors in the options are reported at once."""
         _ = self.generator
 
     @cached_property
     def generator(self) -> RandomGroups:
-        """The generator of groups."""
+        """Generator of groups."""
         return RandomGroups(self.shape, self.skew, self.rounds, self.stale)
 
     def environment(self, streams: int, autoreset: bool = True) -> DispatchVectorEnv:
-        """Drawn groups."""
+        """Create an environment with random groups."""
         reward = Work(self.reference, self.slo_penalty, self.invalid_penalty)
         return DispatchVectorEnv(streams, self.generator, reward, autoreset=autoreset)
 
     def reference_key(self, seed: int) -> str:
-        """The hash of the group."""
+        """Return the hash of the group."""
         return hashlib.sha256(repr(self.generator.group(seed)).encode()).hexdigest()
 
     def reference_usd(self, policy: str, seed: int) -> float:
-        """Dollars of a work-hour."""
+        """Return the dollars per work-hour of a policy on a group."""
         group = self.generator.group(seed)
         return figures(group, replay_group(group, make_dispatch(policy)))["usd_per_work_hour"]
 
     def usd(self, played: Figures) -> NDArray[np.float64]:
-        """Dollars of a work-hour."""
+        """Return the dollars per work-hour of each episode."""
         return np.asarray(played["usd_per_work_hour"])
 
     def columns(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> Figures:
-        """Dollars of a work-hour, those over others', SLOs, and tails."""
+        """Return dollars per work-hour, those relative to other policies, SLO attainment, and migrated tails."""
         usd = self.usd(played)
         return {
             "usd_per_work_hour": usd,
@@ -224,12 +227,12 @@ class DispatchProblem(Problem):
         }
 
     def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
-        """Of a network that reads what this environment shows."""
+        """Return the configuration of a network that reads this environment's observations."""
         return dispatch_config(self.generator.stale > 0, widths, provenance)
 
 
 class RolloutProblem(Problem):
-    """`RollMux/Rollout-v0`: arguments of its generator and its reward. A reference's dollars are its cost over that of `plain`."""
+    """The problem on `RollMux/Rollout-v0`: arguments of its generator and its reward. "Dollars" are costs relative to `plain`."""
 
     name: Literal["rollout"] = "rollout"
     """The environment `RollMux/Rollout-v0`."""
@@ -238,42 +241,42 @@ class RolloutProblem(Problem):
     rollouts: Annotated[int, Field(ge=1, le=50)] = 5
     """Rollouts of an episode."""
     rewards: bool = False
-    """Rewards of responses take time, on nodes of their own, and the network reads what waits."""
+    """Rewards take time on separate nodes, and the network observes the responses that wait for theirs."""
     held_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Weight of held GPU-seconds beside the job's own seconds."""
+    """Weight of held GPU-seconds relative to the job's seconds."""
     invalid_penalty: Annotated[float, Field(ge=0)] = 0.01
     """Penalty of a masked action."""
 
     @cached_property
     def generator(self) -> RandomJobs:
-        """The generator of jobs."""
+        """Generator of jobs."""
         return RandomJobs(self.sigma, self.rollouts, self.rewards)
 
     def environment(self, streams: int, autoreset: bool = True) -> RolloutVectorEnv:
-        """Drawn jobs."""
+        """Create an environment with random jobs."""
         return RolloutVectorEnv(streams, self.generator, Cost(self.held_weight, self.invalid_penalty), autoreset=autoreset)
 
     def reference_key(self, seed: int) -> str:
-        """The hash of the job, and of what its cost is made of."""
+        """Return a hash of the job and of the weights of its cost."""
         return hashlib.sha256(repr((self.generator.case(seed), self.held_weight)).encode()).hexdigest()
 
     def reference_usd(self, policy: str, seed: int) -> float:
-        """The cost of an episode over that of `plain`."""
+        """Return the cost of a policy's episode relative to `plain`."""
         env = self.environment(1, autoreset=False)
         return float(self.usd(play(env, [seed], PolicyAgent(policy, env).actions))[0])
 
     def usd(self, played: Figures) -> NDArray[np.float64]:
-        """The cost over that of `plain`."""
+        """Return the cost of each episode relative to `plain`."""
         return -np.asarray(played["return"])
 
     def columns(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> Figures:
-        """Cost over that of others, seconds, and what was done."""
+        """Return cost relative to other policies, seconds and held GPUs relative to `plain`, and counts of switches and moves."""
         names = ("seconds_over_plain", "held_over_plain", "switches", "migrated")
         over = {f"cost_over_{name}": self.usd(played) / other for name, other in references.items()}
         return over | {name: played[name] for name in names}
 
     def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
-        """Of a network that reads what this environment shows."""
+        """Return the configuration of a network that reads this environment's observations."""
         return rollout_config(self.rewards, widths, provenance)
 
 
@@ -281,10 +284,14 @@ PROBLEMS: dict[str, type[Problem]] = {"placement": PlacementProblem, "dispatch":
 
 
 def make_problem(environment: dict[str, Any], source: str) -> Problem:
-    """The problem of a configuration's `environment`.
+    """Create the problem of a configuration's `environment`.
+
+    Args:
+        environment: The mapping under the key `environment`.
+        source: Start of error messages, such as the name of the file.
 
     Raises:
-        InputError: no such problem, or a value that does not fit; one line that begins with `source`.
+        InputError: There is no such problem, or a value is not valid.
     """
     name = environment.get("name")
     if not isinstance(name, str) or name not in PROBLEMS:

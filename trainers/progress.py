@@ -1,4 +1,4 @@
-"""The progress of a training run: a line per evaluation and, in a terminal, a bar below them."""
+"""The progress of a training run: a line for each evaluation and, in a terminal, a progress bar below."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rollmux_env.kernel.candidates import enumerate_candidates
 from rollmux_env.kernel.compiled import compiling_notice
 
 PATIENCE = 5
-"""Evaluations without a higher return, from which on a line says so."""
+"""Number of evaluations without a higher return after which the line says so."""
 
 
 def training_bar() -> Progress:
-    """A bar on standard error; where that is no terminal, its console still prints lines, as long as they are."""
+    """Create a progress bar on standard error. Outside a terminal, only its console prints, without wrapping lines."""
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     if notice := compiling_notice(enumerate_candidates, "about a minute"):
         console.print(notice, style="dim", soft_wrap=True)
@@ -25,10 +25,13 @@ def training_bar() -> Progress:
 
 
 class ProgressPrinter:
-    """Tells how far the run of a seed is.
+    """Shows the progress of the run of one seed.
 
     Args:
-        progress, bar: a bar, and its task. steps: decisions in all.
+        progress: The progress bar.
+        bar: Task of the progress bar.
+        seed: Seed of the run.
+        steps: Total number of decisions.
     """
 
     def __init__(self, progress: Progress, bar: TaskID, seed: int, steps: int) -> None:
@@ -40,7 +43,7 @@ class ProgressPrinter:
         self.began: tuple[int, float] | None = None
 
     def __call__(self, steps: int, curve: Sequence[Mapping[str, float]]) -> None:
-        """Show the decisions so far, and every evaluation that has not been shown; of a resumed run's earlier ones the last."""
+        """Show the decisions so far and every new evaluation. Of a resumed run's earlier evaluations only the last is shown."""
         now_s = perf_counter()
         began, began_s = self.began = self.began or (steps, now_s)
         left_s = (self.steps - steps) * (now_s - began_s) / (steps - began) if steps > began else None
@@ -53,11 +56,12 @@ class ProgressPrinter:
 
 
 def evaluation_line(curve: Sequence[Mapping[str, float]], steps: int, left_s: float | None) -> str:
-    """The last evaluation in a line: decisions, dollars over the reference, the best so far, decisions/s, time left.
+    """Describe the last evaluation in one line: decisions, dollars over the reference, best so far, decisions/s, time left.
 
     Args:
-        curve: every evaluation so far, as `trainers.train.train` returns them. steps: decisions in all.
-        left_s: seconds until the end, if that is known.
+        curve: All evaluations so far, as returned by `trainers.train.train`.
+        steps: Total number of decisions.
+        left_s: Estimated seconds until the end, or None if unknown.
     """
     last, best = curve[-1], max(curve, key=lambda row: row["return"])
     figure = main_figure(last)
@@ -74,13 +78,13 @@ def evaluation_line(curve: Sequence[Mapping[str, float]], steps: int, left_s: fl
 
 
 def main_figure(figures: Mapping[str, float]) -> str:
-    """The dollars over `rollmux`, the paper's planner; without it over the first reference, and without any the return."""
+    """Return the name of the main figure: dollars over `rollmux`, else over the first reference, else the return."""
     ratios = [name for name in figures if name.startswith("dollars_over_")]
     return "dollars_over_rollmux" if "dollars_over_rollmux" in ratios else next(iter(ratios), "return")
 
 
 def duration(seconds: float) -> str:
-    """As in `1 h 05 min`, `12 min`, `40 s`."""
+    """Format a duration, as in `1 h 05 min`, `12 min` or `40 s`."""
     minutes = round(seconds / 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60:02d} min"

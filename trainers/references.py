@@ -1,4 +1,4 @@
-"""Agents that have learned nothing, beside which a learned policy is looked at."""
+"""Reference agents without training, for comparison with a learned policy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Choose = Callable[[Observation], NDArray[np.int64]]
 
 
 def masked_random(env: Vectors, seed: int) -> Choose:
-    """Any choice that the mask allows, each as likely."""
+    """Return an agent that takes a uniformly random choice among those that the mask allows."""
     draws = np.random.default_rng(seed)
 
     def choose(observation: Observation) -> NDArray[np.int64]:
@@ -31,7 +31,7 @@ def masked_random(env: Vectors, seed: int) -> Choose:
 
 
 def untrained(env: Vectors, seed: int) -> Choose:
-    """The best choice by the network with which PPO begins."""
+    """Return an agent that takes the best choice by the network with which PPO starts."""
     torch.manual_seed(seed)
     spaces: tuple[Any, Any] = env.single_observation_space, env.single_action_space
     network = PointerPolicy(*spaces, lambda left: 0.0)
@@ -44,14 +44,14 @@ def untrained(env: Vectors, seed: int) -> Choose:
 
 
 AGENTS: dict[str, Callable[[Vectors, int], Choose]] = {"masked-random": masked_random, "untrained": untrained}
-"""By name in `evaluation.references`; each seed has draws, or a network, of its own."""
+"""Agents by name in `evaluation.references`. Each seed has its own random draws or network."""
 
 
 def reference_usd(problem: Problem, name: str, seed: int) -> float:
-    """Dollars of a reference on the stream of a seed: of one of `AGENTS`, or of a policy by name.
+    """Return the dollars of a reference, an agent of `AGENTS` or a policy by name, on the stream of a seed.
 
     Raises:
-        InputError: no such policy.
+        InputError: There is no such policy.
     """
     if name not in AGENTS:
         return problem.reference_usd(name, seed)

@@ -32,14 +32,19 @@ _CONFIG, _REFERENCES = "config.json", "references.json"
 
 
 def run_all(config: Config, name: str, seeds: int, folder: Path, resume: bool, learner: Learner = maskable_ppo) -> dict[int, Curve]:
-    """Train with seeds `config.seed` and so on, one after the other, each in `folder/seed-N`; their evaluations by seed.
+    """Train with consecutive seeds from `config.seed` on, each in `folder/seed-N`. Return the evaluations by seed.
 
     Args:
-        name: of the configuration, for errors. resume: go on with the runs that the folder holds.
+        config: Configuration of the runs.
+        name: Name of the configuration, for error messages.
+        seeds: Number of seeds.
+        folder: Folder of all runs.
+        resume: Whether to continue the runs in the folder.
+        learner: Function that creates the model.
 
     Raises:
-        InputError: a folder with another writer or with runs already, or with `resume` runs of another configuration; a damaged
-            checkpoint; seeds that do not exist.
+        InputError: The folder has another writer or, without `resume`, runs already; with `resume`, its runs have another
+            configuration; a checkpoint is damaged; or a seed is too large.
     """
     problem = make_problem(config.environment, name)
     if config.seed + seeds - 1 > LAST_SEED:
@@ -61,13 +66,16 @@ def run_all(config: Config, name: str, seeds: int, folder: Path, resume: bool, l
 
 
 def find_references(problem: Problem, settings: Evaluation, file: Path, tell: Callable[[str], None]) -> Figures:
-    """Return (E,) dollars by policy on the held-out streams; missing ones are computed and added to the file.
+    """Return the dollars of each reference on the held-out streams, shape (E,). Compute missing ones and add them to the file.
 
     Args:
-        tell: called with a description of each computation.
+        problem: The learning problem.
+        settings: References and seeds of the held-out streams.
+        file: File of known dollars.
+        tell: Function that receives a description of each computation.
 
     Raises:
-        InputError: no such policy, or a file that is not what this function wrote.
+        InputError: There is no such policy, or the file was not written by this function.
     """
     seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
     known = _read_references(file)
@@ -86,7 +94,7 @@ def find_references(problem: Problem, settings: Evaluation, file: Path, tell: Ca
 
 
 def best_table(name: str, folder: Path, curves: Mapping[int, Curve]) -> RenderableType:
-    """The evaluation with the highest return of every seed, and their mean."""
+    """Create a table of the evaluation with the highest return of every seed, and their mean."""
     best = {seed: max(curve, key=lambda row: row["return"]) for seed, curve in curves.items()}
     names = [key for key in next(iter(best.values())) if key not in ("frames_per_s", "environment_share")]
     table = make_table("seed", *(key.replace("_", " ") for key in names))
@@ -101,7 +109,7 @@ def best_table(name: str, folder: Path, curves: Mapping[int, Curve]) -> Renderab
 
 
 def _check_folder(folder: Path, resume: bool) -> None:
-    """Make the folder of new runs; that of runs to resume has to be there."""
+    """Create the folder of new runs, or check that the folder of runs to resume exists."""
     if not resume:
         make_folder(folder)
         return
@@ -112,21 +120,23 @@ def _check_folder(folder: Path, resume: bool) -> None:
 
 
 def _claim(folder: Path, config: Config, resume: bool) -> None:
-    """Write the configuration into the folder; one that is resumed has to equal the present one, or to have fewer steps."""
+    """Write the configuration into the folder. A resumed configuration must be equal, or have fewer steps."""
     file = folder / _CONFIG
     if resume:
         if not _is_longer(file, config):
             return  # The file says the same already.
     elif next(folder.glob(f"seed-*/{CHECKPOINT}"), None):
-        raise InputError(f"--out {folder}: holds runs already; --resume goes on with them")
+        raise InputError(f"--out {folder}: holds runs already; --resume continues them")
     write_whole(file, config.model_dump_json(indent=1) + "\n")
 
 
 def _is_longer(file: Path, config: Config) -> bool:
-    """Return whether resumed runs get more steps than before; refuse any other difference, and more steps if they change the rest.
+    """Return whether resumed runs get more steps than before.
+
+    Any other difference is refused, and so are more steps if something else depends on their number.
 
     Raises:
-        InputError: the file cannot be read, or differs; one line.
+        InputError: The file cannot be read, or differs.
     """
     try:
         saved = read_json(file)
@@ -146,7 +156,7 @@ def _is_longer(file: Path, config: Config) -> bool:
 
 
 def _difference(saved: Any, present: Any, path: Sequence[str] = ()) -> str | None:
-    """Describe the first different value."""
+    """Describe the first difference between two configurations, or return None if they are equal."""
     if isinstance(saved, dict) and isinstance(present, dict):
         for key in sorted(saved.keys() | present.keys()):
             if difference := _difference(saved.get(key), present.get(key), (*path, key)):

@@ -1,4 +1,4 @@
-"""One training run: rollouts and updates, with evaluation, checkpoints and figures in between."""
+"""One training run: rollouts and updates, with evaluations, checkpoints and figures in between."""
 
 from __future__ import annotations
 
@@ -29,23 +29,27 @@ from trainers.vec_env import NativeVecEnv, Observation, play
 
 CHECKPOINT, LAST, BEST, CURVE = "checkpoint.safetensors", "last.safetensors", "best.safetensors", "curve.csv"
 
-_NO_FIGURES = {"stream_seed", "terminal_observation", "TimeLimit.truncated", "episode"}  # of an ended episode's info
-_LOG_EVERY = 4096  # decisions, at least, between figures on TensorBoard
+_NO_FIGURES = {"stream_seed", "terminal_observation", "TimeLimit.truncated", "episode"}  # keys of an ended episode's info
+_LOG_EVERY = 4096  # least number of decisions between figures on TensorBoard
 
 Tell = Callable[[int, Sequence[dict[str, float]]], None]
-Learner = Callable[[Config, NativeVecEnv, int], Any]  # an untrained model of Stable-Baselines3, for a configuration and a seed
+Learner = Callable[[Config, NativeVecEnv, int], Any]
+"""Function that creates an untrained model of Stable-Baselines3 for a configuration and a seed."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """The parts of the run of one seed.
+    """Inputs of the training run of one seed.
 
     Attributes:
-        references: as `trainers.runs.find_references` gives them.
-        folder: where it writes: `checkpoint.safetensors`, the policy files `last.safetensors` and `best.safetensors`, `curve.csv`
-            (every evaluation), and TensorBoard's events.
-        tell: is told the decisions so far, and the figures of every evaluation so far.
-        learner: what learns; its name is in the policy files.
+        config: The configuration.
+        problem: The learning problem.
+        references: Dollars of the references, as returned by `trainers.runs.find_references`.
+        seed: Seed of the run.
+        folder: Folder for `checkpoint.safetensors`, the policy files `last.safetensors` and `best.safetensors`, `curve.csv` (every
+            evaluation), and TensorBoard's events.
+        tell: Function that receives the number of decisions so far and the figures of every evaluation so far.
+        learner: Function that creates the model. Its name is recorded in the policy files.
     """
 
     config: Config
@@ -58,16 +62,18 @@ class Run:
 
 
 def train(run: Run, resume: bool = False) -> list[dict[str, float]]:
-    """Train, and write everything into the folder.
+    """Train, and write all results into the folder.
 
     Args:
-        resume: go on from the folder's checkpoint, exactly as if the run had never stopped. Without one the run begins.
+        run: Inputs of the run.
+        resume: Whether to continue from the folder's checkpoint, exactly as if the run had not stopped. Without a checkpoint the
+            run starts from the beginning.
 
     Returns:
         The figures of every evaluation, with `steps`.
 
     Raises:
-        InputError: a damaged checkpoint, a start that does not fit, or a folder that cannot be written.
+        InputError: The checkpoint is damaged, the start file does not fit, or the folder cannot be written.
     """
     torch.set_num_threads(run.config.threads)
     env = NativeVecEnv(run.problem.environment(run.config.streams))
@@ -92,10 +98,14 @@ def train(run: Run, resume: bool = False) -> list[dict[str, float]]:
 
 
 def evaluate(problem: Problem, env: VectorEnv[Any, Any, Any], model: Any, first_seed: int, references: Figures) -> dict[str, float]:
-    """Figures of one greedy episode on every held-out stream. Draws nothing at random.
+    """Play one greedy episode on every held-out stream, and return its figures. Nothing is drawn at random.
 
     Args:
-        env: of `problem.held_out`, a stream a seed. first_seed: of the first stream.
+        problem: The learning problem.
+        env: Environment without autoreset, with one stream for each seed.
+        model: Model of Stable-Baselines3.
+        first_seed: Seed of the first stream.
+        references: Dollars of the references on the same streams.
     """
 
     def choose(observation: Observation) -> NDArray[np.int64]:
@@ -106,7 +116,7 @@ def evaluate(problem: Problem, env: VectorEnv[Any, Any, Any], model: Any, first_
 
 
 class TensorBoard(TensorBoardOutputFormat):
-    """SB3's writer; what was written of steps after a resumed run's checkpoint is not shown twice."""
+    """SB3's TensorBoard writer, except that steps after a resumed run's checkpoint are not shown twice."""
 
     def __init__(self, folder: Path, steps: int) -> None:
         self.writer = SummaryWriter(log_dir=str(folder), purge_step=steps)
@@ -114,11 +124,13 @@ class TensorBoard(TensorBoardOutputFormat):
 
 
 class _RunCallback(BaseCallback):
-    """Between two rollouts: evaluates, writes a checkpoint, tells figures, whatever is due.
+    """Evaluates, writes checkpoints and reports figures between two rollouts, each when it is due.
 
     Attributes:
-        curve: every evaluation. best: the highest return of one.
-        evaluated, saved: decisions when it was done last.
+        curve: Figures of every evaluation.
+        best: Highest return of an evaluation.
+        evaluated: Decisions at the last evaluation.
+        saved: Decisions at the last checkpoint.
     """
 
     def __init__(self, run: Run) -> None:
@@ -133,7 +145,7 @@ class _RunCallback(BaseCallback):
         self.began = self.seconds = self.env_seconds = 0.0
 
     def load(self, progress: dict[str, Any]) -> None:
-        """Go on where another was."""
+        """Restore the progress that a checkpoint contains."""
         self.curve, self.best = progress["curve"], progress["best"]
         self.evaluated, self.saved = progress["evaluated"], progress["saved"]
 
@@ -158,7 +170,7 @@ class _RunCallback(BaseCallback):
         return self.training_env
 
     def _between_rollouts(self, last: bool) -> None:
-        self.seconds += perf_counter() - self.began  # of rollouts and updates: what is done here does not count
+        self.seconds += perf_counter() - self.began  # time of rollouts and updates, without that of this method
         steps, config = self.model.num_timesteps, self.run.config
         due = steps > self.evaluated and (last or _passed(self.evaluated, steps, config.evaluation.every))
         if due or steps >= self.logged + _LOG_EVERY:
@@ -195,7 +207,7 @@ class _RunCallback(BaseCallback):
         write_policy(run.folder / name, run.problem.policy_config(run.config.widths, provenance), scorer.weights())
 
     def _record_training(self, steps: int) -> dict[str, float]:
-        """Means of the episodes since the last time, decisions a second, and the environment's share of that time."""
+        """Record means of the episodes since the last call. Return decisions per second and the environment's share of the time."""
         if self.episodes:
             figures = {name: [episode[name] for episode in self.episodes] for name in self.episodes[0] if name not in _NO_FIGURES}
             figures |= {"return": [episode["episode"]["r"] for episode in self.episodes]}
@@ -211,7 +223,7 @@ class _RunCallback(BaseCallback):
 
 
 def _passed(last: int, steps: int, every: int) -> bool:
-    """Whether a multiple of `every` lies after `last` and not after `steps`."""
+    """Return whether a multiple of `every` lies after `last` and not after `steps`."""
     return last < 0 or steps // every > last // every
 
 

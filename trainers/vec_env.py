@@ -1,4 +1,4 @@
-"""Our vector environments behind the interface of Stable-Baselines3."""
+"""RollMux's vector environments behind the interface of Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _OF_ONE_STREAM = {"action_space": "single_action_space", "observation_space": "s
 class NativeVecEnv(VecEnv):
     """A natively vectorised environment as an SB3 `VecEnv`.
 
-    It asks the environment for all streams at once, masks included: sb3-contrib's `get_action_masks` calls `env_method` once.
-    The info of a stream is a dict of its own. It is empty but where an episode ended: there it holds `terminal_observation`,
-    `TimeLimit.truncated`, the episode's figures and `episode` (return `r`, length `l`, time `t`), as `Monitor` has it. So each
-    stream counts as wrapped in a `Monitor`, and `evaluate_policy` reports returns that wrappers around this one do not change.
+    It asks the environment for all streams at once, including masks, because sb3-contrib's `get_action_masks` calls `env_method`
+    only once. Each stream has its own info dict. It is empty until an episode ends. Then it has `terminal_observation`,
+    `TimeLimit.truncated`, the episode's figures and `episode` (return `r`, length `l`, time `t`), as `Monitor` does. Therefore each
+    stream counts as wrapped in a `Monitor`, and `evaluate_policy` reports returns that outer wrappers do not change.
 
     Attributes:
         env: The environment.
         seconds: Time that its steps, resets and masks have taken, in seconds.
-        returns: (E,) sum of rewards of the present episodes.
-        lengths: (E,) decisions of the present episodes.
+        returns: Sum of rewards of each present episode, shape (E,).
+        lengths: Number of decisions of each present episode, shape (E,).
 
     Raises:
-        InputError: an environment that does not reset a finished stream in the same step.
+        InputError: The environment does not reset a finished stream in the same step.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
@@ -50,10 +50,10 @@ class NativeVecEnv(VecEnv):
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
 
     def reset(self) -> Observation:
-        """Return first observations of new episodes; seeds and options given before are used up.
+        """Return the first observations of new episodes. Seeds and options given before are used once.
 
         Raises:
-            InputError: options that are not one mapping for each stream, or that the environment does not have.
+            InputError: Options are not one mapping for each stream, or the environment does not have one of them.
         """
         began = perf_counter()
         seeds = None if self._seeds[0] is None else self._seeds
@@ -67,11 +67,11 @@ class NativeVecEnv(VecEnv):
         return cast(Observation, observation)
 
     def step_async(self, actions: NDArray[np.int64]) -> None:
-        """Take the next actions."""
+        """Set the actions of the next `step_wait`."""
         self._actions = actions
 
     def step_wait(self) -> tuple[Observation, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
-        """Carry them out."""
+        """Carry out the actions of `step_async`."""
         began = perf_counter()
         observation, rewards, terminated, truncated, info = self.env.step(self._actions)
         dones = terminated | truncated
@@ -91,14 +91,14 @@ class NativeVecEnv(VecEnv):
         return observation, rewards.astype(np.float32), dones, infos
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """(E, A) True where a choice may be made."""
+        """Return True for choices that may be made, shape (E, A)."""
         began = perf_counter()
         masks: NDArray[np.bool_] = cast(Any, self.env).action_masks()
         self.seconds += perf_counter() - began
         return masks
 
     def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> Any:
-        """Call `action_masks`, which gives one array in place of a list, or `render`; there are no other methods."""
+        """Call `action_masks`, which returns one array instead of a list, or `render`. There are no other methods."""
         if method_name not in ("action_masks", "render"):
             raise AttributeError(f"the streams of a native vector environment have no method '{method_name}'")
         if method_name == "render":
@@ -108,22 +108,22 @@ class NativeVecEnv(VecEnv):
         return masks if indices is None else masks[[*self._get_indices(indices)]]
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """Return an attribute of the environment, once for each stream; of a space, that of one stream."""
+        """Return an attribute of the environment, repeated for each stream. For spaces it is the space of a single stream."""
         return [getattr(self.env, _OF_ONE_STREAM.get(attr_name, attr_name))] * len([*self._get_indices(indices)])
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """The streams have no attributes of their own to set."""
+        """Raise AttributeError, because streams have no separate attributes."""
         raise AttributeError(f"the streams of a native vector environment have no attribute '{attr_name}' of their own")
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        """Return for each stream whether a wrapper is around it: `Monitor`, whose figures `info` has, or one around `env`."""
+        """Return for each stream whether it is wrapped: by `Monitor`, whose figures `info` has, or by a wrapper around `env`."""
         layer: Any = self.env
         while not isinstance(layer, wrapper_class) and hasattr(layer, "env"):
             layer = layer.env
         return [wrapper_class is Monitor or isinstance(layer, wrapper_class)] * len([*self._get_indices(indices)])
 
     def get_images(self) -> Sequence[NDArray[np.uint8]]:
-        """One picture a stream."""
+        """Return one picture for each stream."""
         return cast(Sequence[NDArray[np.uint8]], self.env.render())
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class NativeVecEnv(VecEnv):
         self.env.close()
 
     def _options_by_name(self) -> dict[str, list[Any]]:
-        """Return the streams' options as the environment takes them: a value for each stream, by name."""
+        """Convert the streams' options to the form of the environment: for each name, a value for each stream."""
         options = self._options
         if not isinstance(options, list) or len(options) != self.num_envs or not all(isinstance(one, dict) for one in options):
             raise InputError(f"options: must be a mapping, or {self.num_envs} of them, not {describe(options)}")
@@ -142,14 +142,15 @@ class NativeVecEnv(VecEnv):
 
 
 def play(env: VectorEnv[Any, Any, Any], seeds: Iterable[int], choose: Callable[[Observation], NDArray[np.int64]]) -> Observation:
-    """Play one episode a stream, and say what became of them.
+    """Play one episode in each stream, and return their figures.
 
     Args:
-        env: with `autoreset=False`. seeds: of the streams, one each.
-        choose: actions (E,) for observations.
+        env: Environment with `autoreset=False`.
+        seeds: Seed of each stream.
+        choose: Function from observations to actions, shape (E,).
 
     Returns:
-        The environment's figures of the finished episodes, (E,) each, `return` (sum of rewards) and `decisions`.
+        The environment's figures of the finished episodes, `return` (sum of rewards) and `decisions`, each of shape (E,).
     """
     observation, _ = env.reset(seed=0, options={"stream_seed": [*seeds]})
     returns, decisions = np.zeros(env.num_envs), np.zeros(env.num_envs, dtype=np.int64)

@@ -1,11 +1,11 @@
-"""Learns placements from lookahead, or from a teacher, round by round.
+"""Imitation of lookahead or of a teacher, in rounds of collecting and fitting.
 
     python -m trainers.recipes.imitation admission --out DIR
     python -m trainers.recipes.imitation consolidate --out DIR
 
-This is approximate policy iteration. In every round the present network plays streams with some exploration, so that it
-is trained on the decisions it will meet (DAgger, Ross et al. 2011). `trainers.recipes.lookahead` plays out the choices of some
-decisions, and the network is fitted to how much better each choice is than the decision's mean.
+This is approximate policy iteration. In every round the present network plays streams with some exploration, so that it is trained
+on the decisions that it will meet (DAgger, Ross et al. 2011). `trainers.recipes.lookahead` plays out the choices of some decisions,
+and the network is fitted to how much better each choice is than the decision's mean.
 """
 
 from __future__ import annotations
@@ -41,19 +41,33 @@ Array = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Source:
-    """Streams to learn from: a workload with its options, and how many streams a round."""
+    """Streams to learn from.
+
+    Attributes:
+        workload: Name of the workload.
+        streams: Number of streams in a round.
+        options: Options of the workload.
+    """
 
     workload: str
     streams: int
     options: dict[str, Any] = field(default_factory=dict)
 
     def generator(self) -> Workload:
-        """Where the streams come from."""
+        """Create the generator of the streams."""
         return Workload(self.workload, **self.options)
 
 
 class Labels(NamedTuple):
-    """Decisions and what their choices lead to: observations of the environment, and (B, A) values, NaN where unknown."""
+    """Labelled decisions.
+
+    Attributes:
+        job: Features of each decision's job.
+        candidates: Features of each decision's rows, shape (B, A, Fc).
+        cluster: Features of the cluster at each decision.
+        mask: 1 for rows that may be chosen, shape (B, A).
+        values: Value of choosing each row, NaN if unknown, shape (B, A).
+    """
 
     job: Array
     candidates: Array
@@ -63,21 +77,21 @@ class Labels(NamedTuple):
 
 
 def joined(parts: Sequence[Labels]) -> Labels:
-    """All of them."""
+    """Concatenate labels."""
     return Labels(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def widened(labels: Labels, columns: int) -> Labels:
-    """The same with so many columns of rows: those of shapes, which streams without shapes do not show, are 0."""
+    """Pad the rows to a number of columns. The features of shapes, which streams without shapes lack, become 0."""
     missing = columns - labels.candidates.shape[2]
     return labels._replace(candidates=np.pad(labels.candidates, ((0, 0), (0, 0), (0, missing))))
 
 
-Example = tuple[Array, Array, Array, NDArray[Any]]  # job, rows, cluster, and a value for each row
+Example = tuple[Array, Array, Array, NDArray[Any]]  # features of job, rows and cluster, and a value for each row
 
 
 def padded(examples: Sequence[Example]) -> Labels:
-    """Decisions of up to `ROWS_MOST` rows each as labels."""
+    """Convert decisions of at most `ROWS_MOST` rows each to labels."""
     jobs, rows, clusters, values = zip(*examples, strict=True)
     mask = np.arange(ROWS_MOST) < np.array([len(own) for own in rows])[:, None]
     wide = np.zeros((len(rows), ROWS_MOST, len(rows[0][0])), dtype=np.float32)
@@ -87,25 +101,28 @@ def padded(examples: Sequence[Example]) -> Labels:
 
 
 LOOKAHEAD, WORTH = "lookahead", "worth"
-ROWS_MOST = 32  # of a decision, as in the environment
+ROWS_MOST = 32  # largest number of rows of a decision, as in the environment
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained.
+    """Training recipe of a network.
 
     Attributes:
-        moves: whether it moves running jobs. sources: streams of a round.
-        teacher: `lookahead`, what choices lead to when the present network goes on; `worth`, what the observation says that they
-            are worth at the shortest horizon, which is known without noise; or one of `trainers.recipes.teachers`, whose places are
-            imitated.
-        rounds: of collecting and fitting; the labels of the last two are used.
-        horizon_h: of lookahead: dollars and work count exp(-t / horizon), hours.
-        work_price: work counts so much of what it costs alone; about 1 over the saving, so that dollars per work-hour fall.
-        share: of the decisions that are labelled. exploration: of the choices that are made at random.
-        epochs, learning_rate: of fitting.
-        reluctance: taken off the scores of rows of moves at the end, so that errors of the fit cause none.
-        known_stays: whether the network reads when jobs leave. Lookahead goes on with the jobs' own stays in either case.
+        moves: Whether the network moves running jobs.
+        sources: Streams of a round.
+        teacher: Origin of the values. `lookahead` plays out each choice with the present network. `worth` takes the value at the
+            shortest horizon from the observation, which has no noise. Other names are teachers of `trainers.recipes.teachers`,
+            whose placements are imitated.
+        rounds: Number of rounds of collecting and fitting. A fit uses the labels of the last two rounds.
+        horizon_h: Time constant of lookahead's discount exp(-t / horizon) of dollars and work, in hours.
+        work_price: Value of work as a factor on what it costs alone. About 1 over the saving makes dollars per work-hour fall.
+        share: Share of the decisions that are labelled.
+        exploration: Share of the choices that are made at random.
+        epochs: Number of epochs of a fit.
+        learning_rate: Highest learning rate of a fit.
+        reluctance: Amount subtracted from the scores of moves at the end, so that errors of the fit cause no moves.
+        known_stays: Whether the network reads when jobs will leave. Lookahead uses the true stays in either case.
     """
 
     moves: bool
@@ -123,7 +140,7 @@ class Recipe:
 
 
 _FIXED, _TIGHT, _LOOSE, _SHAPES = {"stays": "fixed"}, {"slo": (1.0, 1.5)}, {"slo": (1.5, 3.0)}, {"shapes": True}
-_EVERY = {**_SHAPES, "asynchronous": 0.5, "third_pool": True}  # asynchronous jobs and three pools too
+_EVERY = {**_SHAPES, "asynchronous": 0.5, "third_pool": True}  # also asynchronous jobs and a third pool
 _WORTH: dict[str, Any] = {
     "teacher": WORTH,
     "rounds": 2,
@@ -177,11 +194,11 @@ RECIPES = {
     },
 }
 WIDTHS = (64, 64)
-_UNIT_USD = 150.0  # of lookahead's labels, so that they are of order 1
+_UNIT_USD = 150.0  # unit of lookahead's labels, which makes them of order 1
 
 
 def worth(observation: dict[str, NDArray[Any]]) -> Array:
-    """(E, A) what rows are worth at the shortest horizon, as observed: a move's gain, or minus what a place adds."""
+    """Return the observed value of each row at the shortest horizon, shape (E, A): a move's gain, or minus a placement's cost."""
 
     def column(name: str) -> Array:
         squashed = observation["candidates"][..., candidate_names(True).index(name)]
@@ -192,7 +209,7 @@ def worth(observation: dict[str, NDArray[Any]]) -> Array:
 
 
 def collect(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:
-    """Play a source's streams with the present network, None for Algorithm 1, and label decisions."""
+    """Play a source's streams with the present network, or Algorithm 1 if `weights` is None, and label decisions."""
     if recipe.teacher in TEACHERS:
         return _imitated(source, recipe, weights, rng)
     env = _environment(1, source, recipe)
@@ -224,7 +241,7 @@ def _environment(streams: int, source: Source, recipe: Recipe) -> PlacementVecto
 
 
 def _imitated(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:
-    """Places of a teacher: the value of its row is 1, that of the others 0."""
+    """Collect the placements of a teacher. The value of its row is 1, that of other rows 0."""
     generator, width = source.generator(), len(candidate_names(recipe.moves))
     examples: list[Example] = []
     for seed in rng.integers(FIRST_DRAWN_SEED, 2**31, source.streams).tolist():
@@ -237,10 +254,16 @@ def _imitated(source: Source, recipe: Recipe, weights: dict[str, Array] | None, 
 def fit(
     network: Scorer, labels: Labels, epochs: int, learning_rate: float, seed: int, choose: bool = False, batch: int = 256
 ) -> float:
-    """Fit logits to values, both less their mean over the decision's rows; returns the last epoch's mean Huber loss.
+    """Fit logits to values, both relative to their mean over the decision's rows. Return the last epoch's mean Huber loss.
 
     Args:
-        choose: the logits' softmax is fitted to the row of the highest value instead, by cross-entropy.
+        network: Network to train.
+        labels: Decisions with the values of their rows.
+        epochs: Number of passes over the labels.
+        learning_rate: Highest learning rate of the one-cycle schedule.
+        seed: Seed of the order of decisions.
+        choose: Whether to fit the softmax of the logits to the row with the highest value instead, by cross-entropy.
+        batch: Number of decisions in a gradient step.
     """
     job, candidates, cluster, mask, values = (torch.from_numpy(column) for column in labels)
     known = mask.bool() & ~values.isnan()
@@ -271,13 +294,13 @@ def fit(
 
 
 def _centred(values: Tensor, known: Tensor) -> Tensor:
-    """Values less their mean over the known rows; 0 elsewhere."""
+    """Subtract from values their mean over the known rows. Unknown rows become 0."""
     values = values.masked_fill(~known, 0.0)
     return (values - values.sum(dim=1, keepdim=True) / known.sum(dim=1, keepdim=True).clamp(min=1)).masked_fill(~known, 0.0)
 
 
 def saving(source: Source, recipe: Recipe, weights: dict[str, Array], seeds: Sequence[int]) -> float:
-    """Solo-D's dollars over the network's, greedy choices, mean over streams."""
+    """Return Solo-D's dollars over those of the network with greedy choices, mean over streams."""
     env = _environment(len(seeds), source, recipe)
     player = Player(env, weights)
     env.reset(options={"stream_seed": list(seeds)})
@@ -292,10 +315,15 @@ def train(name: str, recipe: Recipe, out: Path, seed: int, seeds: Sequence[int],
     """Train a network, and write OUT/NAME.safetensors and OUT/NAME.csv after every round.
 
     Args:
-        seed: of everything that is drawn. seeds: of the streams that it is tried on after every round.
+        name: Name of the recipe.
+        recipe: The recipe.
+        out: Existing folder for the files.
+        seed: Seed of everything random.
+        seeds: Seeds of the streams for the evaluation after every round.
+        tell: Function that receives a line of figures after every round.
 
     Raises:
-        InputError: a folder that cannot be written.
+        InputError: The folder cannot be written.
     """
     began = perf_counter()
     rng = np.random.default_rng(seed)
@@ -325,7 +353,7 @@ def train(name: str, recipe: Recipe, out: Path, seed: int, seeds: Sequence[int],
 
 
 def main() -> None:
-    """The command."""
+    """Train a network with a recipe named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=RECIPES)
     parser.add_argument("--out", type=Path, required=True, help="an existing folder")

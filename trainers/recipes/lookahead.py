@@ -1,8 +1,7 @@
-"""Lookahead: the consequences of every choice of a decision, by executing it in a copy of the stream.
+"""Lookahead: evaluation of every choice of a decision by executing it in a copy of the stream.
 
-A base policy plays the rest of the stream, with the same jobs after every choice. This is the evaluation step of policy
-iteration (rollouts: Bertsekas, Tsitsiklis and Wu 1997). Acting greedily on it, on average over futures, is at least as
-good as the base policy.
+A base policy plays the rest of the stream, with the same jobs after every choice. This is the evaluation step of policy iteration
+(rollouts: Bertsekas, Tsitsiklis and Wu 1997). Acting greedily on it, averaged over futures, is at least as good as the base policy.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Array = NDArray[np.float32]
 
 
 class Net(NamedTuple):
-    """The base policy: weights of a `Scorer`, transposed for row vectors, layer by layer; not `learned`: Algorithm 1."""
+    """Base policy: the weights of a `Scorer`, transposed for row vectors, by layer. Algorithm 1 if `learned` is False."""
 
     learned: bool
     enter: Array
@@ -42,7 +41,7 @@ class Net(NamedTuple):
 
 
 def net_of(weights: dict[str, Array], columns: int, learned: bool) -> Net:
-    """The weights of a policy file, for rows of which only the first columns are shown: the others, those of shapes, are 0."""
+    """Convert the weights of a policy file for rows that have only the first `columns` features. The features of shapes are 0."""
 
     def of_layers(name: str) -> tuple[Array, ...]:
         layers = sum(key.startswith("context.") for key in weights)
@@ -65,10 +64,15 @@ def net_of(weights: dict[str, Array], columns: int, learned: bool) -> Net:
 
 @compiled
 def best_row(net: Net, job: Array, candidates: Array, cluster: Array, mask: NDArray[np.int8], rows: Array) -> int:
-    """The choice with the highest logit, the first of equal ones.
+    """Return the choice with the highest logit. Ties go to the first row.
 
     Args:
-        job: (Fj,), candidates: (A, Fc), cluster: (Fk,), mask: (A,) as in an observation. rows: (A, Fc) scratch.
+        net: The network.
+        job: Features of the job, shape (Fj,).
+        candidates: Features of the rows, shape (A, Fc).
+        cluster: Features of the cluster, shape (Fk,).
+        mask: 1 for rows that may be chosen, shape (A,).
+        rows: Scratch, shape (A, Fc).
     """
     at = np.flatnonzero(mask)
     n = len(at)
@@ -108,11 +112,11 @@ def best_row(net: Net, job: Array, candidates: Array, cluster: Array, mask: NDAr
 
 @compiled
 def cheapest_row(choices: Records, count: int) -> int:
-    """Algorithm 1's choice without pruning: ties to the oldest group and the fewest nodes."""
+    """Return Algorithm 1's choice without pruning. Ties go to the oldest group and the fewest nodes."""
     best = 0
     usd = np.inf
     for k in range(1, count + 1):
-        row = k % count  # a new group, choice 0, comes last
+        row = k % count  # choice 0, a new group, comes last
         if choices[row].allowed == 1 and choices[row].usd < usd:
             best = row
             usd = choices[row].usd
@@ -121,9 +125,9 @@ def cheapest_row(choices: Records, count: int) -> int:
 
 @compiled
 def work_so_far(streams: Streams, s: int, limits: Limits, out: Floats) -> None:
-    """Write the work of all jobs so far: hours of T_solo, and those hours times the price of the job's own nodes, $.
+    """Write the work of all jobs so far: hours of T_solo, and these hours times the price of the job's own nodes in $.
 
-    Jobs that have left count too: their `done` stays in the table.
+    Jobs that have left count too, because their `done` stays in the table.
     """
     c = streams.clock[s]
     jobs, groups = streams.jobs[s], streams.groups[s]
@@ -132,13 +136,13 @@ def work_so_far(streams: Streams, s: int, limits: Limits, out: Floats) -> None:
         done = iterations_done(jobs, groups, job, c.now_s) if jobs[job].group >= 0 else jobs[job].done
         hours = done * jobs[job].solo_s / 3600.0
         out[0] += hours
-        written = jobs[job] if jobs[job].more_shapes == 0 else jobs[jobs[job].first_shape]  # whichever shape it runs in
+        written = jobs[job] if jobs[job].more_shapes == 0 else jobs[jobs[job].first_shape]  # shape 0, whichever shape runs
         out[1] += hours * own_usd(written, limits)
 
 
 @compiled
 def copy_stream(streams: Streams, s: int, to: Streams, t: int) -> None:
-    """Make stream t of `to` the same as stream s; but for the rows of shapes, which stay as they are."""
+    """Copy stream s to stream t of `to`, except the rows of shapes, which never change."""
     c = streams.clock[s]
     to.clock[t] = c
     to.nodes[t] = streams.nodes[s]
@@ -155,7 +159,7 @@ def copy_stream(streams: Streams, s: int, to: Streams, t: int) -> None:
 
 @compiled
 def choose(net: Net, streams: Streams, s: int, choices: Records, observations: Observations, rows: Array) -> int:
-    """The base policy's choice in stream s: the network's, or Algorithm 1's without pruning, which moves nothing."""
+    """Return the base policy's choice in stream s: the network's, or Algorithm 1's without pruning, which never moves a job."""
     c = streams.clock[s]
     if net.learned:
         return best_row(net, observations.job[s], observations.candidates[s], observations.cluster[s], observations.mask[s], rows)
@@ -163,7 +167,16 @@ def choose(net: Net, streams: Streams, s: int, choices: Records, observations: O
 
 
 class Copy(NamedTuple):
-    """Scratch of one stream, `streams` and what belongs to it; `nothing` has no stream."""
+    """Scratch space for one stream.
+
+    Attributes:
+        streams: The stream.
+        choices: Possible choices in the stream.
+        workspace: Scratch of the candidate table.
+        scratch: Scratch of the search for moves, or None.
+        observations: Observations of the stream.
+        nothing: A table without streams, in place of a reference.
+    """
 
     streams: Streams
     choices: Records
@@ -177,11 +190,18 @@ class Copy(NamedTuple):
 def look_ahead(
     streams: Streams, s: int, rules: Rules, choices: Records, net: Net, horizon_h: float, copy: Copy, out: Floats
 ) -> None:
-    """Play every choice of stream s, and go on as the base policy does for 2.5 horizons.
+    """Play every choice of stream s, and continue with the base policy for 2.5 horizons.
 
     Args:
-        net: the base policy. horizon_h: dollars and work count exp(-t / horizon).
-        out: (A, 3) dollars, work in hours of T_solo, and work in dollars of the jobs' own nodes; NaN of choices not allowed.
+        streams: Streams of the environment.
+        s: Number of the stream.
+        rules: Rules of the environment.
+        choices: Possible choices of all streams.
+        net: Base policy.
+        horizon_h: Time constant of the discount exp(-t / horizon) of dollars and work, in hours.
+        copy: Scratch space for one stream.
+        out: Result for each choice, shape (A, 3): dollars, work in hours of T_solo, and work in dollars of the jobs' own nodes. NaN
+            for choices that are not allowed.
     """
     actions = np.zeros(1, np.int64)
     rows = np.empty_like(copy.observations.candidates[0])
@@ -214,11 +234,11 @@ def look_ahead(
 
 
 class Player:
-    """Chooses in an environment as the base policy does, and looks ahead in its first stream.
+    """Chooses in an environment with the base policy, and looks ahead in its first stream.
 
     Args:
-        env: an environment without autoreset.
-        weights: of a policy file; None for Algorithm 1 without pruning.
+        env: Environment without autoreset.
+        weights: Weights of a policy file, or None for Algorithm 1 without pruning.
     """
 
     def __init__(self, env: PlacementVectorEnv, weights: dict[str, Array] | None) -> None:
@@ -231,16 +251,16 @@ class Player:
         self._copy = Copy(one._streams, one._choices, one._workspace, one._scratch, one._observations, one._reference)
 
     def choose(self, s: int) -> int:
-        """The base policy's choice in stream s."""
+        """Return the base policy's choice in stream s."""
         env = self._env
         return choose(self._net, env._streams, s, env._choices, env._observations, self._rows)
 
     def look_ahead(self, horizon_h: float) -> Floats:
-        """(A, 3) of the choices in the first stream: dollars, and work in hours and in dollars, as in `look_ahead`."""
+        """Evaluate the choices of the first stream, shape (A, 3), with the columns of the function `look_ahead`."""
         env = self._env
         out = np.zeros((len(self._rows), 3))
         jobs = len(env._streams.order[0])
-        self._copy.streams.jobs[0, jobs:] = env._streams.jobs[0, jobs:]  # those of the jobs' shapes, which never change
+        self._copy.streams.jobs[0, jobs:] = env._streams.jobs[0, jobs:]  # rows of the jobs' shapes, which `copy_stream` leaves out
         rules = env._rules._replace(prune=False)
         look_ahead(env._streams, 0, rules, env._choices, self._net, horizon_h, self._copy, out)
         return out

@@ -1,10 +1,10 @@
-"""Learns what a published rollout policy does in `RollMux/Rollout-v0`, as a start for masked PPO.
+"""Imitation of a published rollout policy in `RollMux/Rollout-v0`, as a start for masked PPO.
 
     python -m trainers.recipes.rollout_imitation tail-batching+tail-migration --out FILE
 
-From scratch PPO learns to keep on: of the other actions most are bad while the rest of a rollout is played at random. The teacher
-plays jobs with some exploration, so that its choices are known where it would not have come by itself, and cross-entropy fits the
-network to them.
+From scratch, PPO only learns to keep everything as it is, because most other actions are bad while the rest of a rollout is played
+at random. Here the teacher plays jobs with some exploration, so that its choices are also known in states that it would not reach.
+The network is fitted to these choices by cross-entropy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ JOBS, EXPLORATION, EPOCHS, LEARNING_RATE, WIDTHS = 300, 0.1, 10, 2e-3, (48, 48)
 
 
 def collect(teacher: str, jobs: int, seed: int) -> Labels:
-    """Play jobs, and label every decision with what the teacher would do: its row is worth 1, the others 0."""
+    """Play jobs, and label every decision with the teacher's choice: its row has the value 1, the others 0."""
     rng = np.random.default_rng(seed)
     env = RolloutVectorEnv(jobs, RandomJobs(), autoreset=False)
     observation, _ = env.reset(seed=0, options={"stream_seed": rng.integers(FIRST_DRAWN_SEED, 2**31, jobs).tolist()})
@@ -49,7 +49,7 @@ def collect(teacher: str, jobs: int, seed: int) -> Labels:
 
 
 def main() -> None:
-    """The command."""
+    """Train a network to imitate the teacher named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("teacher", help="a rollout policy")
     parser.add_argument("--out", type=Path, required=True, help="the policy file")

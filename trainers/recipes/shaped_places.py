@@ -1,14 +1,14 @@
-"""Learns where to place jobs of several shapes, without moves, by policy search on common streams.
+"""Policy search for placing jobs of several shapes, without moves, on common streams.
 
     python -m trainers.recipes.shaped_places --out DIR
     python -m trainers.recipes.shaped_places --start FILE --out DIR
     python -m trainers.recipes.shaped_places --unknown-stays --out DIR
 
-Half of the streams have asynchronous jobs and a third pool besides. Without a file to go on from, a network is first fitted to the
-value at the longest horizon that the observation gives each place, which has no noise. Then evolution strategies (Salimans et al.
-2017) change its last layer: in every step, pairs of opposite perturbations play the same streams, so that what the streams differ
-by cancels, and the reward is the difference of the logarithms of their dollars per work-hour. A stream takes a tenth of a second,
-where one decision's lookahead takes as long.
+Half of the streams also have asynchronous jobs and a third pool. Without a file to start from, a network is first fitted to the
+value of each placement at the longest horizon, which the observation contains without noise. Then evolution strategies (Salimans et
+al. 2017) change its last layer. In every step, pairs of opposite perturbations play the same streams, so that differences between
+streams cancel. The reward is the difference of the logarithms of their dollars per work-hour. A stream takes a tenth of a second,
+as long as the lookahead of a single decision.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from trainers.recipes.imitation import ROWS_MOST, WIDTHS, Example, fit, padded
 Array = NDArray[np.float32]
 Weights = dict[str, Array]
 
-JOBS, STREAMS = 100, 16  # of a stream; to fit to
-SEARCHED, PAIRS = 4, 8  # streams and pairs of perturbations of a step of the search
+JOBS, STREAMS = 100, 16  # jobs of a stream; streams of the fit
+SEARCHED, PAIRS = 4, 8  # streams and pairs of perturbations in a step of the search
 EPOCHS, LEARNING_RATE, EXPLORATION = 40, 3e-3, 0.1
-SHARPNESS = 5.0  # of what is fitted, so that the loss, linear above 1, sees small differences
-STEP, MOMENTUM = 0.21, 0.7
+SHARPNESS = 5.0  # factor on the fitted values, so that the loss, which is linear above 1, resolves small differences
+STEP, MOMENTUM = 0.21, 0.7  # of the search: length of a step, share of the previous direction
 _LAST = ("score.weight", "skip.weight")
 _NAMES = tuple(JOB_FEATURES), tuple(CANDIDATE_FEATURES + SHAPE_FEATURES), tuple(CLUSTER_FEATURES)
 _FIRST_SHAPE = len(CANDIDATE_FEATURES + MOVE_FEATURES)
@@ -51,22 +51,22 @@ _COLUMNS = [*range(len(CANDIDATE_FEATURES)), *range(_FIRST_SHAPE, _FIRST_SHAPE +
 
 
 def stream(seed: int, fixed: bool, every: bool = False) -> Scenario:
-    """Production jobs of several shapes; with `every` half of them are asynchronous, and there are three pools."""
+    """Generate production jobs of several shapes. With `every`, half of them are asynchronous, and there are three pools."""
     stays, share = "fixed" if fixed else "iterations", 0.5 if every else 0.0
     return workload("production", seed, jobs=JOBS, shapes=True, stays=stays, asynchronous=share, third_pool=every)
 
 
 def worth(rows: Array) -> Array:
-    """(R,) what places are worth at the longest horizon, as observed, over the price of the job's own nodes for so long."""
+    """Return the observed value of placements at the longest horizon, in prices of the job's own nodes, shape (R,)."""
     work, more = (rows[:, CANDIDATE_FEATURES.index(name)] for name in ("work_24h", "more_24h"))
     return np.asarray(work / (1 - np.minimum(np.abs(work), 0.9999)) - more / (1 - np.minimum(np.abs(more), 0.9999)))
 
 
 class Scored(Learned):
-    """Places jobs where a network scores highest, without moves.
+    """Places each job where a network scores highest, without moves.
 
     Attributes:
-        tried: the network's weights, which may be exchanged between streams.
+        tried: Weights of the network. They may be replaced between streams.
     """
 
     def __init__(self, tried: Weights, known_stays: bool) -> None:
@@ -77,13 +77,13 @@ class Scored(Learned):
         return score(self.tried, job, rows[:, _COLUMNS], cluster)
 
     def price(self, weights: Weights, scenario: Scenario) -> float:
-        """Dollars per work-hour of a stream with these weights."""
+        """Return the dollars per work-hour of a stream with these weights."""
         self.tried = weights
         return metrics(replay(scenario, self)).usd_per_work_hour
 
 
 class Worth(Learned):
-    """Places jobs where they are worth most, but for some explored, and records the decisions."""
+    """Places each job where its value is highest, with some exploration, and records the decisions."""
 
     def __init__(self, rng: np.random.Generator, known_stays: bool) -> None:
         super().__init__(moves=False, known_stays=known_stays)
@@ -103,7 +103,7 @@ class Worth(Learned):
 
 
 def fitted(rng: np.random.Generator, streams: int, known_stays: bool) -> Weights:
-    """Weights of a network that places jobs where they are worth most at the longest horizon."""
+    """Fit a network to the value of placements at the longest horizon, and return its weights."""
     examples: list[Example] = []
     for k, seed in enumerate(rng.integers(FIRST_DRAWN_SEED, 2**31, streams).tolist()):
         policy = Worth(rng, known_stays)
@@ -123,13 +123,22 @@ def train(
     start: Path | None = None,
     known_stays: bool = True,
 ) -> None:
-    """Fit, or read a policy file, and search; write the file in OUT whenever it is better on streams of `seeds`.
+    """Fit a network or read a policy file, then search. Write a policy file to OUT after every improvement.
 
-    Better is fewer dollars per work-hour than at the start, mean over the streams of both kinds. The file is
-    admission-shapes.safetensors, or admission-unknown-shapes.safetensors where it is not known when jobs leave.
+    An improvement is a lower ratio of dollars per work-hour to those at the start, mean over the streams of `seeds` of both kinds.
+    The file is admission-shapes.safetensors, or admission-unknown-shapes.safetensors without known stays.
+
+    Args:
+        out: Existing folder for the file.
+        seed: Seed of everything random.
+        steps: Number of steps of the search.
+        seeds: Seeds of the evaluation streams.
+        tell: Function that receives a line after every evaluation.
+        start: Policy file to start from, or None to fit a network first.
+        known_stays: Whether the network reads when jobs will leave.
 
     Raises:
-        InputError: a folder that cannot be written, or a file that is not of a network as this one.
+        InputError: The folder cannot be written, or the file's network reads other features.
     """
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
@@ -159,7 +168,7 @@ def train(
 def _ascent(
     price: Callable[[Weights, Scenario], float], weights: Weights, last: Floats, scale: Floats, rng: np.random.Generator
 ) -> Floats:
-    """Where the reward rises, by pairs of opposite perturbations that play the same streams."""
+    """Estimate the direction of rising reward from pairs of opposite perturbations that play the same streams."""
     numbers = rng.integers(FIRST_DRAWN_SEED, 2**31, SEARCHED).tolist()
     scenarios = [stream(number, fixed=k == 3, every=k % 2 == 1) for k, number in enumerate(numbers)]
     gradient = np.zeros(last.size)
@@ -171,7 +180,7 @@ def _ascent(
 
 
 def _with(weights: Weights, last: Floats) -> Weights:
-    """The same network with other numbers in its last layer."""
+    """Return the weights with other values in the last layer."""
     changed, at = dict(weights), 0
     for name in _LAST:
         size = weights[name].size
@@ -188,7 +197,7 @@ def _read(start: Path) -> Weights:
 
 
 def main() -> None:
-    """The command."""
+    """Train a network with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="an existing folder")
     parser.add_argument("--start", type=Path, help="a policy file to go on from")

@@ -1,4 +1,4 @@
-"""Teachers for imitation: `consolidate`, and the groups of the exact optimum."""
+"""Teachers for imitation: the policy `consolidate`, and the groups of the exact optimum."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from rollmux_env.scenario import Scenario
 
 Weights = dict[str, NDArray[np.float32]]
 Teacher = Callable[[State, Arrived, CandidateTable], int | None]
-Example = tuple[Features, int]  # of the feasible rows, a new group first, and which of them the teacher takes
+"""Function that chooses a row of the candidate table for an arriving job, or None."""
+Example = tuple[Features, int]
+"""Features of the feasible rows, a new group first, and the position of the teacher's row among them."""
 
 
 def consolidate_teacher() -> Teacher:
-    """The place that `consolidate` gives a newcomer; None where that needs moves first."""
+    """Return a teacher that places an arriving job where `consolidate` does, or None if that needs moves first."""
     policy = Consolidate()
 
     def place(state: State, event: Arrived, table: CandidateTable) -> int | None:
@@ -38,8 +40,11 @@ def consolidate_teacher() -> Teacher:
 
 
 def optimum_teacher() -> Teacher:
-    """Of the places of a newcomer, those in the group that has most in common with its group in the optimum of $ per work-hour of
-    the jobs that are there (members of both over members of either), the cheapest of them; or a new group, where that is alike."""
+    """Return a teacher that places an arriving job in the group most similar to its group in the optimum.
+
+    The optimum is that of $ per work-hour over the present jobs. The similarity of two groups is the number of members of both over
+    the number of members of either. A new group counts as a group of the job alone. Ties go to the cheapest placement.
+    """
     pools: dict[int, ColumnPool] = {}
     before: list[Before] = []
 
@@ -72,11 +77,13 @@ TEACHERS: dict[str, Callable[[], Teacher]] = {"consolidate": consolidate_teacher
 
 
 def collect_examples(scenario: Scenario, teacher: Teacher, weights: Weights | None, most: int) -> list[Example]:
-    """Play a stream without moves, and collect where the teacher would place every job.
+    """Play a stream without moves, and collect the teacher's placement of every job.
 
     Args:
-        weights: of the network that places them; None: the teacher.
-        most: rows that are kept of a table: a new group, the teacher's, and the cheapest.
+        scenario: The stream.
+        teacher: The teacher.
+        weights: Weights of the network that places the jobs, or None to place them as the teacher does.
+        most: Largest number of rows of an example: a new group, the teacher's row, and the cheapest others.
     """
     policy = _Student(teacher, weights, most)
     replay(scenario, policy)
@@ -93,12 +100,12 @@ class _Student:
         self._teacher, self._weights, self._most = teacher, weights, most
 
     def decide(self, state: State, event: Event) -> Plan:
-        """A place for who arrives."""
+        """Place an arriving job, and record the teacher's choice."""
         if not isinstance(event, Arrived):
             return ()
         job_id = event.job.id
         table = candidates(state, job_id)
-        rows = table.own_first()  # as the environment has them
+        rows = table.own_first()  # the order of the environment
         rows = rows[table.feasible[rows]]
         if not rows.size:
             return (Wait(job_id),)
