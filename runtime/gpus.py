@@ -81,6 +81,16 @@ def _visible(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
     return shown
 
 
+def is_out_of_memory(message: str) -> bool:
+    """Return whether an error says that a GPU had too little memory, in the words of torch, vLLM, NCCL or this project.
+
+    Args:
+        message: Text of the error; errors that come from another process may have lost their class.
+    """
+    words = message.lower()
+    return ("out of memory" in words and ("cuda" in words or "gpu" in words)) or "cublas_status_alloc_failed" in words
+
+
 class OwnOfCuda:
     """What CUDA takes of GPUs for a process: contexts, kernels that are loaded, communicators; 0.5 to 4 GB of each.
 

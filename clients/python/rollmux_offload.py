@@ -19,6 +19,7 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _ALIGNMENT = 64  # bytes; whole cache lines
 _MOST_UNUSED = 2  # times what waits, that host memory which is kept may be large
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
+_FREES_S = 30.0  # that the memory of a process which ends may take to come free
+_LOOKS_S = 0.5  # between looks at what is free
 
 
 class Offloader:
@@ -84,10 +87,18 @@ class Offloader:
         return self.footprint()
 
     def restore(self) -> Footprint:
-        """Bring everything back in place; again: no effect."""
+        """Bring everything back in place; again: no effect.
+
+        Raises:
+            torch.OutOfMemoryError: The GPU has too little free memory, also after `await_device_memory`; all is as it was.
+        """
         if not self.offloaded or self._segment is None:
             return self.footprint()
         segment = self._segment
+        if segment.pinned:
+            unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # by torch in this process
+            nbytes = sum(size for _, _, size in self._parked) + sum(size for _, size in self._emptied)
+            await_device_memory(nbytes - unused, "state that comes back")
         for storage, offset, size in self._parked:
             storage.resize_(size)
             _bytes(storage).copy_(segment.bytes[offset : offset + size], non_blocking=segment.pinned)
@@ -154,11 +165,12 @@ class Offloader:
         moving, staying = (sum(storage.nbytes() for storage in _storages(part)) for part in (moves, stays))
         moving += sum(storage.nbytes() for storage in self._only_scratch(_storages(moves)))
         on_gpu = any(tensor.device.type == "cuda" for tensor in moves)
-        peak, capacity = (torch.cuda.max_memory_reserved(), torch.cuda.mem_get_info()[1]) if on_gpu else (0, 0)
+        free, capacity = torch.cuda.mem_get_info() if on_gpu else (0, 0)
+        peak = torch.cuda.max_memory_reserved() if on_gpu else 0
         with self._lock:
             segments = {id(one): one for one in (self._segment, self._read, self._spare) if one is not None}
             host = sum((segment.footprint() for segment in segments.values()), Footprint())
-        return host + Footprint(0 if self.offloaded else moving, staying, staying, peak, capacity)
+        return host + Footprint(0 if self.offloaded else moving, staying, staying, peak, capacity, capacity - free)
 
     def close(self) -> None:
         """Give the host memory back. Tensors that are offloaded are lost."""
@@ -228,6 +240,26 @@ class GradientBuckets:
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
         return allreduce_hook(group, bucket)
+
+
+def await_device_memory(nbytes: int, what: str) -> None:
+    """Wait until the GPU has room: a process that was killed, or a neighbour that leaves, may still free some.
+
+    Args:
+        nbytes: Free bytes of the current GPU that are needed.
+        what: Name of what needs them, for the message.
+
+    Raises:
+        torch.OutOfMemoryError: There is too little, also after 30 s; one line.
+    """
+    until_s = monotonic() + _FREES_S
+    while (free := torch.cuda.mem_get_info()[0]) < nbytes:
+        if monotonic() >= until_s:
+            raise torch.OutOfMemoryError(
+                f"out of memory: {what} needs {nbytes / 1e9:.1f} GB of the GPU, {free / 1e9:.1f} GB are free; other processes "
+                "have the rest"
+            )
+        sleep(_LOOKS_S)
 
 
 def map_large_blocks() -> None:

@@ -30,6 +30,7 @@ class Footprint(NamedTuple):
         mapped: of `host`, what the worker's resident size holds too, as page-locked memory is: it counts once.
         peak: on the accelerator, the most that the worker has had there so far; 0 where there is none.
         capacity: of the accelerators that it is on; 0 where there are none.
+        taken: Bytes of the fullest of these accelerators that are not free, whichever process has them; 0 if there is none.
     """
 
     device: int = 0
@@ -37,12 +38,13 @@ class Footprint(NamedTuple):
     mapped: int = 0
     peak: int = 0
     capacity: int = 0
+    taken: int = 0
 
     def __add__(self, other: object) -> Footprint:
-        """Bytes of both, place by place."""
+        """Return the bytes of both, place by place; of `taken`, the larger number."""
         if not isinstance(other, Footprint):
             return NotImplemented
-        return Footprint(*(a + b for a, b in zip(self, other)))
+        return Footprint(*(a + b for a, b in zip(self, other)))._replace(taken=max(self.taken, other.taken))
 
 
 class Segment:

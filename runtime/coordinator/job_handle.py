@@ -219,6 +219,7 @@ class Actors:
         controller, workers: what is started for the job; None, and none, while nothing is. has_come: the controller has asked for
             an order. alive: they have the job's state, on its nodes, since its profile.
         order: that the controller waits for. warnings: that they have told the user.
+        processes: What was started for it, by Ray node: process id, and when its machine started it.
     """
 
     controller: Any = None
@@ -227,6 +228,7 @@ class Actors:
     alive: bool = False
     order: asyncio.Future[Order | None] | None = None
     warnings: set[str] = field(default_factory=set)
+    processes: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
 
 
 @dataclass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rollmux_env.errors import InputError
@@ -22,6 +23,7 @@ from runtime.coordinator.run_state import Errand, RunState
 from runtime.jobside.messages import End
 from runtime.journal.facts import Cancelled, Fact, Failed, Restarted
 from runtime.machine import Node
+from runtime.machines.nodes import POOLS
 
 DEATHS = 3  # of a job in a row, without an iteration done, are enough
 _PATROL_S = 0.5
@@ -132,19 +134,31 @@ class JobLifecycle:
         """Wait for a controller's end, whatever it is."""
         run = self._run
         end = await self._processes.of(handle).wait(handle)
-        run.went(handle)
         if end.outcome == "done" and end.problem:
             run.log.say(f"{handle.id}: {end.problem}")
         await run.written()
+        if end.out_of_memory:
+            end = self._make_neighbours_leave(handle, end)
         if end.outcome in ("failed", "died", EVICTED):
             await self.fail(handle, end, again=end.outcome != "failed")
         elif not (handle.gone or handle.ending.why or handle.ending.resting):  # the run stops; the job keeps its place for then
             self._halt(handle)
         await self._processes.of(handle).drop(handle)
+        run.ended(handle)
         self._end.watched.discard(handle)
         if handle.ending.resting and handle.ending.why is None:
             self._rested(handle)
         self._end.check()
+
+    def _make_neighbours_leave(self, handle: JobHandle, end: End) -> End:
+        """Return how a job ends that had too little memory of a GPU: it is made again if the state of others can leave."""
+        pool = next((pool for pool in POOLS if pool == end.where and pool in handle.permits.holds), None)
+        beside = self._run.residents.ran_out(handle, pool) if pool else ()
+        if pool is None or not beside:
+            return end
+        names = ", ".join(node.name for node in handle.nodes_of(pool))
+        problem = f"out of memory in its {pool} on {names}, beside state of {', '.join(beside)}, which leaves"
+        return replace(end, outcome="died", problem=problem)
 
     def _rested(self, handle: JobHandle) -> None:
         """A job that waits has no processes any more; it may have got a place meanwhile."""
@@ -208,7 +222,7 @@ class JobLifecycle:
         run, job_id = self._run, handle.id
         await run.written()
         await self._processes.of(handle).kill(handle)
-        run.went(handle)
+        run.ended(handle)
         folder = run.checkpoints(job_id)
         if handle.spec.is_attached:  # its owner has the checkpoints
             resume = ResumePoint(handle.iteration, None, ())

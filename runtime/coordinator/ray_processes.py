@@ -56,6 +56,8 @@ class RayProcesses(Processes):
         run = asyncio.ensure_future(_answer(controller.run.remote()))
         try:
             pid = await controller.identity.remote()
+            here = ray.get_runtime_context().get_node_id()
+            handle.actors.processes.setdefault(here, set()).add((pid, started(pid)))
             while not (await asyncio.wait([run], timeout=_LOOKS_S))[0]:
                 if not started(pid):  # what it has forked holds its sockets, and Ray does not notice
                     await self._sweep(self._logs(handle), handle)
@@ -91,13 +93,15 @@ class RayProcesses(Processes):
 
     async def _sweep(self, logs: str, handle: JobHandle) -> None:
         """End what a job has started, on all of its machines."""
-        here = ray.get_runtime_context().get_node_id()
+        here, known = ray.get_runtime_context().get_node_id(), handle.actors.processes
         others = {node.machine for nodes in handle.place.nodes.values() for node in nodes} - {here}
-        await asyncio.gather(asyncio.to_thread(end_job_processes, logs), *(self._sweep_on(machine, logs) for machine in others))
+        ends = asyncio.to_thread(end_job_processes, logs, known.get(here, ()))
+        await asyncio.gather(ends, *(self._sweep_on(machine, logs, known.get(machine, ())) for machine in others))
 
-    async def _sweep_on(self, machine: str, logs: str) -> None:
+    async def _sweep_on(self, machine: str, logs: str, known: Collection[tuple[int, int]]) -> None:
         """End what a job has started on another machine, as long as that one is there: Ray itself may wait for half a minute."""
-        call = ray.remote(end_job_processes).options(**on_machine(machine)).remote(logs)
+        task: Any = ray.remote(end_job_processes)
+        call = task.options(**on_machine(machine)).remote(logs, [*known])
         for _ in range(round(_ENDS_S / _LOOKS_S)):
             if machine in await asyncio.to_thread(dead_machines, [machine]):
                 return

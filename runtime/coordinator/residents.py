@@ -3,6 +3,9 @@
 A job asks at the end of each phase whether it may stay (`may_stay`). That depends on all who share its nodes then; when others have
 come, a permit that finds too little room is held back until those who may stay no longer have left (`admit`, `went`). A job can be
 asked to leave wherever it waits for a permit, and whenever it says that something is over.
+
+GPUs may have other users. What they have is known after each phase: all that is neither free nor kept by jobs of the run. Where
+memory runs out all the same, what that job needs counts as unknown, so that no other state stays beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from rollmux_env.scheduler.view import HoldName
 from runtime.coordinator.job_handle import JobHandle
 from runtime.machine import Pool
 from runtime.machines.nodes import POOLS
-from runtime.residency.choice import STAY, Level, Place, Waits, choose, fits
+from runtime.residency.choice import STAY, Level, Place, Room, Waits, choose, fits
 
 _Key = tuple[JobHandle, Pool]
 
@@ -32,6 +35,8 @@ class Residents:
         self._handles, self._cluster, self._leave = handles, cluster, leave
         self._staying: dict[_Key, tuple[str, ...]] = {}  # names of the nodes
         self._held_back: dict[tuple[JobHandle, HoldName], None] = {}
+        self._kept_gb: dict[_Key, tuple[tuple[str, ...], float]] = {}  # names of the nodes, GB of each of their GPUs
+        self._strangers_gb: dict[str, float] = {}  # of each GPU, by node
 
     def may_stay(self, handle: JobHandle, pool: Pool) -> bool:
         """Whether the state of a phase that is over may stay where it is."""
@@ -50,6 +55,34 @@ class Residents:
             return False
         return self._chosen(places)[handle, pool].name == STAY
 
+    def saw(self, handle: JobHandle, pool: Pool, device_gb: float, taken_gb: float) -> None:
+        """Note what is on the GPUs of a job's nodes when a phase is over, or its state has left.
+
+        Args:
+            handle: The job.
+            pool: Pool of the phase.
+            device_gb: Memory of each GPU that the job keeps for the phase, GB.
+            taken_gb: Memory of each GPU that is not free, GB; 0 if there is no GPU, or it is not known.
+        """
+        if not taken_gb:
+            return
+        names = tuple(node.name for node in handle.place.nodes[pool])
+        self._kept_gb[handle, pool] = names, device_gb
+        for name in names:
+            known_gb = sum(gb for there, gb in self._kept_gb.values() if name in there)
+            self._strangers_gb[name] = max(0.0, taken_gb - known_gb)
+
+    def ran_out(self, handle: JobHandle, pool: Pool) -> tuple[str, ...]:
+        """Learn that a phase had too little memory of a GPU: what it needs is unknown from now on.
+
+        Returns:
+            The ids of the jobs whose state stayed on its nodes; they leave before the phase begins again.
+        """
+        beside = self._beside(handle, pool)
+        if pool in handle.residency.waits:
+            handle.residency.waits[pool] = replace(handle.residency.waits[pool], peak_gb=0.0)
+        return tuple(dict.fromkeys(other.id for other, _ in beside))
+
     def stays(self, handle: JobHandle, pool: Pool, host_gb: float, device_gb: float) -> None:
         """It has stayed, and takes so much; where that is more than was known, that is known from now on."""
         self._staying[handle, pool] = tuple(node.name for node in handle.place.nodes[pool])
@@ -64,6 +97,12 @@ class Residents:
         for pool in pools:
             self._staying.pop((handle, pool), None)
             handle.residency.to_leave.discard(pool)
+
+    def ended(self, handle: JobHandle) -> None:
+        """Forget a job whose processes have ended or have other nodes now."""
+        self.went(handle)
+        for pool in POOLS:
+            self._kept_gb.pop((handle, pool), None)
 
     def leaving(self, handle: JobHandle) -> tuple[Pool, ...]:
         """Where a job has to leave now; all that it has, if it moves. What runs leaves when it is over."""
@@ -105,25 +144,28 @@ class Residents:
 
     def _in_the_way(self, handle: JobHandle, pool: HoldName) -> list[_Key]:
         """Who has to leave before a job's phase begins."""
-        names = {node.name for node in handle.nodes_of(pool)}
-        here = [key for key, nodes in self._staying.items() if names & {*nodes} and key != (handle, pool)]
+        here = self._beside(handle, pool)
         if not here:
             return []
         guest = handle.is_guest or pool == "init"  # nobody knows what it needs
         places = self._sharing(handle)
         chosen = {} if guest else self._chosen(places)
         now = [place.waits.levels[0] if key in self._staying else place.waits.least for key, place in places.items()]
-        if not guest and fits([*places.values()], now, self._host_gb(places)):
+        if not guest and fits([*places.values()], now, self._rooms(places)):
             return []
         return [key for key in here if key not in chosen or chosen[key].name != STAY]
 
-    def _chosen(self, places: Mapping[_Key, Place]) -> dict[_Key, Level]:
-        return dict(zip(places, choose([*places.values()], self._host_gb(places)), strict=True))
+    def _beside(self, handle: JobHandle, pool: HoldName) -> list[_Key]:
+        """Return whose state stays on the nodes of a phase, its own aside."""
+        names = {node.name for node in handle.nodes_of(pool)}
+        return [key for key, nodes in self._staying.items() if names & {*nodes} and key != (handle, pool)]
 
-    def _host_gb(self, places: Mapping[_Key, Place]) -> dict[str, float | None]:
-        """What the nodes have for jobs."""
-        pools = self._cluster.pools
-        return {node.name: pools[node.pool].node_memory_gb for handle, pool in places for node in handle.place.nodes[pool]}
+    def _chosen(self, places: Mapping[_Key, Place]) -> dict[_Key, Level]:
+        return dict(zip(places, choose([*places.values()], self._rooms(places)), strict=True))
+
+    def _rooms(self, places: Mapping[_Key, Place]) -> dict[str, Room]:
+        nodes = {node.name: self._cluster.pools[node.pool] for handle, pool in places for node in handle.place.nodes[pool]}
+        return {name: Room(pool.node_memory_gb, self._strangers_gb.get(name, 0.0)) for name, pool in nodes.items()}
 
 
 def _unknown(handle: JobHandle, pool: Pool) -> Waits:

@@ -251,7 +251,7 @@ class RunState:
         if handle.place.group is None:
             handle.iteration = handle.begins
         if handle.place.nodes != {"rollout": seating.rollout_nodes, "training": seating.training_nodes}:
-            self.went(handle)
+            self.ended(handle)
         handle.sit(seating, self.scheduler.state.shape(handle.id))
         self.order(handle)
 
@@ -274,9 +274,17 @@ class RunState:
         if self.residents.admit(handle, phase):
             handle.permits.since_s = handle.permits.holds[phase].since_s = self.log.now()
 
-    def went(self, handle: JobHandle, pools: tuple[Pool, ...] = POOLS) -> None:
-        """A job's state has left the devices of its nodes; others may have waited for that."""
-        self.residents.went(handle, pools)
+    def went(self, handle: JobHandle, pool: Pool) -> None:
+        """Note that a job's state has left the devices of its nodes; others may have waited for that."""
+        self.residents.went(handle, (pool,))
+        self._admit_held_back()
+
+    def ended(self, handle: JobHandle) -> None:
+        """Note that a job has nothing on its nodes any more: its processes have ended, or have others now."""
+        self.residents.ended(handle)
+        self._admit_held_back()
+
+    def _admit_held_back(self) -> None:
         for other, phase in self.residents.held_back():
             self.admit(other, phase)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rollmux_offload import Offloader
+from rollmux_offload import Offloader, await_device_memory
 from rollmux_segment import Footprint
 from torch import Tensor
 
@@ -82,6 +82,8 @@ class TorchEngine(Engine):
             parameters[name].copy_(tensor)
 
     def _come_back(self, weights: dict[str, Tensor] | None) -> Footprint:
+        if self._released and self._device.type == "cuda":
+            await_device_memory(sum(nbytes for _, nbytes in self._released), "an engine that wakes")
         for storage, nbytes in self._released:
             storage.resize_(nbytes)
         self._released = []

@@ -20,11 +20,11 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from rollmux_offload import await_device_memory
 from rollmux_segment import Footprint
 from torch import Tensor
 
@@ -43,8 +43,6 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 # On a CPU the KV cache has room for this many sequences of full length; vLLM queues the others.
 _CPU_FULL_SEQUENCES = 64
-_FREES_S = 30.0  # that the memory of a process which ends may take to come free
-_LOOKS_S = 0.5  # between looks at what is free
 
 
 def process_died(error: BaseException, executor: Any) -> bool:
@@ -236,8 +234,8 @@ class VllmEngine(Engine):
                 engine.step()
 
     def _come_back(self, weights: dict[str, Tensor] | None) -> Footprint:
-        if self._level:
-            self._must_fit()
+        if self._level:  # vLLM's own way out of too little memory leaves an engine that is of no use
+            await_device_memory(self._given_back // self._devices, "an engine that wakes")
         with self._count_memory():
             if self._level:
                 self._llm.wake_up(tags=["weights"])
@@ -256,22 +254,9 @@ class VllmEngine(Engine):
         mapped = min(host, grown)  # page-locked by this process, or by others of the engine
         if not self._gpu:
             return Footprint(self._device_bytes, host, mapped)
-        peak, capacity = self._device_bytes + self._given_back, self._devices * torch.cuda.mem_get_info()[1]
-        return Footprint(self._device_bytes, host, mapped, peak, capacity)
-
-    def _must_fit(self) -> None:
-        """Refuse to wake where vLLM would run out of memory.
-
-        A process that was killed, or a neighbour that is leaving, may still free some: it looks again until a bound.
-        """
-        needed, until_s = self._given_back // self._devices, monotonic() + _FREES_S
-        while (free := torch.cuda.mem_get_info()[0]) < needed and monotonic() < until_s:
-            sleep(_LOOKS_S)
-        if free < needed:
-            raise RuntimeError(
-                f"the engine needs {needed / 1e9:.1f} GB of the GPU to wake, {free / 1e9:.1f} GB are free: processes that sleep "
-                "there keep the rest; a lower rollout.engine_options.gpu_memory may help"
-            )
+        free, total = torch.cuda.mem_get_info()
+        peak = self._device_bytes + self._given_back
+        return Footprint(self._device_bytes, host, mapped, peak, self._devices * total, total - free)
 
     @contextmanager
     def _count_memory(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import CHECKPOINTS
 from runtime.export import keep_model
+from runtime.gpus import is_out_of_memory
 from runtime.jobs.named import load_named
 from runtime.jobs.spec import JobSpec
 from runtime.jobside.checkpointing import CheckpointWriter, restore_randomness
@@ -82,21 +83,27 @@ class Controller:
             if not self._is_over:
                 return End("stopped")
         except BaseException as error:
-            problem = one_line(" ".join(str(error).split()), 500) or "no message"
-            note(f"ERROR in {self._session.where or where}: {problem}")
-            traceback.print_exc()
-            if isinstance(error, WorkerDied | ray.exceptions.RayActorError):
-                self._writer.wait()  # what the others write may be whole
-                return End("died", self._session.where or where, problem)
-            if not isinstance(error, RuntimeError | InputError | OutOfOrder):
-                problem = f"{type(error).__name__}: {problem}"
-            return End("failed", self._session.where or where, problem, traceback.format_exc()[-_DETAILS:])
+            return self._end_of(error, self._session.where or where)
         finally:
             self._session.where = ""
             self._close()
         line = keep_model(self._folder, self._folder / CHECKPOINTS / self._spec.id, self._spec) if self._models else ""
         note(f"done; {line}" if line else "done")
         return End("done", problem=line)
+
+    def _end_of(self, error: BaseException, where: str) -> End:
+        """Return how the job ends by an error, and print that to its log."""
+        problem = one_line(" ".join(str(error).split()), 500) or "no message"
+        note(f"ERROR in {where}: {problem}")
+        traceback.print_exc()
+        died, short = isinstance(error, WorkerDied | ray.exceptions.RayActorError), is_out_of_memory(str(error))
+        if died or short:
+            self._writer.wait()  # what the others write may be whole
+        if died:
+            return End("died", where, problem, out_of_memory=short)
+        if not isinstance(error, RuntimeError | InputError | OutOfOrder):
+            problem = f"{type(error).__name__}: {problem}"
+        return End("failed", where, problem, traceback.format_exc()[-_DETAILS:], short)
 
     def _next(self, done: Done | None) -> Order | None:
         """Say what became of the last order, and wait for the next one."""

@@ -28,7 +28,7 @@ from runtime.residency.choice import STAY, Level, Waits
 _MOST = 10_000
 _Usage = dict[Handle, tuple[float, float]]
 
-Used = tuple[float, float]  # GB of a node's host memory, and of each of its GPUs
+Used = tuple[float, float, float]  # GB of a node's host memory, of each of its GPUs, and what of each GPU is not free
 
 
 Parked = tuple[Any, dict[str, Any]]
@@ -59,7 +59,7 @@ def measure(job: Any, phase: PhaseOfJob, used: Callable[[Any], Used], gpus: int)
     levels, peak_gb, gpu_gb = [], 0.0, 0.0
     first_s, here = timed(job, "stay", phase)
     if isinstance(here, Footprint):
-        host_gb, device_gb = used(here)
+        host_gb, device_gb, _ = used(here)
         first_s += timed(job, "load", phase)[0]
         stay_s = timed(job, "stay", phase)[0] + timed(job, "load", phase)[0]  # as often as it is offloaded
         levels.append(Level(STAY, min(first_s, stay_s), device_gb, host_gb))
@@ -69,7 +69,7 @@ def measure(job: Any, phase: PhaseOfJob, used: Callable[[Any], Used], gpus: int)
     first_s += timed(job, "offload", phase)[0]
     load_s, _ = timed(job, "load", phase)  # a warm switch, beside the cold one
     again_s, footprint = timed(job, "offload", phase)
-    host_gb, device_gb = used(footprint)
+    host_gb, device_gb, _ = used(footprint)
     levels.append(Level("keep", load_s + again_s, device_gb, host_gb))
     warm_s = load_s + again_s  # of a switch
     return footprint, {"offload_s": first_s + warm_s, "warm_s": warm_s, "waits": Waits(tuple(levels), peak_gb, gpu_gb)}
@@ -212,13 +212,13 @@ class JobSession(Voice):
             else:
                 footprint, parked = park(job, phase, hasattr(job, "stay") and self.ask("may_stay", pool))
             usage = self._usage(pool)
-            waited_s, (host_gb, device_gb) = self._waited(usage), self._used(pool, footprint, usage)
+            waited_s, (host_gb, device_gb, taken_gb) = self._waited(usage), self._used(pool, footprint, usage)
             self._staying.pop(pool, None)
             if parked.get("stays"):
                 self._staying[pool] = job
         waited_s = run_wait_s if self.worst_case else waited_s
         parked |= {"load_s": load_s, "load_wait_s": load_wait_s, "core_wait_s": waited_s, "own_s": own_s}
-        parked |= {"host_gb": host_gb, "device_gb": device_gb, "stages": dict(runtime_hook.reported.stages)}
+        parked |= {"host_gb": host_gb, "device_gb": device_gb, "taken_gb": taken_gb, "stages": dict(runtime_hook.reported.stages)}
         self._release(Report(pool, False, begun_s, run_s, done_s, cold=cold, **parked))
         self._left_s = monotonic()
         self.turns.restore(self.turns.trainings + 1, self.turns.trainings + (phase == "train"), self.turns.syncs)
@@ -308,7 +308,7 @@ class JobSession(Voice):
 
     def _used(self, pool: Pool, footprint: Any, usage: _Usage | None = None) -> Used:
         """Host memory of the job on a node: what its processes there have, and what they keep for the next phase; and memory of
-        each GPU, where the node has any: else the device is host memory."""
+        each GPU, where the node has any: else the device is host memory; and memory of the fullest GPU that is not free."""
         by_node: dict[str, float] = {}
         for handle, (own_gb, _) in (self._usage(pool) if usage is None else usage).items():
             by_node[handle.node.name] = by_node.get(handle.node.name, 0.0) + own_gb
@@ -317,9 +317,10 @@ class JobSession(Voice):
             counted = self._own_gb.get(_OTHER[pool], 0.0) if self._nodes[pool] == self._nodes[_OTHER[pool]] else 0.0
             own_gb = self._own_gb[pool] = max(0.0, resident_gb() - counted)
         if not isinstance(footprint, Footprint):
-            return own_gb, 0.0
+            return own_gb, 0.0, 0.0
         gpus = self._gpus(pool)
-        return own_gb + (footprint.host - footprint.mapped) / 1e9, footprint.device / 1e9 / gpus if gpus else 0.0
+        device_gb = footprint.device / 1e9 / gpus if gpus else 0.0
+        return own_gb + (footprint.host - footprint.mapped) / 1e9, device_gb, footprint.taken / 1e9
 
     def _gpus(self, pool: Pool) -> int:
         """GPUs of a node of a phase."""

@@ -73,6 +73,7 @@ class Report(PhaseMeasures):
         core_wait_s: as of `PhaseMeasures`; of a profile, from `run_s` to `done_s`. load_wait_s: of a profile, likewise before
             `run_s`. warm_s: of a profile, seconds of loading and offloading in a warm switch. waits: how it may wait. own_s:
             seconds of the job's own between its rollout and its wish for this training.
+        taken_gb: Memory of each GPU that is not free when the phase is over, GB; 0 where there is none.
     """
 
     phase: str
@@ -84,6 +85,7 @@ class Report(PhaseMeasures):
     load_wait_s: float = 0.0
     waits: Waits | None = None
     own_s: float = 0.0
+    taken_gb: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,14 @@ class End:
     Attributes:
         outcome: `done`; `stopped`; `failed`, by its own code, or `died`, with a process of its; then `where` and `problem` say more
             (see `runtime.journal.facts.Failed`). Of one that is done `problem` may be a line for the user.
+        out_of_memory: Whether it has failed or died because a GPU had too little memory.
     """
 
     outcome: str
     where: str = ""
     problem: str = ""
     details: str = ""
+    out_of_memory: bool = False
 
 
 class Stopped(Exception):

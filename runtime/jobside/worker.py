@@ -15,7 +15,7 @@ from runtime.jobs.named import load_named
 from runtime.jobside.job_log import note
 from runtime.jobside.messages import MOST_WARNINGS, Nodes
 from runtime.machine import Node, Pool, core_wait_s
-from runtime.machines.job_processes import mark_process
+from runtime.machines.job_processes import mark_process, started
 from runtime.machines.nodes import prepare_process
 from runtime.memory import resident_gb, tree_gb
 from runtime.output import capture
@@ -129,6 +129,7 @@ class Worker:
         prepare_process((node,))
         self._session = _WorkerSession(coordinator, job_id, f"{node.name} {os.getpid()}", node)
         set_session(self._session)
+        self._session.begin("has_process", ray.get_runtime_context().get_node_id(), os.getpid(), started(os.getpid()))
         self._session.watch_memory(f"its process on {node.name} ({target})", node.pool)
         self._object = load_named(target, folder)(*arguments, **options)
 

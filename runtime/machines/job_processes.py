@@ -38,9 +38,20 @@ def mark_of(logs: str) -> dict[str, str]:
     return {_MARK: f"{logs}/"}
 
 
-def end_job_processes(logs: str) -> None:
-    """End what is left of a job on this machine; or of all jobs of a run, whose logs are below one folder."""
-    end_all(lambda: marked_processes(f"{_MARK}={logs}/", logs, (os.O_WRONLY,)), _GRACE_S)
+def end_job_processes(logs: str, known: Collection[tuple[int, int]] = ()) -> None:
+    """End what is left of a job on this machine; or of all jobs of a run, whose logs are below one folder.
+
+    Args:
+        logs: Folder of the job's logs.
+        known: Processes that it had here: id, and when it was started. One that the kernel takes apart has no environment and no
+            files any more, but may still have memory of a GPU.
+    """
+
+    def find() -> list[int]:
+        left = [pid for pid, start in known if started(pid) == start]
+        return [*{*marked_processes(f"{_MARK}={logs}/", logs, (os.O_WRONLY,)), *left}]
+
+    end_all(find, _GRACE_S)
 
 
 def marked_processes(mark: str, folder: str, modes: Collection[int]) -> list[int]:
@@ -102,9 +113,14 @@ def user_of(pid: int) -> int | None:
 
 
 def started(pid: int) -> int:
-    """When this machine started a living process, in clock ticks since it was booted; 0: there is none."""
+    """When this machine started a living process, in clock ticks since it was booted; 0: there is none.
+
+    A process lives as long as one of its threads does, also after its first one has ended.
+    """
+    entry = Path(f"/proc/{pid}")
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        ended = fields[0] in "ZX" and len(os.listdir(entry / "task")) < 2
     except OSError:
         return 0
-    return 0 if fields[0] in "ZX" else int(fields[_STARTED])
+    return 0 if ended else int(fields[_STARTED])

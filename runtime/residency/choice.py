@@ -75,37 +75,52 @@ def cheapest(levels: Sequence[Level], device_gb: float, needed_gb: float) -> Lev
     return min(fitting, key=lambda level: (level.seconds, level.device_gb), default=None)
 
 
-def fits(places: Sequence[Place], levels: Sequence[Level], host_gb: Mapping[str, float | None]) -> bool:
+class Room(NamedTuple):
+    """Memory of a node.
+
+    Attributes:
+        host_gb: Host memory for jobs, GB; None if it is not known.
+        strangers_gb: Memory of each GPU that processes which are none of the run's have, GB.
+    """
+
+    host_gb: float | None
+    strangers_gb: float = 0.0
+
+
+def fits(places: Sequence[Place], levels: Sequence[Level], rooms: Mapping[str, Room]) -> bool:
     """Whether there is room on all nodes: for all who wait, and on GPUs for each of them to run while the others do.
 
     Args:
-        levels: how each of them waits. host_gb: of nodes by name, for jobs; None: nobody says.
+        places: Phases of jobs, and their nodes.
+        levels: How each of them waits.
+        rooms: Memory of the nodes by name.
     """
     together = [*zip(places, levels, strict=True)]
     nodes = {node for place in places for node in place.nodes}
-    return all(_fit([one for one in together if node in one[0].nodes], host_gb[node]) for node in nodes)
+    return all(_fit([one for one in together if node in one[0].nodes], rooms[node]) for node in nodes)
 
 
-def _fit(here: Sequence[tuple[Place, Level]], limit_gb: float | None) -> bool:
+def _fit(here: Sequence[tuple[Place, Level]], room: Room) -> bool:
     """Whether a node has room for those that are on it."""
-    if limit_gb is not None and sum(level.host_gb for _, level in here) > limit_gb:
+    if room.host_gb is not None and sum(level.host_gb for _, level in here) > room.host_gb:
         return False
     kept_gb, gpu_gb = sum(level.device_gb for _, level in here), min(place.waits.gpu_gb or inf for place, _ in here)
     peaks_gb = [(place.waits.peak_gb or inf, level.device_gb) for place, level in here]  # inf: nobody knows
     most_gb = max(kept_gb - own_gb + max(peak_gb, own_gb) for peak_gb, own_gb in peaks_gb)
-    return most_gb <= gpu_gb * (1 - _SPARE) or not any(place.has_gpus for place, _ in here)
+    return most_gb <= gpu_gb * (1 - _SPARE) - room.strangers_gb or not any(place.has_gpus for place, _ in here)
 
 
-def choose(places: Sequence[Place], host_gb: Mapping[str, float | None]) -> list[Level]:
-    """How each of some who share nodes waits: those to whom it saves most seconds stay first, as long as there is room.
+def choose(places: Sequence[Place], rooms: Mapping[str, Room]) -> list[Level]:
+    """Choose how each of some phases that share nodes waits: those that save most seconds stay first, while there is room.
 
     Args:
-        places: of all of them, in an order that breaks ties. host_gb: as `fits` takes it.
+        places: All of them, in an order that breaks ties.
+        rooms: Memory of the nodes by name.
     """
     levels = [place.waits.least for place in places]
     able = [k for k, place in enumerate(places) if place.waits.can_stay]
     for k in sorted(able, key=lambda k: levels[k].seconds - places[k].waits.levels[0].seconds, reverse=True):
         stay = places[k].waits.levels[0]
-        if stay.seconds < levels[k].seconds and fits(places, [*levels[:k], stay, *levels[k + 1 :]], host_gb):
+        if stay.seconds < levels[k].seconds and fits(places, [*levels[:k], stay, *levels[k + 1 :]], rooms):
             levels[k] = stay
     return levels

@@ -124,13 +124,18 @@ class Pretended(Processes):
         loses: id of the job that loses a process in its third iteration, once.
         stops_after: iterations, of all jobs together, after which the user stops the run.
         then: what an operator does after so many iterations of all jobs together.
+        runs_out: Id of a job whose trainings find too little memory of a GPU where other state stays.
     """
 
     def __init__(
-        self, loses: str = "", stops_after: int = -1, then: Mapping[int, Callable[[RunDriver], None]] | None = None
+        self,
+        loses: str = "",
+        stops_after: int = -1,
+        then: Mapping[int, Callable[[RunDriver], None]] | None = None,
+        runs_out: str = "",
     ) -> None:
         self.driver: RunDriver | None = None
-        self.loses, self.stops_after = loses, stops_after
+        self.loses, self.stops_after, self.runs_out = loses, stops_after, runs_out
         self.then, self.done = then or {}, 0
         self.died = False
         self.joining: tuple[Node, ...] = ()
@@ -149,6 +154,7 @@ class Pretended(Processes):
         return End("died", "step", "its controller has died") if task.cancelled() else task.result()
 
     async def kill(self, handle: JobHandle) -> None:
+        self.staying.pop(handle, None)
         if handle in self.living:
             self.living[handle].cancel()
 
@@ -194,6 +200,9 @@ class Pretended(Processes):
                     while leaves:
                         await self._leave(handle, leaves)
                         leaves = await calls.permit(handle, pool)
+                    beside = any(pool in pools for other, pools in self.staying.items() if other is not handle)
+                    if beside and (job_id, pool) == (self.runs_out, "training"):
+                        return End("failed", pool, "CUDA out of memory", out_of_memory=True)
                     begun_s = run.log.now()
                     await asyncio.sleep(handle.spec.options.get("phase_s", 0.0))
                     stays = not order.profile and await calls.may_stay(handle, pool)
@@ -264,9 +273,13 @@ class Pretended(Processes):
 
 
 def waits_of(handle: JobHandle) -> Waits | None:
-    """Of a job with the option `stay_gb`: it keeps 1 GB of a node when it is offloaded, and so much when it stays."""
-    stay_gb = handle.spec.options.get("stay_gb")
-    return Waits((Level(STAY, 0.0, 0.0, stay_gb), Level("keep", 1.0, 0.0, 1.0))) if stay_gb else None
+    """Of a job with the option `stay_gb`: it keeps 1 GB of a node when it is offloaded, and so much when it stays.
+
+    With the option `peak_gb` as well it has GPUs of 80 GB, and so much of each while it runs.
+    """
+    stay_gb, peak_gb = handle.spec.options.get("stay_gb"), handle.spec.options.get("peak_gb", 0.0)
+    levels = (Level(STAY, 0.0, stay_gb if peak_gb else 0.0, stay_gb), Level("keep", 1.0, 0.0, 1.0)) if stay_gb else ()
+    return Waits(levels, peak_gb, 80.0 if peak_gb else 0.0) if levels else None
 
 
 def write(folder: Path, state: int) -> Checkpoint:

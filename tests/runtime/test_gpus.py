@@ -11,7 +11,7 @@ import torch
 from rollmux_segment import Footprint
 
 from runtime import gpus
-from runtime.gpus import OwnOfCuda, device_count, named_devices
+from runtime.gpus import OwnOfCuda, device_count, is_out_of_memory, named_devices
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.training_worker import TrainingWorker
 from runtime.jobs.spec import parse_jobs
@@ -69,6 +69,19 @@ def test_nothing_is_added_where_nothing_can_be_measured(device: Device, monkeypa
     own = OwnOfCuda(1)
     device.take(5_000)
     assert own.added(some) == some
+
+
+@pytest.mark.parametrize(
+    ("message", "is_one"),
+    [
+        ("CUDA out of memory. Tried to allocate 20.00 MiB", True),
+        ("CUDA Error: out of memory at cumem_allocator.cpp:119", True),
+        ("its process has died: killed by the OOM killer", False),
+        ("the disk is out of memory", False),
+    ],
+)
+def test_words_of_a_gpu_that_is_full_are_known(message: str, is_one: bool) -> None:
+    assert is_out_of_memory(message) is is_one
 
 
 class Engine:

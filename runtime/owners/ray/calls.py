@@ -53,6 +53,10 @@ class JobCalls:
         """A job has one more process."""
         handle.actors.workers.append(worker)
 
+    async def has_process(self, handle: JobHandle, machine: str, pid: int, start: int) -> None:
+        """Note a process of a job, as `Actors.processes` has it."""
+        handle.actors.processes.setdefault(machine, set()).add((pid, start))
+
     async def order(self, handle: JobHandle, done: Done | None) -> Order | None:
         """The last order has been carried out, if there was one; answer with the next one, or None: the job is done."""
         handle.permits.since_s, handle.actors.has_come = None, True
@@ -133,13 +137,16 @@ class JobCalls:
         run = self._run
         return not run.stopping and run.present(handle) and run.residents.may_stay(handle, pool)
 
-    async def offloaded(self, handle: JobHandle, pool: Pool, seconds: float, host_gb: float, device_gb: float) -> None:
+    async def offloaded(
+        self, handle: JobHandle, pool: Pool, seconds: float, host_gb: float, device_gb: float, taken_gb: float = 0.0
+    ) -> None:
         """State that had stayed has left its devices."""
         run = self._run
         await run.written()
         nodes = tuple(node.name for node in handle.place.nodes[pool])
         run.log.write(Offloaded(run.log.now(), handle.id, pool, nodes, seconds, host_gb, device_gb))
-        run.went(handle, (pool,))
+        run.residents.saw(handle, pool, device_gb, taken_gb)
+        run.went(handle, pool)
 
     async def release(self, handle: JobHandle, report: Report) -> tuple[Pool, ...]:
         """A phase is over. Returns the pools on whose nodes the job's state is to leave the devices."""
@@ -159,10 +166,11 @@ class JobCalls:
         spans = run.scheduler.members.spans(handle.id, now_s) if report.phase == "rollout" else ()
         done = handle.slice(report, now_s, spans, extra=report.phase == "init")
         follows = protocol.released(handle, report, done, self._profiling.cold_start(handle, done))
+        run.residents.saw(handle, phase, report.device_gb, report.taken_gb)
         if report.stays:
             run.residents.stays(handle, phase, report.host_gb, report.device_gb)
         else:
-            run.went(handle, (phase,))
+            run.went(handle, phase)
         run.follow(follows)
         return run.residents.leaving(handle)
 

@@ -17,12 +17,15 @@ from runtime.journal.audit import check_run
 from runtime.journal.facts import Offloaded, PhaseSlice
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run
+from runtime.machines.nodes import POOLS
+from runtime.residency.choice import Level, Waits
 from tests.runtime.coordinator.test_alone import moving
 from tests.runtime.coordinator.test_kills import check_end
 from tests.runtime.pretend import NODES, carry_out, plan_of, waits_of
 
 SHARES = "rollmux,prune=false"
 ONE_OF_EACH = (NODES[0], NODES[2])
+GPUS = tuple(replace(node, gpus=(k,)) for k, node in enumerate(ONE_OF_EACH))
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +120,53 @@ def test_a_permit_is_held_back_until_whoever_has_no_right_to_stay_has_left() -> 
         assert b.residency.waits["training"].levels[0].host_gb == 9.0
 
     asyncio.run(held_back())
+
+
+def _on_gpus() -> tuple[Residents, JobHandle, JobHandle]:
+    """Two jobs that share a node of each pool with a GPU of 80 GB, where both may stay."""
+    plan = plan_of(Path(), [_job(name, 3.0) for name in "ab"], GPUS)
+    profiled: Any = object()
+    a, b = (JobHandle(spec, profiled) for spec in plan.specs)
+    for handle in (a, b):
+        handle.sit(Seating(0, (0,), (0,), GPUS[:1], GPUS[1:], False))
+        levels = Level("stay", 0.0, 20.0, 1.0), Level("keep", 1.0, 2.0, 1.0)
+        handle.residency.waits = {pool: Waits(levels, 30.0, 80.0) for pool in POOLS}
+    return Residents({"a": a, "b": b}, plan.cluster), a, b
+
+
+def test_staying_is_decided_with_what_strangers_leave_of_a_gpu() -> None:
+    residents, a, b = _on_gpus()
+    assert residents.may_stay(a, "training") and residents.may_stay(a, "rollout")
+    residents.saw(b, "training", 2.0, 2.5)  # half a GB is a stranger's, or the driver's
+    residents.saw(a, "training", 20.0, 22.5)
+    assert residents.may_stay(a, "training")
+    residents.saw(b, "training", 2.0, 53.0)  # one with 31 GB has come: 20 + 30 of 80 GB are no longer free
+    assert not residents.may_stay(a, "training") and residents.may_stay(a, "rollout")
+    residents.ended(a)  # whose 20 GB were known
+    residents.saw(b, "training", 2.0, 33.0)
+    assert not residents.may_stay(b, "training")
+    residents.saw(b, "training", 2.0, 2.5)  # the stranger has gone
+    assert residents.may_stay(b, "training")
+
+
+def test_memory_that_runs_out_makes_neighbours_leave_and_nobody_stays_beside_the_job() -> None:
+    residents, a, b = _on_gpus()
+    assert residents.ran_out(a, "rollout") == ()  # nobody is there
+    residents, a, b = _on_gpus()
+    residents.stays(b, "training", 1.0, 20.0)
+    assert residents.ran_out(a, "training") == ("b",)
+    assert not residents.may_stay(b, "training")
+
+
+def test_a_job_that_runs_out_of_memory_beside_others_goes_on_when_they_have_left(tmp_path: Path) -> None:
+    jobs = [_job(name, 3.0) for name in "ab"]
+    for job in jobs:
+        job["options"]["peak_gb"] = 30.0
+    assert carry_out(plan_of(tmp_path, jobs, GPUS, policy=SHARES), runs_out="a") == "done"
+    record = check_end(tmp_path, jobs)
+    (restarted,) = record.restarted
+    words = "out of memory in its training on training-0, beside state of b, which leaves"
+    assert (restarted.job_id, restarted.why) == ("a", words)
 
 
 def test_a_job_that_moves_leaves_what_it_has(tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import rollmux_offload
 import torch
 
 from rollmux_env.errors import InputError
-from runtime.engines import vllm_engine
 from runtime.engines.memory import USUAL, cache_wanted, device_share
 from runtime.engines.vllm_engine import VllmEngine
+from runtime.gpus import is_out_of_memory
 
 GB = 10**9
 
@@ -59,11 +60,12 @@ def test_an_engine_wakes_when_a_process_that_ends_has_freed_its_memory(monkeypat
     wake = lambda tags: calls.extend(tags)  # noqa: E731
     engine._llm = SimpleNamespace(wake_up=wake, collective_rpc=calls.append)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: ((50 if now[0] >= frees_s else 20) * GB, 80 * GB))
-    monkeypatch.setattr(vllm_engine, "monotonic", lambda: now[0])
-    monkeypatch.setattr(vllm_engine, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(rollmux_offload, "monotonic", lambda: now[0])
+    monkeypatch.setattr(rollmux_offload, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     if frees_s > 30:
-        with pytest.raises(RuntimeError, match=r"needs 40\.0 GB of the GPU to wake, 20\.0 GB are free"):
+        with pytest.raises(torch.OutOfMemoryError, match=r"an engine that wakes needs 40\.0 GB of the GPU, 20\.0 GB are") as error:
             engine.restore()
+        assert is_out_of_memory(str(error.value))
         assert engine._level == 1 and not calls
     else:
         engine.restore()

@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
+import pytest
+
+from runtime.machines import job_processes
 from runtime.machines.job_processes import end_job_processes, started
 
 LEAVES = """
@@ -45,3 +50,24 @@ def test_what_a_job_leaves_behind_ends_and_nothing_else(tmp_path: Path) -> None:
         end_job_processes(str(tmp_path))
         assert not any(started(pid) for pid in pids["job2"]) and reader.poll() is None
         reader.kill()
+
+
+def test_a_process_whose_first_thread_has_ended_lives_and_ends_with_its_job_if_it_was_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of CUDA that is taken apart: it has no environment and no files any more, but may still have memory of a GPU."""
+    monkeypatch.setattr(job_processes, "_GRACE_S", 0.0)
+    thread = "threading.Thread(target=time.sleep, args=(1000,)).start()"
+    works = f"import ctypes, threading, time; {thread}; ctypes.CDLL(None).pthread_exit(0)"
+    with subprocess.Popen([sys.executable, "-c", works]) as process:
+        while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)
+        start = started(process.pid)
+        assert start
+        end_job_processes(str(tmp_path), [(process.pid, start + 1)])  # another one that had the number
+        assert started(process.pid) == start
+        reaps = threading.Thread(target=process.wait)
+        reaps.start()
+        end_job_processes(str(tmp_path), [(process.pid, start)])
+        assert not started(process.pid)
+        reaps.join()

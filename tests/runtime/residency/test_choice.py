@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.residency.choice import Level, Place, Waits, cheapest, choose, fits
+from runtime.residency.choice import Level, Place, Room, Waits, cheapest, choose, fits
 
 STAY, KEEP, DROP = Level("stay", 0.0, 60), Level("keep", 3.0, 2), Level("drop", 1.5, 2)
 
@@ -34,9 +34,13 @@ def place(nodes: str, stay_gb: float, keep_gb: float, saves_s: float, peak_gb: f
     return Place(Waits(levels, peak_gb, 80.0 if gpu else 0.0), tuple(nodes), gpu)
 
 
-def names(places: list[Place], **host_gb: float | None) -> str:
-    levels = choose(places, {"a": None, "b": None, **host_gb})
-    assert fits(places, levels, {"a": None, "b": None, **host_gb})
+def rooms(strangers_gb: float = 0.0, **host_gb: float | None) -> dict[str, Room]:
+    return {name: Room(host_gb.get(name), strangers_gb) for name in "ab"}
+
+
+def names(places: list[Place], strangers_gb: float = 0.0, **host_gb: float | None) -> str:
+    levels = choose(places, rooms(strangers_gb, **host_gb))
+    assert fits(places, levels, rooms(strangers_gb, **host_gb))
     return " ".join(level.name for level in levels)
 
 
@@ -53,6 +57,8 @@ def test_on_a_gpu_each_of_them_has_to_run_while_the_others_wait() -> None:
     assert names([place("a", 30, 1, 2.0, 40), place("a", 30, 1, 3.0, 40)]) == "stay stay"
     assert names([place("a", 30, 1, 2.0, 50), place("a", 30, 1, 3.0, 40)]) == "stay keep"  # the first has no room beside 30
     assert names([place("a", 60, 1, 2.0, 60), place("a", 60, 1, 3.0, 60)]) == "keep keep"
+    two = [place("a", 30, 1, 2.0, 40), place("a", 30, 1, 3.0, 40)]
+    assert names(two, strangers_gb=9) == "stay stay" and names(two, strangers_gb=10) == "keep keep"  # 30 + 40 of 80 GB
     unknown = Place(Waits((Level("keep", 0.0, 0.0),)), ("a",), True)
-    assert not fits([place("a", 30, 1, 2.0, 40), unknown], [unknown.waits.least] * 2, {"a": None})  # so nobody stays beside it
-    assert [level.name for level in choose([place("a", 30, 1, 2.0, 40), unknown], {"a": None})] == ["keep", "keep"]
+    assert not fits([place("a", 30, 1, 2.0, 40), unknown], [unknown.waits.least] * 2, rooms())  # so nobody stays beside it
+    assert [level.name for level in choose([place("a", 30, 1, 2.0, 40), unknown], rooms())] == ["keep", "keep"]

@@ -12,6 +12,8 @@ import textwrap
 from pathlib import Path
 
 import numpy as np
+import pytest
+import rollmux_offload
 import torch
 from rollmux_offload import Offloader
 from rollmux_segment import Footprint, Segment
@@ -126,6 +128,32 @@ def test_host_memory_that_is_kept_is_not_much_larger_than_what_waits_in_it() -> 
     offloader = Offloader(dict)
     sizes = [len(offloader._room(nbytes, False).bytes) for nbytes in (1000, 900, 500, 499, 0, 600)]  # noqa: SLF001
     assert sizes == [1000, 1000, 1000, 499, 1, 600]
+    offloader.close()
+
+
+@pytest.mark.parametrize("frees_s", [29, 31])
+def test_state_comes_back_to_a_gpu_when_a_process_that_ends_has_freed_its_memory(
+    monkeypatch: pytest.MonkeyPatch, frees_s: int
+) -> None:
+    """On a device and a clock of the test's own."""
+    now, state = [0.0], {"weights": torch.arange(MIB, dtype=torch.float32)}
+    offloader, before = Offloader(lambda: state), _digest(state)
+    offloader.offload()
+    monkeypatch.setattr(offloader._segment, "pinned", True)  # noqa: SLF001 - as on a GPU
+    free = {"mem_get_info": lambda: (8 * MIB if now[0] >= frees_s else 0, 80 * MIB), "synchronize": lambda: None}
+    for name, stand_in in (free | {"memory_reserved": lambda: 2 * MIB, "memory_allocated": lambda: MIB}).items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(rollmux_offload, "monotonic", lambda: now[0])
+    monkeypatch.setattr(rollmux_offload, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    if frees_s > 30:
+        with pytest.raises(torch.OutOfMemoryError, match="out of memory: state that comes back needs"):
+            offloader.restore()
+        assert offloader.offloaded and state["weights"].untyped_storage().nbytes() == 0
+        now[0] = 0.0
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (80 * MIB, 80 * MIB))
+    offloader.restore()
+    assert _digest(state) == before and now[0] == (29 if frees_s < 30 else 0)
+    monkeypatch.undo()
     offloader.close()
 
 
