@@ -7,8 +7,8 @@ micro-temporal,                the three cases of the paper's Table 4 and Figure
 micro-rollout-heavy,
 micro-spatial
 micro-contention               the two jobs of its Figure 3
-philly                         arrivals and stays from a CSV file of the user's
-authors                        a trace in the form that the paper's authors publish
+philly                         arrivals and stays from a user's CSV file
+authors                        a trace in the format that the paper's authors publish
 """
 
 from __future__ import annotations
@@ -38,10 +38,14 @@ WORKLOADS = tuple(_WORKLOADS)
 
 
 def make_workload(name: str, options: WorkloadOptions | None = None) -> Scenario:
-    """Build a workload by name: the same name, options and version give the same bytes.
+    """Build a workload by name. The same name, options and version give the same bytes.
+
+    Args:
+        name: Name of the workload, one of `WORKLOADS`.
+        options: Options, or None for the defaults.
 
     Raises:
-        InputError: an unknown name, an option that the workload does not have, or a trace that cannot be used; one line.
+        InputError: If the name is unknown, the workload does not have an option, or a trace cannot be used.
     """
     if name not in _WORKLOADS:
         raise InputError(f"workload: {not_one_of(name, WORKLOADS)}")

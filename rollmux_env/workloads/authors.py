@@ -1,10 +1,10 @@
-"""`authors`: a trace in the form that RollMux's authors publish (github.com/wutianyuan1/ROLL, `global_scheduler/trace`).
+"""`authors`: a trace in the format that RollMux's authors publish (github.com/wutianyuan1/ROLL, `global_scheduler/trace`).
 
-A line is one event, its columns divided by commas: the job, a time such as `2025-07-30 15:33:33`, and 1 where the job comes
-or -1 where it leaves. Of a job that comes a fourth column says its type, `7B_8k`, or three more its rollout and training in
-seconds and its SLO. Two more files may stand beside it, both JSON: phase times by type (`profile.json`: `disagg` and `colo`,
-of each type `generate` and `train`), in place of those that the paper's figures show; and drift (`generated_drift`: `jobs`,
-of each `rollout_steps`, seconds).
+Each line is an event with comma-separated columns: the job, a time such as `2025-07-30 15:33:33`, and 1 for an arrival or -1 for a
+departure. An arrival has either a fourth column with the job's type, such as `7B_8k`, or three more with rollout seconds, training
+seconds and SLO. Two JSON files may supplement the trace: phase times by type (`profile.json`: `disagg` and `colo`, each with
+`generate` and `train` of every type), which replace those from the paper's figures; and drift (`generated_drift`: `jobs`, each with
+the seconds of its rollouts, `rollout_steps`).
 """
 
 from __future__ import annotations
@@ -34,26 +34,27 @@ OPTIONS = frozenset({"seed", "jobs", "stays", "slo", "max_group_size", "switches
 
 
 class _Seconds(FileModel):
-    """Of a type, where its phases run."""
+    """Seconds of both phases of a job type."""
 
     generate: Positive
     train: Positive
 
 
 class _PhaseTimes(FileModel):
-    """By type: on nodes of each pool, and on training nodes alone."""
+    """Phase times by job type: on nodes of each pool (`disagg`), and on training nodes alone (`colo`)."""
 
     disagg: dict[str, _Seconds]
     colo: dict[str, _Seconds]
 
     def of(self, kind: str, name: str) -> tuple[float, ...]:
-        """Seconds of a type: rollout and training, then both on training nodes alone.
+        """Return the seconds of a type: rollout and training, then both on training nodes alone.
 
         Args:
-            name: of the file, for the error's line.
+            kind: Job type.
+            name: Name of the file, for error messages.
 
         Raises:
-            InputError: there are none.
+            InputError: If the file has no phase times of the type.
         """
         if kind not in self.disagg or kind not in self.colo:
             raise InputError(f"{one_line(name, 4096)}: has no phase times of the type {describe(kind)}")
@@ -62,19 +63,26 @@ class _PhaseTimes(FileModel):
 
 
 class _Steps(FileModel, extra="ignore"):
-    """Of a job's rollouts, one after the other."""
+    """Seconds of a job's consecutive rollouts."""
 
     rollout_steps: list[Positive] = Field(min_length=1)
 
 
 class _Drifts(FileModel, extra="ignore"):
-    """By job."""
+    """Rollout seconds by job."""
 
     jobs: dict[str, _Steps]
 
 
 class _Coming(NamedTuple):
-    """A job that comes: its name, when, seconds, and its type, or seconds and SLO of its own."""
+    """The arrival of a job.
+
+    Attributes:
+        name: Identifier of the job.
+        at_s: Time of the arrival, in seconds.
+        kind: Job type, or None if the trace gives the job's seconds.
+        own: Rollout seconds, training seconds and SLO, or None if the trace gives the job's type.
+    """
 
     name: str
     at_s: float
@@ -84,20 +92,25 @@ class _Coming(NamedTuple):
 
 @dataclass(frozen=True)
 class _Read:
-    """A trace: jobs in order of arrival, and when each leaves."""
+    """A trace.
+
+    Attributes:
+        coming: Arrivals in order of time.
+        leaves_s: Time of each job's departure, in seconds.
+    """
 
     coming: tuple[_Coming, ...]
     leaves_s: Mapping[str, float]
 
 
 def authors(options: WorkloadOptions) -> Scenario:
-    """The jobs of a trace; the first arrives at 0.
+    """Return the jobs of a trace. The first one arrives at 0.
 
-    With `semantics=paper` jobs of 32B train on one node, as the authors' scheduler has them, and SLOs that the trace does not say
-    are from U(1.1, 2).
+    With `semantics=paper`, jobs of 32B train on one node, as in the authors' scheduler, and SLOs that the trace does not give are
+    drawn from U(1.1, 2).
 
     Raises:
-        InputError: no trace is named, or a file cannot be used; one line with file, line and column.
+        InputError: If no trace is named or a file cannot be used. The message names file, line and column.
     """
     if options.trace is None:
         raise InputError("trace: the workload authors needs a trace file")
@@ -116,7 +129,7 @@ def authors(options: WorkloadOptions) -> Scenario:
 
 
 def _say(options: WorkloadOptions, read: _Read, coming: Sequence[_Coming], jobs: Sequence[Job]) -> None:
-    """Say how many jobs the trace gives, and what it does not say of them."""
+    """Report how many jobs the trace gives, and which of their values it does not give."""
     typed = sum(one.own is None for one in coming)
     drawn = f"; the SLOs of {typed:,} are drawn" if typed else ""
     stays_s = [read.leaves_s[one.name] - one.at_s for one in coming]
@@ -152,7 +165,7 @@ def _job(one: _Coming, slo: float, read: _Read, options: WorkloadOptions, times:
 
 
 def _with_seconds(job: Job, seconds: Sequence[float]) -> Job:
-    """The job with other seconds of its phases, on nodes of each pool and on training nodes alone."""
+    """Return the job with other phase times: on nodes of each pool, then on training nodes alone."""
     rollout_s, training_s, *together = seconds
     nodes = 1 if job.colocated is None else job.colocated.nodes
     return job.model_copy(
@@ -165,17 +178,17 @@ def _with_seconds(job: Job, seconds: Sequence[float]) -> Job:
 
 
 def _drifting(job: Job, steps_s: Sequence[float]) -> Job:
-    """The job with such rollouts, one after the other, and trainings that drift alike."""
+    """Return the job with the given seconds of consecutive rollouts, and trainings that drift by the same factors."""
     factors = [seconds / job.rollout.worst_case_s for seconds in steps_s]
     drift = tuple(Drift(iteration=k, rollout=factor, training=factor) for k, factor in enumerate(factors))
     return job.model_copy(update={"drift": drift})
 
 
 def _read_trace(path: Path) -> _Read:
-    """The trace of a file, checked.
+    """Read and check a trace file.
 
     Raises:
-        InputError: it cannot be read, or a line is none of a trace; one line with file and line.
+        InputError: If the file cannot be read or a line is invalid.
     """
     name = one_line(str(path), 4096)
     coming: dict[str, _Coming] = {}
@@ -202,7 +215,7 @@ def _read_trace(path: Path) -> _Read:
 
 
 def _what(where: str, cells: Sequence[str]) -> tuple[str | None, tuple[float, float, float] | None]:
-    """Type, or seconds of both phases and SLO."""
+    """Return the type of a job, or its rollout seconds, training seconds and SLO."""
     if len(cells) == 1:
         return cells[0], None
     try:
@@ -229,10 +242,10 @@ def _time_s(where: str, text: str) -> float:
 
 
 def _json(path: Path, kind: type[T]) -> T:
-    """A file of the authors' beside the trace.
+    """Read a JSON file that supplements the trace.
 
     Raises:
-        InputError: it cannot be read, or is not of that form; one line.
+        InputError: If the file cannot be read or has another form.
     """
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
     try:

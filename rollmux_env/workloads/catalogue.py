@@ -1,8 +1,8 @@
 """The paper's hardware and job types (RollMux, arXiv 2512.11306), as data.
 
-Printed there: hardware and prices (Table 1), host memory (Table 2), cold and warm starts (Figure 4, its numbers). Phase times are
-those of its authors' profile, but for one (`stream_training_s` of `rollmux_env/published/rollmux.toml`). 4B and 8B have no column
-in the tables; their memory and starts are interpolated linearly in the number of parameters between the sizes on either side.
+The paper prints hardware and prices (Table 1), host memory (Table 2), and cold and warm starts (numbers in Figure 4). Phase times
+are those of its authors' profile, with one exception (`stream_training_s` of `rollmux_env/published/rollmux.toml`). The tables have
+no column for 4B and 8B; their memory and starts are interpolated linearly in the number of parameters between the adjacent sizes.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _ROLLMUX = source("rollmux")
 
 
 def _billions(size: str) -> int:
-    """Parameters of a model of a size such as 7B."""
+    """Return the parameters of a model, in billions, from a size such as 7B."""
     return int(size.partition("B")[0])
 
 
 MEMORY_GB = {_billions(size): gb for size, gb in _ROLLMUX.table("memory_gb", tuple[float, float])}
-"""Parameters in billions: GB of host memory that keep one actor resident on a node, rollout and training."""
+"""Host memory in GB that keeps one actor resident on a node, by parameters in billions: rollout and training."""
 
 SWITCH_S = {_billions(size): seconds for size, seconds in _ROLLMUX.table("switch_s", tuple[float, float, float, float])}
-"""Parameters in billions: seconds of a phase's start on a node, rollout cold and warm, training cold and warm."""
+"""Seconds of a phase's start on a node, by parameters in billions: rollout cold and warm, training cold and warm."""
 
 PUBLISHED_S = dict(_ROLLMUX.table("phases_s", tuple[float, float, float, float]))
-"""Type (size, longest response): seconds of both phases on a node of each pool, then on the training node alone."""
+"""Seconds of both phases by type (size and longest response): on a node of each pool, then on the training node alone."""
 
 _OF_STREAMS_S = {kind: seconds for kind, (seconds,) in _ROLLMUX.table("stream_training_s", tuple[float])}
 
@@ -41,7 +41,7 @@ PHASES_S = {
     kind: (rollout_s, _OF_STREAMS_S.get(kind, training_s), *together)
     for kind, (rollout_s, training_s, *together) in PUBLISHED_S.items()
 }
-"""The same as streams have them."""
+"""The same with the training times that workloads use."""
 
 
 def _pool(gpu: str) -> Pool:
@@ -52,10 +52,11 @@ ROLLOUT_POOL, TRAINING_POOL = _pool("H20"), _pool("H800")
 
 
 def paper_cluster(max_group_size: int = 5, others: Mapping[str, Pool] | None = None) -> Cluster:
-    """Nodes of 8 H20 for rollouts and of 8 H800 for training, at the paper's prices, as many as are asked for.
+    """Return a cluster of nodes of 8 H20 for rollouts and of 8 H800 for training, at the paper's prices and of unlimited size.
 
     Args:
-        others: pools beside these two, by name.
+        max_group_size: Largest number of jobs in a co-execution group.
+        others: Further pools by name, or None.
     """
     if not others:
         return Cluster(rollout=ROLLOUT_POOL, training=TRAINING_POOL, max_group_size=max_group_size)
@@ -64,13 +65,13 @@ def paper_cluster(max_group_size: int = 5, others: Mapping[str, Pool] | None = N
 
 
 def memory_gb(billions: int) -> tuple[float, float]:
-    """GB of host memory that keep a job of that size resident on a rollout node and on a training node."""
+    """Return the host memory in GB that keeps a job resident on a rollout node and on a training node, by its model's size."""
     rollout, training = _between_sizes(MEMORY_GB, billions)
     return rollout, training
 
 
 def switches(billions: int) -> tuple[Switch, Switch]:
-    """Warm and cold starts of the rollout and of the training of a job of that size."""
+    """Return the warm and cold starts of a job's rollout and training, by its model's size."""
     rollout_cold, rollout_warm, training_cold, training_warm = _between_sizes(SWITCH_S, billions)
     return Switch(warm_s=rollout_warm, cold_s=rollout_cold), Switch(warm_s=training_warm, cold_s=training_cold)
 
@@ -83,11 +84,15 @@ def phases(
     training_nodes: int = 1,
     by_nodes: dict[int, float] | None = None,
 ) -> dict[str, Any]:
-    """`rollout` and `training` of a job with a model of that size, with its host memory.
+    """Return the keys `rollout` and `training` of a job, with the host memory of its model's size.
 
     Args:
-        seconds: of the rollout and of the training. with_switches: give them the warm and cold starts of the size. nodes: of the
-            rollout. by_nodes: seconds of the training on more nodes.
+        billions: Parameters of the model, in billions.
+        seconds: Seconds of the rollout and of the training.
+        with_switches: Whether the phases have the warm and cold starts of the size.
+        nodes: Number of rollout nodes.
+        training_nodes: Number of training nodes.
+        by_nodes: Seconds of the training on more nodes, by their number, or None.
     """
     starts = switches(billions) if with_switches else (Switch(), Switch())
     rollout, training = (
@@ -111,16 +116,20 @@ def make_job(
     with_switches: bool = False,
     training_nodes: int | None = None,
 ) -> Job:
-    """A job of a type of the catalogue.
+    """Return a job of a type of the catalogue.
 
     Args:
-        kind: a key of `PHASES_S`, such as `7B-8k`.
-        iterations, duration_s: its stay; exactly one of the two.
-        with_switches: give it the warm and cold starts of its size.
-        training_nodes: other than the catalogue's one, or two for 32B; the phase's seconds stay the same.
+        kind: Job type, a key of `PHASES_S`, such as `7B-8k`.
+        job_id: Identifier of the job.
+        arrival_s: Time of the arrival, in seconds.
+        slo: Largest acceptable slowdown.
+        iterations: Stay as a number of iterations, or None if `duration_s` is given.
+        duration_s: Stay in seconds, or None if `iterations` is given.
+        with_switches: Whether the job has the warm and cold starts of its size.
+        training_nodes: Number of training nodes, or None for the catalogue's: two for 32B, else one. The seconds stay the same.
 
     Raises:
-        InputError: no such type.
+        InputError: If the type is unknown.
     """
     if kind not in PHASES_S:
         raise InputError(f"type: {not_one_of(kind, PHASES_S)}")
@@ -139,7 +148,7 @@ def make_job(
 
 
 def _between_sizes(table: Mapping[int, tuple[float, ...]], billions: int) -> tuple[float, ...]:
-    """A row of a table by size, interpolated linearly between published sizes, to one place."""
+    """Return a row of a table by size, interpolated linearly between published sizes and rounded to one decimal."""
     if billions in table:
         return table[billions]
     low = max(size for size in table if size < billions)

@@ -1,12 +1,12 @@
-"""Seeded random draws.
+"""Seeded random draws of workloads.
 
-Every draw is an inverse distribution function of uniform numbers, with one stream per purpose. Streams therefore stay
-the same across NumPy versions, and an option that changes one purpose does not affect the others.
+Every draw is an inverse distribution function of uniform numbers, with one random stream per purpose. Draws therefore stay the same
+across NumPy versions, and an option that changes one purpose does not affect the others.
 
-A job of a stream is asynchronous with the probability of the option, and then has one of the stalenesses that are assumed
-(`rollmux_env.keys.assumptions`: 1, 2 or 4), with equal probability. Its sync is a part of its two phases, beside them, as in the
-suite `asynchrony`: without one all stalenesses would be alike where durations do not vary. A job that does a number of iterations
-does those that its stay would hold alone, as ever.
+A job is asynchronous with the probability that the options give. Its staleness is then drawn uniformly from the assumed ones
+(`rollmux_env.keys.assumptions`: 1, 2 or 4). An asynchronous job has a sync in addition to its two phases, as in the suite
+`asynchrony`: without one, all stalenesses would behave the same if durations do not vary. If its stay is a number of iterations, it
+is the number that fits into the drawn stay when the job runs alone, as for any other job.
 """
 
 from __future__ import annotations
@@ -31,16 +31,28 @@ Array = NDArray[np.float64]
 
 
 def lognormal_up_to(u: Array, mu: float, sigma: float, longest: float) -> Array:
-    """Lognormal (mu, sigma of the logarithm), conditioned on being at most `longest`."""
+    """Return quantiles of a lognormal distribution, conditioned on being at most `longest`.
+
+    Args:
+        u: Uniform numbers in [0, 1), shape (n,).
+        mu: Mean of the logarithm.
+        sigma: Standard deviation of the logarithm.
+        longest: Upper limit.
+    """
     share = ndtr((math.log(longest) - mu) / sigma)
     return exp(mu + sigma * ndtri(share * np.maximum(u, 1e-12)))
 
 
 def burst_arrivals(seed: int, n: int, within: float, apart: float) -> Array:
-    """(n,) arrival times from 0 on, in bursts of 2 to 8.
+    """Draw arrival times from 0 on in bursts of 2 to 8 jobs, shape (n,).
 
-    Gaps are exponential, of mean `within` inside a burst and mean `apart` between the last job of one and the first of the
-    next; burst sizes are uniform. Times are scaled so that the last one is the mean gap times n - 1.
+    Gaps are exponential. Burst sizes are uniform. Times are scaled so that the last one is the mean gap times n - 1.
+
+    Args:
+        seed: Seed of the draws.
+        n: Number of jobs.
+        within: Mean gap inside a burst, in any unit of time.
+        apart: Mean gap between the last job of a burst and the first of the next.
     """
     sizes = 2 + np.floor(7 * uniform(seed, "burst sizes", n)).astype(np.int64)
     first = np.zeros(n + 1, dtype=bool)
@@ -51,42 +63,61 @@ def burst_arrivals(seed: int, n: int, within: float, apart: float) -> Array:
 
 
 def gamma_arrivals(seed: int, n: int, mean: float, cv: float) -> Array:
-    """(n,) arrival times from 0 on; gaps are gamma of that mean and coefficient of variation, scaled to end at mean * (n - 1)."""
+    """Draw arrival times from 0 on with gamma-distributed gaps, shape (n,), scaled to end at mean * (n - 1).
+
+    Args:
+        seed: Seed of the draws.
+        n: Number of jobs.
+        mean: Mean gap, in any unit of time.
+        cv: Coefficient of variation of the gaps.
+    """
     alpha = cv**-2
     gaps = np.asarray(gammaincinv(alpha, uniform(seed, "gaps", n)), dtype=np.float64) / alpha
     return _ending_at(gaps, (n - 1) * mean)
 
 
 def slos(options: WorkloadOptions, n: int, default: tuple[float, float] = (1.0, 2.0)) -> list[float]:
-    """(n,) SLOs drawn as the options say, to four places."""
+    """Draw SLOs to four decimals, shape (n,).
+
+    Args:
+        options: Options with the seed and, possibly, the range of SLOs.
+        n: Number of jobs.
+        default: Range of the SLOs if the options give none.
+    """
     low, high = options.slo or default
     return list(np.round(between(uniform(options.seed, "slos", n), low, high), 4).tolist())
 
 
 def seconds(values: Array) -> list[float]:
-    """Round to the millisecond for readable files; at least one."""
+    """Round to the millisecond for readable files, to at least one millisecond."""
     return list(np.maximum(np.round(values, 3), 0.001).tolist())
 
 
 def times(values: Array) -> list[float]:
-    """To the millisecond; zero stays zero."""
+    """Round to the millisecond; zero stays zero."""
     return list(np.round(values, 3).tolist())
 
 
 def stay(options: WorkloadOptions, stay_s: float, solo_s: float) -> dict[str, Any]:
-    """A stay as the job's `duration_s`, or as the `iterations` that it holds when the job runs alone, at least one."""
+    """Return a job's stay as `duration_s`, or as the `iterations` that fit into it when the job runs alone, at least one.
+
+    Args:
+        options: Options with the kind of stay.
+        stay_s: Stay in seconds.
+        solo_s: Seconds of an iteration of the job alone.
+    """
     if options.stays == "fixed":
         return {"duration_s": stay_s}
     return {"iterations": max(1, round(stay_s / solo_s))}
 
 
 def stays_note(options: WorkloadOptions, stays_s: Sequence[float], jobs: Sequence[Job]) -> str:
-    """Say what became of the stays of a trace as iterations; nothing where jobs have their stays.
+    """Return a note on how a trace's stays became iterations, or an empty string if the jobs keep their stays.
 
     Args:
-        options: the workload's options.
-        stays_s: the stay of each job in the trace, seconds.
-        jobs: the jobs, in the same order.
+        options: Options of the workload.
+        stays_s: Stay of each job in the trace, in seconds.
+        jobs: Jobs in the same order.
     """
     if options.stays == "fixed":
         return ""
@@ -97,13 +128,19 @@ def stays_note(options: WorkloadOptions, stays_s: Sequence[float], jobs: Sequenc
 
 
 def _ending_at(gaps: Array, last: float) -> Array:
-    """Arrivals from gaps (the first gap is not used), scaled to end at `last`."""
+    """Return arrivals from gaps, scaled to end at `last`. The first gap is not used."""
     arrivals = np.concatenate(([0.0], np.cumsum(gaps[1:])))
     return arrivals * (last / arrivals[-1]) if len(arrivals) > 1 else arrivals
 
 
 def with_staleness(jobs: Sequence[Job], stays_s: Sequence[float], options: WorkloadOptions) -> tuple[Job, ...]:
-    """The jobs of a stream, of which those that are drawn are asynchronous; with a share of 0 the same."""
+    """Return the jobs of a workload, of which a drawn share is asynchronous. With a share of 0 they are unchanged.
+
+    Args:
+        jobs: Synchronous jobs.
+        stays_s: Stay of each job, in seconds.
+        options: Options with the share and the kind of stay.
+    """
     drawn = uniform(options.seed, "asynchronous", len(jobs)).tolist()
     stalenesses = uniform(options.seed, "staleness", len(jobs)).tolist()
     law = options.assumed.asynchrony
@@ -119,13 +156,13 @@ def _asynchronous(job: Job, staleness: int, stay_s: float, options: WorkloadOpti
 
 
 def with_versions(job: Job, staleness: int, law: Asynchrony) -> Job:
-    """The job with a staleness, and with the sync of asynchronous jobs."""
+    """Return the job with a staleness and with the sync that asynchronous jobs have."""
     phases_s = job.rollout.worst_case_s + job.training.worst_case_s
     sync_s = model_sync_s(job) if law.model else law.sync * phases_s
     return job.model_copy(update={"staleness": staleness, "sync_s": round(sync_s, 3)})
 
 
 def with_durations(jobs: Iterable[Job], actual: Actual) -> tuple[Job, ...]:
-    """Give both phases of every job a distribution of their actual durations, for event replays."""
+    """Return jobs whose phases both have a distribution of actual durations, for event replays."""
     law = {"actual": actual}
     return tuple(job.model_copy(update={side: getattr(job, side).model_copy(update=law) for side in SIDES}) for job in jobs)

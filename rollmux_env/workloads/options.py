@@ -16,7 +16,7 @@ from rollmux_env.keys.assumptions import Assumptions, assumed
 from rollmux_env.suggestions import did_you_mean
 
 MAX_JOBS = 1_000_000
-# A virtual cluster may be called 103959.
+# Options that are texts even if they look like numbers: a virtual cluster may be called 103959.
 _TEXTS = ("csv", "virtual_cluster", "profile", "trace", "phase_times", "drift", "assumptions")
 
 
@@ -24,28 +24,35 @@ _TEXTS = ("csv", "virtual_cluster", "profile", "trace", "phase_times", "drift", 
 class WorkloadOptions(Checked):
     """Options of all workloads. A workload rejects options that it does not support.
 
+    The workloads that support an option are named in brackets, unless all do.
+
     Attributes:
-        seed: the same seed and options give the same scenario. Each purpose (types, stays, SLOs, ...) draws from a stream of
-            its own, so changing one option does not reshuffle the rest.
-        jobs: how many jobs; None is the workload's own number. Of a CSV file, the first so many.
-        stays: `iterations`, each job does the iterations that its stay would hold alone (equal work under every policy), or
-            `fixed`, each job leaves its stay after its admission (the paper's accounting).
-        slo: SLOs are uniform between these two; None is the workload's own law, (1, 2) unless it says otherwise.
-        max_group_size: most jobs in a co-execution group.
-        switches: jobs carry the paper's warm and cold start seconds, which event replays add (`production`, `authors`, `micro-*`).
-        shapes: jobs may run on half or twice their nodes too, by the rule of `rollmux_env.workloads.shapes` (`production`).
-        asynchronous: share of the jobs that are asynchronous, by `rollmux_env.workloads.draws` (all but `micro-*`).
-        third_pool: jobs may run on nodes of a third kind, by `rollmux_env.workloads.shapes` (`production`).
-        assumptions: what nobody has published of the options above, and what phases really take: `ours`, those of the phase-time
-            `model`, or a file, as `rollmux_env.keys.assumptions` says (all but `micro-*` and `authors`).
-        semantics: `paper` is what the paper's reported production figures need: SLOs from U(1.1, 2) and half the training
-            nodes for 32B jobs (`production`, `authors`).
-        profile: whose phase times the jobs of a CSV file get: mixed, balanced, rollout-heavy or train-heavy (`philly`).
-        csv: the trace (`philly`), with the columns that `rollmux_env.workloads.philly` names.
-        window_start_h, window_h: only submissions from so many hours after the first one, and for so many (`philly`).
-        virtual_cluster: only rows of this virtual cluster (`philly`).
-        trace, phase_times, drift: files of RollMux's authors, as `rollmux_env.workloads.authors` says (`authors`).
-        min_stay_h, max_stay_h: only rows whose duration lies in this range, hours (`philly`).
+        seed: Seed of all draws. Each purpose (types, stays, SLOs, ...) has a random stream, so that changing one option does not
+            change the other draws.
+        jobs: Number of jobs, or None for the workload's default. Of a trace the first ones are used.
+        stays: Kind of stay: `iterations`, each job does the iterations that would fit into its stay if it ran alone (equal work
+            under every policy), or `fixed`, each job departs a fixed time after its admission (the paper's accounting).
+        slo: Lower and upper limit of uniform SLOs, or None for the workload's default, (1, 2) unless it says otherwise.
+        max_group_size: Largest number of jobs in a co-execution group.
+        switches: Whether jobs have the paper's warm and cold starts, which event replays add (`production`, `authors`, `micro-*`).
+        shapes: Whether jobs may also run on half or twice their nodes, by the rule of `rollmux_env.workloads.shapes`
+            (`production`).
+        asynchronous: Share of asynchronous jobs, by the rule of `rollmux_env.workloads.draws` (all but `micro-*`).
+        third_pool: Whether jobs may run on nodes of a third kind, by the rule of `rollmux_env.workloads.shapes` (`production`).
+        assumptions: Values that are not published, for the options above and for actual durations: `ours`, those of the phase-time
+            `model`, or a file, as in `rollmux_env.keys.assumptions` (all but `micro-*` and `authors`).
+        semantics: Accounting; `paper` has what the paper's reported production figures need: SLOs from U(1.1, 2) and half the
+            training nodes for 32B jobs (`production`, `authors`).
+        profile: Profile of the phase times of a CSV file's jobs: mixed, balanced, rollout-heavy or train-heavy (`philly`).
+        csv: Path of the trace, with the columns that `rollmux_env.workloads.philly` names (`philly`).
+        trace: Path of a trace of RollMux's authors, in the format of `rollmux_env.workloads.authors` (`authors`).
+        phase_times: Path of the authors' phase times, or None (`authors`).
+        drift: Path of the authors' drift, or None (`authors`).
+        window_start_h: Start of the window of submissions, in hours after the first one (`philly`).
+        window_h: Length of the window of submissions in hours, or None for no end (`philly`).
+        virtual_cluster: Virtual cluster whose rows are used, or None for all (`philly`).
+        min_stay_h: Shortest duration of the rows that are used, in hours (`philly`).
+        max_stay_h: Longest duration of the rows that are used in hours, or None for no limit (`philly`).
     """
 
     seed: Annotated[int, Field(ge=0, le=2**63)] = 0
@@ -77,18 +84,22 @@ class WorkloadOptions(Checked):
 
     @property
     def assumed(self) -> Assumptions:
-        """What is assumed.
+        """The assumptions that the options name.
 
         Raises:
-            InputError: no such name, or a file with another value than a key may have; one line.
+            InputError: If the name is unknown, or a file has an invalid value.
         """
         return assumed(self.assumptions)
 
     def reject_unused(self, workload: str, used: frozenset[str]) -> None:
         """Reject options that would have no effect.
 
+        Args:
+            workload: Name of the workload, for error messages.
+            used: Names of the options that it supports.
+
         Raises:
-            InputError: an option outside `used` has another value than its default.
+            InputError: If an option outside `used` differs from its default.
         """
         for option in fields(self):
             if option.name not in used and getattr(self, option.name) != option.default:
@@ -97,10 +108,14 @@ class WorkloadOptions(Checked):
 
 
 def parse_options(pairs: Iterable[str], seed: int) -> WorkloadOptions:
-    """The options that pairs such as `stays=fixed` and `slo=[1.2,1.8]` set.
+    """Parse options from pairs such as `stays=fixed` and `slo=[1.2,1.8]`.
+
+    Args:
+        pairs: Texts `key=value`.
+        seed: Seed of all draws.
 
     Raises:
-        InputError: a malformed pair, an unknown key or a value out of range; one line.
+        InputError: If a pair is malformed, a key is unknown or a value is out of range.
     """
     known = [option.name for option in fields(WorkloadOptions) if option.name != "seed"]
     values: dict[str, Any] = {}

@@ -1,9 +1,9 @@
-"""`philly`: arrivals and stays from a trace in the form of Microsoft's Philly traces, phase times from a profile.
+"""`philly`: arrivals and stays from a trace in the format of Microsoft's Philly traces, phase times from a profile.
 
-The file is CSV (UTF-8) with a header. Columns, in any order, others are ignored:
+The file is CSV (UTF-8) with a header. These columns are read, in any order; others are ignored:
 
-- `timestamp`: submission, ISO 8601 (without an offset: UTC) or a number of seconds; rows need not be sorted
-- `duration`: seconds; rows of duration 0 never ran and are left out
+- `timestamp`: submission, ISO 8601 (UTC without an offset) or a number of seconds; rows need not be sorted
+- `duration`: seconds; rows of duration 0 never ran and are skipped
 - `cluster` (or `vc`): virtual cluster, needed only to choose one
 """
 
@@ -34,16 +34,16 @@ OPTIONS = frozenset(
     | {"window_start_h", "window_h", "virtual_cluster", "min_stay_h", "max_stay_h"}
 )
 CLUSTER_COLUMNS = ("cluster", "vc")
-_LOOKS = 4096  # rows between looks at the clock
-_NAMED = 10  # virtual clusters in an error
-MOST_S = 1e12  # a longer time is no time: it would be lost in rounding
+_LOOKS = 4096  # rows between two reports of progress
+_NAMED = 10  # largest number of virtual clusters that an error message names
+MOST_S = 1e12  # largest timestamp; beyond it, rounding would hide differences
 
 
 def philly(options: WorkloadOptions) -> Scenario:
-    """The rows that the options select, in order of submission, as jobs of the options' profile; the first arrives at 0.
+    """Return the selected rows as jobs of a profile, in order of submission. The first one arrives at 0.
 
     Raises:
-        InputError: no file is given, or it cannot be used; one line with file, line and column.
+        InputError: If no file is given or it cannot be used. The message names file, line and column.
     """
     if options.csv is None:
         raise InputError("csv: the workload philly needs a trace file")
@@ -78,7 +78,10 @@ def philly(options: WorkloadOptions) -> Scenario:
 
 
 def _rows(path: Path, name: str, virtual_cluster: str | None, others: Counter[str]) -> Iterator[tuple[float, float]]:
-    """(submission, duration) in seconds of the rows of a virtual cluster, or of all; rows of `others` are counted."""
+    """Yield submission and duration of the rows of a virtual cluster, or of all, in seconds.
+
+    Rows of other virtual clusters are counted in `others`.
+    """
     reader = csv.reader(io.StringIO(read_text(path, DATA_BYTES), newline=""), strict=True)
     try:
         with Progress(f"reading {name}") as progress:

@@ -1,7 +1,7 @@
-"""What the phase-time model says of generated jobs: on other nodes than their own, and of their syncs.
+"""Predictions of the phase-time model for generated jobs: phase times on other nodes, and syncs.
 
-A job's type, as `7B-8k` in its id, says its model and its longest response; jobs of profiles have neither, and count as 7B-8k. All
-nodes are taken in the calibration of the paper's jobs, so that kinds of GPUs compare.
+A job's type, such as `7B-8k` in its id, gives its model and its longest response. Jobs of profiles have no type and count as 7B-8k.
+All nodes use the calibration of the paper's jobs, so that kinds of GPUs are comparable.
 """
 
 from __future__ import annotations
@@ -23,15 +23,21 @@ from rollmux_env.timing.weights import sync_s
 from rollmux_env.validation_errors import not_one_of
 from rollmux_env.workloads.catalogue import ROLLOUT_POOL, TRAINING_POOL
 
-RESPONSES = Responses(batch=256, prompt_tokens=512)  # of an iteration of the paper's jobs
+RESPONSES = Responses(batch=256, prompt_tokens=512)  # size of a rollout of the paper's jobs
 _OWN = {"rollout": ROLLOUT_POOL, "training": TRAINING_POOL}
 
 
 def model_times(side: Side, job: Job, pool: Pool | None = None, n: float = 1.0) -> float | None:
-    """How many times as long a phase takes on n times its nodes, or on nodes of another pool; None where it does not fit there.
+    """Return the factor of a phase's duration on other nodes, or None if the phase does not fit there.
+
+    Args:
+        side: Side of the phase.
+        job: Job with its numbers of nodes.
+        pool: Other pool, or None for the job's own.
+        n: Factor of the number of nodes.
 
     Raises:
-        InputError: the model does not know the pool's GPU; one line.
+        InputError: If the model does not know the pool's GPU.
     """
     nodes = getattr(job, side).nodes
     size, cap = _type_of(job)
@@ -41,14 +47,14 @@ def model_times(side: Side, job: Job, pool: Pool | None = None, n: float = 1.0) 
 
 
 def model_sync_s(job: Job) -> float:
-    """Seconds of a job's sync between its own nodes."""
+    """Return the seconds of a job's sync between its own nodes."""
     rollout, training = _nodes("rollout", ROLLOUT_POOL, job.rollout.nodes), _nodes("training", TRAINING_POOL, job.training.nodes)
     weights_gb = SHAPES[_type_of(job)[0]].parameters * rollout.hardware.number_bytes / 1e9
     return sync_s(weights_gb, training.hardware, training.devices, rollout.hardware, rollout.devices, rollout.number)
 
 
 def _type_of(job: Job) -> tuple[str, int]:
-    """Size of a job's model, and its longest response, tokens."""
+    """Return the size of a job's model and the length of its longest response in tokens."""
     kind = re.match(r"([0-9]+B)-([0-9]+)k", job.id)
     return (kind[1], 1024 * int(kind[2])) if kind else ("7B", 8192)
 
@@ -61,7 +67,7 @@ def _nodes(name: str, pool: Pool, number: int) -> Nodes:
 
 @cache
 def _fastest_s(side: Side, size: str, cap: int, pool: Pool, number: int) -> float | None:
-    """Seconds of the fastest parallelism that fits."""
+    """Return the seconds of the fastest parallelism that fits, or None if none fits."""
     model, nodes = SHAPES[size], _nodes(side, pool, number)
     time_of = rollout_time if side == "rollout" else training_time
 

@@ -1,10 +1,10 @@
-"""`production`: a stream with the statistics of the paper's production replay (RollMux, arXiv 2512.11306, section 6.4).
+"""`production`: a stream of jobs with the statistics of the paper's production replay (RollMux, arXiv 2512.11306, section 6.4).
 
-The published statistics: 200 jobs of thirteen types; stays lognormal with mu 2.90 and sigma 1.03 of hours, the longest 155 h;
-arrivals in bursts of 2 to 8 jobs, gaps of mean 72 min, median 23 min and coefficient of variation 2.1, the last arrival at
-238 h; about 15 jobs present on average, 38 at the peak. The laws here: stays lognormal as stated, conditioned on at most 155 h;
-gaps exponential, of mean 25 min inside a burst and 262 min between bursts, burst sizes uniform, which gives those three
-figures. That SLOs are uniform in (1, 2) is the paper's default for simulations.
+Published statistics: 200 jobs of thirteen types; stays lognormal in hours with mu 2.90 and sigma 1.03, the longest 155 h; arrivals
+in bursts of 2 to 8 jobs, gaps of mean 72 min, median 23 min and coefficient of variation 2.1, the last arrival at 238 h; about 15
+jobs present on average, 38 at the peak. Distributions used here: stays lognormal as stated, conditioned on at most 155 h;
+exponential gaps of mean 25 min inside a burst and 262 min between bursts, with uniform burst sizes, which reproduce the three
+figures of the gaps. SLOs uniform in (1, 2) are the paper's default for simulations.
 """
 
 from __future__ import annotations
@@ -45,7 +45,14 @@ OPTIONS = frozenset(
 
 
 class ProductionDraws(NamedTuple):
-    """The draws of (n,) jobs: types, arrivals and stays in seconds, SLOs."""
+    """The draws of n jobs.
+
+    Attributes:
+        kinds: Type of each job.
+        arrivals_s: Arrival of each job, in seconds.
+        stays_s: Stay of each job, in seconds.
+        slos: SLO of each job.
+    """
 
     kinds: list[str]
     arrivals_s: list[float]
@@ -54,7 +61,7 @@ class ProductionDraws(NamedTuple):
 
 
 def draw_production(options: WorkloadOptions) -> ProductionDraws:
-    """The draws of `production`, without the jobs: learners need thousands of streams."""
+    """Return the draws of `production` without building jobs, since learners need thousands of streams."""
     published = sum(TYPE_COUNTS.values())
     n = options.jobs or published
     seed = options.seed
@@ -68,11 +75,12 @@ def draw_production(options: WorkloadOptions) -> ProductionDraws:
 
 
 def production(options: WorkloadOptions) -> Scenario:
-    """200 jobs with exactly the published counts of each type, shuffled; another number draws types in proportion.
+    """Return 200 jobs with exactly the published counts of each type, shuffled.
 
-    `semantics="paper"` is what it takes to come near the reported saving besides a planner that skips no saturated group:
-    SLOs from U(1.1, 2) and half the training nodes for 32B jobs, one in place of two. Their phases keep their seconds, as in
-    the paper's accounting.
+    For another number of jobs the types are drawn in proportion to these counts.
+
+    `semantics="paper"` gives what the reported saving needs in addition to a planner that skips no saturated group: SLOs from
+    U(1.1, 2) and one training node instead of two for 32B jobs. Their phases keep their seconds, as in the paper's accounting.
     """
     drawn = draw_production(options)
     jobs = [
@@ -92,6 +100,6 @@ def production(options: WorkloadOptions) -> Scenario:
 
 
 def production_cluster(options: WorkloadOptions) -> Cluster:
-    """The paper's cluster, and the third pool where there is one."""
+    """Return the paper's cluster, with the third pool if the options ask for it."""
     third = options.assumed.third_pool
     return paper_cluster(options.max_group_size, {third.name: third.pool} if options.third_pool else None)

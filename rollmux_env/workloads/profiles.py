@@ -1,14 +1,14 @@
 """`mixed`, `balanced`, `rollout-heavy` and `train-heavy`: the simulation profiles of RollMux, arXiv 2512.11306, Table 6.
 
 A profile gives the ranges from which a job's rollout and training seconds are drawn, independently, in three sizes. The paper's
-arrivals and stays are a segment of Microsoft's Philly trace: 300 jobs over 580 h, stays of mean 14.4 h, the longest 142.9 h.
-Its rows are in the authors' repository (the workload `authors` reads them). These streams are fitted, so that there are many:
-gamma gaps with coefficient of variation 1.83 and lognormal stays with sigma 1.59, both as in the one-GPU jobs of the trace's
-virtual cluster 6c71a0, which resembles the segment; mu such that the mean is 14.4 h when no stay passes 142.9 h. The workload
+arrivals and stays are a segment of Microsoft's Philly trace: 300 jobs over 580 h, with stays of mean 14.4 h, the longest 142.9 h.
+Its rows are in the authors' repository (the workload `authors` reads them). The streams here are fitted to it, so that there can be
+many: gamma gaps with coefficient of variation 1.83 and lognormal stays with sigma 1.59, both as in the one-GPU jobs of the trace's
+virtual cluster 6c71a0, which resembles the segment; mu is chosen for a mean of 14.4 h with no stay above 142.9 h. The workload
 `philly` takes arrivals and stays from a trace itself.
 
-Every job keeps the same host memory resident, a 7B model's, so that five of them always fit on a node: at the default group size
-time alone limits packing, as in the paper's simulations.
+Every job keeps the same host memory resident, that of a 7B model, so that five of them always fit on a node: at the default group
+size only time limits packing, as in the paper's simulations.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rollmux_env.workloads.options import WorkloadOptions
 
 _ROLLMUX = source("rollmux")
 RANGES_S = _ROLLMUX.table("profiles", tuple[str, float, float, float, float])
-"""Profile: size, and seconds of the shortest and the longest rollout, and of both trainings."""
+"""Profile, size, and the ranges of its phases: seconds of the shortest and the longest rollout, then of the trainings."""
 
 NAMES = ("mixed", *dict(RANGES_S))
 SHORT = {"balanced": "BL", "rollout-heavy": "RH", "train-heavy": "TH"}
@@ -40,17 +40,21 @@ OPTIONS = frozenset({"seed", "jobs", "stays", "slo", "max_group_size", "asynchro
 
 
 def profile_workload(name: str, options: WorkloadOptions) -> Scenario:
-    """A stream of jobs of a profile, one rollout and one training node each; `mixed` is uniform over the nine ranges.
+    """Return a stream of jobs of a profile, with one rollout and one training node each. `mixed` is uniform over all nine ranges.
+
+    Args:
+        name: Name of the profile, one of `NAMES`.
+        options: Options of the workload.
 
     Raises:
-        InputError: no such profile.
+        InputError: If the profile is unknown.
     """
     jobs = profile_jobs(name, options, *draw_times(options))
     return Scenario(version=1, cluster=paper_cluster(options.max_group_size), jobs=jobs)
 
 
 def draw_times(options: WorkloadOptions) -> tuple[list[float], list[float]]:
-    """Arrivals and stays of a profile's stream, seconds."""
+    """Draw the arrivals and stays of a profile's stream, in seconds."""
     n = options.jobs or JOBS
     mean_gap_s = 3600 * LAST_ARRIVAL_H / (JOBS - 1)
     arrivals_s = draws.times(draws.gamma_arrivals(options.seed, n, mean_gap_s, GAP_CV))
@@ -59,7 +63,14 @@ def draw_times(options: WorkloadOptions) -> tuple[list[float], list[float]]:
 
 
 class ProfileDraws(NamedTuple):
-    """The draws of (n,) jobs of a profile: names of their ranges, phases in seconds, SLOs."""
+    """The draws of n jobs of a profile.
+
+    Attributes:
+        cells: Name of each job's range.
+        rollouts_s: Rollout of each job, in seconds.
+        trainings_s: Training of each job, in seconds.
+        slos: SLO of each job.
+    """
 
     cells: list[str]
     rollouts_s: list[float]
@@ -68,10 +79,15 @@ class ProfileDraws(NamedTuple):
 
 
 def draw_profile(name: str, options: WorkloadOptions, n: int) -> ProfileDraws:
-    """The draws of `profile_jobs`, without the jobs: learners need thousands of streams.
+    """Return the draws of `profile_jobs` without building jobs, since learners need thousands of streams.
+
+    Args:
+        name: Name of the profile, one of `NAMES`.
+        options: Options of the workload.
+        n: Number of jobs.
 
     Raises:
-        InputError: no such profile.
+        InputError: If the profile is unknown.
     """
     if name not in NAMES:
         raise InputError(f"profile: {not_one_of(name, NAMES)}")
@@ -85,10 +101,16 @@ def draw_profile(name: str, options: WorkloadOptions, n: int) -> ProfileDraws:
 
 
 def profile_jobs(name: str, options: WorkloadOptions, arrivals_s: list[float], stays_s: list[float]) -> tuple[Job, ...]:
-    """Jobs of a profile with arrivals and stays that are given, seconds.
+    """Return jobs of a profile with given arrivals and stays.
+
+    Args:
+        name: Name of the profile, one of `NAMES`.
+        options: Options of the workload.
+        arrivals_s: Arrival of each job, in seconds.
+        stays_s: Stay of each job, in seconds.
 
     Raises:
-        InputError: no such profile.
+        InputError: If the profile is unknown.
     """
     drawn = draw_profile(name, options, len(arrivals_s))
     jobs = [

@@ -1,15 +1,17 @@
-"""Shapes of generated jobs, of two kinds that go together.
+"""Shapes of generated jobs, of two kinds that can be combined.
 
-More or fewer nodes: half of them where there is an even number of them, or doubled, one side or both. On n times the nodes it takes
-`fixed + (1 - fixed) / n` times as long: a part of it does not scale (Amdahl's law). Of a rollout that is the tail, which more
-replicas do not shorten; of a training the communication. The state of a training is sharded over its nodes, so each keeps 1 / n of
-it; every rollout node keeps whole replicas. Halving both sides, or one and doubling the other, is not offered.
+More or fewer nodes: a job may use twice its nodes on one side or on both, or half of them on one side if their number is even. On n
+times the nodes a phase takes `fixed + (1 - fixed) / n` times as long, since a part of it does not scale (Amdahl's law): the tail of
+a rollout, which more replicas do not shorten, and the communication of a training. The state of a training is sharded over its
+nodes, so each keeps 1 / n of it; every rollout node keeps whole replicas. Halving both sides, or halving one and doubling the
+other, is not offered.
 
-A third pool: nodes of another kind, by default of 8 A100, on which a job may train, roll out, or both, on as many nodes as it asks
-for. Beside shapes of the first kind it may train on twice as many, too.
+A third pool: nodes of another kind, by default of 8 A100, on which a job may train, roll out, or both, on its number of nodes.
+Combined with the first kind, it may also train there on twice as many.
 
-The parts that do not scale, the pool and how long phases take there are assumptions (`rollmux_env.keys.assumptions`). Where the
-phase-time model says them, seconds are relative to what it says of the job's own nodes, and nodes that do not fit are no shape.
+The parts that do not scale, the pool, and the phase times on the pool are assumptions (`rollmux_env.keys.assumptions`). If the
+phase-time model provides them, seconds are relative to its prediction for the job's own nodes, and nodes on which the job does not
+fit are no shape.
 """
 
 from __future__ import annotations
@@ -30,16 +32,16 @@ Keys = dict[str, Any]
 
 
 def most_shapes(options: WorkloadOptions) -> int:
-    """Most shapes of a job of a stream, the own one counted; 0 where no job has others."""
+    """Return the largest number of shapes of a job, its own included, or 0 if jobs have no other shapes."""
     own_pools, third = (5 if options.shapes else 0), (3 if options.third_pool else 0)
     both = 1 if options.shapes and options.third_pool else 0
     return 1 + own_pools + third + both if own_pools + third else 0
 
 
 def with_shapes(job: Job, options: WorkloadOptions) -> Job:
-    """The job with the shapes that the options ask for. A shape has no `by_nodes`."""
+    """Return the job with the shapes that the options ask for. A shape has no `by_nodes`."""
     rollout, training = (partial(_keys, side, job, options.assumed) for side in SIDES)
-    pairs: list[tuple[Keys | None, Keys | None]] = []  # of a rollout and of a training: {} is as written, and None does not fit
+    pairs: list[tuple[Keys | None, Keys | None]] = []  # rollout and training; {}: as written, None: does not fit
     if options.shapes:
         pairs += [(rollout(n), {}) for n in _factors(job.rollout)] + [({}, training(n)) for n in _factors(job.training)]
         pairs.append((rollout(2.0), training(2.0)))
@@ -58,7 +60,10 @@ def _factors(phase: Phase) -> tuple[float, ...]:
 
 
 def _keys(side: Side, job: Job, assumed: Assumptions, n: float, elsewhere: bool = False) -> Keys | None:
-    """Keys of a phase on n times its nodes, in its own pool or in the third one; None where the model says that it does not fit."""
+    """Return the keys of a phase on n times its nodes, in its own pool or in the third one.
+
+    The answer is None if the phase-time model says that the phase does not fit there.
+    """
     phase, third = getattr(job, side), assumed.third_pool
     seconds = phase.worst_case_s
     for times in _times(side, job, assumed, n, elsewhere):
@@ -73,7 +78,7 @@ def _keys(side: Side, job: Job, assumed: Assumptions, n: float, elsewhere: bool 
 
 
 def _times(side: Side, job: Job, assumed: Assumptions, n: float, elsewhere: bool) -> Iterator[float | None]:
-    """How many times as long the phase takes for its number of nodes, and for their kind."""
+    """Yield the factors of the phase's duration for the number of its nodes and for their kind."""
     if n != 1:
         fixed = getattr(assumed.shapes, side)
         yield model_times(side, job, n=n) if assumed.shapes.model else fixed + (1 - fixed) / n

@@ -1,4 +1,4 @@
-"""Scenarios as readable text that loads back to an equal scenario, without keys that have their default values."""
+"""Text of scenarios without keys at their default values. It loads back to an equal scenario."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollmux_env.scenario import Scenario
 
 
 def to_json(scenario: Scenario) -> str:
-    """JSON, one job a line."""
+    """Return the scenario as JSON, with one line per job."""
     data = _plain(scenario)
     lines = [f' "{key}": {json.dumps(value)}' for key, value in data.items() if key != "jobs"]
     jobs = ",\n".join(f"  {json.dumps(job)}" for job in data["jobs"])
@@ -19,15 +19,15 @@ def to_json(scenario: Scenario) -> str:
 
 
 def to_yaml(scenario: Scenario) -> str:
-    """YAML 1.2, one job a block."""
+    """Return the scenario as YAML 1.2, with one block per job."""
     return yaml_text(_plain(scenario))
 
 
 def write_scenario(path: str | Path, scenario: Scenario) -> None:
-    """Write a scenario file whole: JSON where the name ends so, otherwise YAML.
+    """Write a scenario file atomically: JSON if the name ends in `.json`, otherwise YAML.
 
     Raises:
-        InputError: the file cannot be written; one line.
+        InputError: If the file cannot be written.
     """
     write_whole(path, to_json(scenario) if Path(path).suffix == ".json" else to_yaml(scenario))
 
@@ -38,7 +38,7 @@ def _plain(scenario: Scenario) -> dict[str, Any]:
 
 
 def _short(value: Any) -> Any:
-    """Whole floats as integers, tuples as lists."""
+    """Return a value with whole floats as integers and tuples as lists."""
     if isinstance(value, dict):
         return {key: _short(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
