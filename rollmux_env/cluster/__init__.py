@@ -1,1 +1,1 @@
-"""The cluster: its state, the events that change it, what can be decided, and whether a decision is allowed."""
+"""The cluster: its state, the events that change it, the possible decisions, and whether a decision is allowed."""

@@ -1,4 +1,4 @@
-"""`apply(state, event)`: the only writer of a state, a function for each kind of event."""
+"""`apply(state, event)`: the only writer of a state, with one function for each kind of event."""
 
 from __future__ import annotations
 
@@ -37,32 +37,32 @@ from rollmux_env.keys.job import Job
 
 
 def apply(state: State, event: Event) -> None:
-    """Change `state` by one event; deterministic, and the only writer of a state.
+    """Change a state by one event. Deterministic, and the only writer of a state.
 
-    Events are facts: whether a decision is allowed is `rollmux_env.cluster.plan.carry_out`'s to say.
+    Events are facts. Whether a decision is allowed is checked by `rollmux_env.cluster.plan.carry_out`.
     """
     change(state, event)
     keep_promises(state)
 
 
 def change(state: State, event: Event) -> None:
-    """As `apply`, where nobody decides before the next event: `keep_promises` follows the last one."""
+    """Apply an event without `keep_promises`, for a sequence of events between which no policy decides."""
     if state.tables.warm and event.at_s > state.now_s:
         _cool_down(state.tables)
-    state.now_s = float(event.at_s)  # compiled code is made anew for a clock of whole numbers
+    state.now_s = float(event.at_s)  # an integer clock would compile all kernels a second time
     _CHANGES[type(event)](state, event)
     if state.cluster.network is not None and not isinstance(event, Progressed | Ticked):
         state.link_is_full = link.share(state, _settle, _replan_member)
 
 
 def keep_promises(state: State) -> None:
-    """What all jobs have left of their SLOs now; it follows from the rest of the state, and looks at each job and group."""
+    """Recompute how much time all jobs have left by their SLOs. It follows from the rest of the state, and visits every job."""
     if state.switches:
         promise(state.view, len(state.tables.models), state.observed, state.cluster.migration_s)
 
 
 def forecast(state: State) -> State:
-    """A state of its own in which jobs progress at one iteration a period from now on, whatever is observed of this one."""
+    """Return an independent state in which jobs progress at one iteration per period from now on, even if `state` is observed."""
     twin = state.copy()
     if state.observed:
         twin.observed = False
@@ -74,7 +74,7 @@ def forecast(state: State) -> State:
     return twin
 
 
-# Jobs that wait.
+# Waiting jobs.
 
 
 def _arrived(state: State, event: Arrived) -> None:
@@ -97,23 +97,23 @@ def _withdrawn(state: State, event: Withdrawn) -> None:
 def _warm(state: State, event: Warm) -> None:
     tables, row = state.tables, state.row(event.job_id)
     _cool_down(tables)
-    tables.warm = [row, int(tables.job_records["first_shape"][row])]  # in the shape that the job is written in
+    tables.warm = [row, int(tables.job_records["first_shape"][row])]  # only shape 0 can enter warm
     tables.job_records["warm_group"][tables.warm] = NOWHERE if event.group is None else event.group
 
 
 def _cool_down(tables: Tables) -> None:
-    """The instant is over at which a job could enter a group without a cold start."""
+    """End the instant in which a job could enter a group without a cold start."""
     tables.job_records["warm_group"][tables.warm] = COLD
     tables.warm = []
 
 
 def _demands(state: State, job: Job) -> list[Demand]:
-    """What a job asks for in each of its shapes."""
+    """Return the demand of a job in each of its shapes."""
     return [demand_of(job, state.cluster, shape) for shape in range(1 + len(job.shapes))]
 
 
 def _describe(state: State, row: int, job: Job, demands: Sequence[Demand]) -> None:
-    """Write what is known of a job into its row, and into those of its shapes."""
+    """Write the figures of a job into its row and the rows of its shapes."""
     tables = state.tables
     tables.widest = max(tables.widest, *(demand.rollout_nodes for demand in demands))
     for one in {row, *tables.shape_rows(row)}:
@@ -121,7 +121,7 @@ def _describe(state: State, row: int, job: Job, demands: Sequence[Demand]) -> No
         write_known(tables.job_records, one, job, demands[tables.job_records["of_shape"][one]], state.pools, state.switches)
 
 
-# Places.
+# Placements.
 
 
 def _admitted(state: State, event: Admitted) -> None:
@@ -166,7 +166,7 @@ def _departed(state: State, event: Departed) -> None:
 
 
 def _enter(state: State, row: int, placement: Placement) -> None:
-    """Make a job the last member of a group, maybe of a new one."""
+    """Make a job the last member of its placement's group, which may be new."""
     tables, jobs, there, new_nodes = state.tables, state.tables.job_records, placement.rollout_nodes, placement.new_rollout_nodes
     to = NOWHERE if placement.group is None else placement.group
     added = placement.group is not None and new_nodes > 0
@@ -192,7 +192,7 @@ def _enter(state: State, row: int, placement: Placement) -> None:
 
 
 def _reshape(state: State, row: int, shape: int) -> None:
-    """Give a job the numbers of a shape. What its phases have kept busy so far counts for the pools that they ran on."""
+    """Switch a job to the columns of a shape. Busy time so far stays with the pools on which it was spent."""
     jobs = state.tables.job_records
     if not jobs["more_shapes"][row]:
         return
@@ -206,7 +206,7 @@ def _reshape(state: State, row: int, shape: int) -> None:
 
 
 def _attach_colocated(state: State, row: int, group: int) -> None:
-    """Let a job run both phases on the training nodes of a group of its own."""
+    """Let a job run both phases on the training nodes of a group without other members."""
     tables, job = state.tables, state.tables.models[row]
     own = job.colocated
     times_s = (own.rollout_s, own.training_s) if own else (job.rollout.worst_case_s, job.training.worst_case_s)
@@ -214,10 +214,12 @@ def _attach_colocated(state: State, row: int, group: int) -> None:
 
 
 def _leave(state: State, row: int, to: Placement | None = None) -> Nodes:
-    """Take a job out of its settled group; returns the nodes that no one needs any more.
+    """Remove a job from its settled group, and return the nodes that become unused.
 
     Args:
-        to: where it goes; nodes that it will have there too are not left.
+        state: State to change.
+        row: Row of the job.
+        to: Placement to which the job moves, or None if it departs. Nodes that it keeps there do not become unused.
     """
     tables, jobs, groups = state.tables, state.tables.job_records, state.tables.group_records
     group = int(jobs["group"][row])
@@ -239,11 +241,11 @@ def _give_back(state: State, nodes: Nodes) -> None:
     state.nodes[nodes.training_pool, TRAINING] -= nodes.training_nodes
 
 
-# Groups that change.
+# Changes of groups.
 
 
 def _settle(state: State, group: int) -> None:
-    """Bring the members' progress up to now, before their group changes."""
+    """Bring the progress of a group's members up to now, before the group changes."""
     if state.observed:
         state.tables.group_records["since_s"][group] = state.now_s
     else:
@@ -251,7 +253,7 @@ def _settle(state: State, group: int) -> None:
 
 
 def _charge(state: State, group: int) -> None:
-    """Let the members of a group, which is another one than before, pay for it from now on."""
+    """Charge a changed group to its members from now on."""
     tables = state.tables
     tables.departs_s[group] = tables.group_records["departs_s"][group]
     members = tables.members(group)
@@ -261,7 +263,7 @@ def _charge(state: State, group: int) -> None:
 
 
 def _replan_member(state: State, row: int, group: int) -> None:
-    """A member of a settled group has other times or memory than it was placed with."""
+    """Update a settled group whose member has other times or memory than when it was placed."""
     tables = state.tables
     if tables.group_records["exclusive"][group]:
         _attach_colocated(state, row, group)
@@ -270,7 +272,7 @@ def _replan_member(state: State, row: int, group: int) -> None:
     tables.departs_s[group] = tables.group_records["departs_s"][group]
 
 
-# What is known.
+# Changes of knowledge.
 
 
 def _reprofiled(state: State, event: Reprofiled) -> None:
@@ -291,7 +293,7 @@ def _progressed(state: State, event: Progressed) -> None:
 
 
 def _ticked(state: State, event: Ticked) -> None:
-    """Nothing but the clock."""
+    """Change nothing: `change` has set the clock."""
 
 
 def _resized(state: State, event: Resized) -> None:

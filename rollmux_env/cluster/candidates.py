@@ -1,6 +1,6 @@
 """The candidate table: the action space of placement, as columns.
 
-Algorithm 1 is an argmin over it, a learned policy scores it, an action mask is its feasibility.
+Algorithm 1 is an argmin over it, a learned policy scores it, and an action mask is its feasibility.
 """
 
 from __future__ import annotations
@@ -32,20 +32,22 @@ REASONS = (
 
 @dataclass(frozen=True)
 class CandidateTable:
-    """Ways to place one job, a row each, in Algorithm 1's order; the last are a new group, in each shape.
+    """All ways to place one job, one in each of R rows, in Algorithm 1's order. A new group in each shape comes last.
+
+    A row with `new_nodes` -1 represents a whole group that the job cannot join. Its cost, period and limit are nan.
 
     Attributes:
-        job_id: the job.
-        group: (R,) id of the group, -1 for a new one.
-        shape: (R,) number of the job's shape.
-        new_nodes: (R,) rollout nodes to add; -1 where the group as a whole is out.
-        nodes: (R, N) numbers of the existing rollout nodes, padded with -1.
-        usd_per_hour: (R,) marginal cost, $/h; nan where the group as a whole is out.
-        period_s: (R,) period of the group with the job in it, seconds; nan likewise.
-        reason: (R,) index into `REASONS`: 0, or the first reason against it.
-        saturated: (R,) whether the group's T_load is at least its T_cycle without the job.
-        limit_s: (R,) longest period that keeps every SLO, and where switches are planned every promise; nan likewise.
-        training_nodes: (R,) training nodes that the shape asks for: those of a new group.
+        job_id: Id of the job.
+        group: Id of the group, -1 for a new one, shape (R,).
+        shape: Number of the job's shape, shape (R,).
+        new_nodes: Rollout nodes to add, or -1 for a whole group, shape (R,).
+        nodes: Numbers of the existing rollout nodes, padded with -1, shape (R, N).
+        usd_per_hour: Marginal cost, $/h, shape (R,).
+        period_s: Period of the group with the job in it, seconds, shape (R,).
+        reason: Index into `REASONS`: 0 for feasible, else the first obstacle, shape (R,).
+        saturated: Whether the group's T_load is at least its T_cycle without the job, shape (R,).
+        limit_s: Longest period that keeps every SLO and, if switches are planned, every promise, seconds, shape (R,).
+        training_nodes: Training nodes that the shape asks for, which is the number in a new group, shape (R,).
     """
 
     job_id: str
@@ -65,31 +67,31 @@ class CandidateTable:
 
     @property
     def feasible(self) -> NDArray[np.bool_]:
-        """(R,) rows that break nothing."""
+        """Whether each row is allowed, shape (R,)."""
         return np.asarray(self.reason == FEASIBLE)
 
     @property
     def slack(self) -> Floats:
-        """(R,) limit over period, less 1: below 0 an SLO is broken; nan where the group as a whole is out."""
+        """Limit over period, minus 1, shape (R,). A value below 0 breaks an SLO; nan for a whole group."""
         return np.asarray(self.limit_s / self.period_s - 1)
 
     @property
     def physical(self) -> NDArray[np.bool_]:
-        """(R,) rows that break nothing but SLOs, and open no group in which the job alone would break its own."""
+        """Whether each row is allowed apart from SLOs, shape (R,). A new group must keep the SLO of the job even so."""
         return np.asarray((self.reason == FEASIBLE) | ((self.reason == SLO) & (self.group >= 0)))
 
     @property
     def is_group(self) -> NDArray[np.bool_]:
-        """(R,) rows that stand for a group as a whole, which is out."""
+        """Whether each row represents a whole group that the job cannot join, shape (R,)."""
         return np.asarray(self.new_nodes == ANY_NODES)
 
     def own_first(self) -> Ints:
-        """(R,) rows with the new group for the job as it is written before all others, as the environments show them."""
+        """Return all rows with the new group in shape 0 first, shape (R,). This is the order of the environments."""
         own = (self.group < 0) & (self.shape == 0)
         return np.concatenate([np.flatnonzero(own), np.flatnonzero(~own)])
 
     def placement(self, row: int) -> Placement:
-        """The placement of a row."""
+        """Return the placement of a row."""
         nodes = tuple(int(node) for node in self.nodes[row] if node >= 0)
         new_nodes, shape = int(self.new_nodes[row]), int(self.shape[row])
         if self.group[row] < 0:
@@ -98,7 +100,7 @@ class CandidateTable:
 
 
 class _Buffer(local):
-    """What `enumerate_candidates` writes, made larger when it overflows: a thread's own, since a service looks ahead in one."""
+    """Output of `enumerate_candidates`, enlarged on overflow. Each thread has its own, because a service looks ahead in one."""
 
     rows: Records = None
 
@@ -107,7 +109,7 @@ _buffer = _Buffer()
 
 
 def _fill(state: State, job_id: str, only_improving: bool, prune: bool, order: Ints | None = None) -> Records:
-    """The rows of a job's candidates, until the next call."""
+    """Return the rows of a job's candidates. They are valid until the next call."""
     view, rows = state.view if order is None else state.view._replace(order=order), _buffer.rows
     nodes = view.jobs["pins"].shape[1]
     if rows is None or rows.dtype["nodes"].shape[0] != nodes:
@@ -120,10 +122,12 @@ def _fill(state: State, job_id: str, only_improving: bool, prune: bool, order: I
 
 
 def candidates(state: State, job_id: str, order: Ints | None = None) -> CandidateTable:
-    """Every candidate of a waiting job; of a running one, every candidate outside its own group.
+    """Enumerate the candidates of a waiting job, or those of a running job outside its present group.
 
     Args:
-        order: rows of the groups that are looked at, in order of creation; all of them without it.
+        state: State of the cluster.
+        job_id: Id of the job.
+        order: Rows of the groups to look at, in order of creation, or None for all groups.
     """
     rows = _fill(state, job_id, only_improving=False, prune=False, order=order)
     view = state.view
@@ -154,13 +158,15 @@ def candidates(state: State, job_id: str, order: Ints | None = None) -> Candidat
 
 
 def cheapest(state: State, job_id: str, prune: bool) -> Placement | None:
-    """Algorithm 1's choice: the first of the cheapest feasible candidates, None where there is none.
+    """Return Algorithm 1's choice, the first of the cheapest feasible candidates, or None if there is none.
 
-    The argmin over `candidates` without building them: the search stops in a group at the first row that fits and leaves a group
-    out where no row of it can be cheaper than the best so far.
+    This is the argmin over `candidates` without building the table. The search stops in a group at the first row that fits, and
+    skips a group none of whose rows can be cheaper than the best so far.
 
     Args:
-        prune: leave saturated groups out, as printed in the paper.
+        state: State of the cluster.
+        job_id: Id of the job.
+        prune: Whether to skip saturated groups, as in the paper.
     """
     rows = _fill(state, job_id, only_improving=True, prune=prune)
     if not len(rows):
@@ -175,12 +181,12 @@ def cheapest(state: State, job_id: str, prune: bool) -> Placement | None:
 
 
 class Part(NamedTuple):
-    """The groups of a large state that a decision looks at, so that it costs what it may change and not what there is.
+    """The part of a large state that one decision looks at, so that its cost does not grow with the cluster.
 
     Attributes:
-        positions: of the groups in `state.tables.order`, ascending; all of them where there are no more than are asked for.
-        host: the cheapest place of a newcomer in the whole cluster, whose group is one of them; None where all are, where there is
-            no such place, or no newcomer.
+        positions: Positions of the part's groups in `state.tables.order`, ascending. All groups if the state is small.
+        host: Cheapest placement of the arriving job in the whole cluster, whose group is in the part. None if the part is the whole
+            state, if there is no such placement, or without an arriving job.
     """
 
     positions: Ints
@@ -188,10 +194,14 @@ class Part(NamedTuple):
 
 
 def part_of(state: State, most: int, newcomer: str | None = None) -> Part:
-    """At most so many groups, others at every event; equal states give equal parts. See `rollmux_env.kernel.lns`.
+    """Choose at most `most` groups. The choice varies from event to event, but is the same for equal states.
+
+    `rollmux_env.kernel.lns` describes the choice.
 
     Args:
-        newcomer: a job that waits for a place.
+        state: State of the cluster.
+        most: Largest number of groups.
+        newcomer: Id of a waiting job, or None.
     """
     positions = np.arange(state.tables.order.size)
     if positions.size <= most:

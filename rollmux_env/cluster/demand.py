@@ -1,7 +1,7 @@
-"""What a job asks of the pools, and what these have, as the kernel counts it: columns of the job table, and limits.
+"""Demands of jobs and limits of pools in the form of the kernel: columns of the job table, and `Limits`.
 
-On one device (`cluster.one_device`) an iteration is a single phase to the kernel: both phases, one after the other, on all nodes of
-the group's only pool. Whoever is not the kernel still knows the two.
+On one device (`cluster.one_device`) an iteration is a single phase for the kernel: rollout and training, one after the other, on
+all nodes of the group's only pool. Code outside the kernel still distinguishes the two.
 """
 
 from __future__ import annotations
@@ -18,14 +18,22 @@ from rollmux_env.keys.job import Job
 
 
 class Demand(NamedTuple):
-    """A job's phases on either pool, in a shape.
+    """Phases of a job in one shape, as the pools have to serve them.
 
     Attributes:
-        rollout_pool, training_pool: names of the pools. rollout_nodes, training_nodes: nodes that they ask for. rollout_s,
-            training_s: worst cases on so many, seconds.
-        rollout_gb, training_gb: host memory per node, GB. rollout_device_gb, training_device_gb: memory that the job keeps on each
-            GPU between its phases, GB. by_nodes: ((nodes, training seconds from so many on), ...), ascending.
-        rollout_warm_s, training_warm_s: warm starts, seconds.
+        rollout_pool: Name of the pool for rollouts.
+        training_pool: Name of the pool for trainings.
+        rollout_nodes: Number of nodes for rollouts.
+        training_nodes: Number of nodes for trainings.
+        rollout_s: Worst case of a rollout on these nodes, seconds.
+        training_s: Worst case of a training on these nodes, seconds.
+        rollout_gb: Host memory on each rollout node, GB.
+        training_gb: Host memory on each training node, GB.
+        rollout_device_gb: Memory on each GPU of rollout nodes that the job keeps between its phases, GB.
+        training_device_gb: Memory on each GPU of training nodes that the job keeps between its phases, GB.
+        by_nodes: Pairs of a node count and the training seconds from that count on, ascending.
+        rollout_warm_s: Warm start of a rollout, seconds.
+        training_warm_s: Warm start of a training, seconds.
     """
 
     rollout_pool: str
@@ -44,7 +52,7 @@ class Demand(NamedTuple):
 
 
 def demand_of(job: Job, cluster: Cluster | None, shape: int = 0) -> Demand:
-    """What a job in a shape asks of the pools of a cluster, by default of one with two."""
+    """Return the demand of a job in a shape on a cluster. None means a cluster with two pools."""
     rollout, training = job.phases(shape)
     times, memory_gb = (rollout.worst_case_s, training.worst_case_s), (rollout.host_memory_gb, training.host_memory_gb)
     device_gb = (rollout.device_gb, training.device_gb)
@@ -53,13 +61,13 @@ def demand_of(job: Job, cluster: Cluster | None, shape: int = 0) -> Demand:
         nodes = (rollout.pool, training.pool, rollout.nodes, training.nodes)
         return Demand(*nodes, *times, *memory_gb, *device_gb, tuple(training.by_nodes.items()), *warm_s)
     by_nodes = tuple((nodes, rollout.worst_case_s + seconds) for nodes, seconds in training.by_nodes.items())
-    # A training comes behind its own rollout, and finds its job there.
+    # A training directly follows the rollout of the same job, so it needs no warm start.
     memory = (0.0, sum(memory_gb), 0.0, sum(device_gb))
     return Demand(training.pool, training.pool, 0, training.nodes, 0.0, sum(times), *memory, by_nodes, 0.0, rollout.switch.warm_s)
 
 
 def nodes_asked(job: Job, cluster: Cluster) -> dict[str, int]:
-    """Nodes that a job asks for, by name of the pool."""
+    """Return the nodes that a job asks for, by name of the pool."""
     demand, nodes = demand_of(job, cluster), dict.fromkeys(cluster.pools, 0)
     nodes[demand.rollout_pool] += demand.rollout_nodes
     nodes[demand.training_pool] += demand.training_nodes
@@ -67,24 +75,27 @@ def nodes_asked(job: Job, cluster: Cluster) -> dict[str, int]:
 
 
 def usd_per_hour(demand: Demand, cluster: Cluster, rollout_nodes: int, training_nodes: int) -> float:
-    """Dollars per hour of so many nodes of the pools that a job asks for."""
+    """Return the price of rollout and training nodes of the pools of a demand, $/h."""
     rollout, training = cluster.pools[demand.rollout_pool], cluster.pools[demand.training_pool]
     return rollout_nodes * rollout.usd_per_node_hour + training_nodes * training.usd_per_node_hour
 
 
 def solo_usd_per_hour(job: Job, cluster: Cluster) -> float:
-    """Dollars per hour of the nodes that a job asks for, were they its own."""
+    """Return the price of the nodes that a job asks for, as if it had them alone, $/h."""
     demand = demand_of(job, cluster)
     return usd_per_hour(demand, cluster, demand.rollout_nodes, demand.training_nodes)
 
 
 def write_known(jobs: Records, row: int, job: Job, demand: Demand, pools: Mapping[str, int], switches: bool) -> None:
-    """Write what is known of a job into a row of the table, in the shape that the row has.
+    """Write the figures of a job into a row of the job table, for the shape that the row has.
 
     Args:
-        demand: what the job asks for in that shape.
-        pools: numbers of the pools, by name.
-        switches: switches are planned.
+        jobs: The job table.
+        row: Row to write.
+        job: The job.
+        demand: Demand of the job in this shape.
+        pools: Numbers of the pools by name.
+        switches: Whether switches are planned. Otherwise they take no time.
     """
     shape, solo_s, steps = int(jobs["of_shape"][row]), job.solo_s, jobs["rescale_s"].shape[1]
     values: dict[str, Any] = demand._asdict()
@@ -105,11 +116,11 @@ def write_known(jobs: Records, row: int, job: Job, demand: Demand, pools: Mappin
     }
     if not switches:
         values |= {"rollout_warm_s": 0.0, "training_warm_s": 0.0, "cold_s": 0.0}
-    jobs[[*values]][row] = tuple(values.values())  # all at once: one after the other takes four times as long
+    jobs[[*values]][row] = tuple(values.values())  # one assignment takes a quarter of the time of one for each column
 
 
 def limits_of(cluster: Cluster) -> Limits:
-    """Prices and limits of a cluster's pools, in their order, and of its groups."""
+    """Return the prices and limits of a cluster's pools, in their order, and of its groups."""
     pools = np.zeros(len(cluster.pools), dtype=POOL)
     for number, pool in enumerate(cluster.pools.values()):
         limits = (pool.max_nodes, pool.node_memory_gb, pool.device_memory_gb)

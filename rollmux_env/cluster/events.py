@@ -1,4 +1,4 @@
-"""Events: the only way in which a state changes. A log of them is a run."""
+"""Events: the only way in which a state changes. The log of all events describes a run."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rollmux_env.keys.job import Job
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a job runs.
+    """The nodes on which a job runs.
 
     Attributes:
-        group: id of the group that it joins, None for a new one.
-        rollout_nodes: numbers of the group's existing rollout nodes that it is pinned to, ascending.
-        new_rollout_nodes: rollout nodes to add for it.
-        training_nodes: size of a new group's training pool; 0 with an existing group.
-        colocated: a new group of training nodes alone, where the job runs both phases one after the other.
-        shape: in which it runs (`rollmux_env.keys.job.Job.phases`).
+        group: Id of the group that the job joins, or None for a new group.
+        rollout_nodes: Numbers of the group's existing rollout nodes to which the job is pinned, ascending.
+        new_rollout_nodes: Number of rollout nodes to add for the job.
+        training_nodes: Number of training nodes of a new group, 0 for an existing group.
+        colocated: Whether the new group has training nodes only, on which the job runs both phases in turn.
+        shape: Number of the shape in which the job runs (`rollmux_env.keys.job.Job.phases`).
     """
 
     group: int | None
@@ -32,14 +32,14 @@ class Placement:
 
     @property
     def strategy(self) -> str:
-        """`direct_packing`, `rollout_scaling` or `isolated` (paper, section 4)."""
+        """Kind of admission (paper, section 4): `direct_packing`, `rollout_scaling` or `isolated`."""
         if self.group is None:
             return "isolated"
         return "rollout_scaling" if self.new_rollout_nodes else "direct_packing"
 
 
 def isolated(job: Job, cluster: Cluster | None = None) -> Placement:
-    """A new group of the nodes that the job asks for; with a cluster that is `one_device`, of training nodes alone."""
+    """Return a new group with the nodes that the job asks for. On a `one_device` cluster these are training nodes only."""
     demand = demand_of(job, cluster)
     return Placement(None, (), demand.rollout_nodes, demand.training_nodes)
 
@@ -57,24 +57,25 @@ class _Placed(_OfJob):
 
 @dataclass(frozen=True)
 class Arrived:
-    """A job is known and waits for a place."""
+    """A job arrives and waits for a placement."""
 
     at_s: float
     job: Job
 
 
 class Requeued(Arrived):
-    """A job that had to give up its place waits for another one, before all others of its priority."""
+    """A job that had to give up its placement waits for another, ahead of all other jobs of its priority."""
 
 
 @dataclass(frozen=True)
 class Warm:
-    """The policy is about to be asked for a job whose processes are alive: at this instant it can enter one place without a cold
-    start.
+    """The job that the policy decides next has live processes, so in this instant it can enter one placement without a cold start.
 
     Attributes:
-        group: id of the group whose nodes are those of the job's processes; None: they would be those of a new group.
-        nodes: names of these.
+        at_s: Time of the event, seconds.
+        job_id: Id of the job.
+        group: Id of the group on whose nodes the processes are, or None for nodes that would form a new group.
+        nodes: Names of these nodes.
     """
 
     at_s: float
@@ -84,48 +85,49 @@ class Warm:
 
 
 class Admitted(_Placed):
-    """A waiting job has a place and runs."""
+    """A waiting job is placed and runs."""
 
 
 class Begun(_OfJob):
-    """A running job has loaded its models and started its engines under a permit: its SLO counts from now on, as of a warm one."""
+    """A running job has loaded its models and started its engines under a permit. Its SLO counts from now on, as if warm."""
 
 
 class Moved(_Placed):
-    """A running job has another place; it makes no progress until its pause (`migration_s`) ends."""
+    """A running job gets another placement. It makes no progress until its pause (`migration_s`) ends."""
 
 
 class Resumed(_OfJob):
-    """The pause of a moved job has ended; the nodes that it left are given back."""
+    """The pause of a moved job ends, and the nodes that it left are given back."""
 
 
 class Departed(_OfJob):
-    """A job has done its stay and leaves."""
+    """A job has completed its stay and leaves."""
 
 
 class OverBudget(Departed):
-    """A job's budget is spent, and it leaves before it has done its stay."""
+    """A job has exhausted its budget and leaves before it has completed its stay."""
 
 
 class Withdrawn(_OfJob):
-    """A waiting job leaves the queue without having had a place."""
+    """A waiting job leaves the queue without having been placed."""
 
 
 @dataclass(frozen=True)
 class Reprofiled:
-    """A job that waits or runs is known by other phase times or memory from now on; its nodes and its stay are the same."""
+    """A waiting or running job gets other phase times or memory from now on. Its nodes and its stay remain the same."""
 
     at_s: float
     job: Job
 
 
 class Progress(NamedTuple):
-    """What a job has done so far, as observed.
+    """Observed progress of a job.
 
     Attributes:
-        iterations: iterations that it has finished; with fractions in replays of steady periods.
-        rollout_busy_s, training_busy_s: node-seconds of its phases on the nodes of either side, those of whole
-            iterations and of what a move cut short.
+        job_id: Id of the job.
+        iterations: Iterations that the job has finished, with fractions in replays of steady periods.
+        rollout_busy_s: Node-seconds of its phases on rollout nodes, including phases that a move cut short.
+        training_busy_s: Node-seconds of its phases on training nodes, including phases that a move cut short.
     """
 
     job_id: str
@@ -136,7 +138,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class Progressed:
-    """What was observed of some jobs since the last such event; only of a state that is `observed`."""
+    """Some jobs have made progress since the last such event. Only for a state that is `observed`."""
 
     at_s: float
     jobs: tuple[Progress, ...]
@@ -144,14 +146,14 @@ class Progressed:
 
 @dataclass(frozen=True)
 class Ticked:
-    """Time has passed; for policies that ask to be woken (see `rollmux_env.cluster.plan.Policy`)."""
+    """Time has passed, for policies that ask for ticks (see `rollmux_env.cluster.plan.Policy`)."""
 
     at_s: float
 
 
 @dataclass(frozen=True)
 class Resized:
-    """The pools have so many nodes from now on: some have died, or a run goes on where there are others."""
+    """The pools have other numbers of nodes from now on, because nodes have died or a run resumes on other machines."""
 
     at_s: float
     rollout_nodes: int

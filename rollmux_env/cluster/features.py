@@ -1,4 +1,4 @@
-"""The environments' features of a decision, for a policy that scores the candidate table of a `State`."""
+"""Features of a decision as in the environments, for a policy that scores the candidate table of a `State`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from rollmux_env.kernel.tables import Ints
 
 
 class Features(NamedTuple):
-    """What the environments show of a decision: `rollmux_env.kernel.features` names the columns.
+    """Observation of a placement decision. `rollmux_env.kernel.features` names the columns.
 
     Attributes:
-        job: (F,). candidates: (R, F), of the rows that were asked for; zeros for groups that are out as a whole. cluster: (F,).
-        shapes: (R, F), `SHAPE_FEATURES` of the same rows.
+        job: Features of the job, shape (F,).
+        candidates: Features of the requested rows, zero for whole groups that the job cannot join, shape (R, F).
+        cluster: Features of the cluster, shape (F,).
+        shapes: The features `SHAPE_FEATURES` of the same rows, shape (R, F).
     """
 
     job: NDArray[np.float32]
@@ -30,13 +32,14 @@ class Features(NamedTuple):
 
 
 def features(state: State, table: CandidateTable, first_s: float, known_stays: bool = True, rows: Ints | None = None) -> Features:
-    """Features of the places of a waiting job.
+    """Compute the features of a waiting job's candidates.
 
     Args:
-        table: all its candidates.
-        first_s: when the first job of all arrived, seconds.
-        known_stays: whether it is known when jobs leave.
-        rows: (R,) of the table, in this order; all without it.
+        state: State of the cluster.
+        table: All candidates of the job.
+        first_s: Time at which the very first job arrived, seconds.
+        known_stays: Whether the features show when jobs will leave.
+        rows: Rows of the table to compute, in this order, or None for all, shape (R,).
     """
     rows = np.arange(len(table)) if rows is None else rows
     view, job = state.view, state.row(table.job_id)

@@ -1,4 +1,4 @@
-"""Co-execution groups as a policy sees them, and their nodes as numbers."""
+"""Co-execution groups as a policy sees them, and counts of their nodes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from rollmux_env.kernel.tables import TOLERANCE
 
 @dataclass(frozen=True)
 class Group:
-    """A co-execution group as it is now.
+    """A co-execution group at the present instant.
 
     Attributes:
-        id: number in order of creation.
-        jobs: members' ids in order of admission.
-        rollout_pool, training_pool: names of the pools that its nodes are of.
-        rollout_nodes: numbers of its rollout nodes.
-        training_nodes: how many training nodes it has.
-        period_s: exact round-robin period, seconds.
-        cycle_s, load_s: T_cycle and T_load, seconds; saturated: T_load >= T_cycle.
-        usd_per_hour: price of its nodes, $/h.
+        id: Number of the group in order of creation.
+        jobs: Ids of the members in order of admission.
+        rollout_pool: Name of the pool of its rollout nodes.
+        training_pool: Name of the pool of its training nodes.
+        rollout_nodes: Numbers of its rollout nodes.
+        training_nodes: Number of training nodes.
+        period_s: Exact round-robin period, seconds.
+        cycle_s: T_cycle, seconds.
+        load_s: T_load, seconds.
+        saturated: Whether T_load >= T_cycle.
+        usd_per_hour: Price of its nodes, $/h.
     """
 
     id: int
@@ -40,7 +43,14 @@ class Group:
 
 
 class Nodes(NamedTuple):
-    """So many nodes of the pools of a group, as numbers."""
+    """Counts of nodes.
+
+    Attributes:
+        rollout_pool: Number of the pool of the rollout nodes.
+        training_pool: Number of the pool of the training nodes.
+        rollout_nodes: Number of rollout nodes.
+        training_nodes: Number of training nodes.
+    """
 
     rollout_pool: int
     training_pool: int
@@ -48,24 +58,27 @@ class Nodes(NamedTuple):
     training_nodes: int
 
     def usd(self, prices: Sequence[float]) -> float:
-        """Their price, $/h, at those of the pools' nodes."""
+        """Return the price of the nodes in $/h, given the price of a node of each pool."""
         return self.rollout_nodes * prices[self.rollout_pool] + self.training_nodes * prices[self.training_pool]
 
     def share(self, prices: Sequence[float], among: int = 1) -> Share:
-        """What each of so many jobs holds of them."""
+        """Return the share of each of `among` jobs in these nodes."""
         return Share((self.rollout_nodes + self.training_nodes) / among, self.usd(prices) / among)
 
 
 def nodes_of(tables: Tables, row: int) -> Nodes:
-    """All nodes of a group, as they are."""
+    """Return the present nodes of a group."""
     return Nodes(*tables.node_columns[row].item())
 
 
 def group_at(tables: Tables, row: int, pools: Sequence[str], prices: Sequence[float]) -> Group:
-    """The group of a row.
+    """Return the group in a row of the group table.
 
     Args:
-        pools: their names. prices: of their nodes, $/h.
+        tables: Tables of the state.
+        row: Row of the group.
+        pools: Names of the pools.
+        prices: Price of a node of each pool, $/h.
     """
     groups = tables.group_records
     return Group(

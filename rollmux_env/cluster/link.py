@@ -1,4 +1,4 @@
-"""Syncs on the link that the pools share (`cluster.network`), as they are planned: all running jobs sync at once."""
+"""Planned duration of syncs on the link between the pools (`cluster.network`), if all running jobs sync at the same time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from rollmux_env.network.link import fair_level, slowed_s
 
 
 def share(state: State, settle: Callable[[State, int], None], replan: Callable[[State, int, int], None]) -> bool:
-    """Plan every sync as long as it takes when all running jobs sync at once, and with them the fastest of those that wait, unless
-    that would break an SLO.
+    """Plan the duration of every sync for the case that all running jobs sync at the same time.
+
+    The plan includes the fastest sync of the waiting jobs, unless this would break an SLO.
 
     Args:
-        settle: brings a group up to now, before it changes. replan: tells a group that a member, named first, takes other times.
+        state: State to change.
+        settle: Function that brings the progress of a group up to now, before the group changes.
+        replan: Function that updates a group after the times of a member have changed; it gets the state, member and group.
 
     Returns:
-        Whether that would break one.
+        Whether the sync of a waiting job would break an SLO.
     """
     tables, network = state.tables, state.cluster.network
     assert network is not None
@@ -45,7 +48,7 @@ def share(state: State, settle: Callable[[State, int], None], replan: Callable[[
 
 
 def waits_for_link(state: State, job_id: str) -> bool:
-    """Whether a job that waits, or a running one, could break its SLO if all jobs synced at once, the first among them."""
+    """Return whether a job could break its SLO, or that of another job, if all jobs including it synced at the same time."""
     if state.cluster.network is None:
         return False
     row = state.row(job_id)
@@ -53,21 +56,23 @@ def waits_for_link(state: State, job_id: str) -> bool:
 
 
 def _crosses(state: State, row: int) -> bool:
-    """Whether a job's sync crosses the link, in one of its shapes at least: on one pool it does not."""
+    """Return whether a job's sync crosses the link in at least one shape. With both phases on one pool it does not."""
     shapes = state.tables.job_records[_rows_of(state, row)]
     return state.tables.models[row].sync_s > 0.0 and bool((shapes["rollout_pool"] != shapes["training_pool"]).any())
 
 
 def _breaks_alone(state: State, row: int) -> bool:
-    """Whether a job could break its SLO on nodes of its own if all jobs synced at once: as it is written, or by a sync in one of
-    its shapes that takes longer than an iteration may."""
+    """Return whether a job could break its SLO because of syncs on the link, even without sharing nodes.
+
+    It does if its iteration in shape 0, or its sync in any shape, takes longer than an iteration may.
+    """
     jobs = state.tables.job_records
     longest_s = max(jobs["alone_s"][row], jobs["sync_s"][_rows_of(state, row)].max())
     return bool(longest_s > jobs["limit_s"][row] * (1 + TOLERANCE))
 
 
 def _write_sync(state: State, row: int, seconds: float) -> None:
-    """Write what a job's sync takes on the link, and what its iteration takes alone with it, in each of its shapes."""
+    """Write the duration of a job's sync on the link and of its iteration alone, for each of its shapes."""
     job = state.tables.models[row]
     for one in _rows_of(state, row):
         record = state.tables.job_records[one]
@@ -76,12 +81,12 @@ def _write_sync(state: State, row: int, seconds: float) -> None:
 
 
 def _rows_of(state: State, row: int) -> list[int]:
-    """The row of a job, and those of its shapes."""
+    """Return the row of a job and the rows of its shapes."""
     return [*{row, *state.tables.shape_rows(row)}]
 
 
 def _keeps_all(jobs: Records, groups: Records, rows: Iterable[int]) -> bool:
-    """Whether all members of groups keep their SLO, and no job's syncs come faster than they go."""
+    """Return whether all members of the groups keep their SLOs, and no job starts a sync before the last one has ended."""
     for row in rows:
         group = groups[row]
         syncs_s = jobs["placed_sync_s"][group["members"][: group["n_members"]]]

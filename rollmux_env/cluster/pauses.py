@@ -1,4 +1,4 @@
-"""Jobs in the pause of a move: the nodes that they have left are paid for until it ends."""
+"""Pauses of moved jobs. The nodes that a job has left are paid for until its pause ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ class _Pause(NamedTuple):
 
 
 class Pauses:
-    """The pauses of now, by job, in order of the moves, on nodes of so many pools."""
+    """The pauses in progress, by job, in order of the moves.
+
+    Args:
+        pools: Number of pools.
+    """
 
     def __init__(self, pools: int) -> None:
         self._pools = pools
@@ -27,29 +31,29 @@ class Pauses:
         return job_id in self._by_job
 
     def copy(self) -> Pauses:
-        """Pauses of their own."""
+        """Return an independent copy."""
         twin = Pauses(self._pools)
         twin._by_job = self._by_job.copy()
         return twin
 
     def begin(self, job_id: str, until_s: float, nodes: Nodes) -> None:
-        """A job has left such nodes."""
+        """Record that a job has left nodes in a move."""
         self._by_job[job_id] = _Pause(until_s, nodes)
 
     def end(self, job_id: str) -> Nodes:
-        """A pause is over: the nodes that nobody needs any more."""
+        """End the pause of a job, and return the nodes that become unused."""
         return self._by_job.pop(job_id).nodes
 
     def next_end_s(self) -> float:
-        """When the next one ends; infinite where there is none."""
+        """Return the time at which the next pause ends, or infinity."""
         return min((pause.until_s for pause in self._by_job.values()), default=inf)
 
     def ending(self, until_s: float) -> list[str]:
-        """Ids of the jobs whose pause ends by `until_s`."""
+        """Return the ids of the jobs whose pause ends by `until_s`."""
         return [job_id for job_id, pause in self._by_job.items() if pause.until_s <= until_s]
 
     def held_nodes(self) -> Ints:
-        """(P, 2) nodes of each pool, for rollouts and for trainings, that moved jobs have left: they are paid for."""
+        """Return the nodes of each pool, for rollouts and for trainings, that paused jobs have left, shape (P, 2)."""
         count = np.zeros((self._pools, 2), dtype=np.int64)
         for _, nodes in self._by_job.values():
             count[nodes.rollout_pool, ROLLOUT] += nodes.rollout_nodes

@@ -1,13 +1,13 @@
-"""Plans: what a policy decides, checked against numbered invariants before anything happens.
+"""Plans: decisions of a policy, checked against numbered invariants before anything happens.
 
 P1  every job is named at most once, in the right state: running and not paused to be moved; waiting, in its turn, to be placed
-P2  the nodes exist, are as many as the job asks for in its shape, and of its pools; the group has at least its training nodes; a
-    move leaves its group, or changes the shape
+P2  the nodes exist, are as many as the job asks for in its shape, and belong to its pools; the group has at least the job's
+    training nodes; a move leaves the job's group or changes its shape
 P3  no group has more than `max_group_size` members
 P4  no node holds more than its memory
 P5  no pool has more than `max_nodes`
 P6  every member of a changed group keeps its SLO (policies with `keeps_slo`)
-P7  a moved job would meet its own mean if it left when the pause ends
+P7  a moved job would meet its SLO on average if it left when the pause ends
 P8  a moved job is `movable`
 """
 
@@ -35,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Move:
-    """Give a running job another place; it pauses for `migration_s`."""
+    """Give a running job another placement, with a pause of `migration_s`."""
 
     job_id: str
     placement: Placement
@@ -52,38 +52,38 @@ Plan = tuple[Place | Move | Wait, ...]
 
 
 class Policy(Protocol):
-    """Who decides where jobs go. The same object serves `plan`, `bench` and a real run.
+    """A placement policy. The same object serves `plan`, `bench` and a real run.
 
-    A policy may also have an attribute `wakes_every_s`: while jobs run it is then asked so often, counted from the first arrival,
-    with a `Ticked` event. One with a true attribute `plans_switches` is shown a state that plans them (`State.switches`).
+    Two attributes are optional. With `wakes_every_s` the policy gets a `Ticked` event at this interval in seconds, counted from the
+    first arrival, while jobs run. With a true `plans_switches` it gets states that plan switches (`State.switches`).
     """
 
     @property
     def keeps_slo(self) -> bool:
-        """Whether its plans must keep every SLO (P6)."""
+        """Whether the plans must keep every SLO (P6)."""
         ...
 
     def decide(self, state: State, event: Event) -> Plan:
         """Answer an event that has just been applied.
 
         Args:
-            state: to read; never to write.
-            event: `Arrived` of a job that waits for a place (again, at `state.now_s`, when the queue is served), or `Departed`
-                or `Ticked`: then a plan may only move jobs.
+            state: State after the event, for reading only.
+            event: `Arrived` for a job that waits for a placement (repeated at `state.now_s` when the queue is served), `Departed`,
+                or `Ticked`. After the last two a plan may only move jobs.
 
         Returns:
-            What to do now; all of it happens, or none of it.
+            The actions to carry out now. Either all of them happen or none.
         """
         ...
 
 
 def plans_switches(policy: object) -> bool:
-    """Whether a policy wants a state that plans switches."""
+    """Return whether a policy asks for states that plan switches."""
     return bool(getattr(policy, "plans_switches", False))
 
 
 def may_move(state: State, job_id: str) -> bool:
-    """P7, P8: whether a running job can be moved, and would still meet its SLO on average if it left when the pause ends."""
+    """Check P7 and P8: whether a running job can be moved, and would meet its SLO on average if it left when the pause ends."""
     row, jobs = state.row(job_id), state.view.jobs
     if not jobs["movable"][row]:
         return False
@@ -95,14 +95,16 @@ def carry_out(state: State, plan: Plan, keeps_slo: bool, passed: int = 0) -> lis
     """Validate a plan and apply it to the state.
 
     Args:
-        keeps_slo: whether P6 is asked for.
-        passed: so many jobs at the head of the queue may be passed over, for their user's quota.
+        state: State to change.
+        plan: Plan to carry out.
+        keeps_slo: Whether the plan must keep P6.
+        passed: Number of jobs at the head of the queue that may be passed over because of their user's quota.
 
     Returns:
-        The events, in order: moves and admissions as the plan lists them. `Wait` has none.
+        The moves and admissions in the order of the plan. `Wait` causes no event.
 
     Raises:
-        PlanError: the plan breaks an invariant; the message begins with its number. The state is then not to be used any more.
+        PlanError: The plan breaks an invariant, whose number starts the message. The state must not be used afterwards.
     """
     if not isinstance(plan, tuple) or not all(isinstance(action, Place | Move | Wait) for action in plan):
         raise PlanError("P1: the plan is not a tuple of Place, Move and Wait")
@@ -118,7 +120,7 @@ def carry_out(state: State, plan: Plan, keeps_slo: bool, passed: int = 0) -> lis
         event = kind(state.now_s, action.job_id, action.placement)
         apply(state, event)
         events.append(event)
-    # Sizes, memory and SLOs are asked of the outcome: halfway through a swap they need not hold.
+    # Sizes, memory and SLOs are checked after all actions, because they need not hold halfway through a swap.
     for event in events:
         _check_group(state, event.job_id, keeps_slo)
     _check_pools(state)
@@ -126,7 +128,7 @@ def carry_out(state: State, plan: Plan, keeps_slo: bool, passed: int = 0) -> lis
 
 
 def _check_named(state: State, plan: Plan, passed: int) -> None:
-    """P1, P7, P8 of the jobs that a plan names, of which so many at the head of the queue may be passed over."""
+    """Check P1, P7 and P8 of the jobs that a plan names. `passed` jobs at the head of the queue may be passed over."""
     named: set[str] = set()
     for action in plan:
         if action.job_id in named:
@@ -152,10 +154,10 @@ def _check_movable(state: State, job_id: str) -> None:
 
 
 def check_nodes(state: State, job_id: str, placement: Placement) -> None:
-    """P2: check that the nodes of a placement are there, and are those that the job asks for.
+    """Check P2: that the nodes of a placement exist and are those that the job asks for.
 
     Raises:
-        PlanError: they are not; one line.
+        PlanError: P2 does not hold.
     """
     job = state.job(job_id)
     if not 0 <= placement.shape <= (0 if placement.colocated else len(job.shapes)):
@@ -185,7 +187,7 @@ def _joined_row(state: State, job_id: str, placement: Placement) -> int:
     """Return the row of the group that a placement joins.
 
     Raises:
-        PlanError: If the job cannot join it.
+        PlanError: The job cannot join this group.
     """
     jobs, groups, own = state.view.jobs, state.view.groups, state.row(job_id)
     shape = state.tables.shape_rows(own)[placement.shape]
@@ -200,7 +202,7 @@ def _joined_row(state: State, job_id: str, placement: Placement) -> int:
 
 
 def _check_colocated(job: Job, placement: Placement) -> None:
-    """P2 of a job that runs both phases on training nodes."""
+    """Check P2 for a job that runs both phases on training nodes."""
     wanted = job.colocated.nodes if job.colocated else job.training.nodes
     rollout_nodes = placement.rollout_nodes or placement.new_rollout_nodes
     if placement.group is not None or placement.training_nodes != wanted or rollout_nodes:
@@ -209,7 +211,7 @@ def _check_colocated(job: Job, placement: Placement) -> None:
 
 def _check_group(state: State, job_id: str, keeps_slo: bool) -> None:
     view, pools = state.view, state.limits.pools
-    groups, row = view.groups, view.jobs["group"][state.row(job_id)]  # columns take a third of the time of a record's fields
+    groups, row = view.groups, view.jobs["group"][state.row(job_id)]  # reading columns is three times as fast as record fields
     if groups["n_members"][row] > state.limits.group_size_max:
         raise PlanError(f"P3: the group of job {job_id} has more than {state.limits.group_size_max} members")
     rollout, training, nodes = groups["rollout_pool"][row], groups["training_pool"][row], groups["n_nodes"][row]

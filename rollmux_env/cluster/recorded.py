@@ -1,6 +1,6 @@
-"""Applying events that a file says have happened.
+"""Application of events that were read from a file.
 
-`apply` believes what it is given: an event that cannot have happened would let compiled code write beside its tables.
+`apply` trusts its input: an impossible event would let compiled code write outside its tables. These functions check it first.
 """
 
 from __future__ import annotations
@@ -32,24 +32,25 @@ from rollmux_env.keys.job import Job
 from rollmux_env.keys.shapes import Phases
 from rollmux_env.validation_errors import one_line
 
-IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)  # of an event
+IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""Errors that `apply` raises for an impossible event."""
 
 
 def apply_recorded(state: State, event: Event) -> None:
-    """Apply an event to a state, if it can have happened there.
+    """Apply an event to a state if it is possible there.
 
     Raises:
-        InputError: it cannot; one line. The state is as it was.
+        InputError: The event is impossible. The state is unchanged.
     """
     _check(state, event)
     apply(state, event)
 
 
 def apply_all_recorded(state: State, events: Iterable[Event]) -> None:
-    """Apply events one after the other, as far as each can have happened then.
+    """Apply events one after the other, each if it is possible at that point.
 
     Raises:
-        InputError: one cannot; one line.
+        InputError: An event is impossible.
     """
     for event in events:
         try:
@@ -63,7 +64,7 @@ def apply_all_recorded(state: State, events: Iterable[Event]) -> None:
 
 def _check(state: State, event: Event) -> None:
     try:
-        problem = None if isfinite(event.at_s) else "its time is no time"
+        problem = None if isfinite(event.at_s) else "its time is not finite"
         problem = problem or _problem(state, event)
     except PlanError as error:
         problem = str(error)
@@ -73,7 +74,7 @@ def _check(state: State, event: Event) -> None:
 
 JobEvent = Admitted | Withdrawn | Warm | Begun | Moved | Resumed | Departed | OverBudget
 _WAITS, _RUNS, _PAUSED = "is not waiting", "is not running", "is not in the pause of a move"
-_NEEDS: dict[type[Event], str] = {  # what speaks against an event whose job is not so
+_NEEDS: dict[type[Event], str] = {  # error for an event whose job is in another state than it needs
     Admitted: _WAITS,
     Withdrawn: _WAITS,
     Warm: _WAITS,
@@ -86,7 +87,7 @@ _NEEDS: dict[type[Event], str] = {  # what speaks against an event whose job is 
 
 
 def _problem(state: State, event: Event) -> str | None:
-    """Why an event cannot have happened; None where it can."""
+    """Return the reason why an event is impossible, or None if it is possible."""
     match event:
         case Arrived(job=job):
             there = job.id in state.waiting or state.is_running(job.id)
@@ -97,14 +98,14 @@ def _problem(state: State, event: Event) -> str | None:
             unknown = next((done.job_id for done in jobs if not state.knows(done.job_id)), None)
             return None if unknown is None else f"job {unknown} has not arrived"
         case Resized(rollout_nodes=rollout_nodes, training_nodes=training_nodes):
-            return None if min(rollout_nodes, training_nodes) >= 0 else "a pool has fewer than no nodes"
+            return None if min(rollout_nodes, training_nodes) >= 0 else "a pool has a negative number of nodes"
         case Ticked():
             return None
     return _problem_of_job(state, event)
 
 
 def _problem_of_job(state: State, event: JobEvent) -> str | None:
-    """Return why an event of a job that has arrived cannot have happened, or None."""
+    """Return the reason why an event of a job is impossible, or None if it is possible."""
     job_id, needs = event.job_id, _NEEDS[type(event)]
     paused = state.is_paused(job_id)
     holds = job_id in state.waiting if needs == _WAITS else paused if needs == _PAUSED else state.is_running(job_id)
@@ -116,7 +117,7 @@ def _problem_of_job(state: State, event: JobEvent) -> str | None:
 
 
 def _changed(known: Job, job: Job) -> str | None:
-    """What may not have changed of a job that is known anew, and has."""
+    """Return which fixed property of a job differs in its new description, or None."""
     if len(job.shapes) != len(known.shapes):
         return f"job {job.id} has other shapes than before"
     for one, before in zip(_every_shape(job), _every_shape(known), strict=True):

@@ -1,4 +1,4 @@
-"""The environments' rows of a chance to move jobs, for a policy that scores them in a `State`."""
+"""The rows of a chance to move jobs as in the environments, for a policy that scores them in a `State`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,13 @@ _COLUMNS = len(CANDIDATE_FEATURES + MOVE_FEATURES + SHAPE_FEATURES)
 
 
 class Plans(Sequence[Plan]):
-    """Of each row, its moves; the first row is `stop`, with none. They are only made of rows that someone asks for.
+    """Plan of each row, built on access. The first row is `stop`, whose plan is empty.
 
     Args:
-        ids: of the jobs by row. choices: (A,) records, of rows of these jobs and groups.
+        ids: Id of each job, by row of `jobs`.
+        choices: Records of the rows, shape (A,).
+        jobs: Job table to which the records refer.
+        groups: Group table to which the records refer.
     """
 
     def __init__(self, ids: list[str], choices: Records, jobs: Records, groups: Records) -> None:
@@ -43,19 +46,22 @@ class Plans(Sequence[Plan]):
         return len(self._choices)
 
     def __getitem__(self, row: int) -> Plan:  # type: ignore[override]
-        moves = placements(self._choices[row], self._jobs, self._groups)  # an IndexError ends an iteration
+        moves = placements(self._choices[row], self._jobs, self._groups)  # its IndexError ends an iteration over the rows
         return tuple(Move(self._ids[job], placement) for job, placement in moves)
 
 
 class Regroupings(NamedTuple):
-    """What may be done after an event: rows as the environments show them with `moves=True`, of A choices.
+    """The possible moves after an event, as the environments with `moves=True` show them, in A rows.
+
+    `rollmux_env.kernel.features` names the features; those of shapes come last.
 
     Attributes:
-        plans: of each row, its moves.
-        job, candidates, cluster: (F,), (A, F) and (F,) features, as `rollmux_env.kernel.features` names them, those of
-            shapes last.
-        feasible: (A,) whether a row keeps every SLO; with `shield` all do.
-        truncated: whether there were more rows.
+        plans: Plan of each row.
+        job: Features of the job, which are zero here, shape (F,).
+        candidates: Features of the rows, shape (A, F).
+        cluster: Features of the cluster, shape (F,).
+        feasible: Whether each row keeps every SLO, shape (A,). With `shield` all rows do.
+        truncated: Whether there were more rows than `limit`.
     """
 
     plans: Plans
@@ -69,18 +75,19 @@ class Regroupings(NamedTuple):
 def regroupings(
     state: State, first_s: float, known_stays: bool = True, limit: int = 32, shield: bool = True, groups_most: int = GROUPS_MOST
 ) -> Regroupings:
-    """The rows with the greatest gain, and `stop`.
+    """Return the rows with the greatest gain, and `stop`.
 
-    All running jobs are looked at, or in a large cluster those of the groups that
-    `rollmux_env.kernel.neighbourhood.enumerate.choose_groups` chooses. After a row has been carried out the next rows are of the
-    state that it leads to: jobs that were placed or moved in this instant stay where they are.
+    All running jobs are considered. In a large cluster they are those of the groups that
+    `rollmux_env.kernel.neighbourhood.enumerate.choose_groups` chooses. After a row has been carried out, the next rows start from
+    the resulting state. Jobs that were placed or moved in this instant stay where they are.
 
     Args:
-        first_s: when the first job of all arrived, seconds.
-        known_stays: whether it is known when jobs leave.
-        limit: most rows, `stop` included.
-        shield: rows that break an SLO are left out.
-        groups_most: groups that are looked at, GROUPS_MOST at the most, which is what the environments look at.
+        state: State of the cluster.
+        first_s: Time at which the very first job arrived, seconds.
+        known_stays: Whether the features show when jobs will leave.
+        limit: Largest number of rows, including `stop`.
+        shield: Whether to leave out rows that break an SLO.
+        groups_most: Number of groups to consider, at most GROUPS_MOST. The environments use GROUPS_MOST.
     """
     whole = state.view
     looked = np.zeros(groups_most, dtype=np.int64)
@@ -105,7 +112,7 @@ def regroupings(
 
 
 def placements(choice: Records, jobs: Records, groups: Records) -> Iterator[tuple[int, Placement]]:
-    """Job rows of a choice's moves, and where they go, in order."""
+    """Yield the job row and the placement of each move of a choice, in order."""
     for k in range(int(choice["n_moves"])):
         job, group, new_nodes = (int(choice[name][k]) for name in ("job", "group", "new_nodes"))
         row = shape_row(jobs[job], job, int(choice["of_shape"][k]))
@@ -117,7 +124,7 @@ def placements(choice: Records, jobs: Records, groups: Records) -> Iterator[tupl
 
 
 def _excerpt(state: State, looked: NDArray[np.int64]) -> tuple[Records, Records, NDArray[np.int64]]:
-    """Tables of these groups and their members, behind these their shapes, and the members' rows in the state."""
+    """Copy groups with their members and, after these, the members' shapes. Also return the members' rows in the state."""
     parts = [state.tables.groups.members[row, : state.tables.groups.n_members[row]] for row in looked]
     rows = np.concatenate([*parts, np.zeros(0, dtype=np.int64)])
     table = state.view

@@ -1,4 +1,4 @@
-"""Which SLO speaks against a candidate: both sides of the comparison, in seconds and in words, and what would do."""
+"""The SLO that forbids a candidate: both sides of the comparison, in seconds and in words, and what would satisfy it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from rollmux_env.kernel.tables import COLD, TOLERANCE
 
 
 class Sides(NamedTuple):
-    """What a job would need with a candidate, and what its SLO allows; see `rollmux_env.kernel.promises`.
+    """The time that a job would need with a candidate, and the time that its SLO allows (`rollmux_env.kernel.promises`).
 
     Attributes:
-        job_id: whose SLO it is.
-        needs_s, allows_s: seconds from its admission to its end; of its period alone where that is above its SLO already.
-        words: both, and which iterations or SLO of that job, all else being as it is, would do.
+        job_id: Id of the job whose SLO it is.
+        needs_s: Seconds from its admission to its end, or of one period if the period alone already breaks the SLO.
+        allows_s: Allowed value of `needs_s`, seconds.
+        words: Explanation of both, and the number of iterations or the SLO that would suffice, all else being equal.
     """
 
     job_id: str
@@ -31,7 +32,14 @@ class Sides(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """What an entry makes of a group: its period, cold starts that are then to come, and those of the entry among them, seconds."""
+    """Effect of a job's entry on a group.
+
+    Attributes:
+        job_row: Row of the entering job.
+        period_s: Period of the group after the entry, seconds.
+        cold_s: Cold starts that are still to happen then, seconds.
+        own_cold_s: Cold start of the entering job, which `cold_s` includes, seconds.
+    """
 
     job_row: int
     period_s: float
@@ -40,16 +48,18 @@ class _Entry(NamedTuple):
 
 
 def tightest(state: State, table: CandidateTable) -> Sides | None:
-    """The SLO that speaks against the candidate that is nearest to being allowed, of those in a group; None where no SLO does."""
+    """Return the SLO that forbids the candidate nearest to being allowed in an existing group, or None if no SLO forbids one."""
     closed = (table.reason == SLO) & (table.group >= 0)
     return against(state, table, int(np.argmax(np.where(closed, table.slack, -inf)))) if closed.any() else None
 
 
 def against(state: State, table: CandidateTable, row: int) -> Sides:
-    """The SLO that is furthest from allowing a candidate, which breaks one.
+    """Return the SLO that is furthest from allowing a candidate which breaks one.
 
     Args:
-        row: of the table.
+        state: State of the cluster.
+        table: Candidates of the job.
+        row: Row of the candidate.
     """
     return max(_all(state, table, row), key=lambda one: one.needs_s / one.allows_s if one.allows_s > 0 else inf)
 
@@ -58,7 +68,7 @@ def _all(state: State, table: CandidateTable, row: int) -> Iterator[Sides]:
     job_row, period_s = state.row(table.job_id), float(table.period_s[row])
     number = state.tables.group_rows.get(int(table.group[row]))
     entrant = state.tables.jobs[state.tables.shape_rows(job_row)[int(table.shape[row])]]
-    if number is None:  # a group of its own
+    if number is None:  # a new group
         own_cold_s = float(entrant.cold_s)
         yield _side(state, job_row, _Entry(job_row, period_s, own_cold_s, own_cold_s))
         return
@@ -70,7 +80,7 @@ def _all(state: State, table: CandidateTable, row: int) -> Iterator[Sides]:
 
 
 def _side(state: State, row: int, entry: _Entry) -> Sides:
-    """Of one job of those that would share the group."""
+    """Compare both sides for one of the jobs that would share the group."""
     job, job_id, period_s = state.tables.jobs[row], state.tables.job_id(row), entry.period_s
     slo, limit_s, enters = state.job(job_id).slo, float(job.limit_s), row == entry.job_row
     most_s, per_cold = (job.enters_limit_s, job.enters_per_cold) if enters else (job.stays_limit_s, job.stays_per_cold)
@@ -95,7 +105,7 @@ def _side(state: State, row: int, entry: _Entry) -> Sides:
         parts += [f"{entry.cold_s:.4g} s of cold starts"] if entry.cold_s else []
         pace = " + ".join([*parts, f"({left:.4g} + {settling:g}) x {period_s:.4g} s"])
         text = f"{job_id} would take {pace} = {needs_s:.4g} s, and its SLO of {limit} an iteration allows {allows_s:.4g} s"
-        if limit_s - period_s > limit_s * TOLERANCE:  # what each iteration more gains
+        if limit_s - period_s > limit_s * TOLERANCE:  # each further iteration gains this difference
             iterations = int(job.iterations) + max(0, ceil((needs_s - allows_s) / (limit_s - period_s) * (1 - TOLERANCE)))
         warm = not over and _fits_warm(state, row, entry, needs_s, allows_s)
     least_slo = max(least_slo, slo * needs_s / allows_s if allows_s > 0 else inf)
@@ -109,7 +119,7 @@ def _iteration(job_id: str, period_s: float, limit: str, limit_s: float) -> str:
 
 
 def _fits_warm(state: State, row: int, entry: _Entry, needs_s: float, allows_s: float) -> bool:
-    """Whether the SLO would allow the entry if it were warm: then the newcomer has no cold start to its credit either."""
+    """Return whether the SLO would allow the entry if it were warm. The entering job would then get no credit for a cold start."""
     job = state.tables.jobs[row]
     credit_s = 0.0
     if row == entry.job_row and job.warm_group == COLD:

@@ -1,4 +1,4 @@
-"""The state of a cluster as a user's policy sees it: a copy that cannot be set."""
+"""The state of a cluster as a user's policy sees it: a copy that cannot be changed."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Snapshot(State):
 
     @property
     def view(self) -> View:
-        """The state as compiled code sees it."""
+        """The state in the form that compiled code takes."""
         return self._twin.view
 
     def copy(self) -> State:
-        """Return a state of its own, which `apply` changes."""
+        """Return an independent state, which `apply` may change."""
         return self._twin.copy()
 
     def __setattr__(self, name: str, value: object) -> NoReturn:

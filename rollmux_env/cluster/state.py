@@ -1,4 +1,4 @@
-"""The state of a cluster: what a policy reads."""
+"""The state of a cluster, which a policy reads."""
 
 from __future__ import annotations
 
@@ -23,31 +23,35 @@ from rollmux_env.keys.shapes import Phases
 class State:
     """Everything that a policy may look at: the jobs that have arrived, where they run, and the time.
 
-    It is for reading; `rollmux_env.cluster.apply.apply` changes it.
+    Policies only read it. `rollmux_env.cluster.apply.apply` changes it.
 
     Args:
-        cluster: pools, prices and limits.
-        observed: a job's progress is what `Progressed` events say; without it, a job progresses at one iteration a period.
-        switches: periods count warm starts, and limits what joining a group costs (`rollmux_env.kernel.promises`); without it,
-            switches take no time.
+        cluster: Pools, prices and limits.
+        observed: Whether progress comes from `Progressed` events. Otherwise a job progresses at one iteration per period.
+        switches: Whether periods include warm starts and limits include the cost of joining a group
+            (`rollmux_env.kernel.promises`). Otherwise switches take no time.
 
     Attributes:
-        observed: as above. Departure times are then predictions.
-        switches: as above.
-        now_s: the only clock, seconds.
-        cluster: pools, prices and limits. limits: the same as compiled code takes them.
-        pools: numbers of the pools by name. prices: of a node of each pool, $/h.
-        tables: the jobs and groups, a row each.
-        waiting: ids of the jobs that wait for a place, of the highest priority first, then in order of arrival.
-        charges: what jobs hold and have been charged, by row.
-        pauses: of the jobs that have been moved, while they last.
-        nodes: (P, 2) nodes of each pool provisioned now, for rollouts and for trainings, those held for a move included.
-        busy_before_s: (P,) node-seconds to add to those of the job table, which counts all of a job for the pools of its shape.
-        arrived, departed: how many jobs have arrived, and left.
-        link_is_full: whether one more sync on the link of `cluster.network` could make a running job break its SLO.
+        observed: Value of the argument. If true, departure times are predictions.
+        switches: Value of the argument.
+        now_s: Present time in seconds, the only clock of a policy.
+        cluster: Pools, prices and limits.
+        limits: The same in the form that compiled code takes.
+        pools: Numbers of the pools by name.
+        prices: Price of a node of each pool, $/h.
+        tables: Tables of the jobs and groups, with a row for each.
+        waiting: Ids of the waiting jobs, by falling priority, then in order of arrival.
+        charges: Accounts of the jobs, by row.
+        pauses: Pauses of moved jobs that are in progress.
+        nodes: Nodes of each pool provisioned now, for rollouts and for trainings, including nodes held for a move, shape (P, 2).
+        busy_before_s: Node-seconds to add to those of the job table, which attributes all of a job to the pools of its present
+            shape, shape (P,).
+        arrived: Number of jobs that have arrived.
+        departed: Number of jobs that have departed.
+        link_is_full: Whether one more sync on the link of `cluster.network` could make a running job break its SLO.
 
     Raises:
-        InputError: switches are to be planned, and so is a link; one line.
+        InputError: Switches are requested for a cluster with a shared link.
     """
 
     def __init__(self, cluster: Cluster, observed: bool = False, switches: bool = False) -> None:
@@ -71,18 +75,18 @@ class State:
 
     @property
     def view(self) -> View:
-        """The state as compiled code sees it."""
+        """The state in the form that compiled code takes."""
         tables, clock = self.tables, Clock(self.now_s, self.nodes, len(self.waiting))
         return View(tables.job_records, tables.group_records, tables.order, self.limits, clock)
 
     @property
     def rollout_nodes(self) -> int:
-        """Nodes of all pools provisioned for rollouts, those held for a move included."""
+        """Nodes of all pools provisioned for rollouts, including those held for a move."""
         return sum(self.nodes[:, ROLLOUT].tolist())
 
     @property
     def training_nodes(self) -> int:
-        """Likewise for trainings."""
+        """Nodes of all pools provisioned for trainings, including those held for a move."""
         return sum(self.nodes[:, TRAINING].tolist())
 
     @property
@@ -91,60 +95,60 @@ class State:
         return float((self.nodes.sum(axis=1) * self.limits.pools["usd"]).sum())
 
     def row(self, job_id: str) -> int:
-        """Row of a job in the job table."""
+        """Return the row of a job in the job table."""
         return self.tables.job_rows[job_id]
 
     def job(self, job_id: str) -> Job:
-        """A job that has arrived."""
+        """Return a job that has arrived."""
         return self.tables.models[self.row(job_id)]
 
     def shape(self, job_id: str) -> int:
-        """Number of the shape that a running job has; 0 of one that waits."""
+        """Return the number of a running job's shape, or 0 for a waiting job."""
         return int(self.tables.job_records["of_shape"][self.row(job_id)])
 
     def phases(self, job_id: str) -> Phases:
-        """The phases of a job in its shape."""
+        """Return the phases of a job in its shape."""
         return self.tables.phases(self.row(job_id))
 
     def knows(self, job_id: str) -> bool:
-        """Whether the job has arrived (it may have left since)."""
+        """Return whether the job has arrived. It may have departed since."""
         return job_id in self.tables.job_rows
 
     def is_running(self, job_id: str) -> bool:
-        """Whether the job has a place; a paused one has."""
+        """Return whether the job has a placement. A paused job has one."""
         return self.knows(job_id) and bool(self.tables.job_records["group"][self.row(job_id)] != NOWHERE)
 
     def is_paused(self, job_id: str) -> bool:
-        """Whether the job is in the pause of a move."""
+        """Return whether the job is in the pause of a move."""
         return job_id in self.pauses
 
     def group_of(self, job_id: str) -> Group:
-        """The group of a running job."""
+        """Return the group of a running job."""
         row = int(self.tables.job_records["group"][self.row(job_id)])
         return group_at(self.tables, row, [*self.pools], self.prices)
 
     def group_list(self) -> list[Group]:
-        """The present groups in order of creation."""
+        """Return all groups in order of creation."""
         pools = [*self.pools]
         return [group_at(self.tables, row, pools, self.prices) for row in self.tables.order.tolist()]
 
     def pins(self, job_id: str) -> tuple[int, ...]:
-        """Numbers of the rollout nodes that a running job is pinned to, within its group."""
+        """Return the numbers, within its group, of the rollout nodes to which a running job is pinned."""
         row, jobs = self.row(job_id), self.tables.job_records
         return tuple(jobs["pins"][row, : jobs["n_pins"][row]].tolist())
 
     def planned_s(self, job_id: str) -> tuple[float, float, float]:
-        """Rollout, training and sync of a running job in its place, seconds."""
+        """Return the planned rollout, training and sync of a running job in its placement, seconds."""
         record = self.tables.job_records[self.row(job_id)]
         group = self.tables.group_records[record["group"]]
         rollout_s, training_s = float(record["placed_rollout_s"]), float(record["placed_training_s"])
-        if self.cluster.one_device and not group["exclusive"]:  # to the kernel they are one phase
+        if self.cluster.one_device and not group["exclusive"]:  # the kernel treats both phases as one
             phases = self.phases(job_id)
             rollout_s, training_s = phases.rollout.worst_case_s, phases.training.seconds_on(int(group["training_nodes"]))
         return rollout_s, training_s, float(record["placed_sync_s"])
 
     def iterations_done(self, job_id: str) -> float:
-        """Iterations of a job so far: with fractions, but where they are observed only those that it has finished."""
+        """Return the iterations of a job so far, with fractions. If progress is observed, only finished iterations count."""
         row, jobs, groups = self.row(job_id), self.tables.job_records, self.tables.group_records
         done, group = float(jobs["done"][row]), jobs["group"][row]
         if group == NOWHERE or self.observed:
@@ -153,7 +157,7 @@ class State:
         return done + max(0.0, float(ran)) / float(groups["period_s"][group])
 
     def has_room(self, places: Mapping[str, Placement]) -> bool:
-        """Whether the nodes that jobs take at these places, by id, can all be provisioned."""
+        """Return whether the additional nodes of several placements, by job id, can all be provisioned."""
         more = np.zeros_like(self.nodes)
         for job_id, place in places.items():
             job = self.tables.job_records[self.tables.shape_rows(self.row(job_id))[place.shape]]
@@ -163,11 +167,11 @@ class State:
         return bool(np.all((wanted == 0) | (self.nodes.sum(axis=1) + wanted <= self.limits.pools["nodes_max"])))
 
     def next_change_s(self) -> float:
-        """When the next running job leaves, or goes on after a move, if nothing changes before; infinite where none does."""
+        """Return the time of the next departure or end of a pause if nothing changes before, or infinity."""
         return min(self.tables.next_departure_s(), self.charges.next_end_s(), self.pauses.next_end_s())
 
     def copy(self) -> State:
-        """A state of its own: what is applied to one of the two does not change the other."""
+        """Return an independent copy. Events applied to one of the two do not change the other."""
         twin = copy(self)
         for name in ("tables", "waiting", "charges", "pauses", "nodes", "busy_before_s"):
             setattr(twin, name, getattr(self, name).copy())

@@ -1,4 +1,4 @@
-"""The jobs and groups of a state, a row each, and where to find them."""
+"""The tables of a state: its jobs and groups, with a row for each."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ from rollmux_env.keys.shapes import Phases
 
 
 class Tables:
-    """The tables of `rollmux_env.kernel.tables` that a state has. Everybody reads them, `apply` alone writes them.
+    """The tables of a state, in the format of `rollmux_env.kernel.tables`. Only `apply` writes them.
 
     Attributes:
-        jobs, groups: record arrays, as `jobs.done[row]`. job_records, group_records: the same memory, as compiled code takes it.
-        models: the job of each row of `jobs`, those of shapes included; the first row is that of the first job that arrived.
-        job_rows: rows of the jobs that have arrived, by id; of one that has arrived again, the last.
-        order: rows of the present groups in order of creation. group_rows: the same, by id of the group.
-        next_group_id: of the next new group.
-        widest: most rollout nodes that a job has asked for, 1 or more.
-        departs_s: when the first member of each group leaves, in one piece: it is read at every instant, of all groups.
-        node_columns: the columns of `groups` that say which nodes a group has.
-        warm: rows of the job that may enter a place warm at this instant.
+        jobs: Job table as a record array, for access such as `jobs.done[row]`.
+        groups: Group table as a record array.
+        job_records: Memory of `jobs` in the form that compiled code takes.
+        group_records: Memory of `groups` in the form that compiled code takes.
+        models: Job of each row of `jobs`, including rows of shapes. The first row is that of the first job that arrived.
+        job_rows: Row of each job that has arrived, by id; the latest one for a job that has arrived again.
+        order: Rows of the present groups in order of creation.
+        group_rows: Rows of the present groups by id.
+        next_group_id: Id of the next new group.
+        widest: Largest number of rollout nodes that a job has asked for, at least 1.
+        departs_s: Time at which the first member of each group leaves, in seconds. A contiguous copy, because it is read for all
+            groups at every instant.
+        node_columns: Columns of `groups` that state the nodes of a group.
+        warm: Rows of the job that may enter a placement warm in this instant.
     """
 
     def __init__(self) -> None:
@@ -36,17 +41,17 @@ class Tables:
         self.next_group_id = 0
         self.widest = 1
         self.warm: list[int] = []
-        self._free: list[int] = []  # rows of groups
+        self._free: list[int] = []  # unused rows of the group table
 
     def keep(self, jobs: Records, groups: Records) -> None:
-        """Have these tables from now on."""
+        """Use these tables from now on."""
         self.job_records, self.group_records = jobs, groups
         self.jobs, self.groups = jobs.view(np.recarray), groups.view(np.recarray)
         self.node_columns = groups[["rollout_pool", "training_pool", "n_nodes", "training_nodes"]]
         self.departs_s = groups["departs_s"].copy()
 
     def copy(self) -> Tables:
-        """Tables of their own."""
+        """Return an independent copy."""
         twin = copy(self)
         twin.keep(copied(self.job_records), copied(self.group_records))
         for name in ("models", "job_rows", "group_rows", "warm", "_free"):
@@ -54,43 +59,45 @@ class Tables:
         return twin
 
     def job_id(self, row: int) -> str:
-        """Id of the job in a row of the job table."""
+        """Return the id of the job in a row of the job table."""
         return self.models[row].id
 
     def phases(self, row: int) -> Phases:
-        """The phases of a job in the shape that a row of the job table has."""
+        """Return the phases of a job in the shape of a row of the job table."""
         return self.models[row].phases(int(self.job_records["of_shape"][row]))
 
     def shape_rows(self, row: int) -> range:
-        """Rows of the shapes of a job: its own where it has only one."""
+        """Return the rows of a job's shapes, or its own row if it has only one shape."""
         first = int(self.job_records["first_shape"][row])
         return range(first, first + 1 + int(self.job_records["more_shapes"][row]))
 
     def members(self, group: int) -> list[int]:
-        """Rows of the jobs of a group, by its row, in order of admission."""
+        """Return the rows of the jobs of a group, given by its row, in order of admission."""
         rows: list[int] = self.group_records["members"][group, : self.group_records["n_members"][group]].tolist()
         return rows
 
     def next_departure_s(self) -> float:
-        """When the next running job leaves if nothing changes before; infinite where none runs."""
+        """Return the time of the next departure if nothing changes before, or infinity."""
         return float(self.departs_s[self.order].min()) if self.order.size else np.inf
 
     def departing(self, until_s: float) -> list[str]:
-        """Ids of the running jobs that leave by `until_s`, in order of arrival."""
+        """Return the ids of the running jobs that leave by `until_s`, in order of arrival."""
         jobs, groups = self.job_records, self.group_records
         members = [row for group in self.order[self.departs_s[self.order] <= until_s] for row in self.members(group)]
         return [self.job_id(row) for row in sorted(members) if membership.departure_s(jobs, groups, row) <= until_s]
 
-    # What follows is for `apply` alone.
+    # The following methods are for `apply` only.
 
     def add(self, job: Job, pins: int, steps: int) -> int:
-        """Rows for a job and its shapes, of which nothing is known yet but its stay.
+        """Add rows for a job and its shapes. Only the stay is filled in.
 
         Args:
-            pins, steps: most rollout nodes and rescaling steps that it has in a shape.
+            job: The job.
+            pins: Largest number of rollout nodes over its shapes.
+            steps: Largest number of rescaling steps over its shapes.
 
         Returns:
-            The first row.
+            The first of the rows.
         """
         row, shapes, jobs = len(self.models), 1 + len(job.shapes), self.job_records
         end = row + 1 + (shapes if job.shapes else 0)
@@ -110,7 +117,7 @@ class Tables:
         return row
 
     def open_group(self) -> tuple[int, int]:
-        """A row and an id for a group that is the last one from now on."""
+        """Add a group as the last one. Return its row and its id."""
         if not self._free:
             used = self.order.size
             if used == len(self.group_records):
@@ -123,13 +130,13 @@ class Tables:
         return group, number
 
     def close_group(self, group: int) -> None:
-        """A group is no more; its row is free."""
+        """Remove a group and free its row."""
         self.order = self.order[self.order != group]
         del self.group_rows[int(self.group_records["id"][group])]
         self._free.append(group)
 
     def make_room(self, group: int, new_nodes: int) -> None:
-        """Let one more member and so many more rollout nodes find room in the record of a group."""
+        """Make room for one more member and `new_nodes` more rollout nodes in the record of a group."""
         groups = self.group_records
         members, nodes = int(groups["n_members"][group]) + 1, int(groups["n_nodes"][group]) + new_nodes
         if members > groups["members"].shape[1] or nodes > groups["node_number"].shape[1]:
