@@ -45,7 +45,7 @@ def test_what_a_replay_has_done_can_have_happened() -> None:
 ALONE = Placement(None, (), 1, 1)
 SMALL = model(make_job("a"))
 IMPOSSIBLE: dict[str, tuple[Event, str]] = {
-    "a time that is none": (Ticked(float("nan")), "its time is no time"),
+    "a time that is none": (Ticked(float("nan")), "its time is not finite"),
     "twice": (Arrived(1.0, SMALL), "job a is there already"),
     "not waiting": (Admitted(1.0, "a", ALONE), "job a is not waiting"),
     "too many nodes": (Admitted(1.0, "b", Placement(None, (), 1_000_000, 1)), "P2: job b asks for 1 rollout nodes"),
@@ -60,7 +60,7 @@ IMPOSSIBLE: dict[str, tuple[Event, str]] = {
     "unknown times": (Reprofiled(1.0, model(make_job("c"))), "job c has not arrived"),
     "other nodes": (Reprofiled(1.0, model(make_job("a", rollout={"nodes": 900}))), "job a has other nodes than before"),
     "progress of nobody": (Progressed(1.0, (Progress("c", 1, 0.0, 0.0),)), "job c has not arrived"),
-    "no pool": (Resized(1.0, -1, 1), "a pool has fewer than no nodes"),
+    "no pool": (Resized(1.0, -1, 1), "a pool has a negative number of nodes"),
 }
 
 
