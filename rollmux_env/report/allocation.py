@@ -15,7 +15,14 @@ from rollmux_env.timing.stages import Stage
 
 
 def allocation_table(model: str, allocator: str, allocation: Allocation, planner_s: float) -> RenderableType:
-    """`rollmux allocate`: one line per run of equal stages of the training and per kind of replica."""
+    """Return the table of `rollmux allocate`, with one line per run of equal training stages and per kind of replica.
+
+    Args:
+        model: Name of the model.
+        allocator: Name of the allocator.
+        allocation: Allocation to show.
+        planner_s: Seconds in which the allocator found it.
+    """
     work, training = allocation.work, allocation.training
     names = ", ".join(f"{count} {name}" for name, count in allocation.budget.gpus.items())
     table = make_table("side", "GPUs", "copies", "stages", "layers of a stage", "tensor parallel", "sequences", "GB a GPU", left=2)
@@ -41,14 +48,14 @@ def allocation_table(model: str, allocator: str, allocation: Allocation, planner
 
 
 def _cells(copies: int, stages: Sequence[Stage], sequences: str, gb: float) -> tuple[str, ...]:
-    """Of a line, from the copies on."""
+    """Return the cells of a line from the copies on."""
     least, most = min(stage.layers for stage in stages), max(stage.layers for stage in stages)
     layers = f"{least}" if least == most else f"{least}-{most}"
     return str(copies), str(len(stages)), layers, str(stages[0].gpus), sequences, f"{gb:.1f}"
 
 
 def allocation_report(model: str, allocator: str, allocation: Allocation) -> dict[str, Any]:
-    """The allocation as plain values; the same for the same input."""
+    """Return the allocation as plain values, the same for the same input."""
     work = allocation.work
     return {
         "model": model,
@@ -90,5 +97,5 @@ def _stage(stage: Stage) -> dict[str, Any]:
 
 
 def _runs(stages: tuple[Stage, ...]) -> list[list[Stage]]:
-    """Stages of one type that follow one another."""
+    """Group consecutive stages of one GPU type."""
     return [list(run) for _, run in groupby(stages, key=lambda stage: stage.hardware.name)]

@@ -1,4 +1,4 @@
-"""Fits tables to a width without losing anything: taller headings first, then rows of several lines, then a second table below."""
+"""Fits tables to a width without loss: first with taller headings, then with rows of several lines, then as several tables."""
 
 from __future__ import annotations
 
@@ -11,24 +11,33 @@ from rich.table import Column, Table
 from rich.text import Text
 
 LONG = 30
-"""Characters of a cell, from which on it may take more than one line."""
-_GAP, _EDGE = 3, 1  # characters beside a column's cells, and at the table's edge, at most
+"""Number of characters from which on a cell may take more than one line."""
+_GAP, _EDGE = 3, 1  # largest number of characters between columns, and at the table's edge
 
 
 @dataclass(frozen=True)
 class _Width:
-    """Of a column: the least that it takes, with its heading on several lines, and what it takes at its best."""
+    """The width of a column, in characters.
+
+    Attributes:
+        least: Smallest width, with the heading on several lines.
+        best: Width at which nothing is broken.
+    """
 
     least: int
     best: int
 
 
 def fitted(part: RenderableType, width: int) -> RenderableType:
-    """The same, with every table in it at most `width` characters wide.
+    """Return a part with every table in it at most `width` characters wide.
 
-    The rows of a table that is too wide take two lines or three, and its headings as many. Where that is not enough, and of
-    tables of several sections, the table is split: its first columns, those that name a row, stand in each of its parts. A part
-    leaves out the sections of the table that have nothing to show in it.
+    The rows of a table that is too wide take two or three lines, and its headings as many. If that is not enough, or the table has
+    several sections, it is split. Each part repeats the first columns, which name a row, and leaves out sections that are empty in
+    it.
+
+    Args:
+        part: Tables and texts.
+        width: Largest width, in characters.
     """
     if isinstance(part, Group):
         return Group(*(fitted(inner, width) for inner in part.renderables))
@@ -43,7 +52,7 @@ def _split(table: Table, width: int) -> list[Table]:
     names = [k for k, column in enumerate(columns) if column.no_wrap] or [0]
     if _EDGE + sum(each.least + _GAP for each in widths) > width and (narrow := _folded(table, names, widths, width)):
         return [narrow]
-    for k in names:  # a name that fills the table by itself takes several lines
+    for k in names:  # a name as wide as the table takes several lines
         most = max(LONG, width // (2 * len(names)))
         widths[k] = _Width(min(widths[k].best, most), widths[k].best)
     named = _EDGE + sum(widths[k].least + _GAP for k in names)
@@ -58,8 +67,10 @@ def _split(table: Table, width: int) -> list[Table]:
 
 
 def _folded(table: Table, names: Sequence[int], widths: Sequence[_Width], width: int) -> Table | None:
-    """The table with rows of as few lines as make it narrow enough, at most three; None where that is none of its sections, or a
-    row with long cells."""
+    """Return the table with rows of two or three lines, whichever is narrow enough first.
+
+    The answer is None if neither is, or the table has sections or long cells.
+    """
     others = [k for k in range(len(table.columns)) if k not in names]
     if any(row.end_section for row in table.rows) or any(widths[k].best > LONG for k in others):
         return None
@@ -74,7 +85,7 @@ def _folded(table: Table, names: Sequence[int], widths: Sequence[_Width], width:
 
 
 def _stacked(table: Table, names: Sequence[int], slots: Sequence[Sequence[int]]) -> Table:
-    """The table with columns one below the other in each slot, behind those of names."""
+    """Return the table with the columns of each slot below each other, after the columns of names."""
     narrow = Table(box=table.box, pad_edge=table.pad_edge, title=table.title)
     for k in names:
         narrow.add_column(table.columns[k].header, justify=table.columns[k].justify, no_wrap=True)
@@ -89,7 +100,7 @@ def _stacked(table: Table, names: Sequence[int], slots: Sequence[Sequence[int]])
 
 
 def _rows_with(table: Table, own: Sequence[int]) -> list[int]:
-    """Rows of the sections with anything in these columns; all rows where no section has."""
+    """Return the rows of the sections that are not empty in some columns, or all rows if every section is."""
     rows: list[int] = []
     first = 0
     cells = [[plain(cell) for cell in table.columns[k].cells] for k in own]
@@ -102,7 +113,7 @@ def _rows_with(table: Table, own: Sequence[int]) -> list[int]:
 
 
 def _part(table: Table, shown: Sequence[int], rows: Sequence[int], widths: Sequence[_Width], width: int) -> Table:
-    """Some columns and rows of a table; columns with long cells or headings take what is left of the width."""
+    """Return some columns and rows of a table. Columns with long cells or headings divide the remaining width."""
     part = Table(box=table.box, pad_edge=table.pad_edge, title=table.title)
     columns = {k: widths[k].least for k in shown}
     left = width - _EDGE - sum(each + _GAP for each in columns.values())
@@ -122,7 +133,7 @@ def _part(table: Table, shown: Sequence[int], rows: Sequence[int], widths: Seque
 
 
 def _width_of(column: Column) -> _Width:
-    """Short cells stay on one line; long ones, and headings, are broken between words."""
+    """Return the width of a column. Short cells stay on one line; long ones and headings are broken between words."""
     cells = [plain(cell) for cell in column.cells]
     heading = plain(column.header)
     whole = max(map(cell_len, cells), default=0)
@@ -132,5 +143,5 @@ def _width_of(column: Column) -> _Width:
 
 
 def plain(cell: RenderableType) -> str:
-    """The text of a cell or a heading."""
+    """Return the text of a cell or a heading."""
     return cell.plain if isinstance(cell, Text) else str(cell)

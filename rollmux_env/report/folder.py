@@ -1,5 +1,7 @@
-"""The folder that `bench --out` writes: results, versions, plots, and the whole of it as one HTML file, with tables that can be
-sorted and what sharing costs each job."""
+"""The folder that `bench --out` writes: results, versions, plots, and one HTML file with all of it.
+
+The HTML file has sortable tables and a table of what sharing costs each job.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +25,19 @@ from rollmux_env.report.html import one_file, to_html
 from rollmux_env.report.results import rows_csv, to_json
 from rollmux_env.report.tables import broken_words, differences_table, jobs_table, make_table
 
-_MOST_JOBS = 2000  # of a policy; jobs.csv has all
+_MOST_JOBS = 2000  # largest number of jobs of a policy on the page; jobs.csv has all
 _VERSIONS = ("rollmux", "numpy", "numba", "scipy", "pydantic")
 
 
 def make_folder(path: Path, private: bool = False) -> None:
-    """Make an output folder, before the work that it is for.
+    """Make an output folder before the work whose results it receives.
 
     Args:
-        private: for its owner alone; one that is there keeps its permissions.
+        path: Path of the folder.
+        private: Whether only its owner may read it. An existing folder keeps its permissions.
 
     Raises:
-        InputError: it cannot be made or written; one line.
+        InputError: If the folder cannot be made or written.
     """
     try:
         if private:
@@ -47,13 +50,16 @@ def make_folder(path: Path, private: bool = False) -> None:
 
 
 def write_bench(folder: Path, benched: BenchResult | SweepResult, plots: Mapping[str, bytes], table: RenderableType) -> None:
-    """Write `results.json` (with versions), `runs.csv`, `jobs.csv`, the plots, and `results.html`: all of it.
+    """Write `results.json` (with versions), `runs.csv`, `jobs.csv`, the plots, and `results.html` with all of it.
 
     Args:
-        plots: by file name. table: what a terminal shows.
+        folder: Existing folder.
+        benched: Results.
+        plots: Plots by file name.
+        table: Table that a terminal shows.
 
     Raises:
-        InputError: a file cannot be written; one line.
+        InputError: If a file cannot be written.
     """
     made_by = {name: version(name) for name in _VERSIONS} | {"python": python_version()}
     write_whole(folder / "results.json", to_json({"versions": made_by, **benched.as_dict()}))
@@ -66,15 +72,15 @@ def write_bench(folder: Path, benched: BenchResult | SweepResult, plots: Mapping
 
 @contextlib.contextmanager
 def results_folder(folder: Path | None, file: str, overwrite: bool) -> Iterator[None]:
-    """Make a folder for results, and be its only writer until they are written.
+    """Make a folder for results and hold its writer's lock until they are written.
 
     Args:
-        folder: the folder, or None if nothing is written.
-        file: the name of the file of results.
-        overwrite: whether results of an earlier bench may be lost.
+        folder: Folder, or None if nothing is written.
+        file: Name of the file of results.
+        overwrite: Whether existing results may be replaced.
 
     Raises:
-        InputError: the folder cannot be made or has another writer, or it holds such results; one line.
+        InputError: If the folder cannot be made, has another writer, or holds results that may not be replaced.
     """
     if folder is None:
         yield
@@ -89,10 +95,13 @@ def results_folder(folder: Path | None, file: str, overwrite: bool) -> Iterator[
 def _bench_page(
     benched: BenchResult | SweepResult, plots: Mapping[str, bytes], table: RenderableType, made_by: Mapping[str, str]
 ) -> str:
-    """The page of a comparison of policies.
+    """Return the page of a comparison of policies.
 
     Args:
-        table: what a terminal shows. plots: by file name. made_by: versions.
+        benched: Results.
+        plots: Plots by file name.
+        table: Table that a terminal shows.
+        made_by: Versions by name.
     """
     if isinstance(benched, SweepResult):
         first = benched.points[0].bench
@@ -114,10 +123,14 @@ def _bench_page(
 def results_page(
     title: str, table: RenderableType, plots: Mapping[str, bytes], more: str = "", made_by: Mapping[str, str] | None = None
 ) -> str:
-    """A page of a table, plots and what else there is.
+    """Return a page with a table, plots and further sections.
 
     Args:
-        more: HTML of sections. made_by: versions and hashes.
+        title: Title of the page.
+        table: Table that a terminal shows.
+        plots: Plots by file name.
+        more: HTML of further sections.
+        made_by: Versions and hashes by name, or None.
     """
     parts = [f'<section class="card">{to_html(table)}</section>', more]
     if plots:
@@ -129,7 +142,7 @@ def results_page(
             versions.add_row(name, value)
         parts.append(f'<section class="card">{to_html(versions)}</section>')
     template = files("rollmux_env.report").joinpath("results.html").read_text(encoding="utf-8")
-    page = one_file(template)  # before anything is put into it, so that its scripts are the template's own
+    page = one_file(template)  # before any content is inserted, so that only the template's scripts are allowed
     return page.replace("<!-- title -->", escape(title)).replace("<!-- body -->", "".join(parts), 1)
 
 
@@ -137,13 +150,13 @@ def _figure(name: str, data: bytes) -> str:
     stem, _, kind = name.rpartition(".")
     words = stem.replace("_", " ")
     source = f"data:image/{'svg+xml' if kind == 'svg' else kind};base64,{b64encode(data).decode()}"
-    if kind == "pdf":  # which a browser shows in no picture
+    if kind == "pdf":  # browsers do not show a PDF as an image
         return f'<figure><figcaption>{escape(words)}: <a href="{escape(name)}">{escape(name)}</a></figcaption></figure>'
     return f'<figure><figcaption>{escape(words)}</figcaption><img src="{source}" alt="{escape(words)}"></figure>'
 
 
 def _jobs(run: RunResult) -> str:
-    """A policy's jobs, folded away; those whose SLO is broken come first."""
+    """Return a policy's jobs in a folded section, those with a broken SLO first."""
     broken = [job for job in run.jobs if not job.keeps_slo]
     shown = [*broken, *(job for job in run.jobs if job.keeps_slo)][:_MOST_JOBS]
     hidden = len(run.jobs) - len(shown)

@@ -15,20 +15,28 @@ from rollmux_env.replay.run import PhaseRun
 from rollmux_env.report.lanes import POOLS, Lane, shares
 from rollmux_env.report.styles import png
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart, without its black, and then darker ones.
+# Okabe and Ito's palette, which colour-blind readers can distinguish, without its black, followed by darker colours.
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#00395a", "#7a5400", "#00513c", "#6b2f52")
 _BUBBLE = "#f6dcdc"
 _WIDTH_IN = 13.0
 _LANE_IN = 0.42
-_CHARACTER_IN = 0.085  # of the text on a phase
-_MANY = 100  # phases on a lane, from which on edges would hide them
+_CHARACTER_IN = 0.085  # width of a character of a phase's label
+_MANY = 100  # number of phases on a lane from which on edges would hide them
 _HATCH = "/////"
 
 
 class Bar(NamedTuple):
-    """An interval of a node within the window: running a phase, or switching to its job. Seconds.
+    """An interval of a node within the window: a running phase, or the switch before it.
 
-    Of what holds a share of the node, `share` is how high it is drawn; a migrated tail stands at the bottom of the lane.
+    Attributes:
+        job_id: Identifier of the job.
+        iteration: Number of the iteration.
+        node: Number of the node.
+        start_s: Start of the interval, in seconds.
+        end_s: End of the interval, in seconds.
+        switches: Whether the interval is a switch.
+        share: Share of the node that the phase holds, which is the height of the bar.
+        tail: Whether the phase is a migrated tail, which is drawn at the bottom of the lane.
     """
 
     job_id: str
@@ -42,7 +50,7 @@ class Bar(NamedTuple):
 
     @property
     def top(self) -> float:
-        """Where it begins, from the top of its lane, as a share of the lane's height."""
+        """Distance of the bar from the top of its lane, as a share of the lane's height."""
         return 1 - self.share if self.tail else 0.0
 
 
@@ -50,22 +58,23 @@ def gantt_png(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, 
     """Draw the phases on the nodes of a group over a window of time.
 
     Args:
-        phases: from a replay or a real run, in any order; those on other nodes, or outside the window, are left out.
-        lanes: the group's nodes, and when they are provisioned. A node's time that no phase holds is a bubble.
-        from_s, until_s: the window; the axis counts from its start, in seconds up to ten minutes and else in minutes.
-        title: above the panels.
+        phases: Phases from a replay or a real run, in any order. Phases on other nodes or outside the window are left out.
+        lanes: Nodes of the group, with the times at which they are provisioned. Node time without a phase is a bubble.
+        from_s: Start of the window, in seconds. The axis counts from here, in seconds up to ten minutes and otherwise in minutes.
+        until_s: End of the window, in seconds.
+        title: Title above the panels.
 
     Returns:
-        A PNG: the same bytes for the same arguments.
+        PNG data, the same for the same arguments.
 
     Raises:
-        ValueError: no node is provisioned within the window.
+        ValueError: If no node is provisioned within the window.
     """
     return png(gantt_figure(phases, lanes, from_s, until_s, title))
 
 
 def gantt_figure(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float, title: str = "") -> Figure:
-    """The figure of `gantt_png`, a panel for each pool that has nodes."""
+    """Return the figure of `gantt_png`, with a panel for each pool that has nodes."""
     shown = [lane for lane in sorted(lanes) if min(lane.until_s, until_s) > max(lane.from_s, from_s)]
     if not shown:
         raise ValueError("no node is provisioned within the window")
@@ -89,7 +98,7 @@ def gantt_figure(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: floa
 
 
 def _pool_title(pool: str, phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float) -> str:
-    """A pool, and what its nodes do not run."""
+    """Return the name of a pool and the shares of its nodes' bubbles and switches."""
     of_nodes = shares(phases, lanes, from_s, until_s)
     assert of_nodes is not None
     switches = f", switches {100 * of_nodes.switching:.1f}%" if of_nodes.switching > 0.0 else ""
@@ -98,7 +107,10 @@ def _pool_title(pool: str, phases: Sequence[PhaseRun], lanes: Sequence[Lane], fr
 
 
 def bars_of(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float) -> list[Bar]:
-    """What some nodes do within a window, in order of time: a bar a node for every phase, and one before it for its switch."""
+    """Return the bars of some nodes within a window, in order of time.
+
+    Each phase has one bar per node, and before it one for its switch.
+    """
     keys = {(lane.group, lane.pool, lane.node) for lane in lanes}
     bars = []
     for phase in _in_order(phases):
@@ -113,7 +125,7 @@ def bars_of(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, un
 
 
 def _draw(axis: Axes, bars: Sequence[Bar], lanes: Sequence[Lane], from_s: float, until_s: float, colours: dict[str, str]) -> None:
-    """Draw a pool, with its nodes from top to bottom. The free parts of a lane are its bubbles."""
+    """Draw a pool with its nodes from top to bottom. The free parts of a lane are its bubbles."""
     _, unit_s = _unit(until_s - from_s)
     row = {lane.node: k for k, lane in enumerate(lanes)}
     for lane in lanes:
@@ -153,7 +165,9 @@ def _label(axis: Axes, bars: Sequence[Bar], row: dict[int, int], from_s: float, 
 
 
 def _legend(figure: Figure, colours: dict[str, str], has_switches: bool) -> None:
-    handles = {f" {job_id}": Patch(facecolor=colour) for job_id, colour in colours.items()}  # " ": labels in "_" are left out
+    handles = {
+        f" {job_id}": Patch(facecolor=colour) for job_id, colour in colours.items()
+    }  # matplotlib leaves out labels that begin with "_", so a space comes first
     if has_switches:
         handles["switch"] = Patch(facecolor="#777777", edgecolor="white", hatch=_HATCH)
     handles["bubble"] = Patch(facecolor=_BUBBLE)
@@ -173,7 +187,7 @@ def _in_order(phases: Sequence[PhaseRun]) -> list[PhaseRun]:
 
 
 def _unit(window_s: float) -> tuple[str, float]:
-    """The unit of the axis, and its seconds."""
+    """Return the unit of the axis and its length in seconds."""
     return ("seconds", 1.0) if window_s <= 600.0 else ("minutes", 60.0)
 
 

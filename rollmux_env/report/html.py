@@ -1,4 +1,4 @@
-"""Pages that are one HTML file: the house style is put into them, and they may ask nobody for anything but their own server."""
+"""Pages that are one HTML file: the project's style is inserted, and they connect only to the server they come from."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ _SCRIPT = re.compile(r"<script>(.*?)</script>", re.S)
 
 
 def one_file(template: str) -> str:
-    """A page from its template, which has the two marks `/* style.css */` and `<!-- policy -->`.
+    """Return a page from its template, which has the two marks `/* style.css */` and `<!-- policy -->`.
 
-    The browser is told to run the page's own scripts alone, by their hashes, so that no text in it can become one, and to connect
-    to nobody but the server that it is from.
+    The content security policy allows only the page's own scripts, by their hashes, so that inserted text cannot become a script.
+    It allows connections only to the page's own server.
+
+    Args:
+        template: Text of the template.
     """
     hashes = (b64encode(sha256(script.encode()).digest()).decode() for script in _SCRIPT.findall(template))
     scripts = " ".join(f"'sha256-{value}'" for value in hashes) or "'none'"
@@ -38,7 +41,7 @@ def one_file(template: str) -> str:
 
 
 def to_html(part: RenderableType) -> str:
-    """What `rollmux_env.report.tables` makes for a terminal, as HTML: headings, notes, and tables that can be sorted."""
+    """Return a part that `rollmux_env.report.tables` makes for a terminal as HTML: headings, notes, and sortable tables."""
     if isinstance(part, Group):
         return "".join(to_html(inner) for inner in part.renderables)
     if isinstance(part, Table):
@@ -54,7 +57,7 @@ def _table(table: Table) -> str:
     rows = [list(row) for row in zip(*([plain(cell) for cell in column.cells] for column in table.columns), strict=True)]
     for above, row in pairwise(rows):
         if not row[0]:
-            row[0] = above[0]  # said once in a terminal; where rows are sorted it has to be said again
+            row[0] = above[0]  # a terminal shows it once per section, but rows that can be sorted need it each
     styles = [_STYLES.get(str(row.style).rpartition(" ")[2], "") for row in table.rows]
     head = "".join(
         f'<th role="columnheader" scope="col"{_class(kind)}><button type="button">{escape(name)}</button></th>'

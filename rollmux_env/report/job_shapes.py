@@ -1,5 +1,7 @@
-"""The shapes of jobs, as tables, as plain values, and as the text of a scenario file: those that a job may be given, and those that
-jobs are placed in: on how many nodes, and how long their phases may take there."""
+"""The shapes of jobs as tables, as plain values, and as text of a scenario file.
+
+They are the shapes that a job may have, and those in which jobs are placed: numbers of nodes and phase times.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,12 @@ class ShapeInUse(NamedTuple):
     """A job in one of its shapes.
 
     Attributes:
-        shape: its number; 0 is the job as it is written. rollout, training: the phases.
-        training_nodes: of the group, on all of which it trains. training_s: worst case of a training there, seconds.
-        alone_s: seconds of an iteration there, if nobody shared the nodes.
+        shape: Number of the shape; 0 is the job as written.
+        rollout: The rollout in this shape.
+        training: The training in this shape.
+        training_nodes: Number of training nodes of the group, on all of which the job trains.
+        training_s: Worst case of a training on these nodes, in seconds.
+        alone_s: Seconds of an iteration on these nodes without other jobs.
     """
 
     shape: int
@@ -36,17 +41,23 @@ class ShapeInUse(NamedTuple):
 
     @property
     def nodes(self) -> dict[str, int]:
-        """Numbers of nodes, by phase."""
+        """Number of nodes by phase."""
         return {"rollout": self.rollout.nodes, "training": self.training_nodes}
 
     @property
     def worst_case_s(self) -> dict[str, float]:
-        """Worst cases of the phases, seconds."""
+        """Worst case of each phase, in seconds."""
         return {"rollout": self.rollout.worst_case_s, "training": self.training_s}
 
 
 def shape_in_use(job: Job, shape: int, training_nodes: int | None = None) -> ShapeInUse:
-    """A job in a shape, in a group with so many training nodes; by default with those that it asks for."""
+    """Return a job in a shape.
+
+    Args:
+        job: Job.
+        shape: Number of the shape.
+        training_nodes: Number of training nodes of the group, or None for those that the shape asks for.
+    """
     rollout, training = job.phases(shape)
     nodes = training.nodes if training_nodes is None else training_nodes
     training_s = training.seconds_on(nodes)
@@ -55,7 +66,7 @@ def shape_in_use(job: Job, shape: int, training_nodes: int | None = None) -> Sha
 
 
 def _in_use_table(rows: Iterable[tuple[str, ShapeInUse]]) -> Table:
-    """A line for each (id, job in a shape)."""
+    """Return a table with a line for each pair of a job's id and the job in a shape."""
     return table_of(
         rows,
         {
@@ -71,7 +82,7 @@ def _in_use_table(rows: Iterable[tuple[str, ShapeInUse]]) -> Table:
 
 
 def placed_shapes(decisions: Iterable[Decision], jobs: Sequence[Job]) -> list[RenderableType]:
-    """Below `plan`: the shapes that were chosen; nothing where no placed job has any."""
+    """Return the shapes chosen by `plan`, or nothing if no placed job has shapes."""
     by_id = {job.id: job for job in jobs}
     rows = [
         (decision.job, shape_in_use(by_id[decision.job], decision.shape, len(decision.training_nodes)))
@@ -82,13 +93,13 @@ def placed_shapes(decisions: Iterable[Decision], jobs: Sequence[Job]) -> list[Re
 
 
 def shapes_of_job(job: Job) -> list[RenderableType]:
-    """Below `explain`: all shapes of the job, on the nodes that they ask for; nothing where it has none."""
+    """Return all shapes of a job for `explain`, on the nodes that they ask for, or nothing if it has none."""
     rows = [(job.id, shape_in_use(job, shape)) for shape in range(1 + len(job.shapes))]
     return [heading("Shapes"), _in_use_table(rows)] if job.shapes else []
 
 
 def shapes_tables(shapes: ShapesOf) -> RenderableType:
-    """`rollmux shapes`: what fits each phase, and the pairs of numbers of nodes."""
+    """Return the tables of `rollmux shapes`: every parallelism that fits each phase, and the pairs of numbers of nodes."""
     job = shapes.job
     return Group(
         heading(f"{job.id}: rollout"),
@@ -137,7 +148,7 @@ def _pair_table(pairs: Sequence[JobShape]) -> RenderableType:
 
 
 def shapes_report(shapes: ShapesOf) -> dict[str, Any]:
-    """The shapes of a job as plain values; `shapes` is as a scenario file has it."""
+    """Return the shapes of a job as plain values; the key `shapes` has the form of a scenario file."""
     return {
         "job": shapes.job.id,
         "rollout": [time._asdict() for time in shapes.rollouts],
@@ -150,5 +161,5 @@ def shapes_report(shapes: ShapesOf) -> dict[str, Any]:
 
 
 def shapes_yaml(every: Sequence[ShapesOf]) -> str:
-    """A list `shapes` for each job, to be pasted under it in a scenario file."""
+    """Return a list `shapes` for each job, to be pasted into the job in a scenario file."""
     return "".join(f"# {shapes.job.id}\n{yaml_text({'shapes': shapes.in_file()})}" for shapes in every)

@@ -1,4 +1,4 @@
-"""The nodes and members of a group over time, and how busy it was: the data behind the pictures."""
+"""The nodes and members of a group over time, and the shares of its node time: the data behind the pictures."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ POOLS = ("rollout", "training")
 
 
 class Lane(NamedTuple):
-    """A node of a group, from when it is provisioned to when it is given back, seconds.
+    """The time in which a group holds a node, from its provisioning to its release.
 
-    Nodes that a moved job leaves, and that no one else needs, are held until the pause of the move ends, as they are paid for.
+    A node that a moved job vacates and no other job uses is held until the pause of the move ends, since it is paid for until then.
 
     Attributes:
-        pool: `rollout` or `training`: the side of the group.
-        other_pool: name of the cluster's pool that it is of; "" where that is called as the side is.
+        group: Number of the group.
+        pool: Side of the group, `rollout` or `training`.
+        node: Number of the node on this side.
+        from_s: Start, in seconds.
+        until_s: End, in seconds.
+        other_pool: Name of the cluster's pool, or "" if it is the name of the side.
     """
 
     group: int
@@ -35,12 +39,19 @@ class Lane(NamedTuple):
 
     @property
     def owner(self) -> str:
-        """Name of the cluster's pool that the node is of."""
+        """Name of the cluster's pool to which the node belongs."""
         return self.other_pool or self.pool
 
 
 class Membership(NamedTuple):
-    """A group's members from a time on, in order of admission, and the period that was planned for them; none when it has ended."""
+    """A group's members from a time on.
+
+    Attributes:
+        group: Number of the group.
+        at_s: Start, in seconds.
+        jobs: Members in order of admission; empty if the group has ended.
+        period_s: Planned period of the group, in seconds.
+    """
 
     group: int
     at_s: float
@@ -49,7 +60,13 @@ class Membership(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Shares of the node-seconds of some lanes: phases that run, switches, and bubbles (idle nodes). They sum to 1."""
+    """Shares of the node-seconds of some lanes. They sum to 1.
+
+    Attributes:
+        running: Share in which phases run.
+        switching: Share of switches.
+        bubble: Share in which nodes are idle.
+    """
 
     running: float
     switching: float
@@ -57,15 +74,19 @@ class Shares(NamedTuple):
 
 
 def follow(cluster: Cluster, log: Iterable[Event]) -> tuple[list[Lane], list[Membership]]:
-    """Read lanes and memberships off an event log.
+    """Derive lanes and memberships from an event log.
+
+    Args:
+        cluster: Cluster of the log.
+        log: Events in order of time.
 
     Returns:
-        The lanes by group, pool and node (those still provisioned after the last event end there), and the memberships in order of
-        time, the last one of each group and instant alone.
+        Lanes by group, pool and node, those still provisioned ending at the last event; and memberships in order of time, only the
+        last one of each group and instant.
     """
     state = State(cluster, observed=True)
-    since_s: dict[int, dict[_Node, float]] = {}  # when each node of a group was provisioned, by group
-    vacated: dict[str, list[Lane]] = {}  # by job: nodes that its move left, for the time being without an end
+    since_s: dict[int, dict[_Node, float]] = {}  # time at which each node was provisioned, by group
+    vacated: dict[str, list[Lane]] = {}  # by job: lanes of the nodes that its move vacated; their end is set when the pause ends
     lanes: list[Lane] = []
     members: dict[tuple[float, int], Membership] = {}
     for event in log:
@@ -73,7 +94,7 @@ def follow(cluster: Cluster, log: Iterable[Event]) -> tuple[list[Lane], list[Mem
         if isinstance(event, Resumed):
             lanes += [lane._replace(until_s=at_s) for lane in vacated.pop(event.job_id, [])]
         for number, now in _applied(state, event).items():
-            members.pop((at_s, number), None)  # so that the order of the dictionary is the order of time
+            members.pop((at_s, number), None)  # keeps the dictionary in order of time
             members[at_s, number] = Membership(number, at_s, now.jobs if now else (), now.period_s if now else 0.0)
             known, nodes = since_s.setdefault(number, {}), _nodes(now)
             gone = [_lane(number, node, known.pop(node), at_s) for node in [*known] if node not in nodes]
@@ -88,7 +109,10 @@ def follow(cluster: Cluster, log: Iterable[Event]) -> tuple[list[Lane], list[Mem
 
 
 def _applied(state: State, event: Event) -> dict[int, Group | None]:
-    """Apply an event; returns the groups whose members it changes, by number, as they are then. None is one that has ended."""
+    """Apply an event and return the groups whose members it changes, by number, as they are after it.
+
+    A group that has ended is None.
+    """
     if not isinstance(event, Admitted | Moved | Departed):
         apply(state, event)
         return {}
@@ -104,7 +128,15 @@ def _applied(state: State, event: Event) -> dict[int, Group | None]:
 
 
 def node_steps(lanes: Iterable[Lane], pools: Collection[str] = POOLS) -> list[tuple[float, dict[str, int]]]:
-    """(time, nodes of each of the cluster's pools) provisioned from each time on at which they change, in order of time."""
+    """Return the numbers of provisioned nodes over time.
+
+    Args:
+        lanes: Nodes to count.
+        pools: Names of the cluster's pools to count.
+
+    Returns:
+        Pairs of a time at which a number changes and the number of nodes by pool from then on, in order of time.
+    """
     changes: dict[float, Counter[str]] = {}
     for lane in lanes:
         for at_s, by in ((lane.from_s, 1), (lane.until_s, -1)):
@@ -118,10 +150,16 @@ def node_steps(lanes: Iterable[Lane], pools: Collection[str] = POOLS) -> list[tu
 
 
 def shares(phases: Iterable[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float) -> Shares | None:
-    """Split the node-seconds of some lanes within a span of time; None if they have none.
+    """Divide the node-seconds of some lanes within a span of time.
 
     Args:
-        phases: those on other nodes do not count.
+        phases: Phases; those on other nodes do not count.
+        lanes: Nodes to count.
+        from_s: Start of the span, in seconds.
+        until_s: End of the span, in seconds.
+
+    Returns:
+        The shares, or None if the lanes have no time within the span.
     """
     total_s = sum(max(0.0, min(lane.until_s, until_s) - max(lane.from_s, from_s)) for lane in lanes)
     if total_s <= 0.0:
@@ -138,7 +176,13 @@ def shares(phases: Iterable[PhaseRun], lanes: Sequence[Lane], from_s: float, unt
 
 
 class _Node(NamedTuple):
-    """A node of a group: its side, its number there, and the name of the cluster's pool that it is of."""
+    """A node of a group.
+
+    Attributes:
+        side: Side of the group.
+        number: Number of the node on this side.
+        pool: Name of the cluster's pool.
+    """
 
     side: str
     number: int
@@ -146,7 +190,7 @@ class _Node(NamedTuple):
 
 
 def _nodes(group: Group | None) -> set[_Node]:
-    """A group's nodes as it is now."""
+    """Return the nodes of a group in its present state."""
     if group is None:
         return set()
     training = {_Node("training", node, group.training_pool) for node in range(group.training_nodes)}

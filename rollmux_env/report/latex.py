@@ -1,4 +1,4 @@
-"""Tables as LaTeX, with the lines of the package booktabs."""
+"""Tables as LaTeX, with the rules of the package booktabs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _ESCAPED = {character: f"\\{character}" for character in "&%$#_{}"} | {
 
 
 def to_latex(part: RenderableType) -> str:
-    """What `rollmux_env.report.tables` makes for a terminal: headings and notes as comments, tables as `tabular`."""
+    """Return a part that `rollmux_env.report.tables` makes for a terminal as LaTeX.
+
+    Headings and notes become comments, tables become `tabular`.
+    """
     if isinstance(part, Group):
         return "".join(to_latex(inner) for inner in part.renderables)
     if isinstance(part, Table):

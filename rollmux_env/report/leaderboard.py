@@ -1,4 +1,4 @@
-"""The leaderboard: an entry's scores as a table, and all entries' as the page docs/leaderboard.md."""
+"""The leaderboard: one entry's scores as a table, and all entries' scores as the page docs/leaderboard.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOWER = "lower than the fixed ones"
 
 
 def entry_tables(entry: Entry) -> list[RenderableType]:
-    """An entry's scores by track, and what they are."""
+    """Return an entry's scores by track, with a note on their scale."""
     table = make_table("track", *_HEADINGS)
     for track in TRACKS:
         if (score := track_score(track, entry)) is not None:
@@ -33,7 +33,7 @@ def entry_tables(entry: Entry) -> list[RenderableType]:
 
 
 def entry_csv(entry: Entry) -> str:
-    """One line a stream."""
+    """Return the entry as CSV, with one line per stream."""
     names = ("kind", "seed", "fresh", "usd", "reference_usd", "bound_usd", "slo_kept", "moves", "decision_ms", "score")
     return to_csv(names, ([getattr(result, name) for name in names] for result in entry.streams))
 
@@ -54,15 +54,15 @@ RollMux-Bench {VERSION}. `python benchmarks/leaderboard.py` writes this page fro
 `benchmarks/leaderboard/`; [how it is scored, and how to enter](guides/leaderboard.md).
 
 A score is the mean over fixed public streams, with its 95% interval: 0 for the reference
-(`{REFERENCE.placement}`, `{REFERENCE.dispatch}`, `{REFERENCE.rollout}`), 100 for the track's yardstick. Beside it
-stands the score on as many streams that were drawn when the entry was measured. *SLOs kept* is
-the share of all these streams on which every job kept its SLO; a stream on which one did not scores
-0 at most. Decision times are of the entry's own machine.
+(`{REFERENCE.placement}`, `{REFERENCE.dispatch}`, `{REFERENCE.rollout}`), 100 for the track's yardstick. *Fresh streams* is
+the score on as many streams that were drawn when the entry was measured. *SLOs kept* is the share
+of all these streams on which every job kept its SLO; a stream on which a job did not scores 0 at
+most. Decision times are those on the entry's machine.
 """
 
 
 def page(entries: Sequence[Entry]) -> str:
-    """The page of all entries, a table a track; the best of the fixed streams first."""
+    """Return the page of all entries, with one table per track; the best score on fixed streams comes first."""
     parts = [_HEAD]
     for track in TRACKS:
         scores = {entry.entrant.name: score for entry in entries if (score := track_score(track, entry)) is not None}

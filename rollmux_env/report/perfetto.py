@@ -1,9 +1,9 @@
 """Traces in the Chrome trace event format, for ui.perfetto.dev.
 
-A process is one pool of a group, a thread is a node, and phases and switches are slices. A migrated tail shares its
-nodes with the next rollout and gets a track of its own beside them. The process `cluster` has the counters of nodes and
-dollars, and the instants: arrivals, admissions, moves, resumptions and departures. What real jobs do without holding a
-node, such as syncs, has a process of its own with a thread per job.
+A process is one pool of a group, a thread is a node, and phases and switches are slices. A migrated tail shares its nodes with the
+next rollout and has a separate track. The process `cluster` has counters of nodes and dollars, and instants: arrivals, admissions,
+moves, resumptions and departures. Work of real jobs that holds no node, such as syncs, is in one more process with a thread per
+job.
 """
 
 from __future__ import annotations
@@ -19,12 +19,20 @@ from rollmux_env.keys.cluster import Cluster
 from rollmux_env.replay.run import PhaseRun
 from rollmux_env.report.lanes import POOLS, Lane, node_steps
 
-_CLUSTER = 1  # process and thread of what concerns all groups
+_CLUSTER = 1  # process and thread of records that concern all groups
 _Record = dict[str, Any]
 
 
 class JobSlice(NamedTuple):
-    """Something that a job does without holding a node, such as `sync`; a job's in order of time, seconds."""
+    """An interval in which a job works without holding a node, such as a sync.
+
+    Attributes:
+        job_id: Identifier of the job.
+        what: Kind of work, such as `sync`.
+        iteration: Number of the iteration.
+        start_s: Start, in seconds.
+        end_s: End, in seconds.
+    """
 
     job_id: str
     what: str
@@ -42,29 +50,31 @@ def trace_json(
     window_s: tuple[float, float] | None = None,
     job_slices: Sequence[JobSlice] = (),
 ) -> str:
-    """A trace of some groups.
+    """Return a trace of some groups.
 
     Args:
-        cluster: labels and prices of the pools.
-        phases: those on nodes that have no lane are left out; no two on one node at once, but for tails.
-        lanes: all nodes to show, of one group or of many; the counters count them.
-        log: events to show as instants, in order of time.
-        zero_s: the time that is 0 in the trace.
-        window_s: leave out slices and instants that are outside.
-        job_slices: what jobs do beside their phases.
+        cluster: Cluster with the labels and prices of its pools.
+        phases: Phases to show. Phases on nodes without a lane are left out. Apart from tails, no two phases overlap on a node.
+        lanes: Nodes to show and to count, of one group or of several.
+        log: Events to show as instants, in order of time.
+        zero_s: Time that is 0 in the trace, in seconds.
+        window_s: Start and end of the slices and instants to show in seconds, or None for all.
+        job_slices: Work of jobs that holds no node.
 
     Returns:
-        JSON with a record a line; the same bytes for the same arguments. Times are whole microseconds.
+        JSON with one record per line, the same bytes for the same arguments. Times are whole microseconds.
     """
     pools = sorted({(lane.group, POOLS.index(lane.pool)) for lane in lanes})
     processes = {(group, POOLS[k]): _CLUSTER + 1 + number for number, (group, k) in enumerate(pools)}
-    first = _CLUSTER + len(pools) + 1  # threads are numbered on from the processes: no thread is taken for a main thread
+    first = (
+        _CLUSTER + len(pools) + 1
+    )  # thread numbers differ from process numbers, or Perfetto would take a thread for a main thread
     threads = {(lane.group, lane.pool, lane.node): first + number for number, lane in enumerate(sorted(lanes))}
     gpus = {(lane.group, lane.pool): cluster.pools[lane.owner].gpu or lane.other_pool for lane in lanes}
     records = _names(gpus, processes, threads)
     from_s, until_s = window_s or (float("-inf"), float("inf"))
     records += _counters(cluster, lanes, zero_s, from_s, until_s)
-    shaped: set[str] = set()  # jobs that may be in several shapes
+    shaped: set[str] = set()  # jobs with several shapes
     for event in log:
         if isinstance(event, Arrived) and event.job.shapes:
             shaped.add(event.job.id)
@@ -78,12 +88,12 @@ def trace_json(
 
 
 def _meet(span: PhaseRun | JobSlice, from_s: float, until_s: float) -> bool:
-    """Whether any of it is within a window."""
+    """Return whether a span and a window overlap."""
     return span.start_s < until_s and span.end_s > from_s
 
 
 def _label(kind: str, pid: int, tid: int, value: str, place: int) -> list[_Record]:
-    """Name a process or a thread, and set its position."""
+    """Return records that name a process or a thread and set its position."""
     head = {"ph": "M", "pid": pid, "tid": tid}
     return [
         {**head, "name": f"{kind}_name", "args": {"name": value}},
@@ -105,7 +115,7 @@ def _names(
 
 
 def _counters(cluster: Cluster, lanes: Sequence[Lane], zero_s: float, from_s: float, until_s: float) -> list[_Record]:
-    """Nodes and $/h from each time on at which they change, and from the start of the window."""
+    """Return counters of nodes and $/h at each change, and at the start of the window."""
     names = POOLS if {*cluster.pools} <= {*POOLS} else (*cluster.pools,)
     steps = {max(at_s, from_s): nodes for at_s, nodes in node_steps(lanes, names) if at_s <= until_s}
     records: list[_Record] = []
@@ -118,7 +128,7 @@ def _counters(cluster: Cluster, lanes: Sequence[Lane], zero_s: float, from_s: fl
 
 
 def happened(event: Event) -> tuple[str, str] | None:
-    """Whose place an event is about, and what happened to it; None: nobody's."""
+    """Return the job of a placement event and a text of what happened to it, or None for other events."""
     match event:
         case Arrived(job=job):
             return job.id, "arrived"
@@ -134,7 +144,7 @@ def happened(event: Event) -> tuple[str, str] | None:
 
 
 def _instants(event: Event, zero_s: float, shaped: Collection[str]) -> list[_Record]:
-    """What happened to a job's place; of a job with shapes also in which it is then."""
+    """Return the instant of a placement event. For jobs with shapes it names the shape."""
     about = happened(event)
     if about is None:
         return []
@@ -149,7 +159,7 @@ def _instants(event: Event, zero_s: float, shaped: Collection[str]) -> list[_Rec
 def _slices(
     phases: Sequence[PhaseRun], processes: dict[tuple[int, str], int], threads: dict[tuple[int, str, int], int], zero_s: float
 ) -> list[_Record]:
-    """Complete events, a node's in order of time: a switch, then the phase that it delays."""
+    """Return slices in order of time per node: a switch, then the phase that it delays."""
     names = _distinct([phase.job_id for phase in phases])
     records: list[_Record] = []
     for phase in phases:
@@ -175,7 +185,7 @@ def _slices(
 def _tail(
     phase: PhaseRun, name: str, processes: dict[tuple[int, str], int], args: dict[str, Any], times: Sequence[int]
 ) -> list[_Record]:
-    """The beginning and the end of a tail, an asynchronous event of the group's pool."""
+    """Return the beginning and the end of a tail as an asynchronous event of the group's pool."""
     pid = processes.get((phase.group, phase.pool))
     if pid is None or times[2] <= times[0]:
         return []
@@ -185,7 +195,7 @@ def _tail(
 
 
 def _beside(job_slices: Sequence[JobSlice], pid: int, zero_s: float) -> list[_Record]:
-    """A process with a thread a job, and its slices."""
+    """Return the process of work that holds no node, with one thread per job and its slices."""
     threads = {
         job_id: pid + 1 + number for number, job_id in enumerate(dict.fromkeys(job_slice.job_id for job_slice in job_slices))
     }
@@ -201,14 +211,17 @@ def _beside(job_slices: Sequence[JobSlice], pid: int, zero_s: float) -> list[_Re
 
 
 def _distinct(job_ids: Iterable[str]) -> dict[str, str]:
-    """Names of slices: Perfetto colours a slice by its name without the digits, so ids that differ in those alone get letters."""
+    """Return the names of slices by job.
+
+    Perfetto colours a slice by its name without digits. Identifiers that differ only in digits therefore get letters.
+    """
     bare = {job_id: re.sub(r"\d", "", job_id) for job_id in job_ids}
     alike = Counter(bare.values())
     return {job_id: f"{job_id} {_letters(k)}" if alike[bare[job_id]] > 1 else job_id for k, job_id in enumerate(bare)}
 
 
 def _letters(number: int) -> str:
-    """a, b, ..., z, ba, bb, ..."""
+    """Return the number as letters: a, b, ..., z, ba, bb, ..."""
     rest, last = divmod(number, 26)
     return (_letters(rest) if rest else "") + chr(ord("a") + last)
 

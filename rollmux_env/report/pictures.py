@@ -16,18 +16,29 @@ from rollmux_env.report.gantt import gantt_png
 from rollmux_env.report.lanes import POOLS, Membership, follow, shares
 from rollmux_env.report.perfetto import happened, trace_json
 
-META_ITERATIONS = 6  # in a Gantt, unless its hours are given
+META_ITERATIONS = 6  # length of a Gantt chart whose hours are not given
 
 
 class _Stay(NamedTuple):
-    """A time in which a group's members stay the same, until `until_s`, seconds."""
+    """A time in which a group's members stay the same.
+
+    Attributes:
+        members: Members and the start of the time.
+        until_s: End of the time, in seconds.
+    """
 
     members: Membership
     until_s: float
 
 
 class View(NamedTuple):
-    """What a Gantt shows: a group, and a window in seconds."""
+    """The part of a replay that a Gantt chart shows.
+
+    Attributes:
+        group: Number of the group.
+        from_s: Start of the window, in seconds.
+        until_s: End of the window, in seconds.
+    """
 
     group: int
     from_s: float
@@ -37,19 +48,23 @@ class View(NamedTuple):
 def write_pictures(
     folder: Path, run: Run, title: str, group: int | None = None, from_h: float | None = None, hours: float | None = None
 ) -> list[str]:
-    """Write `group-N.png`, a Gantt of one group, and `trace.json`, for Perfetto, of an event replay that kept its phases.
+    """Write `group-N.png`, a Gantt chart of one group, and `trace.json`, for Perfetto, of an event replay with its phases.
 
     Args:
-        folder: made where it does not exist, once there is something to write.
-        title: begins the Gantt's title.
-        group: show this one in both files; else the trace shows all groups, and the Gantt one as `choose_view` says.
-        from_h, hours: show this window in both files; else the trace shows the whole replay, and the Gantt as `choose_view` says.
+        folder: Folder of the files. It is made if there is something to write.
+        run: Event replay that kept its phases.
+        title: Beginning of the Gantt chart's title.
+        group: Number of the group that both files show. If None, the trace shows all groups and the Gantt chart that of
+            `choose_view`.
+        from_h: Start of the window that both files show, in hours, or None.
+        hours: Length of the window that both files show, in hours. If both are None, the trace shows the whole replay and the Gantt
+            chart the window of `choose_view`.
 
     Returns:
-        What each file shows, a line a file.
+        One line per file that says what it shows.
 
     Raises:
-        InputError: no such group, nobody runs in the window, or a file cannot be written; one line.
+        InputError: If there is no such group, no job runs in the window, or a file cannot be written.
     """
     zero_s = run.time_s[0]
     lanes, memberships = follow(run.scenario.cluster, run.log)
@@ -77,7 +92,7 @@ def write_pictures(
 
 
 def _events_of(log: Iterable[Event], memberships: Iterable[Membership], group: int) -> list[Event]:
-    """What happened to the jobs that were in a group."""
+    """Return the events of the jobs that were members of a group at any time."""
     jobs = {job_id for membership in memberships if membership.group == group for job_id in membership.jobs}
     return [event for event in log if (about := happened(event)) and about[0] in jobs]
 
@@ -89,17 +104,19 @@ def choose_view(
     from_h: float | None = None,
     hours: float | None = None,
 ) -> View:
-    """Choose the group and window. Unless the options say otherwise: the longest time in which a group has the most members.
+    """Choose the group and window of a Gantt chart.
+
+    The default is the longest time in which a group has the largest number of members.
 
     Args:
-        memberships: in order of time.
-        zero_s: the time that hours count from.
-        group: its number.
-        from_h: start of the window, hours; else the start of that time.
-        hours: its length; else six meta-iterations at the planned period, or what is left of the replay.
+        memberships: Memberships in order of time.
+        zero_s: Time from which hours are counted, in seconds.
+        group: Number of the group, or None to choose it.
+        from_h: Start of the window in hours, or None for the start of the default.
+        hours: Length of the window in hours, or None for six meta-iterations at the planned period, up to the end of the replay.
 
     Raises:
-        InputError: no such group, no such window, or nobody runs in it; one line.
+        InputError: If there is no such group or window, or no job runs in it.
     """
     _check_hours("--from", from_h, "0 or more", 0.0)
     _check_hours("--hours", hours, "above 0", 5e-324)
@@ -116,7 +133,7 @@ def choose_view(
         if not shown:
             who = "the replay" if group is None else f"group {group}"
             span = f"from {(stays[0].members.at_s - zero_s) / 3600:.2f} to {(end_s - zero_s) / 3600:.2f} h"
-            raise InputError(f"--from {from_h:g}: nobody runs then; {who} has jobs {span}")
+            raise InputError(f"--from {from_h:g}: no job runs then; {who} has jobs {span}")
         stays = shown
     best = max(stays, key=lambda stay: (len(stay.members.jobs), stay.until_s - stay.members.at_s, -stay.members.group)).members
     begin_s = best.at_s if from_h is None else from_s
@@ -125,7 +142,7 @@ def choose_view(
 
 
 def _stays(memberships: Iterable[Membership]) -> Iterator[_Stay]:
-    """How long each membership lasted; one that has not ended lasts for ever."""
+    """Yield each membership with its end; one that has not ended lasts forever."""
     present: dict[int, Membership] = {}
     for members in memberships:
         before = present.pop(members.group, None)

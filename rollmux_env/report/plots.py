@@ -1,4 +1,4 @@
-"""Plots of bench results as PNG."""
+"""Plots of bench results."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _STYLE: Any = {
     "axes.axisbelow": True,
     "grid.alpha": 0.25,
     "font.size": 10,
-    "text.parse_math": False,  # dollars are dollars
+    "text.parse_math": False,  # a dollar sign does not begin a formula
 }
 
-_LONGEST_SHOWN = 4.0  # slowdown; a long tail would hide the rest
-_POINTS = 1200  # of a line over time
+_LONGEST_SHOWN = 4.0  # largest slowdown shown, since a long tail would hide the rest
+_POINTS = 1200  # number of points of a line
 
 
 def bench_plots(benched: BenchResult, kind: Kind = "png") -> dict[str, bytes]:
-    """The plots of a bench, by file name."""
+    """Return the plots of a bench by file name."""
     scenario = benched.stream
     runs: dict[str, list[Result]] = {}
     for result in benched.results:
@@ -57,10 +57,13 @@ def bench_plots(benched: BenchResult, kind: Kind = "png") -> dict[str, bytes]:
 
 
 def key_plots(benched: SweepResult, kind: Kind = "png") -> dict[str, bytes]:
-    """Savings of policies by the value of the first key that is swept, a row of axes for those of the others, by file name."""
+    """Return a plot of the savings by the value of the first swept key, by file name.
+
+    Each combination of the other keys' values has its own row of axes.
+    """
     titles = {"saving": "dollars", "saving_per_work": "dollars per work-hour"}
     key, *others = benched.keys
-    rows: dict[str, list[SweepPoint]] = {}  # points, by the values of the other keys
+    rows: dict[str, list[SweepPoint]] = {}  # points by the values of the other keys
     for point in benched.points:
         rows.setdefault("".join(f", {other} {point.swept[other]}" for other in others), []).append(point)
     with plt.rc_context(_STYLE):
@@ -84,13 +87,16 @@ def key_plots(benched: SweepResult, kind: Kind = "png") -> dict[str, bytes]:
 
 
 def _height(mean: Mean | None) -> tuple[float, float]:
-    """Return where a ratio is drawn, and half its interval; one that divides by 0 is not drawn."""
+    """Return the height of a ratio and half of its interval. A ratio that divides by 0 is not drawn."""
     return (np.nan, 0.0) if mean is None else (mean.mean, mean.half_width or 0.0)
 
 
 def suite_bars(suite: Suite, column: Column, rows: Sequence[tuple[SuiteRow, Mean]], kind: Kind = "png") -> bytes:
-    """Draw bars of one figure of a suite: one colour per policy, reference policies hatched, the paper's figures as marks."""
-    own: dict[str, list[str]] = {}  # policies, by case
+    """Draw one figure of a suite as bars.
+
+    Policies differ in colour, reference policies are hatched, and the paper's figures are marks.
+    """
+    own: dict[str, list[str]] = {}  # policies by case
     for row, _ in rows:
         own.setdefault(row.case, []).append(row.policy)
     cases, width = [*own], 0.8 / max(map(len, own.values()))
@@ -120,7 +126,10 @@ def suite_bars(suite: Suite, column: Column, rows: Sequence[tuple[SuiteRow, Mean
 
 
 def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow], kind: Kind = "png") -> bytes:
-    """Two figures of a suite against each other, a point a policy; policies that differ in the varied option alone are joined."""
+    """Plot two figures of a suite against each other, with one point per policy.
+
+    Policies that differ only in the varied option are joined by a line.
+    """
     curves: dict[str, list[tuple[Mean, Mean, str]]] = {}
     for row in rows:
         mean_x, mean_y = row.figures[x], row.figures[y]
@@ -150,13 +159,16 @@ def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow], kind: 
 
 
 def _curve(policy: str, varied: str) -> tuple[str, str]:
-    """The name of a policy's curve, and that of its point there."""
+    """Return the name of a policy's curve and the label of its point."""
     name, _, option = policy.rpartition(",")
     return (name, option.partition("=")[2]) if varied and option.startswith(varied) else (policy, "")
 
 
 def sweep_plot(points: Sequence[Gain], kind: Kind = "png") -> bytes:
-    """Gains of rollout policies, a panel for what is varied; all on one scale, dotted where they are in GPU-seconds."""
+    """Plot the gains of rollout policies, with one panel per varied quantity and one scale.
+
+    Gains in GPU-seconds are dotted.
+    """
     gains = [point.gain for point in points]
     with plt.rc_context(_STYLE):
         kinds = list(dict.fromkeys(point.varied for point in points))
@@ -185,18 +197,18 @@ def _closed(figure: Figure, kind: Kind = "png") -> bytes:
 
 
 def _legend(axis: Axes) -> None:
-    """Right of the axes."""
+    """Put the legend to the right of the axes."""
     axis.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def _axes(columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure and its axes, row by row."""
+    """Return a figure and its axes, row by row."""
     figure, axes = plt.subplots(rows, columns, figsize=(4 + 4 * columns, 4.2 * rows), squeeze=False)
     return figure, list(axes.flat)
 
 
 def _bar(policy: str) -> dict[str, Any]:
-    """Colours of a policy's bar; that of a reference policy is hatched."""
+    """Return the colours of a policy's bar. The bar of a reference policy is hatched."""
     style = style_of(policy)
     hatched = {"facecolor": "white", "edgecolor": style.colour, "hatch": "////"}
     return hatched if style.line == "--" else {"color": style.colour}
@@ -208,7 +220,7 @@ def _hours(result: Result) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 
 
 def _grid(runs: Mapping[str, Sequence[Result]]) -> Floats:
-    """Hours until the last run of all ends."""
+    """Return the hours of a plot, until the last run ends."""
     return np.linspace(0.0, max(float(_hours(run)[-1]) for own in runs.values() for run in own), _POINTS)
 
 
@@ -266,7 +278,7 @@ def _slowdown_cdf(runs: Mapping[str, Sequence[Result]], over: str) -> Figure:
 
 
 def saving_figure(rows: Sequence[Row], baseline: str) -> Figure:
-    """Dots with intervals, and a line at 1x, what is neither saved nor lost; figures stand on the right."""
+    """Return a figure of savings: dots with intervals, numbers on the right, and a line at 1x, where nothing is saved or lost."""
     figure, axes = plt.subplots(1, 2, figsize=(12, 1.2 + 0.36 * len(rows)), squeeze=False, sharey=True)
     names = [row.policy for row in rows]
     for axis, field, title in zip(axes[0], ("saving", "saving_per_work"), ("dollars", "dollars per work-hour"), strict=True):

@@ -1,4 +1,4 @@
-"""Progress of runs on standard error: a bar if it is a terminal, else a line a minute."""
+"""Progress of runs on standard error: a bar on a terminal, otherwise a line per minute."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rollmux_env.progress import Progress
 
 
 def tracked(run: Callable[[Tell], Iterable[tuple[int, Result]]], names: Sequence[str]) -> list[Result]:
-    """Gather results in the order of their tasks, showing how many are done, and how far an event replay is.
+    """Gather results in the order of their tasks, and show how many are done and the progress of event replays.
 
     Args:
-        run: yields (index of the task, its result) as they end, given what it tells of those that run.
-        names: of the tasks.
+        run: Function that takes a callback for progress and yields the index and the result of each task when it ends.
+        names: Name of each task.
     """
     by_index: dict[int, Result] = {}
     console = Console(stderr=True)

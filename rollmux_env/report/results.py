@@ -1,4 +1,4 @@
-"""Results as JSON and CSV, as docs/reference/metrics.md defines them."""
+"""Results as JSON and CSV, as defined in docs/reference/metrics.md."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rollmux_env.replay.admission import Admission, Decision
 
 
 def to_json(data: Any) -> str:
-    """Indented JSON; the same bytes for the same values."""
+    """Return indented JSON, the same bytes for the same values."""
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
 def to_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A header and rows; what is None stays empty."""
+    """Return CSV of a header and rows. None becomes an empty cell."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows((header, *rows))
     return text.getvalue()
 
 
 def plan_report(policy: str, admission: Admission) -> dict[str, Any]:
-    """The output of `rollmux plan`."""
+    """Return the output of `rollmux plan` as plain values."""
     return {
         "policy": policy,
         "decisions": [
@@ -38,13 +38,13 @@ def plan_report(policy: str, admission: Admission) -> dict[str, Any]:
 
 
 def _placed(decision: Decision) -> dict[str, Any]:
-    """Where a job was placed, or not."""
+    """Return a decision's placement as plain values, without its reason."""
     placed = {key: value for key, value in asdict(decision).items() if key not in ("reason", "shape")}
     return placed if decision.shape is None else placed | {"shape": decision.shape}
 
 
 def rows_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A tidy table: one line a row, with the columns that any of them has."""
+    """Return a tidy table as CSV: one line per row, with the columns that occur in any row."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     return to_csv(columns, ([_cell(row.get(column)) for column in columns] for row in rows))
 
@@ -54,5 +54,5 @@ def _cell(value: Any) -> Any:
 
 
 def plan_csv(decisions: Sequence[Decision]) -> str:
-    """One line per decision; nodes separated by spaces."""
+    """Return one line per decision as CSV, with nodes separated by spaces."""
     return rows_csv([_placed(decision) for decision in decisions])

@@ -1,4 +1,7 @@
-"""The style of pictures: of a policy one colour by name in every figure, dashed reference policies, seeds as a band; PNGs alike."""
+"""The style of plots: one colour per policy in every figure, dashed reference policies, and seeds as a band.
+
+The same figure gives the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ _MADE: dict[Kind, tuple[str, ...]] = {
     "svg": ("Date", "Creator"),
     "pdf": ("CreationDate", "Creator", "Producer"),
 }
-"""What a picture would say of when and by what it was made, which differs between runs and versions."""
+"""Metadata by which files would differ between runs and versions: the time and the program that made them."""
 
 YARDSTICKS = {"solo", "colocated", "optimal", "optimal-work", "naive", "plain"}
-"""What nobody would run, or what the others are held against."""
+"""Reference policies, which no real system would run or with which the others are compared."""
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart, greys for yardsticks, and of Paul Tol's what is unlike both.
+# Okabe and Ito's palette, which colour-blind readers can distinguish, greys for yardsticks, and further colours of Paul Tol's.
 _COLOURS = {
     "rollmux": "#0072b2",
     "rollmux,prune=false": "#56b4e9",
@@ -56,16 +59,21 @@ _OTHERS = ("#117733", "#aa4499", "#661100", "#6699cc", "#999933", "#cc6677", "#4
 
 
 class Style(NamedTuple):
-    """A policy's colour and line style: `-`, or `--` for a reference policy."""
+    """A policy's style.
+
+    Attributes:
+        colour: Colour as a hexadecimal string.
+        line: Line style: `-`, or `--` for a reference policy.
+    """
 
     colour: str
     line: str
 
 
 def style_of(policy: str) -> Style:
-    """The style of a policy by its name and options, the same in every process.
+    """Return the style of a policy by its name and options, the same in every process.
 
-    A policy with options that has no colour of its own has a lighter or darker one of the policy without them.
+    A policy with options that has no colour in the table gets a lighter or darker one of the policy without them.
     """
     name, _, options = policy.partition(",")
     line = "--" if name in YARDSTICKS else "-"
@@ -76,12 +84,12 @@ def style_of(policy: str) -> Style:
 
 
 def png(figure: Figure) -> bytes:
-    """The picture as PNG."""
+    """Return the figure as PNG data."""
     return picture(figure, "png")
 
 
 def picture(figure: Figure, kind: Kind) -> bytes:
-    """The picture: the same bytes for the same figure."""
+    """Return the figure as data of a kind of file, the same bytes for the same figure."""
     data = io.BytesIO()
     with rc_context({"svg.hashsalt": "rollmux"}):
         figure.savefig(data, format=kind, dpi=120, bbox_inches="tight", metadata=dict.fromkeys(_MADE[kind]))
@@ -89,10 +97,15 @@ def picture(figure: Figure, kind: Kind) -> bytes:
 
 
 def draw(axis: Axes, x: Floats, values: Floats, policy: str, label: str | None = None, **more: Any) -> None:
-    """A policy's line: the mean over seeds, and behind it a band of one standard deviation on each side.
+    """Draw a policy's line: the mean over seeds, and a band of one standard deviation on each side.
 
     Args:
-        x: (N,). values: (seeds, N). more: of the line, as `Axes.plot` takes it.
+        axis: Axes to draw on.
+        x: Positions, shape (N,).
+        values: Values of each seed, shape (seeds, N).
+        policy: Name of the policy.
+        label: Label of the line, or None for the policy's name.
+        more: Further options of the line, as in `Axes.plot`.
     """
     style = style_of(policy)
     mean = values.mean(axis=0)
@@ -104,12 +117,12 @@ def draw(axis: Axes, x: Floats, values: Floats, policy: str, label: str | None =
 
 
 def _drawn(text: str) -> float:
-    """A number in [0, 1) that depends only on the text."""
+    """Return a number in [0, 1) that depends only on the text."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) / 2**32
 
 
 def _mixed(colour: str, by: float) -> str:
-    """Between a darker colour (0) and a lighter one (1), and visibly off the colour itself."""
+    """Return a colour between a darker (0) and a lighter one (1), visibly different from the colour itself."""
     towards, share = (0.0, 0.5 - 0.6 * by) if by < 0.5 else (1.0, 0.6 * by - 0.05)
     red, green, blue = ((1 - share) * part + share * towards for part in to_rgb(colour))
     return str(to_hex((red, green, blue)))

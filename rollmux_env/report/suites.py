@@ -20,7 +20,14 @@ from rollmux_env.report.tables import heading, make_table
 
 
 def suite_table(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], quick: bool) -> RenderableType:
-    """One line per case and policy; the paper's figure in brackets."""
+    """Return a table with one line per case and policy, and the paper's figures in brackets.
+
+    Args:
+        suite: Suite with its columns and the paper's figures.
+        rows: Results, grouped by case.
+        seeds: Seeds over which the results are averaged.
+        quick: Whether the suite ran with shorter streams.
+    """
     over = f"; {len(seeds)} seeds" if len(seeds) > 1 else "".join(f"; seed {seed}" for seed in seeds)
     title = f"{suite.title} ({suite.source}){over}{', quick: shorter streams' if quick else ''}"
     table = make_table("case", "policy", *(column.heading for column in suite.columns), left=2)
@@ -38,7 +45,7 @@ def suite_table(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], qu
 
 
 def _notes(suite: Suite, rows: Sequence[SuiteRow], seeds: int) -> Iterator[str]:
-    """What stands below the table."""
+    """Yield the notes below the table."""
     if note := (("[the paper's figure]" if suite.paper else "") + interval_note(seeds)).removeprefix("; "):
         yield note
     if suite.least:
@@ -57,7 +64,7 @@ def _cell(column: Column, ours: Mean | None, papers: float | None) -> str:
 
 
 def suite_report(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], quick: bool) -> dict[str, Any]:
-    """The table as plain values."""
+    """Return the table as plain values."""
     return {
         "suite": suite.name,
         "source": suite.source,
@@ -84,7 +91,7 @@ def suite_report(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], q
 
 
 def suite_csv(suite: Suite, rows: Sequence[SuiteRow]) -> str:
-    """One line per figure: case, policy, figure, mean, half-width, the paper's."""
+    """Return one line per figure as CSV: case, policy, figure, mean, half-width, and the paper's."""
     cells = (
         (row.case, row.policy, figure, mean.mean, mean.half_width, suite.paper.get((row.case, row.policy, figure)))
         for row in rows
@@ -103,13 +110,19 @@ def write_suite(
     points: Sequence[Any],
     kind: Kind = "png",
 ) -> None:
-    """Write a suite's report, figures and table, with its plots where something is drawn by chance.
+    """Write a suite's report, figures and table, and its plots if it has random draws.
 
     Args:
-        points: of its sweep; may be none. kind: of plots.
+        folder: Existing folder.
+        suite: Suite.
+        rows: Results, grouped by case.
+        report: Report as plain values.
+        table: Table that a terminal shows.
+        points: Points of the suite's sweep; may be empty.
+        kind: File format of the plots.
 
     Raises:
-        InputError: a file cannot be written; one line.
+        InputError: If a file cannot be written.
     """
     from rollmux_env.report.plots import sweep_plot
 
@@ -124,7 +137,10 @@ def write_suite(
 
 
 def suite_plots(suite: Suite, rows: Sequence[SuiteRow], kind: Kind = "png") -> dict[str, bytes]:
-    """By file name: bars of every ratio and share with the paper's figures as marks; of a frontier, its curve."""
+    """Return the plots of a suite by file name.
+
+    There is a bar chart of every column, with the paper's figures as marks, and the curve of a frontier.
+    """
     from rollmux_env.report.plots import frontier_plot, suite_bars
 
     plots = {}

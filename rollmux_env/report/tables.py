@@ -23,30 +23,30 @@ from rollmux_env.scenario import Scenario
 
 T = TypeVar("T")
 Columns = Mapping[str, Callable[[T], str]]
-"""By heading: the text of a row's cell."""
+"""Function of a row that returns the text of its cell, by heading."""
 
 WIDTH = 120
-"""Columns where standard output is no terminal."""
+"""Number of columns if standard output is no terminal."""
 
-_WHYS = 3  # SLOs that `explain` tells in full
-_NOTES, _NAMED = 8, 4  # lines below a comparison about jobs whose SLO is broken, and jobs that each of them names
+_WHYS = 3  # largest number of reasons that `explain` prints
+_NOTES, _NAMED = 8, 4  # largest number of notes on broken SLOs below a comparison, and of jobs that a note names
 
 
 def show(*parts: RenderableType) -> None:
-    """Print to standard output: as wide as the terminal, or `WIDTH` columns where that is a file or a pipe."""
-    console = Console(markup=False)  # names come from users, and may hold brackets
+    """Print to standard output, as wide as the terminal, or `WIDTH` columns wide for a file or a pipe."""
+    console = Console(markup=False)  # users' names may contain brackets
     if not console.is_terminal:
         console = Console(width=WIDTH, markup=False)
     console.print(fitted(Group(*parts), console.width))
 
 
 def heading(title: str) -> Text:
-    """A title above a table, as wide as the terminal."""
+    """Return a title above a table, as wide as the terminal."""
     return Text(title, style="bold")
 
 
 def make_table(*columns: str, left: int = 1) -> Table:
-    """A table in the house style; all columns but the first `left` are figures."""
+    """Return an empty table in the project's style; all columns but the first `left` hold figures."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for position, column in enumerate(columns):
         is_name = position < left
@@ -55,7 +55,14 @@ def make_table(*columns: str, left: int = 1) -> Table:
 
 
 def table_of(rows: Iterable[T], columns: Columns[T], left: int = 1, style: Callable[[T], str] = lambda row: "") -> Table:
-    """A table with a line for each of some rows; all columns but the first `left` are figures."""
+    """Return a table with one line per row.
+
+    Args:
+        rows: Rows.
+        columns: Function of a row that returns the text of its cell, by heading.
+        left: Number of leading columns that hold names; the others hold figures.
+        style: Function of a row that returns the style of its line.
+    """
     table = make_table(*columns, left=left)
     for row in rows:
         table.add_row(*(text(row) for text in columns.values()), style=style(row))
@@ -63,17 +70,24 @@ def table_of(rows: Iterable[T], columns: Columns[T], left: int = 1, style: Calla
 
 
 def figure(value: float | None, unit: str = "", form: str = ".2f") -> str:
-    """A number with its unit; nothing where there is none."""
+    """Format a number with its unit, or an empty text for None."""
     return "" if value is None else f"{value:{form}}{unit}"
 
 
 def ratio_text(mean: Mean | None, digits: int = 2) -> str:
-    """Format a ratio; a dash where it divides by 0."""
+    """Format a ratio, or a dash if it divides by 0."""
     return "-" if mean is None else mean.text(digits, "x")
 
 
 def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int = 1) -> RenderableType:
-    """`bench`: one line per policy over the seeds. `saving` is how many times cheaper it is than the baseline."""
+    """Return the table of `bench`, with one line per policy over the seeds.
+
+    Args:
+        title: Title of the table.
+        rows: Figures of each policy.
+        baseline: Policy with which the others are compared; `saving` is its cost over theirs.
+        seeds: Number of seeds.
+    """
     observed, lost = rows[0].slo_attainment_observed is not None, rows[0].lost_work_h is not None
     columns: dict[str, Callable[[Row], str]] = {
         "policy": lambda row: row.policy,
@@ -107,7 +121,10 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int 
 
 
 def bench_tables(benched: BenchResult, title: str) -> list[RenderableType]:
-    """`bench`: the comparison, jobs whose SLO is broken, what was left out, and users and priorities where there are any."""
+    """Return the comparison of `bench`, with notes on broken SLOs and on policies that were left out.
+
+    A scenario with users or priorities also has a table of them.
+    """
     parts: list[RenderableType] = [comparison_table(title, benched.summary, benched.baseline, len(benched.seeds))]
     notes = [f"{policy} is left out: {why}" for policy, why in benched.left_out.items()]
     if draws_nothing(benched.results):
@@ -126,14 +143,14 @@ def bench_tables(benched: BenchResult, title: str) -> list[RenderableType]:
 
 
 def broken_words(jobs: Sequence[JobResult]) -> str:
-    """The jobs whose SLO is broken, the worst first, with what each has and may have: `a 1.31x of 1.20x`."""
+    """Return the jobs whose SLO is broken, the worst first, with slowdown and SLO, such as `a 1.31x of 1.20x`."""
     broken = sorted((job for job in jobs if not job.keeps_slo), key=lambda job: -job.shown_slowdown / job.slo)
     words = [f"{job.job} {job.shown_slowdown:.3f}x of {job.slo:g}x" for job in broken[:_NAMED]]
     return ", ".join(words) + (f" and {len(broken) - _NAMED} more" if len(broken) > _NAMED else "")
 
 
 def jobs_table(jobs: Sequence[JobResult]) -> Table:
-    """How each job fared: a line for each, red where its SLO is broken, as observed where it was."""
+    """Return the outcome of each job, one line per job, red if its SLO is broken, as observed if it was observed."""
     columns: dict[str, Callable[[JobResult], str]] = {
         "job": lambda job: job.job,
         "iterations": lambda job: f"{job.iterations:,.1f}",
@@ -153,7 +170,7 @@ def jobs_table(jobs: Sequence[JobResult]) -> Table:
 
 
 def differences_table(differences: Sequence[Difference]) -> RenderableType:
-    """Every two policies, paired by seed."""
+    """Return the differences of every two policies, paired by seed."""
     columns: dict[str, Callable[[Difference], str]] = {
         "policy": lambda one: one.policy,
         "less the other": lambda one: one.other,
@@ -166,7 +183,10 @@ def differences_table(differences: Sequence[Difference]) -> RenderableType:
 
 
 def sweep_tables(benched: SweepResult, title: str) -> list[RenderableType]:
-    """`bench --sweep`: one line per point of the grid and policy, then the differences of every two policies at each point."""
+    """Return the tables of `bench --sweep`.
+
+    The first has one line per point of the grid and policy, the second the differences of every two policies at each point.
+    """
     first = benched.points[0].bench
     observed = first.fidelity == "event"
     keys, names = benched.keys, len(benched.keys) + 1
@@ -207,7 +227,7 @@ def _percent(share: float) -> str:
 
 
 def accounts_table(results: Sequence[Result], scenario: Scenario) -> RenderableType:
-    """`bench` of a scenario with users or priorities: what each was charged under each policy, the mean over the seeds."""
+    """Return the table of users and priorities: their cost under each policy, as the mean over the seeds."""
     table = make_table("policy", "jobs of", "jobs", "cost $", "mean wait h", "over budget", left=2)
     for policy in dict.fromkeys(result.spec for result in results):
         runs = [result.outcome.metrics for result in results if result.spec == policy]
@@ -224,12 +244,13 @@ def accounts_table(results: Sequence[Result], scenario: Scenario) -> RenderableT
 
 
 def sharing_table(jobs: Iterable[Mapping[str, Any]]) -> Table:
-    """What sharing nodes costs each job in time, and what it saves in dollars: a line for each, red where its SLO is broken.
+    """Return the cost of sharing nodes in time and its saving in dollars, one line per job, red if its SLO is broken.
 
     Args:
-        jobs: with `id`, seconds of an iteration shared (`iteration_s`) and alone (`alone_s`), `slowdown`, `slo`, and dollars per
-            hour that the job is charged, an even part of its group's (`usd_per_hour`), and those of its own nodes
-            (`usd_per_hour_solo`). What is None stays empty. `alone_half_width_s`, if there is one, is of a 95% interval.
+        jobs: Mappings with `id`; seconds of an iteration shared (`iteration_s`) and alone (`alone_s`); `slowdown`; `slo`; the job's
+            charge in $/h, an even part of its group's price (`usd_per_hour`); and the price of its nodes alone in $/h
+            (`usd_per_hour_solo`). None becomes an empty cell. `alone_half_width_s`, if present, is the half-width of a 95%
+            interval.
     """
 
     def alone(job: Mapping[str, Any]) -> str:
@@ -252,7 +273,7 @@ def sharing_table(jobs: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def plan_tables(policy: str, admission: Admission) -> RenderableType:
-    """`plan`: the decisions, then the resulting groups."""
+    """Return the tables of `plan`: the decisions, then the resulting groups."""
     columns: dict[str, Callable[[Decision], str]] = {
         "job": lambda decision: decision.job,
         "strategy": lambda decision: decision.strategy,
@@ -292,7 +313,12 @@ def _numbers(nodes: Sequence[int]) -> str:
 
 
 def alternatives_table(report: dict[str, Any], most: int) -> RenderableType:
-    """`explain`: every alternative of one decision and its outcome."""
+    """Return the table of `explain`: the alternatives of one decision and their outcomes.
+
+    Args:
+        report: Report of the decision.
+        most: Largest number of alternatives to show beside the chosen one.
+    """
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "verdict": lambda row: str(row["verdict"]),
         "group": lambda row: "new" if row["group"] is None else str(row["group"]),
@@ -324,7 +350,7 @@ def alternatives_table(report: dict[str, Any], most: int) -> RenderableType:
 
 
 def _moved(report: dict[str, Any]) -> list[RenderableType]:
-    """What the same decision did to running jobs, and what it does to the price of all groups."""
+    """Return the moves of running jobs by the same decision, and its effect on the price of all groups."""
     before, after = report["usd_per_hour"]["before"], report["usd_per_hour"]["after"]
     total = Text(f"all groups: {before:,.2f} $/h before, {after:,.2f} $/h after")
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -337,6 +363,6 @@ def _moved(report: dict[str, Any]) -> list[RenderableType]:
 
 
 def _nodes(row: dict[str, Any]) -> str:
-    """Existing nodes, and how many new ones."""
+    """Return the text of existing nodes and the number of new ones."""
     new = f"{row['new_rollout_nodes']} new" if row["new_rollout_nodes"] else ""
     return " + ".join(part for part in (_numbers(row["rollout_nodes"]), new) if part)

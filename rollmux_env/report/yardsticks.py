@@ -1,4 +1,4 @@
-"""Notes below tables that say what the exact yardsticks minimise, and which policies have less."""
+"""Notes below tables that say what the exact yardsticks minimise, and which policies are below them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rollmux_env.bench.comparison import Row
 
-_ROUNDING = 1e-9  # relative
+_ROUNDING = 1e-9  # relative tolerance
 
 
 def yardstick_notes(tables: Sequence[Sequence[Row]]) -> list[str]:

@@ -44,8 +44,8 @@ def test_the_view_ends_with_the_replay_unless_its_length_is_given() -> None:
     ("options", "message"),
     [
         ({"group": 2}, "--group 2: there is no such group; the last one is 1"),
-        ({"from_h": 9.5}, "--from 9.5: nobody runs then; the replay has jobs from 0.00 to 9.00 h"),
-        ({"group": 1, "from_h": 0.5}, "--from 0.5: nobody runs then; group 1 has jobs from 1.00 to 8.00 h"),
+        ({"from_h": 9.5}, "--from 9.5: no job runs then; the replay has jobs from 0.00 to 9.00 h"),
+        ({"group": 1, "from_h": 0.5}, "--from 0.5: no job runs then; group 1 has jobs from 1.00 to 8.00 h"),
         ({"from_h": -1.0}, "--from -1: must be a number of hours, 0 or more"),
         ({"hours": 0.0}, "--hours 0: must be a number of hours, above 0"),
         ({"hours": float("inf")}, "--hours inf: must be a number of hours, above 0"),
@@ -102,7 +102,7 @@ def test_trace_of_one_group_and_window_shows_no_more(command: Command, tmp_path:
     ("arguments", "message"),
     [
         (["micro-temporal", "--group", "7"], "--group 7: there is no such group"),
-        (["micro-temporal", "--from", "1000"], "--from 1000: nobody runs then"),
+        (["micro-temporal", "--from", "1000"], "--from 1000: no job runs then"),
         (["micro-temporal", "--dispatch", "lifo"], "lifo"),
         (["micro-temporal", "--failures", "job_h=0"], "job_h must be a number above 0"),
         (["no-such-workload"], "no-such-workload"),
