@@ -1,4 +1,4 @@
-"""The client of a RollMux service, for jobs under launchers of their own: they take turns with others on the service's nodes.
+"""Client of a RollMux service, for jobs that run under their own launcher and share the service's nodes with other jobs.
 
     with rollmux_client.attach() as job:
         for k in job.iterations(100):
@@ -7,19 +7,20 @@
             with job.phase("training"):
                 train()
 
-`async with` works the same. Where ROLLMUX_URL is not set, nobody is asked and nothing waits: the script runs as it would alone.
+A phase waits until the service grants the job its nodes, and gives them back at its end. `async with` works the same. If
+ROLLMUX_URL is not set, no service is asked and nothing waits, so the script runs as it would without RollMux.
 
-A job with a `staleness` in its entry may have a rollout and a training at once: `Job.side_by_side` runs both sides, or threads of
-the script's own name the iteration, as in `job.phase("rollout", k)`.
+A job with a `staleness` in its entry may run a rollout and a training at the same time. `Job.side_by_side` runs both in two
+threads. A script with its own threads names the iteration, as in `job.phase("rollout", k)`.
 
-Environment: ROLLMUX_URL and ROLLMUX_TOKEN of the service, ROLLMUX_JOB, the job's id. `rollmux exec` sets them, and the lease that
-it holds for its command: ROLLMUX_LEASE, ROLLMUX_TTL_S, ROLLMUX_ITERATION, and ROLLMUX_NODES as JSON.
+Environment variables: ROLLMUX_URL and ROLLMUX_TOKEN of the service, and ROLLMUX_JOB, the job's id. `rollmux exec` sets them, and
+also the lease that it holds for its command: ROLLMUX_LEASE, ROLLMUX_TTL_S, ROLLMUX_ITERATION, and ROLLMUX_NODES as JSON.
 
-A client fences itself. A thread of it asks the service several times in each `ttl_s` of the lease. Without an answer for half of
-that it warns; without one for `ttl_s`, or where the service says that the lease is lost, it ends all processes of the job by
-SIGKILL, since other jobs may be given the devices. Under `rollmux exec` that is the part of its process, which keeps the lease: a
-script that is silent inside one long call lives. Time goes on while a process is stopped or its machine sleeps, and it is looked
-at before and after every phase.
+A client fences itself, because another job may get the devices when a lease expires. A thread sends several heartbeats in each
+`ttl_s` of the lease. After half of `ttl_s` without an answer it logs a warning. After `ttl_s` without an answer, or if the service
+reports that the lease is lost, it kills all processes of the job with SIGKILL. Under `rollmux exec` this is done by the process of
+`rollmux exec`, which keeps the lease, so a script that is busy in one long call is not killed. The clock also runs while a process
+is stopped or its machine is suspended, and it is checked before and after every phase.
 """
 
 from __future__ import annotations
@@ -70,8 +71,11 @@ ITERATION: dict[str, dict[str, str]] = {
     "evaluation asked": {"grant extra": "evaluation"},
     "evaluation": {"release extra": "no evaluation"},
 }
-"""The states of an iteration, of what may come once before an owner's first one, and of evaluations, which no iteration counts:
-what may be said in each, and the state that follows. The rules for several iterations together are those of `Turns`."""
+"""State machine of one iteration: for each state, the allowed messages and the state that follows.
+
+The last states belong to the initialisation and first sync, which come before an owner's first iteration, and to evaluations, which
+count as no iteration. The rules for several iterations together are those of `Turns`.
+"""
 ATTACHMENT: dict[str, dict[str, str]] = {
     "away": {"attach": "attached"},
     "attached": {"move": "to move", "stay": "attached", "stop": "to stop", "leave": "away", "finish": "done", "lose": "lost"},
@@ -80,41 +84,40 @@ ATTACHMENT: dict[str, dict[str, str]] = {
     "lost": {"free": "away"},
     "done": {},
 }
-"""The states of an owner as the service knows it, in the same way. What a lost one held is used by nobody until it is free."""
+"""State machine of an owner as the service sees it, in the same form. The nodes of a lost owner stay reserved until `free`."""
 
 ENDED = frozenset({"done", "failed", "cancelled", "over_budget"})
 """States of a job that has ended."""
 LEASE, JOB, URL, KEEPER = "ROLLMUX_LEASE", "ROLLMUX_JOB", "ROLLMUX_URL", "ROLLMUX_KEEPER"
-"""Variables that a command of `rollmux exec` has in its environment. `KEEPER` names the process that keeps the lease, as
-`keeper_of` writes it."""
-_READ = (LEASE, JOB, URL, KEEPER)  # never the token
+"""Environment variables of a command of `rollmux exec`. `KEEPER` names the process that keeps the lease (see `keeper_of`)."""
+_READ = (LEASE, JOB, URL, KEEPER)  # variables to read from other processes, without the token
 _T = TypeVar("_T")
 
 _LOG = logging.getLogger("rollmux_client")
 _ending = threading.Lock()
-_WAIT_S = 30.0  # that a request stays open at most
-_FIRST_S = 1.0  # that the first request for a place waits: why the job waits is said soon
-_LOOK_S = 10.0  # that the following ones wait: what has changed is said
-_LATER_S = 60.0  # by which an expected time has to change to be said again
-_ANSWERS_S = 10.0  # beyond that the answer is lost
-_TTL_S = 30.0  # of a lease, until the service has said it
-_SOON_S = 1.0  # an answer in less time has waited for nothing
-_OLD_LEASE_S = 45.0  # in which the lease of a process that has died runs out
-_UNHEARD_S = 600.0  # for which an owner without a lease asks a service that does not answer
-_AGAIN = frozenset({429, 500, 502, 503, 504})  # the same request may be granted later
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while the machine sleeps
-_ENDS = 100  # looks for processes that are to end
+_WAIT_S = 30.0  # longest time that a request stays open
+_FIRST_S = 1.0  # wait of the first request for a placement, short so that the reason for waiting is shown soon
+_LOOK_S = 10.0  # wait of the following requests, after which changes are shown
+_LATER_S = 60.0  # least change of an expected time that is shown
+_ANSWERS_S = 10.0  # time after which an answer counts as lost
+_TTL_S = 30.0  # length of a lease until the service has stated it
+_SOON_S = 1.0  # an answer within this time did not wait for a turn
+_OLD_LEASE_S = 45.0  # time in which the lease of a process that has died expires
+_UNHEARD_S = 600.0  # time for which a client without a lease keeps asking a service that does not answer
+_AGAIN = frozenset({429, 500, 502, 503, 504})  # statuses after which the same request may succeed
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # continues while the machine is suspended
+_ENDS = 100  # largest number of searches for processes to kill
 _BACKOFF_S = 2.0  # longest pause between repetitions
-_MOST_AFTER_S = 10.0  # that a service may ask for: a lease lasts longer
+_MOST_AFTER_S = 10.0  # longest pause that a service may ask for, shorter than a lease
 
 
 class Refused(Exception):
-    """The service has said no.
+    """The service has refused a request.
 
     Attributes:
-        status: of HTTP: 400 malformed, 401 wrong token, 403 not allowed, 404 unknown, 409 not possible now, 422 cannot be, 429
-            above a limit.
-        retry_after_s: the service wants to hear nothing of it for so long, seconds; 0 where it does not say.
+        status: HTTP status: 400 malformed, 401 wrong token, 403 not allowed, 404 unknown, 409 not possible now, 422 never possible,
+            429 above a limit.
+        retry_after_s: Seconds for which the service wants no repetition, or 0 if it does not say.
     """
 
     def __init__(self, status: int, message: str, retry_after_s: float = 0.0) -> None:
@@ -123,10 +126,10 @@ class Refused(Exception):
 
 
 class Interrupted(SystemExit):
-    """The service wants this process to end between two phases; with status 75, unless it is caught.
+    """The service asks this process to end between two phases. Unless it is caught, the process ends with status 75.
 
     Attributes:
-        reason: `stop`: the job or the service is being stopped. `move`: the job goes on on other nodes.
+        reason: `stop` if the job or the service is being stopped, `move` if the job continues on other nodes.
     """
 
     def __init__(self, reason: str) -> None:
@@ -135,25 +138,28 @@ class Interrupted(SystemExit):
 
 
 class Mismatch(SystemExit):
-    """The script and the service do not agree about the iterations of the job. Unless it is caught, the process ends with one line
-    and status 1."""
+    """The script and the service disagree about the iterations of the job.
+
+    Unless it is caught, the process ends with status 1 and a message of one line.
+    """
 
 
 class Service:
-    """A service as its clients see it: requests and answers of JSON, over as many connections as are used at a time.
+    """HTTP connections to a service, with JSON requests and answers. Several threads may use one object.
 
     Args:
-        url: http:// or https://, maybe with a path. token: of the user.
+        url: URL of the service, http:// or https://, possibly with a path.
+        token: Token of the user.
 
     Raises:
-        ValueError: the URL is none.
+        ValueError: The URL or the token is not valid.
     """
 
     def __init__(self, url: str, token: str) -> None:
         parts = _parts_of(url)
         token = token.strip()
         if not token or not all("!" <= letter <= "~" for letter in token):
-            raise ValueError("ROLLMUX_TOKEN: is empty, or has a blank or another character within it that no token has")
+            raise ValueError("ROLLMUX_TOKEN: is empty, or contains a blank or another character that no token has")
         self.url, self.token = url.strip(), token
         self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._host, self._port, self._path = parts.hostname or "", parts.port, parts.path.rstrip("/")
@@ -161,16 +167,20 @@ class Service:
         self._idle: list[http.client.HTTPConnection] = []
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = _ANSWERS_S) -> dict[str, Any]:
-        """Make one request that an object answers.
+        """Send a request whose answer is a JSON object.
 
         Args:
-            path: from the root of the service. body: sent as JSON. timeout_s: that nothing may come for.
+            method: HTTP method.
+            path: Path from the root of the service.
+            body: Object to send as JSON, or None.
+            timeout_s: Longest time to wait for data, seconds.
 
         Returns:
-            The answer's object; empty where it has none.
+            The object in the answer, empty if the answer has no content.
 
         Raises:
-            Refused: the answer says no. OSError: no answer came, or it was none.
+            Refused: The service has refused the request.
+            OSError: No valid answer came.
         """
         text, _ = self.request(method, path, body, timeout_s)
         try:
@@ -184,10 +194,20 @@ class Service:
     def request(
         self, method: str, path: str, body: Any = None, timeout_s: float = _ANSWERS_S
     ) -> tuple[bytes, http.client.HTTPMessage]:
-        """Make one request, whatever answers it; arguments and errors as of `ask`.
+        """Send a request and return its answer in any format.
+
+        Args:
+            method: HTTP method.
+            path: Path from the root of the service.
+            body: Value to send as JSON, or None.
+            timeout_s: Longest time to wait for data, seconds.
 
         Returns:
-            What has come, and its headers.
+            Content and headers of the answer.
+
+        Raises:
+            Refused: The service has refused the request.
+            OSError: No valid answer came.
         """
         try:
             connection = self._idle.pop()
@@ -198,7 +218,7 @@ class Service:
         try:
             try:
                 response, text = self._exchange(connection, method, path, content, timeout_s)
-            except (ConnectionResetError, BrokenPipeError):  # RemoteDisconnected too: the server has closed it, being idle
+            except (ConnectionResetError, BrokenPipeError):  # RemoteDisconnected too: the server closed the idle connection
                 if not reused:
                     raise
                 connection.close()
@@ -206,10 +226,10 @@ class Service:
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise ConnectionError(f"{self._host}: {str(error) or type(error).__name__}") from error
-        except (ValueError, OverflowError) as error:  # of http.client: what it says may hold headers, and so the token
+        except (ValueError, OverflowError) as error:  # http.client's message may quote headers, and so the token
             connection.close()
             raise ConnectionError(f"{self._host}: the request or its answer is no HTTP") from error.__cause__
-        except BaseException:  # an interrupt, with half an answer on the way
+        except BaseException:  # an interrupt, after which half an answer may be unread
             connection.close()
             raise
         self._idle.append(connection)
@@ -218,7 +238,7 @@ class Service:
         if response.status >= 400:
             try:
                 said = json.loads(text).get("error")
-            except (ValueError, AttributeError):  # no JSON, or no object
+            except (ValueError, AttributeError):  # not JSON, or not an object
                 said = None
             after = response.headers.get("Retry-After", "")
             after_s = min(_MOST_AFTER_S, float(after)) if after.isdecimal() else 0.0
@@ -226,7 +246,7 @@ class Service:
         return text, response.headers
 
     def _redirected(self, response: http.client.HTTPResponse, path: str) -> str:
-        """Say where the service is, as an answer to a request for a path tells it; nobody is sent the token there."""
+        """Explain a redirection and the URL to set instead. It is not followed, so that no other server gets the token."""
         place = (response.headers.get("Location") or "").strip()
         base = place[: -len(self._path + path)] + self._path if place.endswith(self._path + path) else ""
         if re.fullmatch(r"https?://[\w.:~%/\[\]-]+", base, re.ASCII):
@@ -244,16 +264,16 @@ class Service:
         return response, response.read()
 
     def close(self) -> None:
-        """Close what is open; the next request opens it again."""
+        """Close the idle connections. A later request opens a new one."""
         while self._idle:
             self._idle.pop().close()
 
 
 def _parts_of(url: str) -> urllib.parse.SplitResult:
-    """Return the parts of a service's URL.
+    """Split and check the URL of a service.
 
     Raises:
-        ValueError: It is none; one line, without what may be a secret in it.
+        ValueError: The URL is not valid. The message does not quote a URL that may contain a secret.
     """
     try:
         parts = urllib.parse.urlsplit(url.strip())
@@ -267,19 +287,21 @@ def _parts_of(url: str) -> urllib.parse.SplitResult:
 
 
 class OutOfOrder(Exception):
-    """A phase that cannot be the next one; one line."""
+    """A phase cannot be the next one of its job."""
 
 
 _PhaseName = Literal["init", "rollout", "training", "sync"]
-_ALL_NODES = ("init", "sync")  # which have all nodes of the job
+_ALL_NODES = ("init", "sync")  # phases on all nodes of the job
 
 
 class Turn(NamedTuple):
     """A phase of an iteration, as an owner asks for it.
 
     Attributes:
-        iteration: of an `init` the one that the owner begins with; of a sync before that the one before it, -1 at first.
-        extra: a rollout that counts no iteration.
+        phase: Name of the phase.
+        iteration: Number of the iteration. For `init` it is the owner's first iteration. For a sync before that, it is one less,
+            and -1 for a new job.
+        extra: Whether it is a rollout that counts as no iteration, such as an evaluation.
     """
 
     phase: _PhaseName
@@ -288,22 +310,32 @@ class Turn(NamedTuple):
 
 
 class Turns:
-    """How far an owner is with its iterations, and so what it may ask for next. `ITERATION` has the states of each iteration; here
-    is how they go together:
+    """Progress of an owner through its iterations, and the phases that it may ask for next.
 
-    - Each phase takes the iterations in their order.
-    - An `init`, and then a sync of the iteration before, may come once each, before all else that the owner asks for.
-    - Without a staleness an owner has one phase at a time, and an iteration begins when the training of the one before is over.
-    - With one, the owner may have a rollout and a training at once. What it asks for too early waits: rollout k for the end of
-      iteration k - 1 - staleness, a training for its rollout, and a sync and what comes with it for each other.
+    `ITERATION` has the states of a single iteration. This class adds the rules for several iterations:
+
+    - Each phase goes through the iterations in order.
+    - An `init` and then a sync of the iteration before may come once each, before all other phases of the owner.
+    - Without staleness an owner has one phase at a time, and an iteration begins when the training of the one before is over.
+    - With staleness the owner may have a rollout and a training at the same time. A phase that is asked for too early waits:
+      rollout k for the end of iteration k - 1 - staleness, a training for its rollout, and a sync and other phases for each other.
 
     Args:
-        iterations: that the job does; None: without an end. staleness: of the job. done: iterations that are over.
+        iterations: Number of iterations of the job, or None for no end.
+        staleness: Staleness of the job.
+        done: Number of iterations that are over.
 
     Attributes:
-        begins: the iteration that the owner begins with. made, seeded: its init, and its first sync, are over.
-        rollouts, trainings, syncs: that are over. done: iterations that count. open: what the owner asks for or has, by phase.
-        granted: the phases that it has. last: what it had before, by phase.
+        begins: First iteration of this owner.
+        made: Whether its init is over.
+        seeded: Whether its first sync is over.
+        rollouts: Number of rollouts that are over.
+        trainings: Number of trainings that are over.
+        syncs: Number of syncs that are over.
+        done: Number of iterations that count.
+        open: Phases that the owner has asked for and not released, by name.
+        granted: Names of the open phases that have been granted.
+        last: Last released phase of each name.
     """
 
     def __init__(self, iterations: int | None = None, staleness: int = 0, done: int = 0) -> None:
@@ -315,7 +347,7 @@ class Turns:
         self.last: dict[_PhaseName, Turn] = {}
 
     def restore(self, rollouts: int, trainings: int, syncs: int, made: bool = False, seeded: bool = False) -> None:
-        """So many are over."""
+        """Set the numbers of phases that are over, and whether init and first sync are."""
         self.rollouts, self.trainings, self.syncs = rollouts, trainings, syncs
         self.made, self.seeded = made, seeded
 
@@ -325,19 +357,21 @@ class Turns:
         return not self.open and self.rollouts == self.trainings == self.begins
 
     def go_back(self, iteration: int) -> None:
-        """Let a fresh owner continue with an earlier iteration; its init and its first sync stay as they are."""
+        """Let a fresh owner continue with an earlier iteration. Its init and its first sync are not repeated."""
         self.rollouts = self.trainings = self.syncs = self.done = self.begins = iteration
 
     def take_up(self, turn: Turn) -> None:
-        """The owner has a phase that it asked for before; told after `restore`."""
+        """Record a granted phase that the owner already held before. Called after `restore`."""
         self.open[turn.phase] = turn
         self.granted.add(turn.phase)
 
     def must_wait(self, turn: Turn, measured: bool = False, leaves: bool = False) -> bool:
-        """Whether a phase of a job with a staleness is the next one of its kind, and may not begin yet.
+        """Return whether a phase of a job with staleness is the next one of its name but may not begin yet.
 
         Args:
-            measured: the job is: one phase follows the other. leaves: it is to leave its place: nothing more begins before that.
+            turn: The phase.
+            measured: Whether the job is being profiled, with one phase at a time.
+            leaves: Whether the job is about to leave its placement. Nothing new begins before that.
         """
         if not self._staleness:
             return False
@@ -352,10 +386,10 @@ class Turns:
         return turn.phase == "training" and number == self.trainings == self.rollouts < self._last
 
     def check(self, turn: Turn) -> None:
-        """Make sure that a phase can be the next one.
+        """Check that a phase can be the next one.
 
         Raises:
-            OutOfOrder: it cannot.
+            OutOfOrder: It cannot.
         """
         for other in self.open.values():
             if not self._staleness or other.phase == turn.phase:
@@ -363,7 +397,7 @@ class Turns:
         if self.is_over(turn) and not turn.extra:
             raise OutOfOrder(f"the {turn.phase} of iteration {turn.iteration} is over")
         due = {"init": self.begins, "rollout": self.rollouts, "training": self.trainings, "sync": self.trainings - 1}[turn.phase]
-        last = self._last + (turn.phase == "init")  # with all its iterations counted, an owner may load its models and go back
+        last = self._last + (turn.phase == "init")  # after all iterations, an owner may still load its models and go back
         fits = f"ask {_name(turn)}" in ITERATION[self._state(turn)] and (turn.extra or due == turn.iteration < last)
         if fits and (self._staleness or self.rollouts == self.trainings or turn.phase == "training"):
             return
@@ -371,7 +405,7 @@ class Turns:
         raise OutOfOrder(f"cannot begin the {what}; {self._next_one(due)}")
 
     def _next_one(self, due: int) -> str:
-        """What comes in place of a phase that cannot, which is due in this iteration."""
+        """Describe the phase that is due instead of one that cannot begin."""
         if self._staleness:
             return f"the next one is that of iteration {due}"
         if self.rollouts != self.trainings:
@@ -382,32 +416,32 @@ class Turns:
 
     @property
     def is_between(self) -> bool:
-        """Whether the owner is between two iterations: it has nothing, and nothing waits for its training or its sync."""
+        """Whether the owner is between two iterations: it has no open phase, and no training waits for the end of its iteration."""
         return not self.open and self.trainings == self.done and (self._staleness > 0 or self.rollouts == self.trainings)
 
     def may_leave(self, turn: Turn) -> bool:
-        """Whether the owner may leave its place when it asks for a phase, and loses nothing: it has none."""
+        """Return whether the owner may leave its placement instead of getting a phase. It then holds nothing and loses no work."""
         return not self.open and (self._staleness > 0 or turn.phase in ("init", "rollout"))
 
     def may_end(self, turn: Turn) -> bool:
-        """Whether the job may come to its end when a phase is asked for: an iteration begins, as far as anybody knows."""
+        """Return whether the job may end when this phase is asked for, because an iteration begins."""
         return (self._staleness > 0 and turn.phase != "sync") or self.is_next(turn)
 
     def is_next(self, turn: Turn) -> bool:
-        """Whether the iteration before counts when a phase is asked for: nobody has said that its sync is over."""
+        """Return whether asking for this phase implies that the iteration before is over. No sync of it was reported then."""
         return self.trainings > self.done and turn.phase == ("training" if self._staleness else "rollout") and not turn.extra
 
     def ask(self, turn: Turn) -> None:
-        """The owner asks for a phase; raises as `check`."""
+        """Ask for a phase. Raises `OutOfOrder` as `check` does."""
         self.check(turn)
         self.open[turn.phase] = turn
 
     def grant(self, phase: _PhaseName) -> None:
-        """It has what it has asked for."""
+        """Grant a phase that the owner has asked for."""
         self.granted.add(phase)
 
     def release(self, phase: _PhaseName) -> None:
-        """What it has asked for is over; where it did not have it yet, nothing has been."""
+        """Release a phase. If it was not granted yet, nothing counts."""
         turn = self.last[phase] = self.open.pop(phase)
         if phase not in self.granted:
             return
@@ -419,18 +453,20 @@ class Turns:
         self.syncs = turn.iteration + 1 if phase == "sync" else self.syncs
 
     def is_open(self, phase: _PhaseName, iteration: int, extra: bool = False) -> bool:
-        """Whether the owner asks for a phase or has it; `extra` as of `may_release`."""
+        """Return whether the owner has asked for this phase and not released it. With `extra`, it must be an extra rollout."""
         turn = self.open.get(phase)
         return turn is not None and turn.iteration == iteration and (turn.extra or not extra)
 
     def may_release(self, phase: _PhaseName, iteration: int, extra: bool = False) -> bool:
-        """Whether the owner has a phase; False: that is over already.
+        """Return whether the owner holds a phase, or False if the phase is already over.
 
         Args:
-            extra: it is known to be a rollout that counts no iteration; False: it may be either.
+            phase: Name of the phase.
+            iteration: Number of its iteration.
+            extra: Whether it must be a rollout that counts as no iteration. False if it may be either.
 
         Raises:
-            OutOfOrder: it never had it, or has not been granted it yet.
+            OutOfOrder: The owner never had the phase, or it has not been granted yet.
         """
         last = self.last.get(phase)
         if self.is_open(phase, iteration, extra):
@@ -442,23 +478,23 @@ class Turns:
         raise OutOfOrder(f"does not hold the {phase} of iteration {iteration}")
 
     def check_synced(self, iteration: int) -> None:
-        """Make sure that the weights of an iteration can be where they are sampled from.
+        """Check that the sync of an iteration can be reported.
 
         Raises:
-            OutOfOrder: the training of that iteration is not over, or that of the next one is.
+            OutOfOrder: The training of this iteration is not over, or that of the next one is.
         """
         if "synced" not in ITERATION[self._state(Turn("sync", iteration))]:
             raise OutOfOrder(f"iteration {iteration} has no training that is over and waits for its sync")
 
     def synced(self, iteration: int) -> bool:
-        """They are. Whether that is new; raises as `check_synced`."""
+        """Record that the sync of an iteration is over. Return whether this is new. Raises as `check_synced`."""
         self.check_synced(iteration)
         is_new = self.syncs <= iteration
         self.syncs = iteration + 1
         return is_new
 
     def is_over(self, turn: Turn) -> bool:
-        """Whether a phase was asked for before, and is over."""
+        """Return whether a phase was asked for before and is over."""
         if turn.phase == "init":
             return self.made
         if turn.phase == "sync" and turn.iteration == self.begins - 1:
@@ -467,7 +503,7 @@ class Turns:
         return turn == self.last.get(turn.phase) or (not turn.extra and turn.iteration < over)
 
     def _state(self, turn: Turn) -> str:
-        """Of the iteration of a turn, or of evaluations, in `ITERATION`."""
+        """Return the state in `ITERATION` of the phase's iteration, or of evaluations."""
         for phase, other in self.open.items():
             if other.extra == turn.extra and (other.extra or other.iteration == turn.iteration):
                 is_first = phase == "sync" and other.iteration < self.begins
@@ -484,7 +520,7 @@ class Turns:
         return "synced" if turn.iteration < self.syncs else "trained"
 
     def _start(self) -> str:
-        """Of what may come before the first iteration."""
+        """Return the state of init and first sync, which come before the first iteration."""
         if self.rollouts > self.begins or not {*self.open, *self.last} <= {*_ALL_NODES}:
             return "begun"
         return "seeded" if self.seeded else "made" if self.made else "new"
@@ -551,12 +587,12 @@ def marks(pid: int) -> dict[str, str]:
 
 
 def carriers(leases: Collection[str], pids: Iterable[int]) -> set[int]:
-    """Return those of some processes that carry one of some leases."""
+    """Return the processes among `pids` that have one of the leases in their environment."""
     return {pid for pid in pids if marks(pid).get(LEASE) in leases} if leases else set()
 
 
 def descendants(roots: Collection[int], table: dict[int, Process]) -> set[int]:
-    """Return some processes and all that descend from them.
+    """Return some processes and all their descendants.
 
     Args:
         roots: Process ids.
@@ -587,17 +623,18 @@ def keeper_lives(keeper: str) -> bool:
 
 
 class LeaseProcesses:
-    """The processes that belong to the leases of a job, on this machine.
+    """The processes on this machine that belong to the leases of a job.
 
-    A process belongs to a lease when it carries `ROLLMUX_LEASE` with the lease's value in its environment, whatever its session or
-    process group is: launchers such as torchrun give each rank a session of its own. So does every descendant of such a process,
-    since engines that set a title overwrite their environment, and some programs start others with an empty one.
+    A process belongs to a lease if it has `ROLLMUX_LEASE` with the lease's value in its environment, independent of its session and
+    process group, because launchers such as torchrun give each rank a separate session. All descendants of such a process belong to
+    the lease too, because engines that set a process title overwrite their environment, and some programs start others with an
+    empty environment.
 
-    A process that was found once is remembered: it still belongs to the job when its parent has ended and it has overwritten its
-    environment since.
+    A process that was found once is remembered. It still belongs to the job after its parent has ended and its environment has been
+    overwritten.
 
     Attributes:
-        leases: Ids of all leases that the job has had here; children may carry an older one.
+        leases: Ids of all leases that the job has had here. Child processes may have an older one.
     """
 
     def __init__(self) -> None:
@@ -621,7 +658,7 @@ class LeaseProcesses:
 
 
 def same_host(one: str, other: str) -> bool:
-    """Return whether two names may be of one machine: a short name is that of any domain, in capital or small letters."""
+    """Return whether two host names may belong to one machine. A short name matches any domain, and case does not matter."""
     first, second = one.casefold().rstrip("."), other.casefold().rstrip(".")
     if first == second or any(not name.strip("0123456789.") for name in (first, second)):  # addresses have no short form
         return first == second
@@ -629,8 +666,10 @@ def same_host(one: str, other: str) -> bool:
 
 
 def pid_space() -> str:
-    """Where the numbers of this process's neighbours mean the same processes: the machine since it was booted, and the namespace
-    of process numbers, as of a container. Empty where the system does not say."""
+    """Return an identifier of the scope in which process ids are unique, or an empty string if the system does not tell.
+
+    It combines the boot of the machine and the process id namespace, such as that of a container.
+    """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
@@ -639,13 +678,14 @@ def pid_space() -> str:
 
 
 def end_own_processes(why: str, find: Callable[[], Collection[int]]) -> None:
-    """Say why, and end this process and others at once by SIGKILL.
+    """Write the reason to standard error, and kill this process and others at once with SIGKILL.
 
     Args:
         why: Reason, for standard error.
-        find: Returns the ids of the processes to end; asked again until it finds no others, since they may be starting more.
+        find: Function that returns the ids of the processes to kill. It is called until it finds no others, because they may be
+            starting new processes.
     """
-    _ending.acquire()  # for good: another thread of this process may see it, too
+    _ending.acquire()  # never released, so that only one thread does this
     os.write(2, f"rollmux_client: {why}: this process ends, with all that belong to the job\n".encode())
     for _ in range(_ENDS):
         others = {*find()} - {os.getpid()}
@@ -656,17 +696,21 @@ def end_own_processes(why: str, find: Callable[[], Collection[int]]) -> None:
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
     try:
-        os.kill(0, signal.SIGKILL)  # not by the group's number: to group 1, that of a container's first process, it means everybody
+        os.kill(0, signal.SIGKILL)  # not by the group's number, because kill(-1) for group 1 of a container means all processes
     finally:
-        os._exit(128 + signal.SIGKILL)  # that process is not ended by its own signal; all in the container end with it
+        os._exit(128 + signal.SIGKILL)  # process 1 of a container ignores its own signal; its exit ends the whole container
 
 
 class Phase:
-    """A turn on the nodes of one pool, as a context; with `async with` too. Left by an exception, it is not over.
+    """A turn on the nodes of one pool or of both, as a context manager, also for `async with`. An exception leaves it unfinished.
 
     Attributes:
-        switched: whether others have used the nodes since this job's last turn there.
-        device_gb: that the job keeps on each device afterwards; None where it has not been measured.
+        name: Name of the phase: `init`, `rollout`, `training` or `sync`.
+        iteration: Number of the iteration.
+        extra: Whether it is a rollout that counts as no iteration.
+        switched: Whether other jobs have used the nodes since this job's last turn there.
+        device_gb: Memory that the job keeps on each device afterwards, GB, or None if it was not measured.
+        metrics: Figures to report at the end of the phase.
     """
 
     def __init__(self, job: Job, name: str, iteration: int, extra: bool) -> None:
@@ -675,16 +719,16 @@ class Phase:
         self.asked_s = 0.0
         self.device_gb: float | None = None
         self.metrics: dict[str, float] = {}
-        self.given_up = False  # the task that waits for it was cancelled
+        self.given_up = False  # whether the task that waits for the phase was cancelled
         self._job = job
 
     @property
     def named(self) -> dict[str, Any]:
-        """How requests name it."""
+        """Fields that identify the phase in requests."""
         return {"phase": self.name} | ({} if self.name == "init" else {"iteration": self.iteration})
 
     def report(self, **metrics: float) -> None:
-        """Give the service numbers of this phase, as reward and loss; they go with its end."""
+        """Add figures of this phase, such as reward and loss, to report to the service when it ends."""
         self.metrics.update(metrics)
 
     def __enter__(self) -> Phase:
@@ -696,11 +740,11 @@ class Phase:
             self._job.release(self)
 
     async def __aenter__(self) -> Phase:
-        waiting = asyncio.get_running_loop().run_in_executor(None, self._job.acquire, self)  # no task: it may raise SystemExit
+        waiting = asyncio.get_running_loop().run_in_executor(None, self._job.acquire, self)  # not a task, which SystemExit breaks
         try:
             await asyncio.shield(waiting)
         except asyncio.CancelledError:
-            self.given_up = True  # the thread sees it after its present request
+            self.given_up = True  # the thread notices it after its present request
             waiting.add_done_callback(lambda future: future.cancelled() or future.exception())
             raise
         return self
@@ -711,14 +755,16 @@ class Phase:
 
 
 class Job:
-    """A job that is attached between the start and the end of its context. Of `attach`; `async with` works too.
+    """A job that is attached to the service while its context is open. Created by `attach`, and also usable with `async with`.
 
     Attributes:
-        iteration: the one that the service waits for, from 0; `iterations` counts it on.
-        nodes: by pool, where the job runs: `{"rollout": [{"name", "host", "gpus", "cores"}], "training": [...]}`.
-        lease: None where there is no service, or it is not attached.
-        stopping: the service has asked it to end.
-        pids: Returns the ids of the job's processes on this machine.
+        name: Id of the job.
+        iteration: Present iteration, from 0. `iterations` increases it.
+        nodes: Nodes on which the job runs, by pool: `{"rollout": [{"name", "host", "gpus", "cores"}], "training": [...]}`.
+        lease: Id of the lease, or None without a service or while the job is not attached.
+        ttl_s: Length of the lease, seconds.
+        stopping: Whether the service has asked the job to end.
+        pids: Function that returns the ids of the job's processes on this machine.
     """
 
     def __init__(
@@ -741,15 +787,15 @@ class Job:
         self.pids = pids or self._own_pids
         self._fence = fence or (lambda why: end_own_processes(why, self._own_pids))
         self._service, self._host, self._say = service, host, say
-        self._handed_over = False  # the lease is that of `rollmux exec`, which ends it
-        self._keeper = ""  # the process of `rollmux exec` that keeps it
+        self._handed_over = False  # whether the lease belongs to `rollmux exec`, which gives it back
+        self._keeper = ""  # process of `rollmux exec` that keeps the lease
         self._answered_s = _now()
         self._progress: dict[str, int] | None = None
         self._wake, self._over = threading.Event(), False
-        self._beside: BaseException | None = None  # why the other thread of `side_by_side` ends
+        self._beside: BaseException | None = None  # error of the other thread of `side_by_side`
         self._heart: threading.Thread | None = None
 
-    # the lease
+    # The lease.
 
     def __enter__(self) -> Job:
         if self._service is not None:
@@ -776,8 +822,8 @@ class Job:
         """Wait for a placement, and take the job's lease.
 
         Raises:
-            Refused: The service knows no such job, it is over, or another process has its lease and keeps it.
-            ConnectionError: No service has answered for ten minutes; one line.
+            Refused: The service does not know the job, the job has ended, or another process keeps its lease.
+            ConnectionError: The service has not answered for ten minutes.
         """
         assert self._service is not None
         path, since_s, reason, pause_s = _path_of(self.name), _now(), "", 0.0
@@ -811,11 +857,11 @@ class Job:
             time.sleep(pause_s)
 
     def _lease_may_end(self, since_s: float) -> bool:
-        """Whether another lease may be that of a process of this job which has died."""
+        """Return whether a lease in the way may be that of a process of this job which has died."""
         return self._state() not in ENDED and _now() - since_s < _OLD_LEASE_S
 
     def _state(self) -> str | None:
-        """Return the job's state, or None if the service does not say it."""
+        """Return the job's state, or None if the service does not tell."""
         assert self._service is not None
         try:
             return self._service.ask("GET", _path_of(self.name)).get("state")
@@ -823,7 +869,7 @@ class Job:
             return None
 
     def _take_over(self, environment: Any) -> None:
-        """Use the lease that `rollmux exec` has, and goes on with when this process has ended."""
+        """Use the lease of `rollmux exec`, which keeps it after this process has ended."""
         nodes = json.loads(environment.get("ROLLMUX_NODES") or "{}")
         ttl_s, iteration = float(environment.get("ROLLMUX_TTL_S") or _TTL_S), int(environment.get("ROLLMUX_ITERATION") or 0)
         answer = {"lease": environment["ROLLMUX_LEASE"], "ttl_s": ttl_s, "iteration": iteration, "nodes": nodes}
@@ -836,7 +882,7 @@ class Job:
         self.ttl_s, self.iteration = float(answer.get("ttl_s", _TTL_S)), int(answer.get("iteration", 0))
         self.nodes = answer.get("nodes") or {}
         self._answered_s, self.stopping, self._over = _now(), False, False
-        self._ask("heartbeat", self._who())  # the answer that has just come may have waited; the lease counts from here
+        self._ask("heartbeat", self._who())  # the answer may have been delayed, so the lease counts from this request
         self._heart = threading.Thread(target=self._beat, name="rollmux-heartbeat", daemon=True)
         self._heart.start()
 
@@ -844,21 +890,21 @@ class Job:
         """Give the lease back.
 
         Args:
-            done: the job is over; else it may attach again, and goes on after its last whole iteration.
+            done: Whether the job is complete. Otherwise it may attach again, and continues after its last complete iteration.
 
         Raises:
-            Refused: The service does not know that the job is done, and does not take it from this process any more.
-            ConnectionError: No service has been told for ten minutes that it is done; one line.
+            Refused: The service has not recorded that the job is complete, and does not accept it from this process any more.
+            ConnectionError: For ten minutes the service could not be told that the job is complete.
         """
         if self.lease is None or self._service is None:
             return
         service, path = self._service, f"/v1/leases/{self.lease}{'?done=true' if done else ''}"
         self._let_go()
-        left_s = self.ttl_s - (_now() - self._answered_s)  # longer there is no lease to end, but the job's end is to be said
+        left_s = self.ttl_s - (_now() - self._answered_s)  # afterwards there is no lease to end, only a completion to report
         try:
             if not self._handed_over and (done or left_s > 0):
                 _until_answered(lambda: service.ask("DELETE", path), _UNHEARD_S if done else left_s)
-        except Refused:  # the lease has ended already
+        except Refused:  # the lease has already ended
             if done and self._state() not in ENDED:
                 raise
         except OSError as error:
@@ -869,7 +915,7 @@ class Job:
             service.close()
 
     def abandon(self) -> None:
-        """Keep the lease no longer, and do not give it back: a process of the job cannot be ended, and may use what it held."""
+        """Stop keeping the lease without giving it back, because a process of the job cannot be killed and may use its nodes."""
         if self.lease is not None and self._service is not None:
             self._let_go()
             self._service.close()
@@ -881,16 +927,18 @@ class Job:
             self._heart.join()
         self.lease = None
 
-    # what a script does with it
+    # The interface for scripts.
 
     def iterations(self, total: int | None = None) -> Iterator[int]:
-        """Iterations from the one that the service waits for.
+        """Iterate over the job's iterations, from the one that the service expects next.
 
         Args:
-            total: of the whole job; None: as many as its file says, without a service for ever.
+            total: Number of iterations of the whole job. None for the number in the job's entry, or without end if no service is
+                used.
 
         Raises:
-            Interrupted: between two of them, the service wants the job to stop. Mismatch: they are more than its file says.
+            Interrupted: The service asks the job to stop, between two iterations.
+            Mismatch: `total` is larger than the number in the job's entry.
         """
         if self.lease is not None:
             total = self._total_of(total)
@@ -901,16 +949,17 @@ class Job:
         self.iteration += 1
 
     def continue_from(self, iteration: int) -> None:
-        """Say after how many iterations this process continues; comes after `init`, and before its first phase of an iteration.
+        """State how many iterations this process has done, according to its checkpoint.
 
-        A checkpoint may be older than the service's count: what was counted since is taken back, and done again. It may also have
-        the one iteration whose end the service has not heard: its turns are had once more, with nothing in them.
+        To be called after `init` and before the first phase of an iteration. If the checkpoint is older than the service's count,
+        the iterations since then are taken back and done again. If the checkpoint contains one more iteration, whose end the
+        service has not heard of, that iteration is counted by two empty phases.
 
         Args:
-            iteration: Number of iterations that the process has done, as its checkpoint says.
+            iteration: Number of iterations that the process has done.
 
         Raises:
-            Mismatch: The process has more iterations than the service has counted, or the service is older than this client.
+            Mismatch: The process has done more iterations than that, or the service is too old to take iterations back.
         """
         counted = self.iteration
         if self.lease is None or iteration == counted:
@@ -932,7 +981,7 @@ class Job:
             )
 
     def _go_back(self, iteration: int) -> None:
-        """Let the service take back the iterations from this number on."""
+        """Ask the service to take back the iterations from this number on."""
         path, lease = _path_of(self.name), self.lease
         body = {"lease": lease, "from_iteration": iteration, "wait_s": 0.0}
 
@@ -953,13 +1002,13 @@ class Job:
             ) from None
 
     def check_total(self, total: int) -> None:
-        """Check that the job has as many iterations as the script is going to do in all.
+        """Check that the script is going to do as many iterations as the job's entry says.
 
         Args:
-            total: Iterations of the whole job.
+            total: Number of iterations of the whole job, according to the script.
 
         Raises:
-            Mismatch: The job's file says another number.
+            Mismatch: The job's entry says another number.
         """
         if self.lease is not None and (stated := self._total()) != total:
             raise Mismatch(
@@ -967,10 +1016,10 @@ class Job:
             )
 
     def _total_of(self, total: int | None) -> int:
-        """Return the iterations of the whole job: as many as a script says, or as its file does.
+        """Return the number of iterations of the whole job, from the script or else from the job's entry.
 
         Raises:
-            Mismatch: The script says more; the service would refuse them when the others are done.
+            Mismatch: The script's number is larger. The service would refuse the additional iterations.
         """
         if self.lease is None and total is not None:
             return total
@@ -980,7 +1029,7 @@ class Job:
         return stated if total is None else total
 
     def _total(self) -> int:
-        """The iterations of the job, as its file says them."""
+        """Return the number of iterations in the job's entry."""
 
         def once() -> int:
             assert self._service is not None
@@ -997,20 +1046,23 @@ class Job:
         staleness: int = 1,
         total: int | None = None,
     ) -> None:
-        """The iterations of a job with a `staleness`: rollouts go on in a thread of their own beside the trainings.
+        """Run the iterations of a job with `staleness`: rollouts in a separate thread, trainings in this one.
 
         Args:
-            sample: under the rollout's turn, in that thread; what it returns is what `train` gets, and may be of weights that are
-                up to `staleness` versions older than those it trains. train: under the training's turn, in this thread.
-            sync: brings the new weights to where they are sampled from, under no turn; how long it took is reported.
-            staleness: as in the job's entry. total: of iterations; None: as many as the job's file says.
+            sample: Function of the iteration that runs during the rollout, in the separate thread. Its result may come from weights
+                up to `staleness` versions older than those that `train` updates with it.
+            train: Function of the iteration and the result of `sample` that runs during the training, in this thread.
+            sync: Function of the iteration that brings the new weights to the engines, outside of any turn. Its duration is
+                reported. None if there is nothing to do.
+            staleness: Staleness of the job, as in its entry.
+            total: Number of iterations of the whole job, or None for the number in the job's entry.
 
         Raises:
-            Interrupted: between two trainings, or two rollouts, the service wants the job to stop or to move.
-            Exception: of either side; the other one has ended its phase then.
+            Interrupted: The service asks the job to stop or to move, between two trainings or two rollouts.
+            Exception: Any error of `sample`, `train` or `sync`, raised after the other thread has ended its phase.
         """
         first, last = self.iteration, self._total_of(total)
-        room, over = threading.Semaphore(staleness + 1), threading.Event()  # for rollouts that are not trained on yet
+        room, over = threading.Semaphore(staleness + 1), threading.Event()  # room: rollouts that may be ahead of the trainings
         samples: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
         def rollouts() -> None:
@@ -1046,7 +1098,7 @@ class Job:
             self._beside = error
             over.set()
             room.release()
-            sampler.join(2 * _WAIT_S)  # its phase ends, or its request
+            sampler.join(2 * _WAIT_S)  # until its phase or its request ends
             raise
         else:
             sampler.join()
@@ -1054,37 +1106,40 @@ class Job:
             self._beside = None
 
     def phase(self, name: str, iteration: int | None = None, extra: bool = False) -> Phase:
-        """A turn, as a context that is entered when the turn has come.
+        """Return a phase as a context manager. Entering it waits for the turn.
 
         Args:
-            name: `rollout`, `training`, or `sync`: both sides at once. iteration: where it is not the present one.
-            extra: a rollout that counts no iteration, as an evaluation.
+            name: `rollout`, `training`, or `sync` for the nodes of both at once.
+            iteration: Number of the iteration, or None for the present one.
+            extra: Whether it is a rollout that counts as no iteration, such as an evaluation.
         """
         return Phase(self, name, self.iteration if iteration is None else iteration, extra)
 
     def init(self) -> Phase:
-        """The turn in which models are loaded and engines started, on all nodes of the job: once after each attachment, before all
-        other phases. Everything has left the devices when it ends. Weights may then go to where they are sampled from, in a
-        `phase("sync", job.iteration - 1)`.
+        """Return the phase in which models are loaded and engines started, on all nodes of the job.
+
+        It comes once after each attachment, before all other phases. At its end nothing may be left on the devices. The first
+        weights can then be sent to the engines in `phase("sync", job.iteration - 1)`.
         """
         return self.phase("init")
 
     def synced(self, seconds: float, iteration: int | None = None) -> None:
-        """Say that new weights are where they are sampled from, and how long it took. The end of a phase `sync` says so itself."""
+        """Report that the new weights have reached the engines, and after how many seconds. A phase `sync` reports it itself."""
         body = {"iteration": self.iteration if iteration is None else iteration, "seconds": seconds}
         self._ask("synced", body)
 
     def progress(self, done: int, total: int, tokens: int = 0) -> None:
-        """Say how far the rollout is: responses that are done, of how many, and tokens so far. Returns at once."""
+        """Report the progress of the rollout: finished responses, all responses, and tokens so far. Returns at once."""
         if self.lease is not None:
             self._progress = {"done": done, "total": total, "tokens": tokens}
             self._wake.set()
 
     def acquire(self, phase: Phase) -> None:
-        """Wait for a turn; what entering a phase does.
+        """Wait for a turn. Entering a phase calls this.
 
         Raises:
-            Interrupted: it has to stop or to move. Refused: it is not the job's turn for this phase.
+            Interrupted: The job has to stop or to move.
+            Refused: The phase cannot be the next one of the job.
         """
         if self.lease is None:
             return
@@ -1102,9 +1157,9 @@ class Job:
                 break
             if phase.given_up:
                 return
-            if self._beside is not None:  # its phase keeps its nodes, and others may wait for them before this turn
+            if self._beside is not None:  # the other thread keeps its nodes, and other jobs may wait for them before this turn
                 raise self._beside
-            if _now() - asked_s < _SOON_S:  # a service that is about to end lets nobody wait
+            if _now() - asked_s < _SOON_S:  # a service that is shutting down answers without waiting
                 time.sleep(_SOON_S)
         phase.switched = bool(answer.get("switched"))
         self.nodes = answer.get("nodes") or self.nodes
@@ -1112,16 +1167,16 @@ class Job:
             self.release(phase)
 
     def release(self, phase: Phase) -> None:
-        """Give the nodes to the next one; what leaving a phase does.
+        """Give the nodes to the next job. Leaving a phase calls this.
 
         Raises:
-            Interrupted: the service had given the job up, and this phase counts for nothing.
+            Interrupted: The service had given the job up, so this phase does not count.
         """
         if self.lease is None:
             return
-        metrics = {name: float(value) for name, value in phase.metrics.items() if math.isfinite(value)}  # JSON has no others
+        metrics = {name: float(value) for name, value in phase.metrics.items() if math.isfinite(value)}  # JSON has no inf and nan
         body: dict[str, Any] = {**phase.named, "metrics": metrics}
-        if phase.extra:  # else a repetition that comes late would end the rollout that follows
+        if phase.extra:  # otherwise a late repetition of the request would end the rollout that follows
             body["extra"] = True
         if phase.device_gb is not None:
             body["device_gb"] = phase.device_gb
@@ -1130,7 +1185,7 @@ class Job:
             self.synced(_now() - phase.asked_s, phase.iteration)
 
     def _move(self) -> None:
-        """Go on on other nodes: here where the script knows how, else in another process."""
+        """Continue on other nodes: in this process if the script can move its state, otherwise in a new one."""
         if self._moved is None or self._handed_over:
             raise Interrupted("move")
         self.end(done=False)
@@ -1141,33 +1196,33 @@ class Job:
         if self.stopping:
             raise Interrupted("stop")
 
-    # requests of the lease
+    # Requests about the lease.
 
     def _ask(self, request: str, body: dict[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
-        """Ask until there is an answer: the same iteration and phase has the same one. Does nothing without a lease."""
+        """Send a request until it is answered. Repetitions of a request have the same answer. Does nothing without a lease."""
         if self.lease is None or self._service is None:
             return {}
         try:
             answer = _until_answered(lambda: self._once(request, body, wait_s + _ANSWERS_S))
         except Refused as error:
-            if error.status == 409 and request != "heartbeat":  # because it has to stop?
+            if error.status == 409 and request != "heartbeat":  # perhaps because the job has to stop
                 self._ask("heartbeat", self._who())
                 self._check_stop()
             raise
-        self._check_fence()  # the process may have been stopped with the answer on its way
+        self._check_fence()  # the process may have been suspended before it read the answer
         return answer
 
     def _once(self, request: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         assert self._service is not None
         asked_s = _now()
-        self._check_fence(asked_s)  # an answer that comes after this process was stopped does not make up for that
+        self._check_fence(asked_s)  # a later answer does not make up for a time in which this process was suspended
         try:
             answer = self._service.ask("POST", f"/v1/leases/{self.lease}/{request}", body, timeout_s)
         except Refused as error:
             if error.status == 404:
                 self._fence(f"the service has no lease of job {self.name} any more")
             raise
-        self._answered_s = max(self._answered_s, asked_s)  # the service counts from then, or from later
+        self._answered_s = max(self._answered_s, asked_s)  # the service counts from the request's arrival, which is not earlier
         self.stopping = self.stopping or bool(answer.get("stop"))
         if request == "heartbeat" and answer.get("lost"):
             self._fence(f"the lease of job {self.name} is over: {answer['lost']}")
@@ -1177,17 +1232,17 @@ class Job:
         return {"pids": sorted(self.pids()), "pid_space": pid_space()}
 
     def _own_pids(self) -> set[int]:
-        """Return the processes of this process's group, those that carry a lease of the job, and all descendants of both."""
+        """Return the processes of this process group, those that have a lease of the job, and all descendants of both."""
         return {os.getpid()} | self._mine.find(processes(), {os.getpid()}, os.getpgrp())
 
     def _check_fence(self, now_s: float | None = None) -> None:
-        """End the job's processes if its lease may be lost; while `rollmux exec` keeps the lease, that is its part alone."""
+        """Kill the job's processes if its lease may be lost, unless `rollmux exec` keeps the lease and does this itself."""
         silent_s = (_now() if now_s is None else now_s) - self._answered_s
         if silent_s >= self.ttl_s and not keeper_lives(self._keeper):
             self._fence(f"no answer from the service for {silent_s:.0f} s, and the lease of job {self.name} lasts {self.ttl_s:g} s")
 
     def _beat(self) -> None:
-        """Keep the lease; in a thread of its own."""
+        """Send heartbeats and progress, as the main function of the heartbeat thread."""
         period_s, warned, next_s = self.ttl_s / 6, False, _now()
         while not self._over:
             silent_s = _now() - self._answered_s
@@ -1210,26 +1265,26 @@ class Job:
             silent_s = _now() - self._answered_s
             self._wake.wait(max(0.05, min(next_s - _now(), self.ttl_s - silent_s)))
             if self._progress is not None:
-                time.sleep(0.05)  # several words of progress are one
+                time.sleep(0.05)  # combine several calls of `progress` into one request
             self._wake.clear()
 
 
 class _Expected:
-    """The time at which a waiting job is expected to have a place, as a service says it.
+    """Expected time of the placement of a waiting job, as the service predicts it.
 
     Attributes:
-        said: The words that were said last; empty where no time is known.
+        said: Last text that was shown, empty while no time is known.
     """
 
     def __init__(self) -> None:
         self.said = ""
-        self._at_s: float | None = None  # of the machine's clock
+        self._at_s: float | None = None  # in seconds of this machine's clock
 
     def words(self, answer: dict[str, Any]) -> str:
-        """Return the words for the time in an answer, or an empty string if they are no news.
+        """Return a text for the time in an answer, or an empty string if it has not changed much.
 
         Args:
-            answer: Answer to a request for a place; `eta_s` and `now_s` are seconds of the service's clock.
+            answer: Answer to a request for a placement. `eta_s` and `now_s` are seconds of the service's clock.
         """
         eta_s, now_s = answer.get("eta_s"), answer.get("now_s")
         if not (isinstance(eta_s, int | float) and isinstance(now_s, int | float)):
@@ -1249,11 +1304,11 @@ def _path_of(job: str) -> str:
 
 
 def _until_answered(once: Callable[[], _T], patience_s: float = math.inf) -> _T:
-    """Ask again and again, until there is an answer or a refusal that stays one, or until patience ends.
+    """Repeat a request until it is answered or finally refused, or until patience ends.
 
     Args:
-        once: Asks once.
-        patience_s: Time after which the last error is raised, seconds.
+        once: Function that sends the request once.
+        patience_s: Seconds after which the last error is raised.
     """
     began_s, pause_s = _now(), 0.0
     while True:
@@ -1267,25 +1322,26 @@ def _until_answered(once: Callable[[], _T], patience_s: float = math.inf) -> _T:
 
 
 def _after(error: Exception) -> float:
-    """The pause that a refusal asks for, seconds, and up to half of it more, so that clients do not come back all at once."""
+    """Return the pause that a refusal asks for, plus up to half of it at random so that clients do not return all at once."""
     return error.retry_after_s * random.uniform(1.0, 1.5) if isinstance(error, Refused) else 0.0
 
 
 def _longer(pause_s: float) -> float:
-    """The next pause between repetitions, seconds; some of them drawn, so that clients do not come back all at once."""
+    """Return the next pause between repetitions in seconds, partly random so that clients do not return all at once."""
     return min(_BACKOFF_S, max(0.05, 2 * pause_s)) * random.uniform(0.7, 1.0)
 
 
 def attach(job: str | None = None, host: str | None = None, moved: Callable[[Job], None] | None = None) -> Job:
-    """Attach to the service of the environment, as a context.
+    """Return the job as a context manager that attaches to the service of the environment variables.
 
     Args:
-        job: its id; None: that of ROLLMUX_JOB. host: the machine's name where it is not this one's host name, as in a container.
-        moved: brings the job's state to its new `nodes`, after a move; without it, and under `rollmux exec`, a move ends this
-            process by `Interrupted`, and the next one goes on.
+        job: Id of the job, or None for ROLLMUX_JOB.
+        host: Name of this machine if it differs from the host name, as in a container, or None.
+        moved: Function that brings the job's state to its new `nodes` after a move, or None. Without it, and under `rollmux exec`,
+            a move ends this process with `Interrupted`, and the next process continues.
 
     Raises:
-        ValueError: ROLLMUX_URL is set, and it is no URL, or there is no ROLLMUX_TOKEN, or no id.
+        ValueError: ROLLMUX_URL is set and is no valid URL, or the token or the job's id is missing.
     """
     url, token, name = os.environ.get("ROLLMUX_URL"), os.environ.get("ROLLMUX_TOKEN"), job or os.environ.get("ROLLMUX_JOB")
     if not url:

@@ -1,7 +1,7 @@
-"""What the processes of a job have on the GPUs of this machine, as NVML sees it: contexts and communicators count, too.
+"""Measures the memory of a job's processes on the GPUs of this machine with NVML, including contexts and communicators.
 
-Needs pynvml (`pip install nvidia-ml-py`). Where it is missing, or NVML shows none of the job's processes, as in a container with
-process ids of its own, the service goes by what the job file states, and one line says so.
+Needs pynvml (`pip install nvidia-ml-py`). If it is missing, or NVML shows no process of the job, as in a container with its own
+process ids, the service uses the memory stated in the job file, and one line is logged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _said: list[str] = []
 
 
 def report(job: rollmux_client.Job, turn: rollmux_client.Phase) -> None:
-    """Write into a turn, before it is released, what the job keeps on the GPUs of the turn's nodes on this machine."""
+    """Store in a turn, before it is released, how much memory the job keeps on the turn's GPUs on this machine."""
     if job.lease is None:
         return
     sides = [turn.name] if turn.name in job.nodes else [*job.nodes]
@@ -31,7 +31,12 @@ def report(job: rollmux_client.Job, turn: rollmux_client.Phase) -> None:
 
 
 def device_gb(pids: Collection[int], gpus: Collection[int | str]) -> float | None:
-    """Memory of some processes on that GPU, of these indices or UUIDs, where they have most, GB; None: nobody can say."""
+    """Return the memory of some processes on the GPU where they have the most, in GB, or None if NVML does not tell.
+
+    Args:
+        pids: Ids of the processes.
+        gpus: Indices or UUIDs of the GPUs.
+    """
     try:
         import pynvml
 
@@ -50,12 +55,12 @@ def device_gb(pids: Collection[int], gpus: Collection[int | str]) -> float | Non
 
 
 def _handle(pynvml: Any, gpu: int | str) -> Any:
-    """Return NVML's handle of a GPU, which knows nothing of CUDA_VISIBLE_DEVICES: by index, or by UUID."""
+    """Return NVML's handle of a GPU, by index or UUID. NVML ignores CUDA_VISIBLE_DEVICES."""
     return pynvml.nvmlDeviceGetHandleByIndex(gpu) if isinstance(gpu, int) else pynvml.nvmlDeviceGetHandleByUUID(gpu)
 
 
 def _used(device: object, pids: Collection[int]) -> list[int]:
-    """Bytes of each of some processes that NVML shows on a GPU."""
+    """Return the bytes of each of the processes on a GPU that NVML shows."""
     import pynvml
 
     running = pynvml.nvmlDeviceGetComputeRunningProcesses(device)
@@ -65,4 +70,4 @@ def _used(device: object, pids: Collection[int]) -> list[int]:
 def _say(why: str) -> None:
     if not _said:
         _said.append(why)
-        _LOG.warning("NVML cannot be asked (%s): what the job keeps on its GPUs goes by its job file", why)
+        _LOG.warning("NVML is not available (%s): the memory that the job keeps on its GPUs is taken from its job file", why)

@@ -1,4 +1,4 @@
-"""Moves named tensors to host memory and back, in place: parameters, buffers, gradients, optimizer state, all the same.
+"""Offloading of named tensors to host memory and back, in place: parameters, buffers, gradients, and optimizer state.
 
     offloader = Offloader(lambda: state_of(model, optimizer))
     with job.phase("training"):
@@ -6,11 +6,11 @@
         train()
         offloader.offload()
 
-What moves is the memory below the tensors (their storage), not the tensors: whoever refers to a parameter, an optimizer's state
-or a view of either finds it restored, and tensors that share memory, such as tied weights, still do.
+What moves is the memory below the tensors (their storage), not the tensors themselves. All references to a parameter, an
+optimizer's state or a view of either find it restored, and tensors that share memory, such as tied weights, still share it.
 
-On a GPU the host side is page-locked and kept, since locking is slow. On a CPU the device is the process's own memory: it is really
-released, and its resident size falls by those bytes, while shared memory holds them.
+With a GPU, the host memory is page-locked and kept, because locking is slow. On a CPU, "device" is the process's own memory: it is
+really released, so the resident size of the process falls by these bytes while shared memory holds them.
 """
 
 from __future__ import annotations
@@ -29,37 +29,40 @@ from torch import Tensor, UntypedStorage
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
-_ALIGNMENT = 64  # bytes; whole cache lines
-_MOST_UNUSED = 2  # times what waits, that host memory which is kept may be large
+_ALIGNMENT = 64  # bytes, a cache line
+_MOST_UNUSED = 2  # largest size of host memory to keep, as a multiple of the offloaded bytes
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
-_FREES_S = 30.0  # that the memory of a process which ends may take to come free
-_LOOKS_S = 0.5  # between looks at what is free
+_FREES_S = 30.0  # longest time until the memory of a process that ends is free
+_LOOKS_S = 0.5  # seconds between checks for free memory
 
 
 class Offloader:
-    """The tensors of one owner, on the device or in host memory.
+    """The tensors of one owner, either on the device or in host memory.
 
     Args:
-        tensors: gives {name: tensor}, asked now and at each offload, since an optimizer makes its state with its first step. If
-            any is on a GPU, those that are not stay where they are and count as host memory. DTensors count by their local
-            part. See `own_memory` for tensors over a file.
-        scratch: Function that returns tensors whose content is not needed again. Their memory is released and allocated with the
-            others', unless it is also below one of those.
+        tensors: Function that returns tensors by name. It is called now and at each offload, because an optimizer creates its state
+            in its first step. If any tensor is on a GPU, tensors that are not on a GPU stay where they are and count as host
+            memory. DTensors count with their local part. For tensors over the memory of a file see `own_memory`.
+        scratch: Function that returns tensors whose content is not needed again. Their memory is released and allocated together
+            with the others', unless it also belongs to one of those.
+
+    Attributes:
+        offloaded: Whether the tensors are in host memory.
     """
 
     def __init__(self, tensors: Callable[[], Mapping[str, Tensor]], scratch: Callable[[], Iterable[Tensor]] = tuple) -> None:
         self._tensors, self._scratch = tensors, scratch
         own_memory(_moving(tensors().values())[0])
         self._segment: Segment | None = None
-        self._read: Segment | None = None  # whose content somebody reads (`shards`), in another thread perhaps
-        self._spare: Segment | None = None  # page-locked; the next one that is needed
-        self._lock = Lock()  # of what becomes of a segment that is read
+        self._read: Segment | None = None  # segment with a reader (`shards`), perhaps in another thread
+        self._spare: Segment | None = None  # page-locked segment for the next offload
+        self._lock = Lock()  # protects the change of a segment's role while it has a reader
         self._parked: list[tuple[UntypedStorage, int, int]] = []  # storage, its offset in the segment, its bytes
         self._emptied: list[tuple[UntypedStorage, int]] = []  # storage of scratch, its bytes
         self.offloaded = False
 
     def offload(self) -> Footprint:
-        """Copy to host memory, then release the device's; again: no effect."""
+        """Copy the tensors to host memory, then release the device's memory. Has no effect if they are offloaded."""
         if self.offloaded:
             return self.footprint()
         tensors, _ = _moving(self._tensors().values())
@@ -75,7 +78,7 @@ class Offloader:
         for storage, offset, size in self._parked:
             segment.bytes[offset : offset + size].copy_(_bytes(storage), non_blocking=on_gpu)
         if on_gpu:
-            torch.cuda.synchronize()  # before the memory that is being read goes
+            torch.cuda.synchronize()  # finish the copies before their sources are released
         for storage in (*(parked[0] for parked in self._parked), *(emptied[0] for emptied in self._emptied)):
             storage.resize_(0)
         self.offloaded = True
@@ -87,16 +90,16 @@ class Offloader:
         return self.footprint()
 
     def restore(self) -> Footprint:
-        """Bring everything back in place; again: no effect.
+        """Bring the tensors back to the device in place. Has no effect if they are not offloaded.
 
         Raises:
-            torch.OutOfMemoryError: The GPU has too little free memory, also after `await_device_memory`; all is as it was.
+            torch.OutOfMemoryError: The GPU has too little free memory, even after `await_device_memory`. Nothing has changed.
         """
         if not self.offloaded or self._segment is None:
             return self.footprint()
         segment = self._segment
         if segment.pinned:
-            unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # by torch in this process
+            unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # memory that torch holds but does not use
             nbytes = sum(size for _, _, size in self._parked) + sum(size for _, size in self._emptied)
             await_device_memory(nbytes - unused, "state that comes back")
         for storage, offset, size in self._parked:
@@ -114,10 +117,13 @@ class Offloader:
 
     @contextmanager
     def shards(self, tensors: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-        """Some of its tensors as they are now, in host memory; of DTensors the local part. For one reader at a time.
+        """Provide some of the tensors as they are now, in host memory, for one reader at a time. DTensors give their local part.
 
-        Those that are offloaded are read where they wait, and stay there for the reader when they are restored or offloaded anew
-        meanwhile; of others there are copies. Valid inside the context, which another thread may leave than the one that entered.
+        Offloaded tensors are read in place, and stay there for the reader if they are restored or offloaded again meanwhile. Other
+        tensors are copied. The result is valid inside the context. Another thread than the one that entered it may leave it.
+
+        Args:
+            tensors: The tensors by name.
         """
         places = {storage._cdata: (offset, size) for storage, offset, size in self._parked} if self.offloaded else {}
         with self._lock:
@@ -152,7 +158,7 @@ class Offloader:
                 segment.close()
 
     def stay(self) -> Footprint:
-        """Stay where it is; memory that nothing uses is given back to the device."""
+        """Keep the tensors where they are, and give unused memory back to the device or the system."""
         if any(tensor.device.type == "cuda" for tensor in _local(self._tensors().values())):
             release_device_memory()
         else:
@@ -160,7 +166,7 @@ class Offloader:
         return self.footprint()
 
     def footprint(self) -> Footprint:
-        """Bytes on the device, and of the host memory held for it."""
+        """Return the bytes on the device and in host memory."""
         moves, stays = _moving(self._tensors().values())
         moving, staying = (sum(storage.nbytes() for storage in _storages(part)) for part in (moves, stays))
         moving += sum(storage.nbytes() for storage in self._only_scratch(_storages(moves)))
@@ -173,14 +179,14 @@ class Offloader:
         return host + Footprint(0 if self.offloaded else moving, staying, staying, peak, capacity, capacity - free)
 
     def close(self) -> None:
-        """Give the host memory back. Tensors that are offloaded are lost."""
+        """Release the host memory. Tensors that are offloaded are lost."""
         self._drop_segment()
         if self._spare is not None:
             self._spare.close()
         self._parked, self._spare, self._emptied = [], None, []
 
     def _only_scratch(self, others: Iterable[UntypedStorage]) -> list[UntypedStorage]:
-        """Return the storages of scratch that are below none of the tensors that are kept."""
+        """Return the storages of scratch tensors that no other tensor uses."""
         other_addresses = {storage.data_ptr() for storage in others}
         return [storage for storage in _storages(_local(self._scratch())) if storage.data_ptr() not in other_addresses]
 
@@ -189,7 +195,7 @@ class Offloader:
             if self._segment is not None and self._segment is self._read:
                 self._segment, self._spare = self._spare, None
         nbytes = max(nbytes, 1)
-        # Too small, or mostly for what does not wait any more.
+        # Replace a segment that is too small, or much larger than needed.
         if self._segment is None or not nbytes <= len(self._segment.bytes) <= _MOST_UNUSED * nbytes:
             self._drop_segment()
             self._segment = Segment(nbytes, pinned)
@@ -197,13 +203,13 @@ class Offloader:
 
     def _drop_segment(self) -> None:
         with self._lock:
-            if self._segment is not None and self._segment is not self._read:  # else its reader closes it
+            if self._segment is not None and self._segment is not self._read:  # otherwise its reader closes it
                 self._segment.close()
             self._segment = None
 
 
 def state_of(model: torch.nn.Module, optimizer: Any = None) -> dict[str, Tensor]:
-    """What a trainer has on its device: parameters, buffers, gradients, and what an optimizer keeps of each parameter."""
+    """Return the tensors of a trainer by name: parameters, buffers, gradients, and the optimizer's state of each parameter."""
     tensors = {f"model.{name}": tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
     tensors |= {f"grad.{name}": one.grad for name, one in model.named_parameters() if one.grad is not None}
     for number, values in enumerate(optimizer.state.values() if optimizer is not None else ()):
@@ -212,12 +218,12 @@ def state_of(model: torch.nn.Module, optimizer: Any = None) -> dict[str, Tensor]
 
 
 class GradientBuckets:
-    """The buffers in which DistributedDataParallel reduces gradients: as large as all gradients, and kept until it is deleted.
+    """The buffers in which DistributedDataParallel reduces gradients. They are as large as all gradients, and live as long as it.
 
-    Call it for the buffers of the last backward pass, as `scratch` of an `Offloader`.
+    Calling the object returns the buffers of the last backward pass, for `scratch` of an `Offloader`.
 
     Args:
-        model: Model without a communication hook; one that averages, as without a hook, is registered.
+        model: Model without a communication hook. A hook is registered that averages, as DistributedDataParallel does by default.
 
     Raises:
         RuntimeError: The model has a hook already.
@@ -225,15 +231,16 @@ class GradientBuckets:
 
     def __init__(self, model: DistributedDataParallel) -> None:
         self._buffers: list[Tensor] = []
-        self._is_whole = False  # the last backward pass has reduced all of its buckets
+        self._is_whole = False  # whether the last backward pass has reduced all of its buckets
         hook: Any = lambda group, bucket: self._reduce(group, bucket)  # noqa: E731 - torch reads annotations, which are text here
         model.register_comm_hook(model.process_group, hook)
 
     def __call__(self) -> list[Tensor]:
+        """Return the buffers of the last backward pass."""
         return self._buffers
 
     def _reduce(self, group: Any, bucket: Any) -> Any:
-        if self._is_whole:  # torch makes others after the first pass
+        if self._is_whole:  # torch replaces the buckets after the first pass
             self._buffers = []
         self._buffers.append(bucket.buffer())
         self._is_whole = bucket.is_last()
@@ -243,14 +250,14 @@ class GradientBuckets:
 
 
 def await_device_memory(nbytes: int, what: str) -> None:
-    """Wait until the GPU has room: a process that was killed, or a neighbour that leaves, may still free some.
+    """Wait until the GPU has enough free memory. A process that was killed or is leaving may still release some.
 
     Args:
-        nbytes: Free bytes of the current GPU that are needed.
+        nbytes: Free bytes that are needed on the current GPU.
         what: Name of what needs them, for the message.
 
     Raises:
-        torch.OutOfMemoryError: There is too little, also after 30 s; one line.
+        torch.OutOfMemoryError: There is too little free memory, even after 30 s.
     """
     until_s = monotonic() + _FREES_S
     while (free := torch.cuda.mem_get_info()[0]) < nbytes:
@@ -263,9 +270,9 @@ def await_device_memory(nbytes: int, what: str) -> None:
 
 
 def map_large_blocks() -> None:
-    """Let blocks from a megabyte on go back to the system when they are freed; glibc may keep those of up to 32 MB.
+    """Let blocks of a megabyte or more return to the system when they are freed. By default glibc may keep blocks of up to 32 MB.
 
-    Activations are of that size: kept, they come on top of whatever is largest in the other half of an update.
+    Activations have this size. If they were kept, they would add to the peak memory of the other half of an update.
     """
     option = getattr(ctypes.CDLL(None), "mallopt", None)
     if option is not None:
@@ -273,7 +280,7 @@ def map_large_blocks() -> None:
 
 
 def release_device_memory() -> None:
-    """Hand device memory that nothing uses back to the driver; on an H100 cuBLAS alone keeps 32 MiB for each stream."""
+    """Return unused device memory to the driver. On an H100, cuBLAS alone keeps 32 MiB for each stream."""
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is not None:
         clear()
@@ -281,17 +288,17 @@ def release_device_memory() -> None:
 
 
 def release_free_memory() -> None:
-    """Hand memory that was freed back to the system, which glibc otherwise keeps for later; nothing with another C library."""
+    """Return freed memory to the system, which glibc otherwise keeps. Does nothing with another C library."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def own_memory(tensors: Iterable[Tensor]) -> None:
-    """Give tensors over memory that is not torch's own (a file's, NumPy's) memory of their own, in place.
+    """Copy tensors over foreign memory (a file's, NumPy's) to torch's own memory, in place.
 
-    Such memory cannot be released. It is also aligned anyhow, so that kernels round differently in it: state that comes back from
-    host memory would compute other last bits than it did before it went.
+    Foreign memory cannot be released. Its alignment is arbitrary too, and kernels round differently by alignment, so results after
+    an offload could differ in the last bits from those before.
     """
     copies: dict[int, UntypedStorage] = {}
     for tensor in _local(tensors):
@@ -303,14 +310,14 @@ def own_memory(tensors: Iterable[Tensor]) -> None:
 
 
 def _moving(tensors: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Those that are on a GPU if any is, and the others."""
+    """Split tensors into those that move, which are on a GPU if any is, and the others."""
     local = _local(tensors)
     device = "cuda" if any(tensor.device.type == "cuda" for tensor in local) else "cpu"
     return [one for one in local if one.device.type == device], [one for one in local if one.device.type != device]
 
 
 def _storages(tensors: Iterable[Tensor]) -> list[UntypedStorage]:
-    """Each storage below the tensors once."""
+    """Return each storage of the tensors once."""
     storages = [tensor.untyped_storage() for tensor in tensors]
     return list({storage.data_ptr(): storage for storage in storages if storage.nbytes()}.values())
 

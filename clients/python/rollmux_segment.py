@@ -1,8 +1,8 @@
-"""Shared memory without a name: where state waits between phases; and how bytes of it are counted.
+"""Anonymous shared memory for state that waits between phases, and counts of its bytes.
 
-A memfd, not a file in /dev/shm: it has no name to leave behind, so the kernel frees it with the last process that holds it, also
-after `kill -9`, and the size of /dev/shm (64 MB in a default container) does not limit it. Another process of the same user may
-open it by `path` as long as the owner lives.
+A segment is a memfd, not a file in /dev/shm. It has no name that could be left behind, so the kernel frees it with the last process
+that holds it, even after `kill -9`. The size of /dev/shm (64 MB in a default container) does not limit it. Other processes of the
+same user may open it by `path` while the owner lives.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 OWN_PAGES = 1 << 20
-"""Bytes from which on a block of memory may have pages of its own."""
+"""Size in bytes from which a block of memory may have separate pages."""
 
 
 class Footprint(NamedTuple):
-    """Bytes that a worker's state takes, by where they are.
+    """Bytes of a worker's state, by location.
 
     Attributes:
-        device: on the accelerator, or in the process's own memory where there is none.
-        host: in host memory, waiting for the next phase.
-        mapped: of `host`, what the worker's resident size holds too, as page-locked memory is: it counts once.
-        peak: on the accelerator, the most that the worker has had there so far; 0 where there is none.
-        capacity: of the accelerators that it is on; 0 where there are none.
-        taken: Bytes of the fullest of these accelerators that are not free, whichever process has them; 0 if there is none.
+        device: Bytes on the accelerator, or in the process's own memory if there is none.
+        host: Bytes in host memory that wait for the next phase.
+        mapped: Part of `host` that the worker's resident size also contains, such as page-locked memory, so that it counts once.
+        peak: Largest number of bytes that the worker has had on the accelerator so far, 0 if there is none.
+        capacity: Capacity of the worker's accelerators in bytes, 0 if there are none.
+        taken: Bytes in use on the fullest of these accelerators, by any process, 0 if there are none.
     """
 
     device: int = 0
@@ -41,22 +41,25 @@ class Footprint(NamedTuple):
     taken: int = 0
 
     def __add__(self, other: object) -> Footprint:
-        """Return the bytes of both, place by place; of `taken`, the larger number."""
+        """Add both field by field, except `taken`, of which the larger number counts."""
         if not isinstance(other, Footprint):
             return NotImplemented
         return Footprint(*(a + b for a, b in zip(self, other)))._replace(taken=max(self.taken, other.taken))
 
 
 class Segment:
-    """A piece of shared memory, zero at first.
+    """A piece of shared memory, initially zero.
 
     Args:
-        nbytes: its size, 1 or more.
-        pinned: page-lock it for fast copies to and from a CUDA device; slow to make, so keep it.
+        nbytes: Size in bytes, at least 1.
+        pinned: Whether to page-lock it for fast copies to and from a CUDA device. Locking is slow, so a locked segment should be
+            kept.
 
     Attributes:
-        bytes: uint8 tensor over it, of shape (nbytes,); pages are taken when they are first written.
-        file: its descriptor in this process. path: what other processes open.
+        bytes: The memory as a uint8 tensor, shape (nbytes,). Pages are allocated when they are first written.
+        file: File descriptor in this process.
+        path: Path with which other processes open it.
+        pinned: Whether it is page-locked.
 
     Raises:
         RuntimeError: CUDA refuses to page-lock it.
@@ -85,28 +88,28 @@ class Segment:
             self.pinned = True
 
     def resident(self) -> int:
-        """Bytes of memory that it takes, as the kernel counts them."""
+        """Return the bytes of memory that it occupies, as the kernel counts them."""
         return os.fstat(self.file).st_blocks * 512
 
     def footprint(self) -> Footprint:
-        """The host memory that it takes. This process's resident size holds it if it is page-locked, and else does no longer."""
+        """Return the host memory that it occupies, after unmapping its pages from this process unless they are locked."""
         self.unmap_pages()
         return Footprint(host=self.resident(), mapped=self.resident() if self.pinned else 0)
 
     def unmap_pages(self) -> None:
-        """Leave its pages to the segment alone, out of this process's resident size, until they are touched again."""
+        """Remove its pages from this process's resident size until they are touched again. The segment keeps their content."""
         if self._map is not None and not self.pinned:
-            self._map.madvise(mmap.MADV_DONTNEED)  # of a shared mapping: the content stays
+            self._map.madvise(mmap.MADV_DONTNEED)  # a shared mapping keeps its content
 
     def close(self) -> None:
-        """Give it back; its memory goes when the last tensor over it does. Again: no effect."""
+        """Close it. The memory is freed when the last tensor over it is. Closing again has no effect."""
         if self._map is None:
             return
         if self.pinned:
             _cuda().cudaHostUnregister(self.bytes.data_ptr())
             self.pinned = False
         self.bytes = self.bytes[:0].clone()
-        self._map = None  # not closed: tensors that others made of it stay valid
+        self._map = None  # not closed, so that tensors over it stay valid
         os.close(self.file)
 
     def __del__(self) -> None:
@@ -115,14 +118,14 @@ class Segment:
 
 
 class PageLock:
-    """Page-locks tensors of this process where they are, for fast copies to and from a CUDA device.
+    """Page-locks tensors of this process in place, for fast copies to and from a CUDA device.
 
     Args:
-        tensors: in host memory, in blocks of pages of their own (`rollmux_offload.map_large_blocks`). Those of less than
-            a megabyte are left as they are.
+        tensors: Tensors in host memory, each in a block with separate pages (`rollmux_offload.map_large_blocks`). Tensors of less
+            than a megabyte are left as they are.
 
     Raises:
-        RuntimeError: CUDA refuses to page-lock one.
+        RuntimeError: CUDA refuses to page-lock a tensor.
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
@@ -138,7 +141,7 @@ class PageLock:
             raise
 
     def close(self) -> None:
-        """Unlock them. Again: no effect."""
+        """Unlock the tensors. Closing again has no effect."""
         while self._places:
             _cuda().cudaHostUnregister(self._places.pop())
 

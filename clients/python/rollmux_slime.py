@@ -1,18 +1,19 @@
-"""slime's synchronous training as a job that takes turns: `python -m rollmux_slime ...` in place of `python train.py ...`.
+"""slime's synchronous training as a job that takes turns: `python -m rollmux_slime ...` instead of `python train.py ...`.
 
-It makes the calls that slime's own `train.py` makes, each in its turn:
+It makes the same calls as slime's own `train.py`, each in its turn:
 
-- All is loaded and started in a turn of `init`, which ends when engines and trainer have left the GPUs, as far as slime offloads
-  them.
+- Everything is loaded and started in a turn of `init`. It ends when engines and trainer have left the GPUs, as far as slime
+  offloads them.
 - Colocated (`--colocate`, which offloads both): trainer and engines share their GPUs, so the service's cluster has one pool
-  (`one_device: true`). The turn of `rollout` brings the engines back with new weights, samples, and puts them away; the turn of
-  `training` trains and saves. Weights of engines that are put away are gone: so there is no turn of `sync`.
-- Separate: the engines keep their GPUs' memory, since slime offloads those alone whose GPUs the trainer has too; the trainer leaves
-  its own with `--offload-train`. New weights, the first ones too, need both sides at once: a turn of `sync`.
-- An evaluation is a rollout that counts no iteration.
-- `start_rollout_id` is where the job continues: what the service has counted since that checkpoint is done again, and counts once.
+  (`one_device: true`). The turn of `rollout` brings the engines back with new weights, samples, and offloads them. The turn of
+  `training` trains and saves. Offloaded engines lose their weights, so there is no turn of `sync`.
+- Separate: the engines keep their GPUs' memory, because slime offloads only engines whose GPUs the trainer uses too. The trainer
+  leaves its GPUs with `--offload-train`. New weights, including the first ones, need both sides at once: a turn of `sync`.
+- An evaluation is a rollout that counts as no iteration.
+- The job continues at `start_rollout_id`. Iterations that the service has counted since that checkpoint are done again and count
+  once.
 
-Read with slime of 2026-08-21 (commit 624b824a898ab0ec1fcb4d373004c7f3852bf515). A critic and `--release-train` are refused.
+Written for slime of 2026-08-21 (commit 624b824a898ab0ec1fcb4d373004c7f3852bf515). A critic and `--release-train` are refused.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ def train(args: Any) -> None:
     """Train as slime does, in turns with other jobs.
 
     Args:
-        args: of slime's `parse_args`.
+        args: Arguments from slime's `parse_args`.
 
     Raises:
-        ValueError: they ask for what cannot be done in turns.
+        ValueError: The arguments ask for something that is not possible in turns.
     """
     if args.use_critic or args.release_train:
         raise ValueError("rollmux_slime: a critic and --release-train are not supported")
@@ -79,12 +80,12 @@ def train(args: Any) -> None:
 
 
 def _load(args: Any) -> tuple[Any, Any, Any]:
-    """Load everything, and leave the GPUs as far as that goes: the engines' manager, the trainer, and rollouts of an epoch."""
+    """Load everything, offload it as far as possible, and return the engines' manager, the trainer, and rollouts per epoch."""
     groups = create_placement_groups(args)
     init_tracking(args)
     manager, per_epoch = create_rollout_manager(args, groups["rollout"])
     actor, _ = create_training_models(args, groups, manager)
-    # Engines that can be are away by now; a second release would end them, so the manager is asked for something else to wait.
+    # Engines that can be offloaded are by now. A second release would end them, so another request is used to wait for the manager.
     ray.get(manager.get_updatable_engines_and_lock.remote())
     if not args.offload_train:
         actor.clear_memory()
@@ -98,14 +99,14 @@ def _evaluate(job: rollmux_client.Job, engines: _Engines, k: int) -> None:
 
 @contextlib.contextmanager
 def _turn(job: rollmux_client.Job, phase: str, iteration: int | None = None, extra: bool = False) -> Iterator[None]:
-    """A turn at whose end the service is told what the job has on the GPUs."""
+    """Hold a turn, and report the job's memory on the GPUs at its end."""
     with job.phase(phase, iteration, extra) as turn:
         yield
         rollmux_devices.report(job, turn)
 
 
 class _Engines:
-    """The engines, as a context in which they are on their GPUs; those that share them get the trainer's weights first."""
+    """Context in which the engines are on their GPUs. Engines that share GPUs with the trainer get its weights first."""
 
     def __init__(self, manager: Any, actor: Any, colocated: bool) -> None:
         self.manager, self._actor, self._colocated = manager, actor, colocated

@@ -1,26 +1,26 @@
-"""TRL's GRPOTrainer as a job that takes turns: `rollmux_trl.GRPOTrainer` where a script has `trl.GRPOTrainer`.
+"""TRL's GRPOTrainer as a job that takes turns: `rollmux_trl.GRPOTrainer` instead of `trl.GRPOTrainer`.
 
     with rollmux_trl.attach() as job:
         trainer = rollmux_trl.GRPOTrainer(model=..., reward_funcs=..., args=GRPOConfig(...), job=job)
         trainer.train()
 
-- The turn of `init` goes from the trainer's making to the begin of its training, a checkpoint's loading included. With a vLLM
-  server the first weights follow in a turn of `sync`.
-- Between its turns a job has nothing on its devices: parameters, gradients and optimizer state of the trainer wait in host memory,
-  the gradient buckets of DistributedDataParallel are freed (`rollmux_offload`; not with DeepSpeed, which has its state elsewhere),
-  and vLLM in the trainer's process sleeps (`vllm_enable_sleep_mode=True`). Alone, without a service, all stays where it is.
-- A turn of `rollout` is what TRL does in `_generate_and_score_completions`: weights for vLLM, sampling, rewards, log-probs.
-- A turn of `training` goes from there to the last optimizer step before the next generation, whatever
-  `gradient_accumulation_steps`, `steps_per_generation` and `num_iterations` are. Both together are an iteration.
-- A checkpoint that is older than the service's count sets the job back: what was counted since is done again, and counts once.
-- An evaluation is a rollout that counts no iteration. In the middle of a training it needs none of its own: it runs on the devices
-  that the training has.
-- With a vLLM server (`vllm_mode="server"`) rollouts are on its devices and trainings on the trainer's, and new weights need both:
-  they are sent in a turn of `sync`. An evaluation that is due then needs both too, and is in the same turn.
+- The turn of `init` lasts from the construction of the trainer to the start of its training, and includes loading a checkpoint.
+  With a vLLM server, the first weights follow in a turn of `sync`.
+- Between its turns a job has nothing on its devices. Parameters, gradients and optimizer state of the trainer wait in host memory,
+  and the gradient buckets of DistributedDataParallel are freed (`rollmux_offload`; not with DeepSpeed, which keeps its state
+  elsewhere). vLLM in the trainer's process sleeps (`vllm_enable_sleep_mode=True`). Without a service everything stays where it is.
+- A turn of `rollout` covers TRL's `_generate_and_score_completions`: weights for vLLM, sampling, rewards, log-probs.
+- A turn of `training` lasts from there to the last optimizer step before the next generation, for any values of
+  `gradient_accumulation_steps`, `steps_per_generation` and `num_iterations`. Both turns together are an iteration.
+- A checkpoint that is older than the service's count sets the job back. The iterations since then are done again and count once.
+- An evaluation is a rollout that counts as no iteration. In the middle of a training it needs no separate turn, because it runs on
+  the devices of the training.
+- With a vLLM server (`vllm_mode="server"`), rollouts run on its devices and trainings on the trainer's. New weights need both and
+  are sent in a turn of `sync`. An evaluation that is due then needs both too, and runs in the same turn.
 
-With several processes the first one asks, and all wait for it. A checkpoint is saved at the end of a training's turn; what is saved
-outside of one, as by `save_model` after the training, has a turn as an evaluation has it.
-Read with TRL 1.16.0, as it is on PyPI.
+With several processes the first one asks the service, and all wait for it. A checkpoint is saved at the end of a training's turn.
+Anything saved outside of one, for example by `save_model` after the training, has a separate turn, as an evaluation does.
+Written for TRL 1.16.0 from PyPI.
 """
 
 from __future__ import annotations
@@ -45,35 +45,35 @@ from trl.trainer import grpo_trainer
 __all__ = ["GRPOTrainer", "attach"]
 
 _LOG = logging.getLogger("rollmux_client")
-_WAITS = timedelta(days=365)  # for a turn: as long as it takes
+_WAITS = timedelta(days=365)  # longest wait for a turn, in effect without limit
 
 
 def attach(job: str | None = None) -> rollmux_client.Job:
-    """As `rollmux_client.attach`, of which there is one for all processes of a launcher as torchrun or accelerate."""
+    """Attach as `rollmux_client.attach` does, once for all processes of a launcher such as torchrun or accelerate."""
     if os.environ.get("RANK", "0") != "0":
         return rollmux_client.Job(None, job or "")
     return rollmux_client.attach(job)
 
 
 class GRPOTrainer(grpo_trainer.GRPOTrainer):
-    """As `trl.GRPOTrainer`, in turns with other jobs.
+    """`trl.GRPOTrainer` in turns with other jobs. All other arguments are those of TRL.
 
     Args:
-        job: of `attach`.
+        job: Job from `attach`.
     """
 
-    args: Any  # more than transformers says
+    args: Any  # has more fields than transformers declares
     model: Any
     vllm_generation: Any
 
     def __init__(self, *arguments: Any, job: rollmux_client.Job, **options: Any) -> None:
         self._job = job
-        self._turn: rollmux_client.Phase | None = None  # that it has
-        self._training: rollmux_client.Phase | None = None  # if that is one of training
-        self._evaluates: rollmux_client.Phase | None = None  # the turn of sync in which it does that next
+        self._turn: rollmux_client.Phase | None = None  # present turn
+        self._training: rollmux_client.Phase | None = None  # present turn if it is one of training
+        self._evaluates: rollmux_client.Phase | None = None  # turn of sync in which an evaluation follows
         self._offloader: Offloader | None = None
         self._buckets: GradientBuckets | None = None
-        several = PartialState().num_processes > 1  # the launcher's processes know each other from here on
+        several = PartialState().num_processes > 1  # this also connects the launcher's processes
         self._processes = torch.distributed.new_group(backend="gloo", timeout=_WAITS) if several else None
         self._is_attached = self._agreed(job.lease is not None)
         self._init: rollmux_client.Phase | None = self._begin("init")
@@ -81,11 +81,12 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         self.add_callback(_Ends(self))
 
     def train(self, *arguments: Any, **options: Any) -> Any:
-        """As in TRL.
+        """Train as TRL does.
 
         Raises:
-            Interrupted: the service wants the job to stop; there is a checkpoint. Or to move, to go on from the last one.
-            Mismatch: the job's entry says other iterations; or the checkpoint has more than the service has counted.
+            Interrupted: The service asks the job to stop, after a checkpoint has been saved, or to move and continue from the last
+                checkpoint.
+            Mismatch: The job's entry has another number of iterations, or the checkpoint has more than the service has counted.
         """
         outcome = super().train(*arguments, **options)
         if self._agreed(self._job.stopping and self.state.global_step < self.state.max_steps):
@@ -93,7 +94,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         return outcome
 
     def evaluate(self, *arguments: Any, **options: Any) -> Any:
-        """As in TRL, in a turn of its own."""
+        """Evaluate as TRL does, in a separate turn if the job has none."""
         self._end_init()
         if self._training is not None and self._has_server:
             steps = self.args.steps_per_generation * self.num_iterations // self.args.gradient_accumulation_steps
@@ -107,9 +108,9 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         return outcome
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
-        if not self.model.training:  # of an evaluation
+        if not self.model.training:  # an evaluation
             return super()._generate_and_score_completions(inputs)
-        self._end_training()  # where it generates in the middle of an optimizer step
+        self._end_training()  # needed if generation comes in the middle of an optimizer step
         turn = self._begin("rollout")
         outputs = super()._generate_and_score_completions(inputs)
         if rewards := self._metrics["train"]["reward"]:
@@ -119,7 +120,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         return outputs
 
     def save_model(self, *arguments: Any, **options: Any) -> None:
-        """As in TRL; in a turn of its own where it has none."""
+        """Save as TRL does, in a separate turn if the job has none."""
         with self._some_turn():
             super().save_model(*arguments, **options)
 
@@ -133,22 +134,22 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
 
     @contextmanager
     def _some_turn(self) -> Iterator[None]:
-        """Its state is on the devices."""
+        """Hold a turn, the present one or a new one, so that the trainer's state is on the devices."""
         turn = None if self._turn is not None else self._begin("rollout", extra=True)
         yield
         if turn is not None:
             self._end(turn)
 
     def _find_buckets(self) -> None:
-        """Find what DistributedDataParallel reduces gradients in, which is to leave the devices with them."""
+        """Find the buffers in which DistributedDataParallel reduces gradients, so that they leave the devices too."""
         if self._is_attached and isinstance(self.model_wrapped, DistributedDataParallel):
             try:
                 self._buckets = GradientBuckets(self.model_wrapped)
-            except RuntimeError as error:  # it has a hook of the user's, or this one since an earlier training
+            except RuntimeError as error:  # the user's hook, or this one from an earlier training
                 _LOG.warning("gradient buckets of DistributedDataParallel stay on the device: %s", str(error).partition("\n")[0])
 
     def _end_init(self) -> None:
-        """What it has made may leave the devices, and a server gets the first weights."""
+        """End the turn of init, and send a server the first weights."""
         turn, self._init = self._init, None
         if turn is None:
             return
@@ -159,10 +160,10 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
             self._end(turn)
 
     def _continue(self) -> None:
-        """Tell the service where the training really continues, and check that it ends where the job does.
+        """Tell the service at which iteration the training continues, and check that it ends at the same one as the job.
 
         Raises:
-            Mismatch: It does not, or the service cannot follow; one line.
+            Mismatch: It does not, or the service cannot follow.
         """
         batches = self.args.steps_per_generation * self.num_iterations
         iterations, left = (
@@ -191,21 +192,22 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         return bool(self._step % (self.args.steps_per_generation * self.num_iterations) == 0)
 
     def _end_step(self, control: Any) -> None:
-        """After an optimizer step."""
+        """Handle the end of an optimizer step: stop, checkpoint, and end of a training's turn."""
         if self._agreed(self._job.stopping):
             control.should_save = control.should_training_stop = True
         if self._generates_next:
             if control.should_save and self._is_attached and not self.args.load_best_model_at_end:
-                self._save_checkpoint(self.model, None)  # as long as it has its turn
+                self._save_checkpoint(self.model, None)  # while the job still has its turn
                 control.should_save = False
                 self.callback_handler.on_save(self.args, self.state, control)
             self._end_training(syncs=control.should_evaluate or not control.should_training_stop, evaluates=control.should_evaluate)
 
     def _end_training(self, syncs: bool = True, evaluates: bool = False) -> None:
-        """End the turn of training, if it has one, and with it the iteration.
+        """End the turn of training and its iteration, if there is one.
 
         Args:
-            syncs: a server needs the new weights. evaluates: it is asked for an evaluation next.
+            syncs: Whether a server needs the new weights.
+            evaluates: Whether an evaluation comes next.
         """
         turn, self._training = self._training, None
         if turn is None:
@@ -242,7 +244,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         self._job.release(turn)
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        """What it has on the devices."""
+        """Return the trainer's tensors by name."""
         models = {"policy": (self.model, self.optimizer), "reference": (getattr(self, "ref_model", None), None)}
         every = {who: state_of(*its) for who, its in models.items() if its[0] is not None}
         return {f"{who}.{name}": tensor for who, tensors in every.items() for name, tensor in tensors.items()}
@@ -252,7 +254,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
             torch.distributed.barrier(self._processes)
 
     def _agreed(self, flag: bool) -> bool:
-        """What the first process says."""
+        """Return the flag of the first process."""
         if self._processes is None:
             return flag
         value = torch.tensor([int(flag)])
@@ -261,7 +263,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
 
 
 class _Ends(TrainerCallback):
-    """Tells the trainer where its steps end."""
+    """Tells the trainer when training begins, when a step ends and when training ends."""
 
     def __init__(self, trainer: GRPOTrainer) -> None:
         self._trainer = trainer

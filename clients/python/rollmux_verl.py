@@ -1,18 +1,18 @@
-"""verl's synchronous PPO trainer as a job that takes turns: `trainer.v1.trainer_mode=rollmux`, and settings that offload.
+"""verl's synchronous PPO trainer as a job that takes turns: `trainer.v1.trainer_mode=rollmux`, with settings that offload.
 
-`pip install rollmux-client` is enough: verl (0.9) loads this module by its entry point of the group `verl.plugins`.
+`pip install rollmux-client` is enough: verl (0.9) loads this module by its entry point in the group `verl.plugins`.
 
-- All is loaded and started in a turn of `init`, at whose end the engines sleep and the models are in host memory.
-- The turn of `rollout` begins with a step, since prompts are sent to the engines before anything is sampled, and ends when all
-  samples are there and the engines sleep.
-- The turn of `training` goes from there to the end of the step, checkpoint included. Both are an iteration.
-- verl wakes its engines at the end of a step, to give them new weights. Here they get them when the next turn of `rollout` has
-  begun: their memory is not taken before.
-- A validation is a rollout that counts no iteration. The engines sleep after it.
-- verl's workers empty their cache when parameters have left the GPU, and the optimizer's state leaves after that. They are asked to
-  offload once more at the end of `init` and `training`, by which what the optimizer has left is given back, too.
+- Everything is loaded and started in a turn of `init`. At its end the engines sleep and the models are in host memory.
+- The turn of `rollout` begins with a step, because verl sends prompts to the engines before it samples. It ends when all samples
+  are complete and the engines sleep.
+- The turn of `training` lasts from there to the end of the step, including a checkpoint. Both turns together are an iteration.
+- verl wakes its engines at the end of a step to give them new weights. Here this happens at the start of the next turn of
+  `rollout`, so that their memory is not allocated earlier.
+- A validation is a rollout that counts as no iteration. The engines sleep after it.
+- verl's workers empty their cache after parameters have left the GPU, but the optimizer's state leaves later. Therefore they are
+  asked to offload once more at the end of `init` and `training`, which also releases the memory of the optimizer's state.
 
-Trainer and engines share their GPUs in this mode, so the service's cluster has one pool (`one_device: true`). Read with verl of
+Trainer and engines share their GPUs in this mode, so the service's cluster has one pool (`one_device: true`). Written for verl of
 2026-08-22 (commit 1dda039b9c6311889a9c9a26040677e1254814f9).
 """
 
@@ -36,24 +36,24 @@ __all__ = ["PPOTrainerInTurns"]
 
 @register_trainer("rollmux")
 class PPOTrainerInTurns(PPOTrainerSync):  # type: ignore[misc]
-    """As `PPOTrainerSync`, in turns with other jobs. It is attached from `init` to the end of `fit`.
+    """`PPOTrainerSync` in turns with other jobs. It is attached to the service from `init` to the end of `fit`.
 
     Raises:
-        ValueError: something would stay on the GPUs between its turns; one line, which says what to set.
+        ValueError: Settings would leave something on the GPUs between the job's turns. The message says what to set.
     """
 
     def __init__(self, config: Any) -> None:
         if missing := [*settings_missing(config)]:
             raise ValueError(f"rollmux_verl: it would stay on the GPUs between its turns; set {' '.join(missing)}")
         with open_dict(config):
-            config.trainer.v1.trainer_mode = "sync"  # which the replay buffer and others ask for
+            config.trainer.v1.trainer_mode = "sync"  # the value that the replay buffer and other parts of verl check
         super().__init__(config)
         self._job = rollmux_client.attach()
         self._turn: rollmux_client.Phase | None = None
-        self._weights: int | None = None  # the step whose weights the engines do not have yet
+        self._weights: int | None = None  # step whose weights the engines still have to get
 
     def init(self) -> None:
-        """Wait for the job's nodes and its turn, load everything, and say where the training continues."""
+        """Wait for the job's nodes and its turn, load everything, and state where the training continues."""
         self._job.__enter__()
         try:
             self._begin("init")
@@ -67,49 +67,55 @@ class PPOTrainerInTurns(PPOTrainerSync):  # type: ignore[misc]
             raise
 
     def fit(self, agent_loop_manager: Any) -> None:
-        """Train, in turns."""
+        """Train in turns with other jobs."""
         with contextlib.ExitStack() as stack:
             stack.push(self._job)
             super().fit(agent_loop_manager)
 
     def on_init_end(self) -> None:
+        """Note that the engines still need the loaded weights."""
         self._weights = self.global_steps
 
     def on_step_begin(self) -> None:
+        """Begin the turn of rollout, and wake the engines with new weights."""
         super().on_step_begin()
         self._begin("rollout")
         self._wake()
 
     def on_sample_end(self) -> None:
-        super().on_sample_end()  # the engines sleep
+        """End the turn of rollout, and begin that of training."""
+        super().on_sample_end()  # after this the engines sleep
         self._end()
         self._begin("training")
 
     def on_step_end(self) -> None:
+        """Offload the models, and end the turn of training and the iteration."""
         self._weights = self.global_steps
         self._offload()
         self._end()
         self._job.iteration += 1
 
     def on_validate_begin(self) -> None:
+        """Begin a turn of rollout that counts as no iteration, and wake the engines."""
         super().on_validate_begin()
         self._begin("rollout", extra=True)
         self._wake()
 
     def on_validate_end(self) -> None:
+        """Put the engines to sleep, and end their turn."""
         super().on_validate_end()
         self.checkpoint_manager.sleep_replicas()
         self._weights = self._loaded
         self._end()
 
     def _wake(self) -> None:
-        """Wake the engines with the weights that they do not have yet."""
+        """Wake the engines, and send them weights that they still have to get."""
         self._loaded, self._weights = self._weights, None
         with marked_timer("update_weights", getattr(self, "timing_raw", {}), color="red"):
             self.checkpoint_manager.update_weights(self._loaded)
 
     def _offload(self) -> None:
-        """Nothing of the models is on the GPUs, and their caches are empty."""
+        """Move everything of the models from the GPUs, and empty their caches."""
         for workers in (self.actor_rollout_wg, getattr(self, "critic_wg", None)):
             if workers is not None:
                 workers.to("cpu", model=True, optimizer=False, grad=True)
@@ -127,7 +133,7 @@ class PPOTrainerInTurns(PPOTrainerSync):  # type: ignore[misc]
 
 
 def settings_missing(config: Any) -> Iterator[str]:
-    """The settings, as verl's command line takes them, without which a job would stay on its GPUs between its turns."""
+    """Yield the missing settings, in the form of verl's command line, without which a job would stay on its GPUs."""
     if not OmegaConf.select(config, "actor_rollout_ref.rollout.free_cache_engine"):
         yield "actor_rollout_ref.rollout.free_cache_engine=True"
     models = {"actor_rollout_ref.actor": "fsdp_config"} | ({"critic": "fsdp"} if need_critic(config) else {})
@@ -137,7 +143,7 @@ def settings_missing(config: Any) -> Iterator[str]:
         kinds = ["param_offload", "optimizer_offload", *(["grad_offload"] if strategy == "megatron" else [])]
         yield from _unset(config, *(f"{model}.{engine}.{kind}" for kind in kinds))
     if need_reference_policy(config) and OmegaConf.select(config, "actor_rollout_ref.ref.strategy") == "megatron":
-        yield from _unset(config, "actor_rollout_ref.ref.megatron.param_offload")  # those of FSDP are offloaded in any case
+        yield from _unset(config, "actor_rollout_ref.ref.megatron.param_offload")  # FSDP always offloads reference models
 
 
 def _unset(config: Any, *keys: str) -> Iterator[str]:
