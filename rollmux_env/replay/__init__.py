@@ -1,1 +1,1 @@
-"""Replays: a scenario and a policy in, an event log and its metrics out."""
+"""Replays: simulate a scenario under a policy and record an event log and metrics."""

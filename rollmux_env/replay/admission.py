@@ -1,4 +1,4 @@
-"""Admission alone: the jobs come in order of arrival and nobody leaves (`rollmux plan`)."""
+"""Admission alone (`rollmux plan`): the jobs arrive in order, and no job departs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from rollmux_env.scheduler.preview import reasons
 
 @dataclass(frozen=True)
 class Decision:
-    """Where a job was placed.
+    """The placement of a job.
 
     Attributes:
-        job: its id.
+        job: Identifier of the job.
         strategy: `direct_packing`, `rollout_scaling`, `isolated` or `queued`.
-        group: id of its group, None where queued.
-        delta_usd_per_hour: what it added to the price of the cluster, $/h; None where queued.
-        rollout_nodes, training_nodes: numbers of its nodes within the group.
-        reason: why it is queued, or has a group of its own beside others, in words; else nothing.
-        shape: of a placed job that has shapes, the number of the one that it runs in; else None.
+        group: Identifier of its group, or None if it is queued.
+        delta_usd_per_hour: Price in $/h that it added to the cluster, or None if it is queued.
+        rollout_nodes: Numbers of its rollout nodes within the group.
+        training_nodes: Numbers of its training nodes within the group.
+        reason: Reason why it is queued, or has a group for itself although there are others; otherwise empty.
+        shape: Number of the shape in which a placed job runs, or None if it has no shapes.
     """
 
     job: str
@@ -42,12 +43,14 @@ class Decision:
 
 @dataclass(frozen=True)
 class AdmittedGroup:
-    """A co-execution group that the decisions made.
+    """A co-execution group that results from the decisions.
 
     Attributes:
-        id: its number. jobs: members' ids in round-robin order.
-        period_s: seconds. usd_per_hour: price of its nodes, $/h.
-        slowdown: of each member, period over T_solo.
+        id: Number of the group.
+        jobs: Identifiers of the members in round-robin order.
+        period_s: Period, in seconds.
+        usd_per_hour: Price of its nodes, in $/h.
+        slowdown: Period over T_solo of each member.
     """
 
     id: int
@@ -59,11 +62,13 @@ class AdmittedGroup:
 
 @dataclass(frozen=True)
 class Admission:
-    """All decisions, and the groups that they make.
+    """All decisions, and the groups that result from them.
 
     Attributes:
-        usd_per_hour: price of all nodes, $/h.
-        extra: figures that only some policies have, by name.
+        decisions: Decisions in order of arrival.
+        groups: Groups after the last decision.
+        usd_per_hour: Price of all nodes, in $/h.
+        extra: Figures that only some policies have, by name.
     """
 
     decisions: tuple[Decision, ...]
@@ -73,10 +78,16 @@ class Admission:
 
 
 def admit_all(scenario: Scenario, policy: Policy) -> Admission:
-    """Ask a policy about every job in order of arrival; behind a job that does not fit others of no higher priority are queued too.
+    """Ask a policy about every job in order of arrival.
+
+    Behind a queued job, other jobs of at most the same priority are queued too.
+
+    Args:
+        scenario: Scenario with the jobs.
+        policy: Placement policy.
 
     Raises:
-        PlanError: the policy broke an invariant.
+        PlanError: If the policy broke an invariant.
     """
     state = State(scenario.cluster, switches=plans_switches(policy))
     scheduler = Scheduler(state, policy)
@@ -84,12 +95,12 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
     decisions: dict[str, Decision] = {}
     for job in in_order_of_arrival(scenario):
         before = state.nodes.copy()
-        scheduler.planner.ticks.next_s = inf  # nobody leaves, and no time passes
+        scheduler.planner.ticks.next_s = inf  # no job departs and no time passes, so the policy's timer never fires
         events = scheduler.step(job.arrival_s, [Arrived(job)]).entries
         delta_usd = float(((state.nodes - before).sum(axis=1) * state.limits.pools["usd"]).sum())
         decisions[job.id] = Decision(job.id, "queued", None, None, (), ())
         admitted = [event for event in events if isinstance(event, Admitted)]
-        for event in reversed(admitted):  # behind the first come jobs that waited and find room beside it
+        for event in reversed(admitted):  # queued jobs that fit beside the arrived one follow it
             own_usd = delta_usd if event is admitted[0] else _usd(state, event)
             delta_usd -= own_usd
             group = state.group_of(event.job_id)
@@ -113,7 +124,7 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
 
 
 def _usd(state: State, event: Admitted) -> float:
-    """Price of the nodes that an admission adds, $/h."""
+    """Return the price of the nodes that an admission adds, in $/h."""
     place = event.placement
     demand = demand_of(state.job(event.job_id), state.cluster, place.shape)
     return usd_per_hour(demand, state.cluster, place.new_rollout_nodes, place.training_nodes)

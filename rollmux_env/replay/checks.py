@@ -1,8 +1,10 @@
 """Invariants of a replay, asserted after every instant with `--check`.
 
-R1  no job is lost or doubled: every job that arrived waits, runs in exactly one group, or has left; no group is too large
+An error message begins with the name of the broken invariant:
+
+R1  no job is lost or doubled: every job that arrived waits, runs in exactly one group, or has departed; no group is too large
 R2  the clock never runs back
-R3  no node is asked for more than a period's worth of phases in a period
+R3  no node has more than a period's worth of phases in a period
 R4  no node's residency is exceeded
 R5  the nodes counted are the nodes of the groups and those held for moves
 R6  every SLO is kept (policies with `keeps_slo`)
@@ -26,11 +28,12 @@ def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
     """Assert R1 and R3 to R6.
 
     Args:
-        arrived: how many jobs have arrived.
-        keeps_slo: whether R6 is asked for.
+        state: State to check.
+        arrived: Number of jobs that have arrived.
+        keeps_slo: Whether R6 must hold.
 
     Raises:
-        InvariantError: the message begins with the number of the invariant.
+        InvariantError: If an invariant is broken.
     """
     groups = state.group_list()
     running = [job_id for group in groups for job_id in group.jobs]
@@ -46,7 +49,7 @@ def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
             there = (own.rollout_pool, own.training_pool) == (group.rollout_pool, group.training_pool)
             _require(there, f"R1: job {job.id} is in group {group.id}, on other pools")
         if not group.rollout_nodes and not state.cluster.one_device:
-            continue  # co-located: both phases in turn on nodes of the job's own
+            continue  # co-located: both phases run in turn on the job's training nodes
         _check_training_nodes(state, group)
         for node in group.rollout_nodes:
             pinned = [state.phases(job.id).rollout for job in jobs if node in state.pins(job.id)]
@@ -68,7 +71,7 @@ def _check_pools(state: State, groups: Sequence[Group]) -> None:
 
 
 def _check_training_nodes(state: State, group: Group) -> None:
-    """Assert R3 and R4 of training nodes; on one device both phases run there."""
+    """Assert R3 and R4 for training nodes. On one device they run both phases."""
     phases: list[Phase | Training] = [state.phases(job_id).training for job_id in group.jobs]
     load_s = sum(state.phases(job_id).training.seconds_on(group.training_nodes) for job_id in group.jobs)
     if state.cluster.one_device:
@@ -78,7 +81,7 @@ def _check_training_nodes(state: State, group: Group) -> None:
 
 
 def _check_node(state: State, group: Group, pool: str, load_s: float, phases: Sequence[Phase | Training]) -> None:
-    """Assert R3 and R4 of a node, of the phases that it runs in a period."""
+    """Assert R3 and R4 for one node with the phases that it runs in a period."""
     limits = state.limits.pools[[*state.cluster.pools].index(pool)]
     memory_gb, device_gb = sum(phase.host_memory_gb for phase in phases), sum(phase.device_gb for phase in phases)
     _require(load_s <= group.period_s * (1 + 1e-9), f"R3: group {group.id} asks too much of a node")
@@ -90,10 +93,12 @@ def check_sample(job: Job, trained: int, sampled: int) -> None:
     """Assert R7.
 
     Args:
-        trained: versions that the weights have had when a training begins. sampled: when its rollout began.
+        job: Job whose training begins.
+        trained: Version of the weights when the training begins.
+        sampled: Version of the weights when its rollout began.
 
     Raises:
-        InvariantError: the sample is older than the job's staleness, or newer than what is trained.
+        InvariantError: If the sample is older than the job's staleness, or newer than the weights to be trained.
     """
     if not 0 <= trained - sampled <= job.staleness:
         raise InvariantError(f"R7: job {job.id} trains version {trained} on samples of {sampled}")
@@ -102,8 +107,11 @@ def check_sample(job: Job, trained: int, sampled: int) -> None:
 def check_clock(times_s: list[float]) -> None:
     """Assert R2.
 
+    Args:
+        times_s: Consecutive times, in seconds.
+
     Raises:
-        InvariantError: a time is before the one that precedes it.
+        InvariantError: If a time is before the preceding one.
     """
     for before, after in itertools.pairwise(times_s):
         _require(before <= after, f"R2: the clock ran back from {before} to {after}")

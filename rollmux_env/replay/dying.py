@@ -1,8 +1,8 @@
-"""What dies in an event replay with failures, and begins again: jobs, those on a node that dies, and the scheduler.
+"""Failures in an event replay: jobs, nodes and the scheduler die and restart.
 
-`rollmux_env.replay.event` has the rules. Times between failures are exponential, of generators of their own, so the durations of
-phases are the same with and without them. The k-th life of a job, from a placement to its own failure, is the same under every
-policy. A node's begins when a group gets it.
+`rollmux_env.replay.event` has the rules. Times between failures are exponential and have separate random generators, so that the
+durations of phases are the same with and without failures. The k-th life of a job, from a placement to the job's own failure, has
+the same length under every policy. A node's life begins when a group gets the node.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.core import Scheduler
 
 Node = tuple[int, str, int]  # group, pool, number
-Key = str | Death | Node | None  # id of a job; its death in the script; a node; nothing for the scheduler
+Key = str | Death | Node | None  # a job's id, a scripted death, a node, or None for the scheduler
 
-_SHORTEST_S = 1e-3  # stay of a job that dies in an iteration that it has begun when its stay was not yet over
+_SHORTEST_S = 1e-3  # shortest remaining stay: a job may die after the end of its stay, in its last iteration
 
 
 class _Later:
-    """Takes calls of the methods of something, until they can be made."""
+    """Proxy that records calls of an object's methods until they can be made."""
 
     def __init__(self, target: object, calls: list[Callable[[], None]]) -> None:
         self._target = target
@@ -44,27 +44,26 @@ class _Later:
 
 
 class AbsentScheduler:
-    """Takes the facts that a scheduler's `members` and `jobs` would be told, until it is back."""
+    """Recorder of the facts for a scheduler's `members` and `jobs` while the scheduler is away."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._calls: list[Callable[[], None]] = []
         self.members, self.jobs = _Later(scheduler.members, self._calls), _Later(scheduler.jobs, self._calls)
 
     def hand_over(self) -> None:
-        """The scheduler is back, and is told all, in order."""
+        """Report all recorded facts to the scheduler, in order."""
         for call in self._calls:
             call()
         self._calls.clear()
 
 
 class FailureTimes:
-    """When what dies.
+    """The times at which jobs, nodes and the scheduler die.
 
     Args:
-        first_s: when the scheduler's first life begins.
-
-    Attributes:
-        next_s: of the next failure; infinite where there is none.
+        failures: Rates and script of failures.
+        seed: Seed of the random times.
+        first_s: Time at which the scheduler's first life begins, in seconds.
     """
 
     def __init__(self, failures: Failures, seed: int, first_s: float) -> None:
@@ -72,8 +71,8 @@ class FailureTimes:
         self._seed = seed
         self._heap: list[tuple[float, int, Cause, Key]] = []
         self._order = count()
-        self._lives: dict[str, Generator] = {}  # of jobs
-        self._pending: dict[str, int] = {}  # order of a job's failure; others of it are void
+        self._lives: dict[str, Generator] = {}  # random generator of each job's lives
+        self._pending: dict[str, int] = {}  # number of a job's valid failure; the job's other entries on the heap are void
         self._nodes: set[tuple[int, str, int]] = set()
         self._scheduler = generator(seed, "", "scheduler")
         self.begin_scheduler(first_s)
@@ -82,14 +81,15 @@ class FailureTimes:
 
     @property
     def next_s(self) -> float:
+        """Time of the next failure in seconds, or infinity."""
         return self._heap[0][0] if self._heap else inf
 
     def begin_scheduler(self, now_s: float) -> None:
-        """The scheduler is there from now on."""
+        """Begin a life of the scheduler."""
         self._add(now_s, self._scheduler, self._failures.scheduler_h, "scheduler", None)
 
     def begin(self, job_id: str, seating: Seating, now_s: float) -> None:
-        """A job has a place: it has a life, if not already, and so have the nodes of the place."""
+        """Begin a life of a job that got a place, and of the place's nodes, unless they already live."""
         if job_id not in self._pending and isfinite(self._failures.job_h):
             own = self._lives.setdefault(job_id, generator(self._seed, job_id, "failure"))
             self._pending[job_id] = self._add(now_s, own, self._failures.job_h, "job", job_id)
@@ -103,11 +103,11 @@ class FailureTimes:
                     self._add(now_s, own, self._failures.node_h, "node", node)
 
     def end(self, job_id: str) -> None:
-        """A job has died, or done its stay."""
+        """End the life of a job that died or departed."""
         self._pending.pop(job_id, None)
 
     def due(self, until_s: float) -> Iterator[tuple[Cause, Key]]:
-        """What dies by `until_s`; of nodes, also those that no group has any more."""
+        """Yield the failures by `until_s`, including those of nodes that no group holds any longer."""
         while self.next_s <= until_s:
             _, order, cause, key = heappop(self._heap)
             if isinstance(key, Death):
@@ -125,15 +125,20 @@ class FailureTimes:
 
 
 class Dying:
-    """Deaths, and what the scheduler is told of them.
+    """Applies failures to the jobs of a replay and reports them to the scheduler.
 
     Args:
-        failures, times: what dies, and when. jobs: those that may. scheduler: that may.
+        failures: Rates, checkpoints and script of failures.
+        times: Times of the failures.
+        jobs: Running jobs of the replay.
+        scheduler: Scheduler of the replay.
 
     Attributes:
-        times: as given. log: what has died. again: by id, jobs that have died and have no place yet, as they were.
-        back_s: when the scheduler is back; infinite while it is there.
-        away: jobs that are to arrive anew later.
+        times: Times of the failures.
+        log: Failures so far.
+        again: Jobs that died and have no place yet, as they were, by id.
+        back_s: Time at which the scheduler returns in seconds, or infinity while it is present.
+        away: Jobs that arrive again at a later time.
     """
 
     def __init__(self, failures: Failures, times: FailureTimes, jobs: RunningJobs, scheduler: Scheduler) -> None:
@@ -149,11 +154,19 @@ class Dying:
 
     @property
     def next_back_s(self) -> float:
-        """When the scheduler or a job is back next; infinite where nobody is away."""
+        """Time at which the scheduler or a job returns next in seconds, or infinity if none is away."""
         return min([self.back_s, *(job.arrival_s for job in self.away)])
 
     def strike(self, until_s: float, now_s: float) -> bool:
-        """Let die what dies by `until_s`, and come back what does; whether there is something to decide about placements."""
+        """Apply the failures and returns that are due.
+
+        Args:
+            until_s: Time up to which they are due, in seconds.
+            now_s: Present time, in seconds.
+
+        Returns:
+            Whether placements have to be decided.
+        """
         log, before = self.log, len(self.log.losses)
         back = self.back_s <= until_s
         if back:
@@ -179,7 +192,7 @@ class Dying:
         return back or bool(coming) or len(log.losses) > before
 
     def _struck(self, key: Key) -> list[ReplayedJob]:
-        """The jobs that a failure takes along: those that are there, and not those that a move has just taken from their place."""
+        """Return the jobs that a failure kills: those in place, without those that a move has just taken from their place."""
         placed = [one for one in self._jobs.by_id.values() if one.placed]
         if not isinstance(key, tuple):
             return [one for one in placed if one.job.id == (key.job if isinstance(key, Death) else key)]
@@ -188,7 +201,7 @@ class Dying:
         return [one for one in there if pool == "training" or number in one.keys["rollout"]]
 
     def _kill(self, job_run: ReplayedJob, now_s: float, arrives_s: float) -> None:
-        """A job dies, and arrives anew with what it has left."""
+        """Kill a job, and let it arrive again with its remaining work."""
         job, begins, listener = job_run.job, job_run.saved, self._jobs.listener
         self._jobs.cut(job_run, now_s)
         listener.jobs.failed(job.id)

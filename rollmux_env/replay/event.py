@@ -1,28 +1,29 @@
-"""The event replay: every phase is an event with a sampled duration, and a group's dispatcher decides what starts.
+"""The event replay: every phase is an event with a sampled duration, and a group's dispatcher decides which phase starts.
 
-Placements are decided as in the fluid replay, by the same policy through the same plans and events, at arrivals and departures.
-What differs is progress: the policy sees the iterations that jobs have finished, and nothing of what has not happened; the jobs
-that it is shown have no `drift`.
+Placements are decided as in the fluid replay, by the same policy through the same plans and events, at arrivals and departures. The
+difference is progress: the policy sees the iterations that jobs have finished, and nothing of the future; the jobs that it sees
+have no `drift`.
 
-- A job enters its group at the next meta-iteration. It leaves at the end of an iteration (sync included): the last of its
-  `iterations`, or the first that ends when its `duration_s` is over, so that every job does at least one.
-- A moved job drops the iteration in hand: it goes on from its last finished one, as after any restart from a checkpoint. It is the
-  last member of its new group at once, for the dispatcher too, and enters at the first meta-iteration after its pause.
-- A switch is part of the phase that it delays, but is no running time: `utilization` does not count it. A cold start is added to
-  the first rollout and to the first training of a job in a placement, else a warm one where a node last ran another job.
+- A job enters its group at the next meta-iteration. It departs at the end of an iteration (sync included): the last of its
+  `iterations`, or the first that ends after its `duration_s`, so that every job does at least one.
+- A moved job drops its unfinished iterations: it continues from the last finished one, as after a restart from a checkpoint. It
+  becomes the last member of its new group at once, also for the dispatcher, and enters at the first meta-iteration after its pause.
+- A switch is part of the phase that it delays, but is not running time: `utilization` does not count it. The first rollout and the
+  first training of a job in a placement have a cold start. Later phases have a warm start if one of their nodes last ran another
+  job.
 - The phases of a job with a model take what its simulated responses take (`rollmux_env.rollout`), under a rollout policy. A rollout
-  gives its nodes back when its last response has ended; what comes next waits for its last reward.
-- Where the dispatch policy migrates tails, they, or `rollmux_env.timing.tail` for a job without a model, say when a rollout's
-  threshold is reached and how fast things go: a tail on its share of the nodes, and a rollout beside one until the tail is over. A
-  rollout over several nodes is as slow as on the one that is shared. Switches take as long as ever. What nobody migrates takes
-  exactly what it takes without all this.
-- After the last of its `iterations` rollouts the turns of a job on rollout nodes are skipped. What it runs when it leaves, or has
-  sampled and not trained, is dropped; so it is when it moves or dies.
-- With `cluster.network` the syncs that are on the link at once share it, max-min fair. The syncs of one job follow one another.
-- With `Failures`, a job that dies leaves its group at once and arrives anew, with what it has left since its last checkpoint: the
-  policy places it again, and it begins when `migration_s` is over, with cold starts. A node that dies takes all jobs along that
-  have their place on it; another one is there in its stead. While the scheduler is away, phases that run go on to their ends, and
-  nothing begins: it is told all that has happened when it is back.
+  releases its nodes when its last response has ended; the next phase waits for its last reward.
+- If the dispatch policy migrates tails, the simulated responses, or `rollmux_env.timing.tail` for a job without a model, determine
+  when a rollout reaches its threshold, how fast a tail runs on its share of the nodes, and how fast a rollout runs beside a tail. A
+  rollout over several nodes is as slow as on a shared one. Switches are not slowed. Rollouts that neither migrate nor run beside a
+  tail are unaffected.
+- After the last of its `iterations` rollouts the turns of a job on rollout nodes are skipped. When a job departs, moves or dies,
+  the phases that it runs, and samples that are not trained, are dropped.
+- With `cluster.network`, concurrent syncs share the link max-min fairly. The syncs of one job run one after the other.
+- With `Failures`, a job that dies leaves its group at once and arrives again with its remaining work since the last checkpoint. The
+  policy places it again, and it begins when `migration_s` is over, with cold starts. A node that dies kills all jobs placed on it;
+  a replacement is available at once. While the scheduler is away, running phases continue to their ends, and nothing begins. When
+  it returns, it receives all facts that it missed.
 """
 
 from __future__ import annotations
@@ -50,19 +51,19 @@ from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.scheduler.view import DispatchPolicy
 from rollmux_env.timing.tail import TailModel
 
-MOST_PHASES, MOST_KEPT = 20_000_000, 1_000_000  # of a replay, and of one that keeps them: a minute or two, 1.5 GB
-_TOLD = 1 << 16  # phases between two words about them
+MOST_PHASES, MOST_KEPT = 20_000_000, 1_000_000  # limits without and with kept phases: a minute or two, and 1.5 GB
+_TOLD = 1 << 16  # number of phases between two reports of progress
 
 
 @dataclass(frozen=True)
 class Watch:
-    """What is done beside a replay.
+    """Options of how a replay is observed.
 
     Attributes:
-        check: assert the invariants of `rollmux_env.replay.checks` whenever placements may have changed.
-        most_phases: that may begin; None is `MOST_PHASES`, or `MOST_KEPT` where they are kept.
-        tell: is told now and then how many have begun, and how many jobs have left.
-        keep_phases: fill `Run.phases`.
+        check: Whether to assert the invariants of `rollmux_env.replay.checks` whenever placements may have changed.
+        most_phases: Largest number of phases, or None for `MOST_PHASES`, or `MOST_KEPT` with `keep_phases`.
+        tell: Callback for progress, with the number of phases that have begun and of jobs that have departed.
+        keep_phases: Whether to fill `Run.phases`.
     """
 
     check: bool = False
@@ -72,7 +73,7 @@ class Watch:
 
     @property
     def most(self) -> int:
-        """Phases that may begin."""
+        """Largest number of phases."""
         return self.most_phases or (MOST_KEPT if self.keep_phases else MOST_PHASES)
 
 
@@ -89,14 +90,18 @@ def replay_events(
     """Replay a scenario under a placement and a dispatch policy, phase by phase.
 
     Args:
-        seed: of the sampled durations; they depend on it, the job's id, the iteration and the phase alone.
-        tails: the inside of rollouts of jobs without a model, for dispatch policies that migrate tails; None is `TailModel()`.
-        rollout: what happens inside the rollouts of jobs with a model; None: they take their worst case.
-        failures: what dies; None: nothing does.
+        scenario: Scenario to replay.
+        policy: Placement policy.
+        dispatch: Dispatch policy.
+        seed: Seed of the sampled durations, which depend only on it, the job's id, the iteration and the phase.
+        watch: Options of how the replay is observed.
+        tails: Model of the rollouts of jobs without a model, for dispatch policies that migrate tails, or None for `TailModel()`.
+        rollout: Rollout policy of jobs with a model, or None if their phases take the worst case.
+        failures: Failures to inject, or None.
 
     Raises:
-        InputError: there are more phases than the watch allows, or a script of failures has another job; one line.
-        PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
+        InputError: If there are too many phases, or a script of failures names a job that the scenario does not have.
+        PlanError: If the policy broke an invariant, or left jobs waiting and no event remains.
     """
     if failures is not None:
         failures.check_jobs(scenario)
@@ -107,7 +112,7 @@ def replay_events(
 
 
 def too_many(what: str, most: int) -> InputError:
-    """The error of a replay that would go on for hours."""
+    """Return the error of a replay that would take hours."""
     return InputError(f"event replay: {what}, and {most:,} at most are replayed; --max-phases allows more")
 
 
@@ -136,12 +141,12 @@ class _Replay:
             self.run.failures = self.dying.log
         self.durations = partial(Durations, seed=seed, tails=tails, migration=self.scheduler.members.migration, policy=rollout)
         self.watch = watch
-        self.begun = 0  # phases, and instants at which placements may have changed
-        self.look = min(_TOLD, watch.most + 1)  # phases at which there is something to say next
+        self.begun = 0  # number of phases, and of instants at which placements may have changed
+        self.look = min(_TOLD, watch.most + 1)  # value of `begun` at which progress is reported next
 
     def play(self) -> Run:
         state, jobs, arrivals, scheduler, dying = self.run.state, self.jobs, self.arrivals, self.scheduler, self.dying
-        fixed_s = arrivals.next_s  # of the next instant that no phase brings about
+        fixed_s = arrivals.next_s  # next instant that is not the end of a phase
         losses, total, fails = dying.log.losses, len(self.run.scenario.jobs), self.run.failures is not None
         while state.departed - len(losses) < total:
             now_s, dies_s = min(jobs.next_s, fixed_s), inf
@@ -177,7 +182,7 @@ class _Replay:
         return self.run
 
     def _tell(self, now_s: float) -> None:
-        """Say how far the replay is, and end one that would go on for hours."""
+        """Report progress, and raise an error if the replay would take hours."""
         most = self.watch.most
         if self.begun > most:
             raise too_many(f"more than {most:,} phases have begun after {now_s / 3600:,.1f} h", most)
@@ -185,7 +190,7 @@ class _Replay:
         self.look = min(self.begun + _TOLD, most + 1)
 
     def _place(self, now_s: float) -> None:
-        """Departures, pauses that end, the queue and arrivals, as in every replay."""
+        """Handle departures, ends of pauses, the queue and arrivals, as in every replay."""
         self.begun += 1
         run, scheduler, jobs = self.run, self.scheduler, self.jobs
         assert run.solo_s is not None
@@ -206,12 +211,12 @@ class _Replay:
                         jobs.tell(job_run)
                 case Move(job_id=job_id):
                     job_run = jobs.by_id[job_id]
-                    job_run.saved = job_run.writes = job_run.iteration  # it leaves with a checkpoint
+                    job_run.saved = job_run.writes = job_run.iteration  # a move writes a checkpoint
                     jobs.cut(job_run, now_s)
                     scheduler.jobs.vacated(job_id, job_run.progress())
 
     def _job_run(self, job_id: str) -> ReplayedJob:
-        """A job that runs, or begins to."""
+        """Return the running job of an id, or begin it."""
         if (running := self.jobs.by_id.get(job_id)) is not None:
             return running
         row = self.run.state.row(job_id)

@@ -1,4 +1,4 @@
-"""Why this placement and not that one: the alternatives of one decision in a replay."""
+"""Explanation of a placement: the alternatives of one decision in a replay."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ from rollmux_env.user_code import brief, guarded
 
 @dataclass
 class _RecordingPolicy:
-    """Delegates to a policy, and records of the last decision about one job its candidate table, what SLOs have against the rows,
-    the policy's scores of them, and the moves of running jobs that it made."""
+    """A policy that delegates to another one and records its last decision about one job.
+
+    It records the candidate table, the reasons why rows break SLOs, the policy's scores of the rows, the placement, and the moves
+    of running jobs.
+    """
 
     policy: Policy
     job_id: str
@@ -71,18 +74,23 @@ class _RecordingPolicy:
 def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
     """Replay a scenario and report every alternative of the decision that placed a job.
 
+    Args:
+        scenario: Scenario to replay.
+        policy: Placement policy.
+        job_id: Identifier of the job.
+
     Returns:
-        `job`, `at_s`, `asked` (how often: more than once where it waited), `outcome`, and `alternatives` in Algorithm 1's order:
-        each with `verdict`, `group` (None for a new one), `shape` (of a job that has any), `rollout_nodes`, `new_rollout_nodes`,
-        `delta_usd_per_hour`, `period_s`, `slack`, `saturated` and `why` (the numbers of the SLO that drops it, in words, else
-        None); figures are None where a group is out as a whole. With a policy that has a method `scores(state, table)`, each has
-        its `score`, None where a rule drops it. `moves` are the running jobs that the same decision moved, with `job`,
-        `from_group`, `group`, `shape`, `rollout_nodes` and `new_rollout_nodes`; `usd_per_hour` is of all groups, `before` the
-        decision and `after` it, with the pauses of its moves over.
+        A mapping with `job`, `at_s`, `asked` (number of times the policy was asked, more than once if the job waited), `outcome`,
+        and `alternatives` in Algorithm 1's order. Each alternative has `verdict`, `group` (None for a new one), `shape` (if the job
+        has shapes), `rollout_nodes`, `new_rollout_nodes`, `delta_usd_per_hour`, `period_s`, `slack`, `saturated` and `why` (the
+        broken SLO in words, or None). Figures are None if a group is rejected as a whole. If the policy has a method `scores(state,
+        table)`, each also has its `score`, None if a rule rejects it. `moves` are the running jobs that the same decision moved,
+        with `job`, `from_group`, `group`, `shape`, `rollout_nodes` and `new_rollout_nodes`. `usd_per_hour` is the price of all
+        groups `before` the decision and `after` it, when the pauses of its moves are over.
 
     Raises:
-        InputError: no such job.
-        PlanError: the policy's scores cannot be used; one line.
+        InputError: If there is no such job, or the policy was never asked about it.
+        PlanError: If the policy's scores cannot be used.
     """
     if job_id not in {job.id for job in scenario.jobs}:
         raise InputError(f"--job {job_id}: no such job in the scenario")
@@ -94,7 +102,9 @@ def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
     chosen = _row_of(table, recorder.placement)
     prunes = bool(getattr(policy, "prune", False))
     rows = [_alternative(table, row, _verdict(table, row, chosen, prunes), recorder.why.get(row)) for row in range(len(table))]
-    if chosen is None and recorder.placement is not None:  # a co-located one, or another training pool size
+    if (
+        chosen is None and recorder.placement is not None
+    ):  # the table has no co-located placements and no other sizes of the training pool
         rows.append(_said("chosen", recorder.placement))
     if not next(job for job in scenario.jobs if job.id == job_id).shapes:
         for alternative in rows:
@@ -127,7 +137,7 @@ def _move(state: State, move: Move) -> dict[str, Any]:
 
 
 def _usd_after(state: State, plan: Plan, keeps_slo: bool) -> float:
-    """$/h of all groups once a plan is carried out and the pauses of its moves are over."""
+    """Return the price in $/h of all groups after a plan is carried out and the pauses of its moves are over."""
     twin = state.copy()
     passed = next((state.waiting.index(action.job_id) for action in plan if isinstance(action, Place)), 0)  # for their quotas
     carry_out(twin, plan, keeps_slo, passed)
@@ -153,7 +163,7 @@ def _alternative(table: CandidateTable, row: int, verdict: str, why: str | None)
 
 
 def _said(verdict: str, placement: Placement, why: str | None = None) -> dict[str, Any]:
-    """An alternative, without what the candidate table says of it."""
+    """Return an alternative without the figures of the candidate table."""
     return {
         "verdict": verdict,
         "group": placement.group,

@@ -1,4 +1,4 @@
-"""Failures in an event replay: nodes, jobs and the scheduler die at given rates, and jobs go on from their last checkpoint."""
+"""Failures in an event replay: rates and scripts of deaths, checkpoints, and the log of lost work."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import field_error
 
 Cause = Literal["node", "job", "scheduler"]
-NEVER = 1 << 62  # iterations
+NEVER = 1 << 62  # iterations between checkpoints if none is written
 
 
 class Death(FileModel):
-    """That a job dies, of a script."""
+    """The death of a job in a script."""
 
     job: JobId
-    """Which."""
+    """Identifier of the job."""
     at_s: NonNegative
-    """When, seconds of the replay; a job that has no place then is left alone."""
+    """Time of the death, in seconds of the replay. A job without a place at this time does not die."""
     back_s: Overriding[NonNegative] = None
-    """When it arrives anew; left out, at once."""
+    """Time at which the job arrives again, in seconds. Default: at once."""
 
     @property
     def arrives_s(self) -> float:
-        """When it arrives anew."""
+        """Time at which the job arrives again, in seconds."""
         return self.at_s if self.back_s is None else self.back_s
 
     @model_validator(mode="after")
@@ -47,22 +47,24 @@ class Script(FileModel):
     """A file of deaths."""
 
     deaths: Annotated[tuple[Death, ...], Field(strict=False, min_length=1)]
-    """In any order."""
+    """Deaths, in any order."""
 
 
 @dataclass(frozen=True)
 class Failures:
-    """How often what dies, and how often jobs write checkpoints.
+    """Rates of failures, and how often jobs write checkpoints.
 
     Attributes:
-        node_h, job_h, scheduler_h: mean hours to the failure of a node, of a job that has a place, and of the scheduler.
-        scheduler_down_s: seconds until the scheduler is back.
-        every: iterations from one checkpoint of a job to the next; `young` and `daly`: what these formulas say of the job.
-        write_s: seconds that a job waits, between two iterations, until its checkpoint is written.
-        script: deaths of jobs at times that are set, or the path of a file of them.
+        node_h: Mean time to the failure of a node, in hours.
+        job_h: Mean time to the failure of a job that has a place, in hours.
+        scheduler_h: Mean time to the failure of the scheduler, in hours.
+        scheduler_down_s: Time until the scheduler returns, in seconds.
+        every: Number of iterations between checkpoints of a job, or the formula that gives it, `young` or `daly`.
+        write_s: Time that a job waits between two iterations until its checkpoint is written, in seconds.
+        script: Deaths of jobs at fixed times, or the path of a file of them.
 
     Raises:
-        ValueError: a value out of range, or a file that is none; one line.
+        ValueError: If a value is out of range, or the file is not a script.
     """
 
     node_h: float = inf
@@ -90,14 +92,14 @@ class Failures:
 
     @property
     def deaths(self) -> tuple[Death, ...]:
-        """Of the script, once it is read."""
+        """Deaths of the script."""
         return self.script if isinstance(self.script, tuple) else ()
 
     def check_jobs(self, scenario: Scenario) -> None:
-        """Refuse a script of jobs that a scenario does not have.
+        """Check that a scenario has all jobs of the script.
 
         Raises:
-            InputError: one line with the job.
+            InputError: If a job is missing.
         """
         known = [job.id for job in scenario.jobs]
         for death in self.deaths:
@@ -107,14 +109,14 @@ class Failures:
 
     @property
     def dies(self) -> bool:
-        """Whether anything does."""
+        """Whether there are any failures."""
         return bool(self.script) or min(self.node_h, self.job_h, self.scheduler_h) < inf
 
     def interval(self, job: Job) -> int:
-        """Iterations from one checkpoint of a job to the next."""
+        """Return the number of iterations between two checkpoints of a job."""
         if isinstance(self.every, int):
             return self.every
-        rate = 1 / self.job_h + (job.rollout.nodes + job.training.nodes) / self.node_h  # failures of the job an hour
+        rate = 1 / self.job_h + (job.rollout.nodes + job.training.nodes) / self.node_h  # failures of the job per hour
         if rate == 0:
             return NEVER
         formula = young_s if self.every == "young" else daly_s
@@ -122,16 +124,22 @@ class Failures:
 
 
 def young_s(write_s: float, mean_s: float) -> float:
-    """Seconds of work between two checkpoints that lose the least, to first order (Young, 1974).
+    """Return the seconds of work between two checkpoints that lose the least time, to first order (Young, 1974).
 
     Args:
-        write_s: of a checkpoint. mean_s: between two failures.
+        write_s: Seconds to write a checkpoint.
+        mean_s: Mean seconds between two failures.
     """
     return sqrt(2 * write_s * mean_s)
 
 
 def daly_s(write_s: float, mean_s: float) -> float:
-    """The same to higher order (Daly, 2006, equation 37)."""
+    """Return the seconds of work between two checkpoints that lose the least time, to higher order (Daly, 2006, equation 37).
+
+    Args:
+        write_s: Seconds to write a checkpoint.
+        mean_s: Mean seconds between two failures.
+    """
     if write_s >= 2 * mean_s:
         return mean_s
     ratio = write_s / (2 * mean_s)
@@ -139,10 +147,13 @@ def daly_s(write_s: float, mean_s: float) -> float:
 
 
 class Loss(NamedTuple):
-    """A job has died.
+    """The death of a job.
 
     Attributes:
-        cause: `node` or `job`. iterations: that it had done, with fractions, and does again.
+        at_s: Time of the death, in seconds.
+        job_id: Identifier of the job.
+        cause: Cause of the death, `node` or `job`.
+        iterations: Number of iterations that are lost and repeated, with fractions.
     """
 
     at_s: float
@@ -153,11 +164,13 @@ class Loss(NamedTuple):
 
 @dataclass
 class FailureLog:
-    """What has died in a replay.
+    """The failures of a replay.
 
     Attributes:
-        losses: jobs, in order. nodes: how many have died under jobs. scheduler_s: when the scheduler has.
-        checkpoints: how many were written.
+        losses: Deaths of jobs, in order.
+        nodes: Number of nodes that failed with jobs on them.
+        scheduler_s: Times at which the scheduler failed, in seconds.
+        checkpoints: Number of checkpoints that were written.
     """
 
     losses: list[Loss] = field(default_factory=list)
@@ -166,7 +179,7 @@ class FailureLog:
     checkpoints: int = 0
 
     def figures(self, scenario: Scenario, failures: Failures) -> dict[str, float]:
-        """What docs/reference/metrics.md defines, by name."""
+        """Return the figures of failures that docs/reference/metrics.md defines, by name."""
         solo_s = {job.id: job.solo_s for job in scenario.jobs}
         intervals = [failures.interval(job) for job in scenario.jobs]
         return {

@@ -13,18 +13,20 @@ from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.core import Scheduler
 
-MOST_INSTANTS = 100_000  # beside four of each job: those at which a policy is woken, every hour for eleven years
+MOST_INSTANTS = 100_000  # limit beyond four instants per job: wakes of a policy every hour for eleven years
 
 
 def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
     """Replay a scenario under a placement policy.
 
     Args:
-        check: assert the invariants of `rollmux_env.replay.checks` after every instant.
+        scenario: Scenario to replay.
+        policy: Placement policy.
+        check: Whether to assert the invariants of `rollmux_env.replay.checks` after every instant.
 
     Raises:
-        InputError: the policy is woken too often; one line.
-        PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
+        InputError: If the policy is woken too often.
+        PlanError: If the policy broke an invariant, or left jobs waiting and no event remains.
     """
     run = Run(scenario, State(scenario.cluster, switches=plans_switches(policy)))
     state = run.state

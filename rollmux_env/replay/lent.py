@@ -1,12 +1,12 @@
-"""Lending: the training nodes of a group sample responses of its members while they have nothing to train.
+"""Replay with lending: the idle training nodes of a group help to sample responses of its members.
 
-It is what people have today for one job (verl #7373, `enable_switch` of its `separate_async` trainer), here for groups too. How
-fast training nodes sample says a job's `colocated` block; without one, as fast as its rollout nodes. Work is divided without loss,
-nobody waits for a tail, and members get help in whatever order suits all, so this is the best that lending can do.
+Today's systems do this for one job (verl #7373, `enable_switch` of its `separate_async` trainer); here it is extended to groups. A
+job's `colocated` block says how fast training nodes sample; without one they are as fast as its rollout nodes. Work is divided
+without loss, tails cause no waiting, and members get help in the best order, so this is an upper bound of what lending can do.
 
-Where one member is alone its iteration is exact. Where several share nodes, their period is shortened by as much as lending takes
-off the largest of their cycles and of their nodes' loads, which is the least that a period can be: a linear program, of what
-help each member's rollout gets.
+The iteration of a member that is alone in its group is exact. If several members share nodes, their period is shortened by the
+factor by which lending shortens the largest of their cycles and of their nodes' loads, which is a lower bound of the period. A
+linear program finds it by choosing the help that each member's rollout gets.
 """
 
 from __future__ import annotations
@@ -32,16 +32,22 @@ from rollmux_env.scheduler.commands import Move
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.planner import INSTANT_S
 
-_LEAST = 1e-9  # of an iteration that is over
+_LEAST = 1e-9  # relative remainder below which all iterations are done
 
 
 @dataclass(frozen=True)
 class Borrower:
-    """A member of a group, whose rollouts training nodes may help.
+    """A member of a group whose rollouts can be helped by training nodes.
 
     Attributes:
-        rollout_s, training_s, sync_s: of an iteration, in its place. there_s: of its rollout on the group's training nodes alone.
-        come_s, back_s: until these begin with it, and until they train again. staleness: of the job. nodes: that it rolls out on.
+        rollout_s: Rollout of an iteration in the member's placement, in seconds.
+        training_s: Training of an iteration in the member's placement, in seconds.
+        sync_s: Sync of an iteration, in seconds.
+        there_s: The rollout on the group's training nodes alone, in seconds.
+        come_s: Time until training nodes begin to sample, in seconds.
+        back_s: Time until training nodes train again, in seconds.
+        staleness: Staleness of the job.
+        nodes: Rollout nodes of the member.
     """
 
     rollout_s: float
@@ -55,7 +61,7 @@ class Borrower:
 
 
 def lent_share(members: tuple[Borrower, ...]) -> float:
-    """What is left of a group's period where its training nodes help: 1 where that does not pay."""
+    """Return the factor by which lending shortens a group's period: 1 if lending does not pay."""
     nodes = sorted({node for one in members for node in one.nodes})
     alone_s = max(
         sum(one.training_s for one in members),
@@ -63,7 +69,7 @@ def lent_share(members: tuple[Borrower, ...]) -> float:
         *((one.rollout_s + one.training_s + one.sync_s) / (1 + one.staleness) for one in members),
     )
     n = len(members)
-    rows: list[list[float]] = []  # over the period, each member's rollout, and the help that it gets
+    rows: list[list[float]] = []  # coefficients of the period, of each member's rollout, and of the help that it gets
     most: list[float] = []
 
     def at_most(limit: float, period: float, rollouts: Mapping[int, float], helped: Mapping[int, float]) -> None:
@@ -84,10 +90,12 @@ def lent_share(members: tuple[Borrower, ...]) -> float:
 
 @dataclass
 class _Running:
-    """A job that runs.
+    """A running job.
 
     Attributes:
-        done: iterations, with fractions. period_s: of one.
+        job: Job.
+        done: Number of iterations, with fractions.
+        period_s: Period of an iteration, in seconds.
     """
 
     job: Job
@@ -96,14 +104,16 @@ class _Running:
 
 
 def replay_lent(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
-    """Replay a scenario in steady periods under a placement policy that knows nothing of lending.
+    """Replay a scenario in steady periods with lending, under a placement policy that does not know of lending.
 
     Args:
-        check: assert the invariants of `rollmux_env.replay.checks` after every instant.
+        scenario: Scenario to replay.
+        policy: Placement policy.
+        check: Whether to assert the invariants of `rollmux_env.replay.checks` after every instant.
 
     Raises:
-        InputError: syncs share a link, or both phases run on the same nodes.
-        PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
+        InputError: If syncs share a link, or both phases run on the same nodes.
+        PlanError: If the policy broke an invariant, or left jobs waiting and no event remains.
     """
     refuse_network(scenario.cluster, "lend=true")
     if scenario.cluster.one_device:
@@ -140,7 +150,7 @@ def replay_lent(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
 
 
 def _settle(state: State, running: dict[str, _Running], shares: dict[tuple[Borrower, ...], float]) -> None:
-    """The periods of all groups as they are now; what is left of one is computed once for the same members."""
+    """Set the periods of all groups. The factor of lending is computed once for the same members."""
     for group in state.group_list():
         members = tuple(_borrowers(state, group))
         if members not in shares:
@@ -160,7 +170,7 @@ def _borrowers(state: State, group: Group) -> Iterable[Borrower]:
 
 
 def _leaves_s(state: State, one: _Running) -> float:
-    """When a job leaves if nothing changes before."""
+    """Return the time in seconds at which a job departs if nothing changes before."""
     row = state.tables.job_records[state.row(one.job.id)]
     if one.job.iterations is None:
         return float(row["leaves_s"])

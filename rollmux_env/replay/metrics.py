@@ -1,4 +1,4 @@
-"""Metrics of a replay, as docs/reference/metrics.md defines them."""
+"""Metrics of a replay, as defined in docs/reference/metrics.md."""
 
 from __future__ import annotations
 
@@ -24,23 +24,25 @@ STRATEGIES = ("direct_packing", "rollout_scaling", "isolated")
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What a replay cost and how its jobs fared as a whole.
+    """The cost of a replay and the outcome of its jobs as a whole.
 
     Attributes:
-        cost_usd: integral of the price of all provisioned nodes from the first arrival to the last departure, $.
-        hours: that span.
+        cost_usd: Integral of the price of all provisioned nodes from the first arrival to the last departure, in $.
+        hours: Length of that span, in hours.
         usd_per_hour: cost_usd / hours.
-        work_h: iterations done times T_solo, summed over jobs, hours.
+        work_h: Iterations done times T_solo, summed over jobs, in hours.
         usd_per_work_hour: cost_usd / work_h.
-        slo_attainment: share of jobs with slowdown <= slo.
-        slo_attainment_observed: the same against a solo run with the same sampled durations; None but in event replays.
-        peak_gpus: most GPUs provisioned at once, of each pool.
-        admissions: how many jobs by strategy.
-        migrations: moves of running jobs.
-        utilization: of each pool, node-seconds of running phases over provisioned node-seconds; None where none was provisioned.
-        usd_by_user, usd_by_priority: what the jobs of each were charged, $; they add up to cost_usd. None, as `over_budget`, where
-            the scenario has none of the keys of the queue.
-        over_budget: ids of the jobs that left since their budget was spent.
+        slo_attainment: Share of jobs with slowdown <= slo.
+        slo_attainment_observed: The same against a solo run with the same sampled durations; None except in event replays.
+        peak_gpus: Largest number of GPUs provisioned at once, by pool.
+        admissions: Number of admissions by strategy.
+        migrations: Number of moves of running jobs.
+        utilization: Node-seconds of running phases over provisioned node-seconds by pool; None if no node was provisioned.
+        usd_by_user: Charge of each user's jobs in $, which add up to cost_usd; None if the scenario has no keys of the queue.
+        usd_by_priority: Charge of each priority's jobs in $, which add up to cost_usd; None if the scenario has no keys of the
+            queue.
+        over_budget: Identifiers of the jobs that departed because their budget was exhausted; None if the scenario has no keys of
+            the queue.
     """
 
     cost_usd: float
@@ -59,17 +61,17 @@ class Figures:
     over_budget: tuple[str, ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, in the order above, without those that are None as a whole."""
+        """Return plain values in the order above, without those that are None as a whole."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics(Figures):
-    """The same with two figures by job id.
+    """Figures of a replay, with two further ones by job id.
 
     Attributes:
-        slowdown: of each job, (time from admission to departure) / iterations done / T_solo.
-        wait_s: of each job that waited in the queue, seconds.
+        slowdown: (time from admission to departure) / iterations done / T_solo of each job.
+        wait_s: Time of each job that waited in the queue, in seconds.
     """
 
     slowdown: dict[str, float]
@@ -77,27 +79,32 @@ class Metrics(Figures):
 
     @property
     def figures(self) -> Figures:
-        """Those that are not of single jobs."""
+        """Figures without those of single jobs."""
         return Figures(**{one.name: getattr(self, one.name) for one in fields(Figures)})
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """How one job fared.
+    """The outcome of one job.
 
     Attributes:
-        job: its id.
-        arrived_s, admitted_s, departed_s: when, seconds of the scenario.
-        queueing_s: from arrival to admission. completion_s: from arrival to departure.
-        iterations: that it has done.
-        slo: the longest slowdown that it takes.
-        slowdown: (time from admission to departure) / iterations / T_solo, which is at worst case. slo_kept: whether it is within
-            `slo`.
-        slowdown_observed: that time over the seconds of the same iterations alone, with the same sampled durations.
-            slo_kept_observed: as above. None but in event replays.
-        usd: what it was charged, evenly with the other members of its groups, $; None of a yardstick without groups.
-        usd_alone: what its own nodes would have cost for its iterations at T_solo; with observed durations, for those seconds, $.
-        saving: usd_alone / usd.
+        job: Identifier of the job.
+        arrived_s: Time of the arrival, in seconds of the scenario.
+        admitted_s: Time of the admission, in seconds of the scenario.
+        departed_s: Time of the departure, in seconds of the scenario.
+        queueing_s: Time from arrival to admission, in seconds.
+        completion_s: Time from arrival to departure, in seconds.
+        iterations: Number of iterations done.
+        slo: Largest acceptable slowdown.
+        slowdown: (time from admission to departure) / iterations / T_solo; T_solo is at worst case.
+        slo_kept: Whether `slowdown` is at most `slo`.
+        slowdown_observed: Time from admission to departure over the seconds of the same iterations alone with the same sampled
+            durations; None except in event replays.
+        slo_kept_observed: Whether `slowdown_observed` is at most `slo`; None except in event replays.
+        usd: Charge in $, divided evenly among the members of the job's groups; None for a yardstick without groups.
+        usd_alone: Cost in $ of the job's nodes if it ran its iterations alone, at T_solo or, in event replays, at sampled
+            durations.
+        saving: usd_alone / usd, or None if nothing was charged.
     """
 
     job: str
@@ -118,24 +125,26 @@ class JobResult:
 
     @property
     def shown_slowdown(self) -> float:
-        """As observed, where it was."""
+        """Observed slowdown if there is one, else the slowdown."""
         return self.slowdown if self.slowdown_observed is None else self.slowdown_observed
 
     @property
     def keeps_slo(self) -> bool:
-        """As observed, where it was."""
+        """Whether the shown slowdown is at most the SLO."""
         return self.slo_kept if self.slo_kept_observed is None else self.slo_kept_observed
 
 
 @dataclass
 class Stays:
-    """When jobs came and went, and how they were admitted.
+    """Times and kinds of the admissions and departures of a replay.
 
     Attributes:
-        arrived_s, admitted_s, departed_s: by job id, seconds; of one that has died, the first arrival, and the last departure.
-        admissions: how many jobs by strategy.
-        migrations: moves of running jobs.
-        over_budget: ids of the jobs that left since their budget was spent.
+        arrived_s: Time of each job's first arrival, in seconds.
+        admitted_s: Time of each job's first admission, in seconds.
+        departed_s: Time of each job's last departure, in seconds.
+        admissions: Number of admissions by strategy.
+        migrations: Number of moves of running jobs.
+        over_budget: Identifiers of the jobs that departed because their budget was exhausted.
     """
 
     arrived_s: dict[str, float] = field(default_factory=dict)
@@ -148,15 +157,16 @@ class Stays:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one policy did with one scenario: what `bench` tabulates and plots.
+    """The outcome of one scenario under one policy, which `bench` tabulates and plots.
 
     Attributes:
-        metrics: the figures that docs/reference/metrics.md defines.
-        time_s: (T,) from when on. nodes: by name of the pool, (T,) nodes provisioned from then on.
-        decision_s: seconds of computing of each decision.
-        extra: Figures that only some policies have, by name, such as a bound and a gap; None where there is none.
-        usd_per_hour: of each job, what it was charged over the hours in which it had a place, $/h.
-        jobs: how each fared, in the scenario's order.
+        metrics: Figures that docs/reference/metrics.md defines.
+        time_s: Times at which the numbers of nodes change, in seconds, shape (T,).
+        nodes: Number of nodes provisioned from each time on by pool, shape (T,) each.
+        decision_s: Seconds of computation of each decision.
+        extra: Figures that only some policies have, by name, such as a bound and a gap; None for missing ones.
+        usd_per_hour: Charge of each job over the hours in which it had a place, in $/h.
+        jobs: Outcome of each job, in the scenario's order.
     """
 
     metrics: Metrics
@@ -169,15 +179,16 @@ class Outcome:
 
     @property
     def mean_slowdown(self) -> float:
-        """Over jobs, each as observed where it was: against the same job alone under the same sampling."""
+        """Mean over jobs of the shown slowdown: as observed if it was observed."""
         return float(np.mean([job.shown_slowdown for job in self.jobs]))
 
 
 def outcome(run: Run, failures: Failures | None = None) -> Outcome:
-    """A finished replay as an outcome.
+    """Return the outcome of a finished replay.
 
     Args:
-        failures: that it was replayed with.
+        run: Finished replay.
+        failures: Failures of the replay, or None.
     """
     extra = run.failures.figures(run.scenario, failures) if run.failures is not None and failures is not None else {}
     if run.penalised_usd_per_hour:
@@ -188,10 +199,13 @@ def outcome(run: Run, failures: Failures | None = None) -> Outcome:
 
 
 def charged_usd_per_hour(log: Iterable[Event], state: State) -> dict[str, float]:
-    """What each job was charged, evenly with the other members of its groups, over the time that it had a place, $/h.
+    """Return the charge of each job over the time in which it had a place, in $/h.
+
+    The price of a group is divided evenly among its members.
 
     Args:
-        log: that has led to the state. Jobs that still have a place have it until the state's time.
+        log: Events in order. Jobs that still have a place after them have it until the state's time.
+        state: State after the last event.
     """
     placed_s: dict[str, float] = {}
     since_s: dict[str, float] = {}
@@ -210,13 +224,13 @@ def metrics(run: Run) -> Metrics:
     """Measure a finished run.
 
     Raises:
-        InputError: a stay is too short to be told from nothing beside the time of its admission.
+        InputError: If a stay is too short to be measured at the time of its admission.
     """
     return measure(run.scenario, run.state, stays_of(run.log), run.time_s, run.nodes, run.solo_s)
 
 
 def stays_of(log: Iterable[Event]) -> Stays:
-    """When the jobs of an event log came and went."""
+    """Return the times of arrivals, admissions and departures of an event log."""
     stays = Stays()
     for event in log:
         match event:
@@ -238,10 +252,14 @@ def stays_of(log: Iterable[Event]) -> Stays:
 def job_results(
     scenario: Scenario, state: State, stays: Stays, solo_s: Mapping[str, float] | None = None, charged: bool = True
 ) -> tuple[JobResult, ...]:
-    """How each job fared.
+    """Return the outcome of each job.
 
     Args:
-        state, stays, solo_s: as `measure`. charged: whether the state knows what jobs were charged.
+        scenario: Scenario that was replayed.
+        state: State after the last event, as in `measure`.
+        stays: Stays of all jobs.
+        solo_s: Seconds of each job alone, as in `Run`, or None.
+        charged: Whether the state has the charges of jobs.
     """
     stay_s, done = _stays_s(scenario, stays), _iterations_done(state)
     rows = []
@@ -274,7 +292,7 @@ def job_results(
 
 
 def _within(value: float, limit: float) -> bool:
-    """Whether an SLO is kept, but for rounding."""
+    """Return whether a value is at most a limit, apart from rounding."""
     return value <= limit * (1 + 1e-6)
 
 
@@ -286,15 +304,18 @@ def measure(
     nodes: Mapping[str, list[int]],
     solo_s: dict[str, float] | None = None,
 ) -> Metrics:
-    """Measure what became of a scenario, with or without an event log.
+    """Measure the outcome of a scenario, with or without an event log.
 
     Args:
-        state: its job table says how many iterations each job has done, and how long its phases kept nodes busy.
-        stays: of all jobs.
-        time_s, nodes, solo_s: as in `Run`.
+        scenario: Scenario that was replayed.
+        state: State after the last event. Its job table has each job's iterations and the busy node-seconds of its phases.
+        stays: Stays of all jobs.
+        time_s: Times at which the numbers of nodes change, as in `Run`.
+        nodes: Number of nodes provisioned from each time on by pool, as in `Run`.
+        solo_s: Seconds of each job alone, as in `Run`, or None.
 
     Raises:
-        InputError: as `metrics`.
+        InputError: If a stay is too short to be measured at the time of its admission.
     """
     pools, arrived_s, admitted_s = scenario.cluster.pools, stays.arrived_s, stays.admitted_s
     step_s, stay_s = np.diff(time_s), _stays_s(scenario, stays)
@@ -330,7 +351,7 @@ def measure(
 
 
 def _stays_s(scenario: Scenario, stays: Stays) -> dict[str, float]:
-    """Seconds from a job's admission to its departure, by id."""
+    """Return the seconds from each job's admission to its departure, by id."""
     stay_s = {job.id: stays.departed_s[job.id] - stays.admitted_s[job.id] for job in scenario.jobs}
     for job_id, seconds in stay_s.items():
         if seconds <= 0:
@@ -339,7 +360,7 @@ def _stays_s(scenario: Scenario, stays: Stays) -> dict[str, float]:
 
 
 def _iterations_done(state: State) -> dict[str, float]:
-    """Iterations of each job, by id; one that has died has several rows."""
+    """Return the iterations of each job, by id. A job that died has several rows in the table."""
     done: dict[str, float] = {}
     for row in range(len(state.tables.models)):
         done[state.tables.job_id(row)] = done.get(state.tables.job_id(row), 0.0) + float(state.tables.jobs.done[row])
@@ -347,7 +368,7 @@ def _iterations_done(state: State) -> dict[str, float]:
 
 
 def _busy_s(state: State) -> list[float]:
-    """Of each pool, node-seconds for which phases have run on its nodes."""
+    """Return the node-seconds of running phases of each pool."""
     jobs = state.tables.jobs
     sides = ((jobs.rollout_pool, jobs.rollout_busy_s), (jobs.training_pool, jobs.training_busy_s))
     return [
@@ -357,12 +378,12 @@ def _busy_s(state: State) -> list[float]:
 
 
 def _share(scenario: Scenario, within: Callable[[Job], bool]) -> float:
-    """The share of jobs of which something holds."""
+    """Return the share of the jobs for which a condition holds."""
     return sum(map(within, scenario.jobs)) / len(scenario.jobs)
 
 
 def _usd_by(scenario: Scenario, state: State, key: Callable[[Job], str]) -> dict[str, float]:
-    """What jobs with the same key were charged, $; in the order in which the file first has it."""
+    """Return the charge in $ of the jobs with each key, in the order in which the file first has them."""
     usd: dict[str, float] = {}
     for job in scenario.jobs:
         usd[key(job)] = usd.get(key(job), 0.0) + state.charges.usd(state.row(job.id), state.now_s)

@@ -1,4 +1,4 @@
-"""A job and a group as an event replay runs them: what each is at, and since when."""
+"""The state of a job and of a group in an event replay."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ from rollmux_env.replay.sampling import Durations
 from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.view import PhaseName
 
-TRAINING_POOL = -1  # in place of a rollout node's number
+TRAINING_POOL = -1  # key of all training nodes of a group, used instead of a rollout node's number
 PHASES: tuple[PhaseName, PhaseName] = ("rollout", "training")
 
 
 class ReplayedGroup:
-    """A group as it runs: which job each node last ran, the rollouts that run on all their nodes, and nodes that tails share."""
+    """A group in an event replay.
+
+    Attributes:
+        number: Number of the group.
+        last: Job that each node last ran, by the node's key.
+        rollouts: Rollouts that run on all their nodes, in order of their start.
+        tails: Bit mask of the nodes that migrated tails share.
+        members: Number of members.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -28,25 +36,28 @@ class ReplayedGroup:
 
 
 class ReplayedJob:
-    """A job as it runs. Of the ends of rollouts on the heap the one numbered `stamp` counts; of others those after `void` do.
+    """A job in an event replay.
 
-    `sampled` rollouts and `trained` trainings are over, so these are also the numbers of those that come next or run; `last` ends
-    both. `iteration` counts what is over with its sync, and `weights` that of which the weights are back on the rollout nodes.
-    On-policy all these differ only within an iteration. The rollouts of a stale job go on while it trains, each with the weights
-    that are there when it begins: it may be `ahead` of these by so many iterations. `rollouts` and `trainings` are known to be
-    ready; `versions` are the weights that sampled what is not trained yet. `runs` is of the phases that run: since when, and
-    how long of that, at first, they only switch. `rewarding`: the rollout that would be the next one has ended, and waits for its
-    rewards.
+    Progress: `sampled` rollouts and `trained` trainings are over, so these are also the numbers of those that run or come next;
+    `last` ends both. `iteration` counts the iterations that are over with their sync, and `weights` the iteration whose weights are
+    on the rollout nodes. On-policy all these differ only within an iteration. The rollouts of a stale job continue while it trains,
+    each with the weights that are present when it begins: a rollout may be `ahead` of these by a number of iterations. `rollouts`
+    and `trainings` count the phases reported as ready. `versions` are the weights that sampled the responses that are not trained
+    yet. `runs` has the start and the length of the switch of each running phase. `rewarding` is set while a rollout has ended and
+    waits for its rewards.
 
-    Of a rollout under a dispatch policy that migrates there are the seconds of `rollmux_env.kernel.dispatch.pace`;
-    `nodes_by_share` are those that it holds, {share: nodes}.
+    Ends of phases: entries of the heap have increasing stamps. Of entries for ends of rollouts only the one with stamp `stamp`
+    counts. Of other entries those with stamps above `void` count.
 
-    Where its sync `crosses` a shared link, `unsent` of its syncs wait for one before them.
+    Tails: if the dispatch policy migrates tails, a rollout has the attributes of `rollmux_env.kernel.dispatch.pace`.
+    `nodes_by_share` are the nodes that it holds, by share.
 
-    In its place, phases take `base_s` times `factors`, and `switch` is what their starts take, as the job is there.
+    Syncs: if the job's sync `crosses` a shared link, `unsent` counts the syncs that wait for an earlier one.
 
-    It begins this life with iteration `begins` and writes a checkpoint `every` iterations: the last after `saved` of them, and one
-    after `writes` is on its way if that is more. `placed`: it has a place, and goes on.
+    Placement: phases take `base_s` times `factors`, and `switch` has the seconds of their starts.
+
+    Lives: this life begins with iteration `begins`. A checkpoint is written `every` iterations; the last one is of iteration
+    `saved`, and one of iteration `writes` is being written if that is larger. `placed` is set while the job has a place.
     """
 
     __slots__ = (
@@ -102,7 +113,7 @@ class ReplayedJob:
         self.ahead = job.staleness
         self.last = inf if job.iterations is None else begins + job.iterations
         self.placed = False
-        self.busy_s = {"rollout": 0.0, "training": 0.0}  # by pool, node-seconds
+        self.busy_s = {"rollout": 0.0, "training": 0.0}  # node-seconds of running phases, by pool
         self.stamp = self.void = -1
         self.runs: dict[PhaseName, tuple[float, float]] = {}
         self.versions: deque[int] = deque()
@@ -113,7 +124,7 @@ class ReplayedJob:
         self.nodes_by_share: dict[float, tuple[int, ...]] = {}
 
     def enter(self, state: State, group: ReplayedGroup, seating: Seating) -> None:
-        """Take up a placement."""
+        """Enter a placement."""
         pins = () if seating.colocated else seating.rollout
         self.group = group
         self.placed = True
@@ -122,7 +133,7 @@ class ReplayedJob:
         pools = state.group_of(self.job.id)
         self.crosses = state.cluster.network is not None and pools.rollout_pool != pools.training_pool
         if self.crosses and self.sync_s:
-            self.sync_s = self.job.sync_s  # what is planned counts the syncs of others
+            self.sync_s = self.job.sync_s  # the planned seconds include waiting for other jobs' syncs
         self.base_s = {"rollout": rollout_s, "training": training_s}
         phases = state.phases(self.job.id)
         self.switch = {"rollout": phases.rollout.switch, "training": phases.training.switch}
@@ -135,15 +146,18 @@ class ReplayedJob:
         self.drop()
 
     def drop(self) -> None:
-        """Go on from the last iteration that is over: what has been sampled since and not trained is lost."""
+        """Return to the last finished iteration. Samples that are not trained are lost."""
         self.sampled = self.trained = self.rollouts = self.trainings = self.weights = self.iteration
         self.unsent = 0
         self.rewarding = False
         self.versions.clear()
 
     def progress(self) -> Progress:
-        """What the job has done so far; asked at the end of an iteration, so that its busy seconds are of whole ones: what a stale
-        job's later rollouts took is left out."""
+        """Return the progress of the job.
+
+        It is read at the end of an iteration, so that busy seconds belong to whole iterations: the later rollouts of a stale job
+        are left out.
+        """
         rollout_s = self.busy_s["rollout"]
         ended = self.sampled + self.rewarding
         if ended > self.iteration:
@@ -152,13 +166,16 @@ class ReplayedJob:
         return Progress(self.job.id, self.iteration - self.begins, rollout_s, self.busy_s["training"])
 
     def phase_s(self, phase: PhaseName) -> float:
-        """Seconds of the phase that comes next or runs, without its switch."""
+        """Return the seconds of the phase that runs or comes next, without its switch."""
         if phase == "rollout":
             return self.base_s[phase] * self.factors[phase][self.sampled]
         return self.base_s[phase] * self.factors[phase][self.trained]
 
     def lost(self, now_s: float) -> float:
-        """Iterations that it does again if it dies now, with the share of those in hand that has run."""
+        """Return the number of iterations that are lost if the job dies now.
+
+        It includes, as a fraction, the part of the unfinished iterations that has run.
+        """
         ran_s = 0.0
         rollout_s, training_s = self.base_s["rollout"], self.base_s["training"]
         for number in range(self.iteration, self.sampled + self.rewarding):

@@ -1,4 +1,4 @@
-"""What a replay leaves behind, and what all replays share: jobs that arrive, and the scheduler at an instant."""
+"""The record of a replay, and the parts that all replays share: arrivals, and the scheduler's decisions at an instant."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ from rollmux_env.scheduler.quotas import Quotas, held_words
 
 
 class PhaseRun(NamedTuple):
-    """One phase that ran, or began to: a move cuts the job's phase short, and the iteration is then run again.
+    """A phase that ran, completely or until a move or a death cut it short; the iteration is then run again.
 
-    Of a rollout whose tail was migrated, and of one that ran beside such a tail, there is one of these for every span of time in
-    which it held the same share of the same nodes.
+    A rollout whose tail migrated, or that ran beside a migrated tail, has one entry for each span of time in which it held the same
+    share of the same nodes.
 
     Attributes:
-        job_id: whose. phase: `rollout`, `training`, or `tail` (the rest of a rollout, migrated).
-        iteration: of the job, from 0.
-        group: id of its group. pool: whose nodes it held: `rollout`, or `training` (co-located rollouts too).
-        nodes: their numbers in the group.
-        start_s: when it got them; end_s: when it gave them back; switch_s: how long, at first, it only switched.
-        share: of each of these nodes that it held.
+        job_id: Identifier of the job.
+        phase: `rollout`, `training`, or `tail` for the migrated rest of a rollout.
+        iteration: Number of the job's iteration, from 0.
+        group: Identifier of the job's group.
+        pool: Side of the nodes that it held, `rollout` or `training` (also for co-located rollouts).
+        nodes: Numbers of the nodes within the group.
+        start_s: Time at which it got the nodes, in seconds.
+        end_s: Time at which it released them, in seconds.
+        switch_s: Length of the switch at its beginning, in seconds.
+        share: Share of each node that it held.
     """
 
     job_id: str
@@ -46,19 +50,20 @@ class PhaseRun(NamedTuple):
 
 @dataclass
 class Run:
-    """What a replay leaves behind.
+    """The record of a replay.
 
     Attributes:
-        scenario: what was replayed.
-        state: the state after the last event.
-        log: all events in order.
-        time_s: (T,) from when on. nodes: by name of the pool, (T,) nodes provisioned from then on, after all events of an instant.
-        decision_s: seconds of computing of each call of the policy for a waiting job.
-        solo_s: event replays: seconds that each job would have taken alone, with the same sampled durations; None of others.
-        phases: event replays that were asked to keep them: all phases in order of their end.
-        failures: of replays in which something dies: what has.
-        penalised_usd_per_hour: fluid replays of a policy that may break SLOs: (T,) $/h from then on, with
-            `rollmux_env.kernel.pools.penalty_usd`.
+        scenario: Scenario that was replayed.
+        state: State after the last event.
+        log: All events in order.
+        time_s: Times at which placements may have changed, in seconds, shape (T,).
+        nodes: Number of nodes provisioned from each time on by pool, after all events of the instant, shape (T,) each.
+        decision_s: Seconds of computation of each call of the policy for a waiting job.
+        solo_s: Seconds that each job would have taken alone with the same sampled durations; None except in event replays.
+        phases: All phases in order of their end, in event replays that keep them.
+        failures: Failures of a replay with failures, else None.
+        penalised_usd_per_hour: Price in $/h from each time on, with `rollmux_env.kernel.pools.penalty_usd`, shape (T,), in fluid
+            replays of a policy that may break SLOs.
     """
 
     scenario: Scenario
@@ -74,16 +79,16 @@ class Run:
 
 
 def in_order_of_arrival(scenario: Scenario) -> list[Job]:
-    """The scenario's jobs by `arrival_s`; of jobs that arrive together, in the file's order."""
+    """Return the scenario's jobs by `arrival_s`; jobs that arrive together keep the file's order."""
     return sorted(scenario.jobs, key=lambda job: job.arrival_s)
 
 
 class Arrivals:
-    """The jobs of a scenario, to be taken one by one in order of arrival.
+    """The jobs of a scenario, taken one by one in order of arrival.
 
     Attributes:
-        taken: how many have been.
-        next_s: when the next one arrives; infinite when all have been taken.
+        taken: Number of jobs taken so far.
+        next_s: Time at which the next job arrives in seconds, or infinity if all have been taken.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -92,7 +97,7 @@ class Arrivals:
         self.next_s = self._jobs[0].arrival_s
 
     def take(self) -> Job:
-        """The next job."""
+        """Return the next job."""
         job = self._jobs[self.taken]
         self.taken += 1
         self.next_s = self._jobs[self.taken].arrival_s if self.taken < len(self._jobs) else float("inf")
@@ -100,10 +105,13 @@ class Arrivals:
 
 
 def placements(run: Run, scheduler: Scheduler, now_s: float, arrivals: Arrivals) -> Iterator[Command]:
-    """Let pauses end and jobs arrive, and decide about placements: what the commands are, and then what is to be recorded.
+    """Handle pauses that end and jobs that arrive, yield the commands of the placement decisions, and record the result.
 
     Args:
-        arrivals: of which all are taken that arrive within `INSTANT_S`.
+        run: Record of the replay.
+        scheduler: Scheduler of the replay.
+        now_s: Present time, in seconds.
+        arrivals: Arrivals, of which all within `INSTANT_S` are taken.
     """
     state, until_s = run.state, now_s + INSTANT_S
     for job_id in state.pauses.ending(until_s):
@@ -120,7 +128,7 @@ def placements(run: Run, scheduler: Scheduler, now_s: float, arrivals: Arrivals)
 
 
 def waits_for_ever(state: State) -> str:
-    """What to say when jobs wait and nothing will happen any more."""
+    """Return the message that jobs wait and no further event will happen."""
     first = state.job(state.waiting[0])
     why = f": {held_words(state, first.user)}" if Quotas(state).bars(first) else ""
     return f"{len(state.waiting)} jobs wait for ever, the first is {first.id}{why}"

@@ -1,4 +1,4 @@
-"""The jobs that run in an event replay: what each does next when a phase, a reward, a sync or a checkpoint of it is over.
+"""The running jobs of an event replay: each continues when one of its phases, rewards, syncs or checkpoints ends.
 
 `rollmux_env.replay.event` has the rules.
 """
@@ -17,15 +17,19 @@ from rollmux_env.scheduler.view import PhaseName
 
 
 class RunningJobs:
-    """Jobs with a place, each in an iteration of its own.
+    """Jobs with a place, each with its progress.
 
     Args:
-        run: what they do is written down there. scheduler: is told what is over. write_s: seconds of a checkpoint.
-        keeps: as of `RunningPhases`.
+        run: Record of the replay.
+        scheduler: Scheduler that receives the facts about ends.
+        write_s: Seconds to write a checkpoint.
+        keeps: Whether phases are recorded in `run.phases`.
 
     Attributes:
-        by_id: the jobs; those that a move takes elsewhere too. departing: those of them that have done their last iteration.
-        phases: that they run. listener: is told what is over: the scheduler, or what takes its place while it is away.
+        by_id: Jobs by id, including those that a move is taking to another place.
+        departing: Jobs that have done their last iteration.
+        phases: Running phases of the jobs.
+        listener: Receiver of facts: the scheduler, or a recorder while the scheduler is away.
     """
 
     def __init__(self, run: Run, scheduler: Scheduler, write_s: float, keeps: bool) -> None:
@@ -41,28 +45,28 @@ class RunningJobs:
 
     @property
     def next_s(self) -> float:
-        """When something of a job is over next; infinite where nothing will be."""
+        """Time at which something of a job ends next in seconds, or infinity."""
         return self.phases.next_s if self._link is None else min(self.phases.next_s, self._link.next_s)
 
     def enter(self, job_run: ReplayedJob, seating: Seating) -> None:
-        """A job takes up a placement."""
+        """Let a job enter a placement."""
         self.by_id[job_run.job.id] = job_run
         job_run.enter(self._run.state, self._groups.setdefault(seating.group, ReplayedGroup(seating.group)), seating)
 
     def leave(self, job_run: ReplayedJob) -> None:
-        """A job is in its place no longer."""
+        """Remove a job from its place."""
         job_run.placed = False
         job_run.group.members -= 1
         if not job_run.group.members:
             self._groups.pop(job_run.group.number, None)
 
     def cut(self, job_run: ReplayedJob, now_s: float) -> None:
-        """A job does not end what it does, and is in its place no longer."""
+        """Stop a job before the end of its phases and remove it from its place."""
         self._stop(job_run, now_s)
         self.leave(job_run)
 
     def start(self, job_run: ReplayedJob, phase: PhaseName, now_s: float) -> None:
-        """A phase has its permit."""
+        """Start a phase that has its permit."""
         if phase == "rollout":
             if job_run.sampled >= len(job_run.durations.rollout):
                 job_run.durations.extend()
@@ -73,7 +77,15 @@ class RunningJobs:
         self.phases.start(job_run, phase, now_s)
 
     def advance(self, until_s: float, now_s: float) -> float:
-        """Go on with all of which something is over by `until_s`; returns when the last is, and at least `now_s`."""
+        """Handle everything that ends by `until_s`.
+
+        Args:
+            until_s: Time limit, in seconds.
+            now_s: Present time, in seconds.
+
+        Returns:
+            Time of the last end, at least `now_s`.
+        """
         while (ended := self.phases.next_ended(until_s)) is not None:
             end_s, job_run, what = ended
             now_s = max(now_s, end_s)
@@ -89,8 +101,10 @@ class RunningJobs:
         return now_s
 
     def tell(self, job_run: ReplayedJob) -> None:
-        """Tell which phases of a job could begin now: the training of what is sampled, and a rollout with weights that are fresh
-        enough."""
+        """Report the phases of a job that can begin now.
+
+        They are the training of a sampled iteration, and a rollout whose weights are fresh enough.
+        """
         sampled = job_run.sampled
         if job_run.trainings == job_run.trained < sampled:
             job_run.trainings += 1
@@ -100,7 +114,7 @@ class RunningJobs:
             self.listener.members.ready(job_run.job.id, "rollout")
 
     def _end(self, job_run: ReplayedJob, what: str, now_s: float) -> None:
-        """What a job waited for is over."""
+        """Handle the end of something that a job waited for."""
         job_id = job_run.job.id
         match what:
             case "rollout":
@@ -136,14 +150,14 @@ class RunningJobs:
                 self.tell(job_run)
 
     def _rewarded(self, job_run: ReplayedJob) -> None:
-        """A rollout has all that is trained on."""
+        """Count a rollout that has all its rewards."""
         job_run.sampled += 1
         if job_run.ahead and job_run.sampled == job_run.last:
             self.listener.members.sampled(job_run.job.id)
         self.tell(job_run)
 
     def _sync(self, job_run: ReplayedJob, now_s: float) -> None:
-        """New weights are ready to go."""
+        """Start a sync of new weights, or queue it behind the job's previous one."""
         if self._link is None or not job_run.crosses:
             self.phases.wake(job_run, now_s + job_run.sync_s, "sync")
         elif job_run in self._link:
@@ -154,7 +168,7 @@ class RunningJobs:
             self._link.add(job_run, job_run.sync_s, network.own_rate_gbps(job_run.job.sync_s, job_run.job.sync_gb), now_s)
 
     def _iterate(self, job_run: ReplayedJob, now_s: float) -> None:
-        """An iteration is over: the job leaves, writes a checkpoint, or goes on."""
+        """Finish an iteration: the job departs, writes a checkpoint, or continues."""
         job_run.iteration += 1
         state, job = self._run.state, job_run.job
         done = job_run.iteration == job_run.last or now_s >= job_run.leaves_s - INSTANT_S
@@ -167,7 +181,7 @@ class RunningJobs:
             return
         self.listener.jobs.iterated(job_run.progress())
         if job_run.iteration - job_run.saved >= job_run.every:
-            if job_run.writes > job_run.saved:  # the last one is on its way
+            if job_run.writes > job_run.saved:  # the last checkpoint is still being written
                 self.tell(job_run)
                 return
             job_run.writes = job_run.iteration
@@ -180,14 +194,14 @@ class RunningJobs:
         self.tell(job_run)
 
     def _save(self, job_run: ReplayedJob) -> None:
-        """A checkpoint is written; no weights have gone to the rollout nodes meanwhile."""
+        """Record a checkpoint. New weights reach the rollout nodes only when it is written."""
         assert self._run.failures is not None
         job_run.saved = job_run.writes
         job_run.weights = job_run.iteration
         self._run.failures.checkpoints += 1
 
     def _stop(self, job_run: ReplayedJob, now_s: float) -> None:
-        """A job does not end what it does, and loses what it has sampled and not trained."""
+        """Stop a job before the end of its phases. Samples that are not trained are lost."""
         self.phases.cut(job_run, now_s)
         if self._link is not None:
             self._link.drop(job_run, now_s)

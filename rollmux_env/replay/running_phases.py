@@ -1,6 +1,6 @@
-"""The phases that run in an event replay: their switches, when they end, and what they did on which nodes.
+"""The running phases of an event replay: their switches, their ends, and the nodes that they hold.
 
-How fast a rollout goes on beside a migrated tail, and the tail itself, is here too; `rollmux_env.replay.event` has the rules.
+The speeds of migrated tails and of rollouts beside them are handled here too. `rollmux_env.replay.event` has the rules.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from rollmux_env.replay.run import PhaseRun, Run
 from rollmux_env.scheduler.view import PhaseName
 from rollmux_env.timing.tail import Migration
 
-_MOVABLE_ENDS = frozenset({"threshold", "rollout"})  # those that come sooner or later where nodes are shared with tails
+_MOVABLE_ENDS = frozenset({"threshold", "rollout"})  # ends whose times change when tails begin or end
 
 
 class RunningPhases:
-    """What jobs run, and the instants at which something of a job ends: a phase, a sync, a checkpoint.
+    """Running phases, and the instants at which a phase, a sync, a reward or a checkpoint of a job ends.
 
     Args:
-        run: its `phases` are filled. migration: of the dispatch policy, if it migrates tails. keeps: whether they are filled.
+        run: Record of the replay.
+        migration: Migration of the dispatch policy, or None if it migrates no tails.
+        keeps: Whether phases are recorded in `run.phases`.
     """
 
     def __init__(self, run: Run, migration: Migration | None, keeps: bool) -> None:
@@ -29,16 +31,20 @@ class RunningPhases:
         self._migrates = migration is not None
         self._tail_share = migration.share if migration else 0.0
         self._keeps = keeps
-        self._heap: list[tuple[float, int, ReplayedJob, str]] = []  # (end, stamp, whose, what)
+        self._heap: list[tuple[float, int, ReplayedJob, str]] = []  # (end, stamp, job, kind of end)
         self._stamps = 0
 
     @property
     def next_s(self) -> float:
-        """The next such instant; infinite where there is none. It may be one that no longer counts."""
+        """Time of the first entry in seconds, or infinity without entries. The entry may be void."""
         return self._heap[0][0] if self._heap else inf
 
     def next_ended(self, until_s: float) -> tuple[float, ReplayedJob, str] | None:
-        """Take out what ends next, if it does so by `until_s`: when, whose and what."""
+        """Remove and return the next end by `until_s`.
+
+        Returns:
+            Time, job and kind of the end, or None if nothing ends by then.
+        """
         heap = self._heap
         while heap and heap[0][0] <= until_s:
             end_s, stamp, job_run, what = heappop(heap)
@@ -47,7 +53,7 @@ class RunningPhases:
         return None
 
     def start(self, job_run: ReplayedJob, phase: PhaseName, now_s: float) -> None:
-        """A phase has its permit: switch, then run."""
+        """Start a phase that has its permit: switch, then run."""
         switched = False
         last = job_run.group.last
         for key in job_run.keys[phase]:
@@ -69,7 +75,7 @@ class RunningPhases:
         self._share(job_run)
 
     def _share(self, job_run: ReplayedJob) -> None:
-        """A rollout goes on with what tails leave of its nodes, to its threshold or to its end."""
+        """Continue a rollout on the part of its nodes that tails leave, to its threshold or its end."""
         nodes, tails = job_run.keys["rollout"], job_run.group.tails
         shared = tuple(node for node in nodes if tails >> (node + 1) & 1)
         job_run.nodes_by_share = {1.0: tuple(node for node in nodes if node not in shared), 1 - self._tail_share: shared}
@@ -77,13 +83,13 @@ class RunningPhases:
         self.wake(job_run, pace.ends_s(job_run, job_run.passed, rate), "rollout" if job_run.passed else "threshold")
 
     def pass_threshold(self, job_run: ReplayedJob, now_s: float) -> None:
-        """So much of a rollout is done that the rest may be migrated."""
+        """Mark a rollout as migratable, since enough of its responses are done."""
         pace.pass_threshold(job_run, now_s)
         job_run.passed = True
         self._share(job_run)
 
     def migrate(self, job_run: ReplayedJob, now_s: float) -> None:
-        """The tail of a rollout goes on with a share of its nodes, at a speed of its own."""
+        """Migrate the tail of a rollout to a share of its nodes, where it runs at another speed."""
         durations = job_run.durations
         ends_s = pace.tail_s(job_run, now_s, durations.move_s, durations.stretch[job_run.sampled])
         self._span(job_run, now_s)
@@ -94,20 +100,20 @@ class RunningPhases:
 
     @staticmethod
     def is_tail(job_run: ReplayedJob) -> bool:
-        """Whether its rollout is a tail that was migrated."""
+        """Return whether a job's rollout is a migrated tail."""
         return bool(job_run.nodes_by_share) and job_run not in job_run.group.rollouts
 
     def after_tail(self, gone: ReplayedJob, now_s: float) -> None:
-        """A tail is over: rollouts that shared nodes with it have them to themselves."""
+        """Return a finished tail's share of the nodes to the rollouts that shared nodes with it."""
         gone.group.tails &= ~gone.bits
-        for job_run in sorted(gone.group.rollouts, key=lambda one: one.row):  # those that end together do so in this order
+        for job_run in sorted(gone.group.rollouts, key=lambda one: one.row):  # ends at the same time are handled in this order
             if job_run.bits & gone.bits:
                 pace.advance(job_run, now_s)
                 self._span(job_run, now_s)
                 self._share(job_run)
 
     def _span(self, job_run: ReplayedJob, now_s: float) -> None:
-        """Account for the nodes that a rollout has held since this last changed, and begin anew."""
+        """Account for the nodes that a rollout has held since the last change, and begin a new span."""
         start_s, switches_s = job_run.runs["rollout"]
         switch_s = min(switches_s, now_s - start_s)
         phase = "rollout" if job_run in job_run.group.rollouts else "tail"
@@ -119,14 +125,14 @@ class RunningPhases:
         job_run.runs["rollout"] = (now_s, switches_s - switch_s)
 
     def wake(self, job_run: ReplayedJob, at_s: float, what: str) -> None:
-        """Something of a job ends then."""
+        """Schedule an end of a job."""
         self._stamps += 1
         if what in _MOVABLE_ENDS:
             job_run.stamp = self._stamps
         heappush(self._heap, (at_s, self._stamps, job_run, what))
 
     def book(self, job_run: ReplayedJob, phase: PhaseName, now_s: float) -> float:
-        """Account for a phase that a job runs, up to now; returns the seconds that it held its nodes."""
+        """Account for a running phase up to now, and return the seconds for which it held its nodes."""
         if phase == "rollout" and job_run.nodes_by_share:
             self._span(job_run, now_s)
             del job_run.runs[phase]
@@ -146,7 +152,7 @@ class RunningPhases:
         return now_s - start_s
 
     def cut(self, job_run: ReplayedJob, now_s: float) -> None:
-        """A job does not end what it does: it is accounted for up to now, and nothing on the heap counts."""
+        """Stop all phases of a job: account for them up to now, and void the job's entries on the heap."""
         frees = self.is_tail(job_run)
         for phase in PHASES:
             if phase in job_run.runs:

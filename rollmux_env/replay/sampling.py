@@ -1,9 +1,9 @@
-"""Durations that really happen: sampled per iteration, times drift.
+"""Actual durations of phases: sampled per iteration, times drift.
 
-The rollouts of a job with a model are simulated, response by response, and what they sampled is trained; those of the others are
-lognormal. A job's draws depend on the seed, the job's id, the phase and the iteration alone: each (seed, id, phase) has
-a Philox generator of its own, of which the n-th draw is iteration n's. So every schedule, a solo run among them, meets the same
-luck.
+The rollouts of a job with a model are simulated, response by response, and its trainings follow from the sampled tokens. The
+durations of other jobs are lognormal. A job's draws depend only on the seed, the job's id, the phase and the iteration: each (seed,
+id, phase) has its Philox generator, whose n-th draw is that of iteration n. Every schedule, a solo run included, therefore meets
+the same durations.
 """
 
 from __future__ import annotations
@@ -24,23 +24,28 @@ from rollmux_env.scheduler.view import PhaseName
 from rollmux_env.timing.jobs import training_of
 from rollmux_env.timing.tail import Migration, TailModel
 
-_BLOCK = 256
+_BLOCK = 256  # number of iterations that are drawn at once
 
 
 class Durations:
     """A job's phases as multiples of their worst case, for as many iterations as were asked for.
 
     Args:
-        tails: what the inside of a rollout looks like. migration: when tails move, and what they keep; None where none do.
-        policy: the rollout policy of jobs with a model; None: their phases take the worst case.
+        job: Job.
+        seed: Seed of the draws.
+        tails: Model of the inside of a rollout, or None.
+        migration: When tails migrate and how much they keep, or None if none migrates.
+        policy: Rollout policy of jobs with a model, or None if their phases take the worst case.
 
     Attributes:
-        rollout, training: factors by iteration; `extend` makes both longer.
-        threshold: share of the rollout's seconds after which its tail may move. stretch: what the seconds of the rest are
-            multiplied by once it is migrated. rate: speed of the rollout beside another's tail. All by iteration, of a generator
-            of their own; empty without `migration`. move_s: seconds until a migrated tail decodes, where `stretch` has none.
-        rewards_s: seconds from the end of a rollout to its last reward, by iteration; empty where rewards take no time.
-            tail_rewards_s: the same of those whose tail has migrated.
+        rollout: Factor of each iteration's rollout; `extend` appends more.
+        training: Factor of each iteration's training; `extend` appends more.
+        threshold: Share of each rollout's seconds after which its tail may migrate; empty without `migration`.
+        stretch: Factor of the remaining seconds once the tail is migrated; empty without `migration`.
+        rate: Speed of each rollout beside another's tail; empty without `migration`.
+        move_s: Seconds until a migrated tail decodes, if `stretch` does not include them.
+        rewards_s: Seconds from the end of each rollout to its last reward; empty if rewards take no time.
+        tail_rewards_s: The same for rollouts whose tail has migrated.
     """
 
     def __init__(
@@ -58,7 +63,7 @@ class Durations:
         self.tail_rewards_s: list[float] = []
         self._job = job
         self._seed = seed
-        self._drawn = 0  # iterations
+        self._drawn = 0  # number of iterations
         self._laws: dict[tuple[PhaseName, Actual | None], tuple[np.random.Generator, list[float]]] = {}
         self.rollout, self.training = self.factors("rollout", job.rollout.actual), self.factors("training", job.training.actual)
         self._tails = tails
@@ -100,17 +105,22 @@ class Durations:
             getattr(self, name).extend(getattr(one, name) for one in profiles)
 
     def rewarding_s(self, iteration: int, migrated: bool) -> float:
-        """Seconds from the end of a rollout to its last reward."""
+        """Return the seconds from the end of a rollout to its last reward."""
         seconds = self.tail_rewards_s if migrated else self.rewards_s
         return seconds[iteration] if seconds else 0.0
 
     def solo_s(self, iterations: int) -> float:
-        """Seconds of so many iterations, alone on its own nodes, as it is written: one cold start of each phase, no warm ones."""
+        """Return the seconds of some iterations of the job alone on its own nodes, in the shape as written.
+
+        There is one cold start of each phase and no warm start.
+        """
         job = self._job
         rollout_s, training_s = job.rollout.worst_case_s, job.training.worst_case_s
         sync_s = job.sync_s
         sampled_s = trained_s = 0.0
-        synced_s = deque([0.0] * (1 + job.staleness), maxlen=1 + job.staleness)  # when the weights for the next rollouts are there
+        synced_s = deque(
+            [0.0] * (1 + job.staleness), maxlen=1 + job.staleness
+        )  # times at which the weights for the next rollouts arrive
         cold_s = (job.rollout.switch.cold_s, job.training.switch.cold_s)
         for k in range(iterations):
             begins_s = synced_s[0] if synced_s[0] > sampled_s else sampled_s
@@ -122,7 +132,10 @@ class Durations:
         return synced_s[-1]
 
     def factors(self, name: PhaseName, law: Actual | None) -> list[float]:
-        """The factors of a phase by a law, which `extend` makes longer; another law makes them of the same luck."""
+        """Return the factors of a phase under a distribution; `extend` appends more.
+
+        Other distributions of the same phase use the same random numbers.
+        """
         if (name, law) not in self._laws:
             draws, factors = self._laws[name, law] = generator(self._seed, self._job.id, name), list[float]()
             for first in range(0, self._drawn, _BLOCK):
@@ -140,13 +153,16 @@ class Durations:
 
 
 def generator(seed: int, job_id: str, name: str) -> np.random.Generator:
-    """The generator of a purpose: the same arguments give the same draws."""
+    """Return the random generator of a purpose. The same arguments give the same draws."""
     digest = hashlib.sha256(f"{seed}/{job_id}/{name}".encode()).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
 
 
 def _drift(job: Job, name: str, first: int) -> Floats:
-    """(_BLOCK,) the factor of the last entry of `drift` that has begun, 1 before the first."""
+    """Return the drift of a block of iterations, shape (_BLOCK,).
+
+    It is the factor of the last entry of `drift` that has begun, and 1 before the first.
+    """
     begins = [entry.iteration for entry in job.drift]
     factors = np.array([1.0, *(getattr(entry, name) for entry in job.drift)])
     return np.asarray(factors[np.searchsorted(begins, np.arange(first, first + _BLOCK), side="right")])

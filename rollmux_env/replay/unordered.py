@@ -1,8 +1,8 @@
-"""Naive sharing: jobs share nodes as a policy places them, but nobody orders their phases.
+"""Naive sharing: jobs share nodes as a policy places them, but no dispatcher orders their phases.
 
-A phase begins, on all its nodes, as soon as its job is ready for it. Phases that meet on a node share it evenly, so a phase is as
-slow as on its most crowded node. This is the best that sharing without an order can do: that two phases need the memory of two,
-that they disturb each other's caches and that weights change places costs nothing here. Alone a phase takes its worst case.
+A phase begins, on all its nodes, as soon as its job is ready for it. Phases on the same node share it evenly, so that a phase is as
+slow as on its most crowded node. This is the best that sharing without an order can do: it does not count the memory of two
+concurrent phases, interference in caches, or the time to exchange weights. Alone, a phase takes its worst case.
 """
 
 from __future__ import annotations
@@ -24,16 +24,22 @@ from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.scheduler.seats import seating_of
 
 Node = tuple[int, str, int]  # group, pool, number
-_LEAST_S = 1e-9  # left of a phase that is over
+_LEAST_S = 1e-9  # remaining seconds below which a phase is over
 
 
 @dataclass
 class _Cycle:
-    """A job that goes through its phases.
+    """A job that runs through its phases.
 
     Attributes:
-        phases: (seconds alone, nodes) of each. place: of the one that runs. left_s: of it, at full speed.
-        busy_s: what it has used of each pool, node-seconds.
+        job_id: Identifier of the job.
+        iterations: Number of iterations of its stay, or None.
+        leaves_s: Time at which its stay ends, in seconds.
+        phases: Seconds alone and nodes of each phase.
+        left_s: Remaining seconds of the running phase at full speed.
+        place: Index of the running phase.
+        done: Number of finished iterations.
+        busy_s: Node-seconds that it has used of each pool.
     """
 
     job_id: str
@@ -54,12 +60,13 @@ def replay_unordered(scenario: Scenario, policy: Policy, check: bool = False) ->
     """Replay a scenario without an order of phases.
 
     Args:
-        policy: places jobs, and moves none.
-        check: assert the invariants of `rollmux_env.replay.checks` whenever placements may have changed.
+        scenario: Scenario to replay.
+        policy: Placement policy, which moves no job.
+        check: Whether to assert the invariants of `rollmux_env.replay.checks` whenever placements may have changed.
 
     Raises:
-        InputError: a job is stale: nobody has said how it would share a node with itself; or syncs share a link.
-        PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
+        InputError: If a job is stale, since it is not defined how it would share a node with itself, or syncs share a link.
+        PlanError: If the policy broke an invariant, or left jobs waiting and no event remains.
     """
     refuse_network(scenario.cluster, "--policy naive")
     for job in scenario.jobs:
@@ -91,7 +98,7 @@ def replay_unordered(scenario: Scenario, policy: Policy, check: bool = False) ->
 
 
 def _speeds(cycles: Iterable[_Cycle]) -> list[float]:
-    """Of each job's phase: one over the number of phases on its most crowded node."""
+    """Return the speed of each job's phase: one over the number of phases on its most crowded node."""
     crowd = Counter(node for cycle in cycles for node in cycle.nodes)
     return [1 / max((crowd[node] for node in cycle.nodes), default=1) for cycle in cycles]
 
@@ -104,7 +111,7 @@ def _advance(cycles: list[_Cycle], speeds: list[float], seconds: float) -> None:
 
 
 def _begin(state: State, job_id: str) -> _Cycle:
-    """A job at the start of its first rollout."""
+    """Return a job at the start of its first rollout."""
     seating, job = seating_of(state, None, job_id), state.job(job_id)
     training = tuple((seating.group, "training", number) for number in seating.training)
     rollout = training if seating.colocated else tuple((seating.group, "rollout", number) for number in seating.rollout)
@@ -115,7 +122,7 @@ def _begin(state: State, job_id: str) -> _Cycle:
 
 
 def _next_phase(cycle: _Cycle, state: State, scheduler: Scheduler, now_s: float) -> bool:
-    """A phase is over; whether the job leaves now."""
+    """Begin the next phase of a job, and return whether the job departs instead."""
     cycle.place = (cycle.place + 1) % len(cycle.phases)
     cycle.left_s = cycle.phases[cycle.place][0]
     if cycle.place:

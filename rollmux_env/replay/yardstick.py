@@ -1,4 +1,4 @@
-"""The replay of a yardstick: running jobs are arranged anew for free at every instant, so no job has a placement to log."""
+"""The replay of a yardstick, which rearranges running jobs for free at every instant, so that no placement is logged."""
 
 from __future__ import annotations
 
@@ -19,61 +19,62 @@ from rollmux_env.scheduler.planner import INSTANT_S
 
 
 class ActiveJobs(Protocol):
-    """The jobs of a yardstick's replay: who runs, who waits, and how far each is.
+    """Protocol of the present jobs of a yardstick's replay: which run, which wait, and the progress of each.
 
     Attributes:
-        state: it knows the jobs that have arrived and places none of them; the columns of its job table that say how far a job is
-            are kept, for the metrics.
+        state: State with the jobs that have arrived, none of them placed. The columns of its job table with their progress are kept
+            up to date for the metrics.
     """
 
     state: State
 
     def progress(self, seconds: float) -> None:
-        """Let every running job do its iterations of so many seconds."""
+        """Advance every running job by a number of seconds."""
 
     def next_departure_s(self, now_s: float) -> float:
-        """When the next running job leaves if nothing changes before; infinite where none runs."""
+        """Return the time in seconds at which the next running job departs if nothing changes before, or infinity if none runs."""
         ...
 
     def leave(self, now_s: float, until_s: float) -> list[str]:
-        """Take out the jobs whose stay ends by `until_s`; returns their ids."""
+        """Remove the jobs whose stay ends by `until_s`, and return their ids."""
         ...
 
     def arrive(self, jobs: Sequence[Job], now_s: float) -> None:
-        """Let jobs join the end of the queue."""
+        """Append jobs to the queue."""
 
     def serve(self, now_s: float) -> list[str]:
-        """Arrange the jobs anew, and admit from the head of the queue whoever fits; returns the ids of the admitted."""
+        """Rearrange the jobs, admit those at the head of the queue that fit, and return the ids of the admitted ones."""
         ...
 
     def strategy(self, job_id: str) -> str:
-        """How a job that was just admitted came in; one of `rollmux_env.replay.metrics.STRATEGIES`."""
+        """Return the strategy of a job that was just admitted, one of `rollmux_env.replay.metrics.STRATEGIES`."""
         ...
 
     def provisioned(self) -> Ints:
-        """(P,) nodes of each pool paid for now."""
+        """Return the number of nodes of each pool that are paid for now, shape (P,)."""
         ...
 
     def check(self) -> None:
-        """Assert what must hold after every instant.
+        """Assert the invariants that hold after every instant.
 
         Raises:
-            rollmux_env.errors.InvariantError: it does not.
+            rollmux_env.errors.InvariantError: If one is broken.
         """
 
 
 def replay_yardstick(scenario: Scenario, active: ActiveJobs, check: bool = False) -> Outcome:
-    """Replay a scenario: between events jobs progress as the yardstick says; at each it arranges them anew.
+    """Replay a scenario under a yardstick: jobs progress between events, and at each event the yardstick rearranges them.
 
-    There is no event log: what is measured are the times of arrivals, admissions and departures, and the nodes provisioned.
-    `decision_s` has one entry an instant, and `migrations` is 0.
+    There is no event log. The times of arrivals, admissions and departures and the provisioned nodes are measured. `decision_s` has
+    one entry per instant, and `migrations` is 0.
 
     Args:
-        active: of this scenario, before anybody has arrived.
-        check: call `active.check` after every instant.
+        scenario: Scenario to replay.
+        active: Jobs of this scenario, before any has arrived.
+        check: Whether to call `active.check` after every instant.
 
     Raises:
-        PlanError: jobs wait though nobody runs and nobody will arrive.
+        PlanError: If jobs wait while none runs and none will arrive.
     """
     arrivals = Arrivals(scenario)
     stays = Stays()
@@ -95,7 +96,7 @@ def replay_yardstick(scenario: Scenario, active: ActiveJobs, check: bool = False
         while arrivals.next_s <= until_s:
             coming.append(arrivals.take())
         active.arrive(coming, now_s)
-        admitted = active.serve(now_s)  # one pass over the queue is enough: who comes now stands behind whoever waited
+        admitted = active.serve(now_s)  # one pass is enough, since arriving jobs are behind those that waited
         decision_s.append(perf_counter() - began)
         stays.arrived_s |= {job.id: now_s for job in coming}
         for job_id in admitted:
