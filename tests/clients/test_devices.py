@@ -70,7 +70,7 @@ def test_without_nvml_a_line_says_once_that_the_job_file_counts(
         turn = job.phase("rollout")
         rollmux_devices.report(job, turn)
         assert turn.device_gb is None
-    assert len(caplog.messages) == 1 and "what the job keeps on its GPUs goes by its job file" in caplog.messages[0]
+    assert len(caplog.messages) == 1 and "its GPUs is taken from its job file" in caplog.messages[0]
 
 
 def test_a_process_that_nvml_does_not_show_is_not_taken_for_one_that_keeps_nothing(
