@@ -1,1 +1,4 @@
-"""The bench: policies, seeds, processes, intervals. It receives policy objects and knows none by name."""
+"""The bench: runs policies over seeds in several processes, and computes intervals.
+
+It is given policy objects and does not know any policy by name.
+"""

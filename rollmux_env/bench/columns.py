@@ -11,7 +11,7 @@ from rollmux_env.replay.metrics import Outcome
 
 
 def _admitted(strategy: str) -> Value:
-    """Percent of all admissions; None where there were none."""
+    """Return a function for the percentage of a strategy among all admissions, or None without admissions."""
 
     def value(own: Outcome, base: Outcome) -> float | None:
         every = sum(own.metrics.admissions.values())
@@ -21,7 +21,7 @@ def _admitted(strategy: str) -> Value:
 
 
 def _busy(pool: str) -> Value:
-    """Percent of the node time of a pool; None where it has no nodes."""
+    """Return a function for the percentage of a pool's node time in which phases run, or None if the pool has no nodes."""
 
     def value(own: Outcome, base: Outcome) -> float | None:
         share = own.metrics.utilization[pool]
@@ -36,7 +36,10 @@ def _slo_observed(own: Outcome, base: Outcome) -> float:
 
 
 def _decision_ms(own: Outcome, base: Outcome) -> float:
-    """Time of the last hundred decisions, after warm-up; for a policy that decides whole instants, its second round of arrivals."""
+    """Return the median time of the last hundred decisions, after warm-up.
+
+    For a policy that decides about whole instants it is the time of the second round of arrivals.
+    """
     seconds = own.decision_s[2] if len(own.decision_s) == ROUNDS * 2 else float(np.median(own.decision_s[-100:]))
     return 1e3 * seconds
 
@@ -51,12 +54,12 @@ def _known(own: Outcome, name: str, missing: float) -> float:
 
 
 def _over(name: str) -> Value:
-    """Return the ratio to the policy that the column is relative to; None where that one has 0."""
+    """Return a function for the ratio to the column's reference policy, or None if that one's figure is 0."""
     return lambda own, base: ratio(getattr(own.metrics, name), getattr(base.metrics, name))
 
 
 def _penalised(own: Outcome, base: Outcome) -> float | None:
-    """Penalised cost over that of the policy that it is relative to; whoever keeps all SLOs pays no penalty."""
+    """Return the penalised cost over the reference policy's cost. A policy that keeps all SLOs pays no penalty."""
     return ratio(_known(own, "penalised_usd", own.metrics.cost_usd), base.metrics.cost_usd)
 
 

@@ -1,4 +1,4 @@
-"""Compares policies: means over seeds, and ratios to a baseline, paired by seed."""
+"""Comparison of policies: means over seeds, and ratios to a baseline, paired by seed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,23 @@ class Row:
     """One policy over all seeds.
 
     Attributes:
-        cost_usd, usd_per_work_hour, slo_attainment, slowdown: means; `slowdown` of the mean over the jobs, against worst cases.
-        slo_attainment_observed, slowdown_observed: the same against solo runs with the same durations; None of fluid replays.
-        queueing_s, completion_s: means of the mean over the jobs, from arrival to admission and to departure.
-        saving: the baseline's cost over this one's; None where this one's is 0. saving_per_work: the same of the dollars per
-            work-hour.
-        gpus: of each pool, by name: mean of the seeds' peaks.
-        packed: share of the jobs that joined a group (direct packing and rollout scaling).
-        lost_work_h: mean hours of work that jobs did again after failures; None of replays in which nothing dies.
-        decision_ms: median over all decisions, milliseconds; None without any. Not in JSON, since it differs between runs.
+        policy: Name and options of the policy.
+        cost_usd: Mean cost in $.
+        usd_per_work_hour: Mean dollars per work-hour.
+        saving: The baseline's cost over this policy's, or None if this policy's cost is 0.
+        saving_per_work: The baseline's dollars per work-hour over this policy's, or None if this policy's are 0.
+        slo_attainment: Mean SLO attainment, against worst cases.
+        slo_attainment_observed: Mean SLO attainment against solo runs with the same durations; None for fluid replays.
+        slowdown: Mean over seeds of the mean slowdown of jobs, against worst cases.
+        slowdown_observed: Mean over seeds of the mean slowdown of jobs, against solo runs with the same durations; None for fluid
+            replays.
+        queueing_s: Mean over seeds of the mean seconds of jobs from arrival to admission.
+        completion_s: Mean over seeds of the mean seconds of jobs from arrival to departure.
+        gpus: Mean over seeds of the peak number of GPUs, by pool.
+        packed: Share of the jobs that joined a group (direct packing and rollout scaling).
+        lost_work_h: Mean hours of work that jobs repeated after failures; None for replays without failures.
+        decision_ms: Median over all decisions in milliseconds, or None without decisions. It is not part of the JSON, since it
+            differs between runs.
     """
 
     policy: str
@@ -51,8 +59,8 @@ def compare(results: Sequence[Result], baseline: str) -> list[Row]:
     """Return one row per policy, in order of first appearance.
 
     Args:
-        results: every contender on the same seeds.
-        baseline: the contender that the ratios are to.
+        results: Results of every contender on the same seeds.
+        baseline: Name of the contender to which ratios are formed.
     """
     every = by_policy(results)
     base = [result.outcome.metrics for result in every[baseline]]
@@ -60,7 +68,7 @@ def compare(results: Sequence[Result], baseline: str) -> list[Row]:
 
 
 def by_policy(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """The results of each policy by seed, which pairs them; policies in order of first appearance."""
+    """Group results by policy, in order of first appearance. Each policy's results are sorted by seed, which pairs them."""
     every: dict[str, list[Result]] = {result.spec: [] for result in results}
     for result in sorted(results, key=lambda result: result.seed):
         every[result.spec].append(result)
@@ -102,6 +110,6 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
 
 
 def _packed(every: Sequence[Metrics]) -> float:
-    """Share of the admitted jobs that joined a group."""
+    """Return the share of the admitted jobs that joined a group."""
     admitted = sum(sum(metrics.admissions.values()) for metrics in every)
     return (admitted - sum(metrics.admissions["isolated"] for metrics in every)) / max(1, admitted)

@@ -29,7 +29,7 @@ from rollmux_env.user_code import brief, guarded, is_users, seeded
 
 @runtime_checkable
 class OwnReplay(Protocol):
-    """A policy with its own replay, which could not run jobs (`optimal` regroups for free)."""
+    """Protocol of a policy with its own kind of replay, which could not run real jobs (`optimal` regroups for free)."""
 
     def replay(self, scenario: Scenario, check: bool = False) -> Outcome:
         """Replay a scenario and measure it."""
@@ -42,13 +42,18 @@ Tell = Callable[[int, int, int], None]
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 FLUID_ONLY = "a yardstick with a fluid replay only"
-"""What a contender is that `can_replay` says no of."""
-_LOOKS_S = 0.5  # between looks at what workers have done
-_UNGUARDED = 78  # status of a worker that was about to start workers of its own
+"""Description of a contender for which `can_replay` is false."""
+_LOOKS_S = 0.5  # seconds between two checks of the workers' progress
+_UNGUARDED = 78  # exit status of a worker that tried to start workers itself
 
 
 def can_replay(contender: Contender, is_event: bool) -> bool:
-    """Whether a contender has such a replay: of every phase (`is_event`), or of steady periods."""
+    """Return whether a contender has a kind of replay.
+
+    Args:
+        contender: Policy.
+        is_event: Whether the replay is an event replay; otherwise it is a fluid one.
+    """
     return not is_event or not isinstance(contender, OwnReplay)
 
 
@@ -57,14 +62,14 @@ class Task:
     """One policy on one scenario.
 
     Attributes:
-        spec: the contender, as `MakeContender` understands it.
-        seed: of its choices and of sampled durations.
-        scenario: what to replay.
-        dispatch: the dispatch policy of an event replay; None for a fluid one.
-        check: assert the invariants throughout.
-        rollout: of an event replay, what happens inside the rollouts of jobs with a model; None: they take their worst case.
-        most_phases: of an event replay; as `rollmux_env.replay.event.Watch`.
-        failures: of an event replay, what dies; None: nothing does.
+        spec: Name and options of the contender, as `MakeContender` understands them.
+        seed: Seed of the contender's choices and of sampled durations.
+        scenario: Scenario to replay.
+        dispatch: Dispatch policy of an event replay, or None for a fluid replay.
+        check: Whether to assert the invariants throughout.
+        rollout: Rollout policy of jobs with a model in an event replay, or None if their phases take the worst case.
+        most_phases: Largest number of phases of an event replay, as in `rollmux_env.replay.event.Watch`.
+        failures: Failures of an event replay, or None.
     """
 
     spec: str
@@ -82,7 +87,10 @@ class Result:
     """The result of a task.
 
     Attributes:
-        total_s: seconds of computing of the whole replay.
+        spec: Name and options of the contender.
+        seed: Seed of the task.
+        outcome: Outcome of the replay.
+        total_s: Seconds of computation of the whole replay.
     """
 
     spec: str
@@ -95,11 +103,13 @@ def run_task(make: MakeContender, task: Task, tell: Callable[[int, int], None] =
     """Run one task.
 
     Args:
-        tell: as `rollmux_env.replay.event.Watch`.
+        make: Factory of the contender.
+        task: Task to run.
+        tell: Callback for progress, as in `rollmux_env.replay.event.Watch`.
 
     Raises:
-        InputError: the contender cannot be made or cannot take this scenario.
-        PlanError: the contender broke an invariant; the message begins with its name.
+        InputError: If the contender cannot be made or does not support this scenario.
+        PlanError: If the contender broke an invariant. The message begins with its name.
     """
     with seeded(task.seed):
         contender = make(task.spec, task.seed)
@@ -130,7 +140,7 @@ def _measured(contender: Contender, task: Task, tell: Callable[[int, int], None]
 
 
 def _named(task: Task) -> str:
-    """Return the name of a task's contender, with the classes of other policies of the user's own."""
+    """Return the name of a task's contender, with the classes of further policies of the user."""
     others = {"dispatch": task.dispatch, "rollout": task.rollout}
     own = [f"{kind} policy {type(policy).__name__}" for kind, policy in others.items() if is_users(policy)]
     return " with ".join([f"policy {task.spec}", *own])
@@ -146,13 +156,15 @@ def run_tasks(
     """Run tasks and yield (index, result) as they end.
 
     Args:
-        make: a function of a module (processes are sent its name).
-        workers: processes; 1 runs the tasks here, one after the other.
-        limit_s: Longest that a task may take, in seconds; tasks with a limit run in processes of their own. None: no limit.
-        tell: is told now and then of an event replay that runs: (index, phases that have begun, jobs that have left).
+        make: Factory of contenders; a function of a module, since processes are sent its name.
+        tasks: Tasks to run.
+        workers: Number of processes; 1 runs the tasks in this process, one after the other.
+        tell: Callback for the progress of event replays: index of the task, phases that have begun, jobs that have departed.
+        limit_s: Longest time that a task may take in seconds, or None. Tasks with a limit run in separate processes.
 
     Raises:
-        InputError, PlanError: as `run_task`; the other tasks are then stopped, as they are by an interrupt.
+        InputError: As in `run_task`; the other tasks are then stopped, as by an interrupt.
+        PlanError: As in `run_task`; the other tasks are then stopped, as by an interrupt.
     """
     return spread(partial(run_task, make), tasks, workers, tell, limit_s, _named)
 
@@ -173,12 +185,12 @@ def spread(
         workers: Number of processes, as in `run_tasks`.
         tell: Callback for progress, as in `run_tasks`.
         limit_s: Longest time that an item may take, in seconds, or None, as in `run_tasks`.
-        name: Name of an item in error messages.
+        name: Function that returns the name of an item for error messages.
 
     Raises:
-        InputError: no worker, one was killed, or they cannot import the script that calls this. Others are what `work` raises;
+        InputError: If there is no worker, one was killed, or they cannot import the calling script. Errors of `work` are passed on;
             other work is then stopped, as by an interrupt.
-        PlanError: An item took longer than `limit_s`; one line.
+        PlanError: If an item took longer than `limit_s`.
     """
     if workers < 1:
         raise InputError(f"--workers {workers}: must be at least 1")
@@ -186,11 +198,11 @@ def spread(
         for index, item in enumerate(items):
             yield index, work(item, partial(tell, index))
         return
-    if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker that imports the script which it is of
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # this is a worker that imports the calling script
         raise SystemExit(_UNGUARDED)
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script is not None and not os.path.exists(script):
-        raise InputError(f"workers={workers}: each process imports the script anew, and this one is no file; save it first")
+        raise InputError(f"workers={workers}: each process imports the script again, and this one is no file; save it first")
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
     counts = context.Array("d", 3 * len(items), lock=False)
@@ -209,10 +221,10 @@ def spread(
                 if limit_s is not None and 0 < began_s < monotonic() - limit_s:
                     raise PlanError(f"{name(items[index])}: it took longer than --time-limit {limit_s:g} s")
     except BrokenProcessPool:
-        pool.shutdown(cancel_futures=True)  # only then is it known how each has ended
+        pool.shutdown(cancel_futures=True)  # the exit status of each process is known only afterwards
         if _UNGUARDED in {process.exitcode for process in workers_here}:
             raise InputError(
-                f"workers={workers}: each process imports the script anew; call this below `if __name__ == '__main__':`"
+                f"workers={workers}: each process imports the script again; call this below `if __name__ == '__main__':`"
             ) from None
         raise InputError(f"--workers {workers}: a process was killed before its task was done (out of memory?)") from None
     except BaseException:
@@ -223,11 +235,11 @@ def spread(
         pool.shutdown(cancel_futures=True)
 
 
-_counts: Any = None  # in a worker: what is told of each item, shared with the process that waits
+_counts: Any = None  # in a worker: progress and start of each item, shared with the parent process
 
 
 def _begin(counts: Any) -> None:
-    """A worker begins. Ctrl-C is for the process to answer that waits."""
+    """Initialise a worker. It ignores Ctrl-C, which the parent process handles."""
     global _counts
     _counts = counts
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,8 +1,10 @@
-"""Checks of figures that no policy can reach, by which a replay that was tampered with is found out.
+"""Checks that detect tampering with a replay: figures that no policy can reach.
 
-F1  dollars, hours and work are numbers, and not below 0; shares are from 0 to 1
-F2  no pool is in use for more than its nodes were provisioned
-F3  no job does more iterations than it came for, or leaves before it is admitted, or is admitted before it arrives
+An error message begins with the name of its check:
+
+F1  dollars, hours and work are finite and at least 0; shares are from 0 to 1
+F2  no pool is in use for longer than its nodes were provisioned
+F3  no job does more iterations than its stay has, departs before it is admitted, or is admitted before it arrives
 F4  the scenario is the same afterwards
 """
 
@@ -16,18 +18,18 @@ from rollmux_env.errors import PlanError
 from rollmux_env.replay.metrics import JobResult, Metrics, Outcome
 from rollmux_env.scenario import Scenario
 
-ROUNDING = 1e-6  # relative
+ROUNDING = 1e-6  # relative tolerance
 
 
 def check_possible(outcome: Outcome, scenario: Scenario) -> None:
-    """Check that a replay's figures can be.
+    """Check that a replay's figures are possible.
 
     Args:
         outcome: Outcome of the replay.
         scenario: Scenario that was replayed.
 
     Raises:
-        PlanError: A figure cannot be; the message begins with the number of the check.
+        PlanError: If a figure is impossible.
     """
     _check_whole(outcome.metrics)
     iterations = {job.id: inf if job.iterations is None else job.iterations for job in scenario.jobs}
@@ -37,14 +39,14 @@ def check_possible(outcome: Outcome, scenario: Scenario) -> None:
 
 @contextmanager
 def unwritten(scenario: Scenario, is_shown: bool) -> Iterator[None]:
-    """Check that a scenario is the same after a replay: a policy holds its jobs, and nothing in Python protects them.
+    """Check that a scenario is the same after a replay, since a policy could write into its jobs.
 
     Args:
         scenario: Scenario that is replayed.
-        is_shown: Whether code of the user's own sees it.
+        is_shown: Whether a user's code sees it.
 
     Raises:
-        PlanError: The scenario has changed.
+        PlanError: If the scenario has changed.
     """
     before = scenario.sha256 if is_shown else ""
     yield
@@ -68,7 +70,7 @@ def _check_whole(metrics: Metrics) -> None:
 
 
 def _check_job(job: JobResult, iterations: float) -> None:
-    """Check F3 of one job."""
+    """Check F3 for one job."""
     if not 0 <= job.iterations <= iterations * (1 + ROUNDING):
         raise PlanError(f"F3: job {job.job} did {job.iterations:,.6g} iterations, and came for {iterations:,g}")
     if not job.arrived_s - ROUNDING <= job.admitted_s <= job.departed_s:

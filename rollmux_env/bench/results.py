@@ -1,4 +1,4 @@
-"""What a bench gives: one shape for Python, JSON and CSV, whatever the number of seeds (docs/reference/results.md)."""
+"""The result of a bench: one format for Python, JSON and CSV, for any number of seeds (docs/reference/results.md)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import not_one_of
 
 SCHEMA: Literal[2] = 2
-"""Version of the JSON shape: a later one has another number. 1 had one shape for a seed and another for several."""
+"""Version of the JSON format. Version 1 had different formats for one seed and for several."""
 SWEEP_SCHEMA: Literal[3] = 3
-"""The same for sweeps: 2 had one key alone."""
+"""Version of the JSON format of sweeps. Version 2 supported only one key."""
 
 Table = Literal["runs", "jobs", "summary", "differences"]
 
@@ -34,9 +34,11 @@ class RunResult:
     """One policy on one seed.
 
     Attributes:
-        policy: by name and options. seed: of the stream and of sampled durations. scenario_sha256: of what was replayed.
+        policy: Name and options of the policy.
+        seed: Seed of the stream and of sampled durations.
+        scenario_sha256: SHA-256 of the replayed scenario.
         figures: Figures of the whole run.
-        extra: Figures that only some policies or replays have, by name; None where a bound is unknown.
+        extra: Figures that only some policies or replays have, by name; None for an unknown bound.
         jobs: Result of each job.
     """
 
@@ -50,12 +52,15 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two policies, paired by seed: the first one's figure less the other's; negative where the first has less.
+    """The difference of two policies, paired by seed: the figure of `policy` minus that of `other`.
 
     Attributes:
-        policy, other: their names. cost_usd, usd_per_work_hour, slowdown: mean differences; `slowdown` of the mean over jobs, as
-            observed where it was.
-        cost_ratio: cost of the other over that of the first, the first one's saving over it; None where the first one's is 0.
+        policy: Name and options of the first policy.
+        other: Name and options of the second policy.
+        cost_usd: Mean difference of the costs, in $.
+        usd_per_work_hour: Mean difference of the dollars per work-hour.
+        slowdown: Mean difference of the mean slowdowns of jobs, as observed if they were observed.
+        cost_ratio: Cost of `other` over that of `policy`, or None if the latter is 0.
     """
 
     policy: str
@@ -71,7 +76,11 @@ class Timing:
     """Computing time, the only figures that differ between runs.
 
     Attributes:
-        decision_ms_p50, decision_ms_p99: of a decision, milliseconds; None without any. total_s: of the replay, seconds.
+        policy: Name and options of the policy.
+        seed: Seed of the run.
+        decision_ms_p50: Median time of a decision in milliseconds, or None without decisions.
+        decision_ms_p99: 99th percentile of the time of a decision in milliseconds, or None without decisions.
+        total_s: Time of the replay, in seconds.
     """
 
     policy: str
@@ -83,15 +92,25 @@ class Timing:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """What a bench gives.
+    """The result of a bench.
 
     Attributes:
-        schema: version of this shape. scenario: file, example or workload. settings: options of the workload, as text by key.
-        fidelity: of the replay. dispatch, rollout_policy, failures: of an event replay, as named; None of others.
-        seeds: as replayed. baseline: the policy that savings are relative to.
-        summary: each policy over all seeds. differences: every two policies, paired by seed. runs: each policy on each seed.
-        left_out: policies that this replay could not have, and why. timings: computing time.
-        results, stream: what was measured, and the scenario of the first seed, for plots; not in JSON.
+        schema: Version of this format.
+        scenario: File, example or workload that was replayed.
+        settings: Options of the workload, as text by key.
+        fidelity: Kind of replay.
+        dispatch: Name of the dispatch policy of an event replay; None for a fluid one.
+        rollout_policy: Name of the rollout policy of an event replay; None for a fluid one.
+        failures: Failures of an event replay as given; None for a fluid one.
+        seeds: Seeds of the replays.
+        baseline: Policy to which savings are relative.
+        summary: Each policy over all seeds.
+        differences: Every two policies, paired by seed.
+        runs: Each policy on each seed.
+        left_out: Policies that do not support this replay, and the reason.
+        timings: Computing time of each run.
+        results: Measured results, for plots; not part of the JSON.
+        stream: Scenario of the first seed, for plots; not part of the JSON.
     """
 
     schema: Literal[2]
@@ -112,15 +131,18 @@ class BenchResult:
     stream: Annotated[Any, Field(exclude=True)] = field(default=None, repr=False, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON has them."""
+        """Return plain values, as in JSON."""
         plain: dict[str, Any] = _adapter().dump_python(self, mode="json")
         return plain
 
     def rows(self, table: Table = "runs") -> list[dict[str, Any]]:
-        """A tidy table: a flat mapping a row. Nested figures are named like `peak_gpus.rollout`, and `saving.mean`.
+        """Return a tidy table: a flat mapping per row, with nested figures named like `peak_gpus.rollout` and `saving.mean`.
+
+        Args:
+            table: Name of the table.
 
         Raises:
-            InputError: no such table.
+            InputError: If there is no such table.
         """
         if table not in get_args(Table):
             raise InputError(f"table: {not_one_of(table, get_args(Table))}")
@@ -137,10 +159,10 @@ class BenchResult:
         ]
 
     def to_pandas(self, table: Table = "runs") -> Any:
-        """The same as a `pandas.DataFrame`.
+        """Return a tidy table as a `pandas.DataFrame`.
 
         Raises:
-            InputError: no such table, or pandas is not installed.
+            InputError: If there is no such table, or pandas is not installed.
         """
         return _frame(self.rows(table))
 
@@ -157,8 +179,10 @@ def bench_result(
     """Gather results.
 
     Args:
-        results: every contender on the same seeds.
-        how: the fields of `BenchResult` that say what was replayed. scenarios: by seed.
+        results: Results of every contender on the same seeds.
+        baseline: Policy to which savings are relative.
+        how: Fields of `BenchResult` that describe what was replayed.
+        scenarios: Scenario by seed.
     """
     hashes = {seed: scenario.sha256 for seed, scenario in scenarios.items()}
     return BenchResult(
@@ -176,7 +200,7 @@ def bench_result(
 
 
 def differences(results: Sequence[Result]) -> tuple[Difference, ...]:
-    """Every two policies, in order of first appearance."""
+    """Return the difference of every two policies, in order of first appearance."""
     rows = []
     for (policy, own), (other, others) in combinations(by_policy(results).items(), 2):
 
@@ -198,7 +222,7 @@ def differences(results: Sequence[Result]) -> tuple[Difference, ...]:
 
 
 def draws_nothing(results: Sequence[Result]) -> bool:
-    """Whether several seeds have given the same results, as those of a fluid replay of a file do."""
+    """Return whether several seeds gave the same results, as in a fluid replay of a file."""
     outcomes: dict[str, set[str]] = {}
     for result in results:
         outcomes.setdefault(result.spec, set()).add(repr((result.outcome.metrics, result.outcome.jobs)))
@@ -211,7 +235,7 @@ def _adapter() -> TypeAdapter[BenchResult]:
 
 
 def results_schema() -> dict[str, Any]:
-    """The JSON Schema of a bench's JSON; `results.schema.json` in `rollmux_env.report` is this one."""
+    """Return the JSON Schema of a bench's JSON. The file `results.schema.json` of `rollmux_env.report` equals it."""
     schema = _adapter().json_schema(mode="serialization")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"rollmux-bench-{SCHEMA}", **schema}
 
@@ -228,7 +252,7 @@ def _timing(result: Result) -> Timing:
 
 
 def _means_of_jobs(runs: Sequence[RunResult]) -> list[dict[str, float]]:
-    """Means over the jobs of each run of what a line about it has too."""
+    """Return the means over each run's jobs that are columns of its row."""
     names = {"mean_slowdown": "shown_slowdown", "mean_queueing_s": "queueing_s", "mean_completion_s": "completion_s"}
     return [{name: float(np.mean([getattr(job, of) for job in run.jobs])) for name, of in names.items()} for run in runs]
 
@@ -255,7 +279,7 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """Benches that differ in some keys alone.
+    """Benches that differ only in some keys.
 
     Attributes:
         schema: Version of this format.
@@ -268,14 +292,14 @@ class SweepResult:
     points: tuple[SweepPoint, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON has them."""
+        """Return plain values, as in JSON."""
         points = [{"swept": point.swept, "bench": point.bench.as_dict()} for point in self.points]
         return {"schema": self.schema, "keys": [*self.keys], "points": points}
 
     def rows(self, table: Table = "runs") -> list[dict[str, Any]]:
-        """Return the rows of every bench, as `BenchResult.rows` does, each beginning with the swept values, such as `swept.slo`."""
+        """Return the rows of every bench, as `BenchResult.rows` does. Each begins with the swept values, such as `swept.slo`."""
         return [_flat({"swept": point.swept}) | row for point in self.points for row in point.bench.rows(table)]
 
     def to_pandas(self, table: Table = "runs") -> Any:
-        """As `BenchResult.to_pandas`."""
+        """Return a tidy table as a `pandas.DataFrame`, as `BenchResult.to_pandas` does."""
         return _frame(self.rows(table))

@@ -1,7 +1,7 @@
-"""Streams for suites: a workload with a seed, and changes to a stream.
+"""Streams of jobs for suites: a workload with a seed, and changes to a stream.
 
-Every `with_...` is a pure function of a scenario. The other functions are streams once all arguments but the seed are
-bound: a `functools.partial` of a module's function can be sent to another process.
+Every `with_...` is a pure function of a scenario. The other functions become streams once all arguments except the seed are bound:
+a `functools.partial` of a module's function can be sent to another process.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.draws import with_durations, with_versions
 from rollmux_env.workloads.options import WorkloadOptions
 
-QUICK_JOBS = 50
-ROUNDS = 2
+QUICK_JOBS = 50  # number of jobs of a shorter stream
+ROUNDS = 2  # number of times that a crowd arrives
 
 
 def workload(name: str, seed: int, quick: bool = False, **options: Any) -> Scenario:
-    """A workload by name; `partial(workload, "mixed", stays="fixed")` is a suite's stream.
+    """Build a workload by name; `partial(workload, "mixed", stays="fixed")` is a suite's stream.
 
     Args:
-        quick: a shorter stream, unless the options say how long.
+        name: Name of the workload.
+        seed: Seed of its draws.
+        quick: Whether to build a shorter stream if the options give no number of jobs.
+        options: Options of the workload.
     """
     if quick and not name.startswith("micro-"):
         options.setdefault("jobs", QUICK_JOBS)
@@ -36,7 +39,13 @@ def workload(name: str, seed: int, quick: bool = False, **options: Any) -> Scena
 
 
 def crowd(jobs: int, seed: int, quick: bool = False) -> Scenario:
-    """`jobs` jobs of the mixed profile that arrive and leave together, twice: once to warm up and once to be timed."""
+    """Build a stream of jobs of the mixed profile that arrive and depart together, twice: to warm up, and to be timed.
+
+    Args:
+        jobs: Number of jobs that arrive together.
+        seed: Seed of the draws.
+        quick: Ignored; the stream is always short.
+    """
     stream = make_workload("mixed", WorkloadOptions(seed=seed, jobs=ROUNDS * jobs, stays="fixed"))
     stay_s = 3600.0
     together = [
@@ -46,23 +55,56 @@ def crowd(jobs: int, seed: int, quick: bool = False) -> Scenario:
 
 
 def apart(name: str, seconds: float, seed: int, quick: bool = False, **options: Any) -> Scenario:
-    """A workload whose jobs arrive so many seconds apart, in the file's order."""
+    """Build a workload whose jobs arrive at equal intervals, in the file's order.
+
+    Args:
+        name: Name of the workload.
+        seconds: Interval between two arrivals, in seconds.
+        seed: Seed of the draws.
+        quick: Whether to build a shorter stream.
+        options: Options of the workload.
+    """
     stream = workload(name, seed, quick, **options)
     return _with_jobs(stream, (job.model_copy(update={"arrival_s": k * seconds}) for k, job in enumerate(stream.jobs)))
 
 
 def sampled(name: str, seed: int, quick: bool = False, mean_fraction: float = 0.6, cv: float = 0.25, **options: Any) -> Scenario:
-    """A workload with phase durations sampled in every iteration; see `with_actual`."""
+    """Build a workload whose phase durations are sampled in every iteration, as in `with_actual`.
+
+    Args:
+        name: Name of the workload.
+        seed: Seed of the draws.
+        quick: Whether to build a shorter stream.
+        mean_fraction: Mean duration before the cap, as a fraction of the worst case.
+        cv: Coefficient of variation before the cap.
+        options: Options of the workload.
+    """
     return with_actual(workload(name, seed, quick, **options), mean_fraction, cv)
 
 
 def drifting(name: str, template: str, seed: int, quick: bool = False, **options: Any) -> Scenario:
-    """A workload whose phases drift over a job's iterations; see `with_drift`."""
+    """Build a workload whose phases drift over a job's iterations, as in `with_drift`.
+
+    Args:
+        name: Name of the workload.
+        template: Drift template.
+        seed: Seed of the draws.
+        quick: Whether to build a shorter stream.
+        options: Options of the workload.
+    """
     return with_drift(workload(name, seed, quick, **options), template, seed)
 
 
 def asynchronous(name: str, versions: int, seed: int, quick: bool = False, **options: Any) -> Scenario:
-    """A workload all of whose jobs may be so many versions behind; with 0 they are on-policy, and have their syncs all the same."""
+    """Build a workload whose jobs all have the same staleness. With 0 they are on-policy, but have the same syncs.
+
+    Args:
+        name: Name of the workload.
+        versions: Staleness of all jobs, in versions.
+        seed: Seed of the draws.
+        quick: Whether to build a shorter stream.
+        options: Options of the workload.
+    """
     stream = workload(name, seed, quick, **options)
     law = WorkloadOptions(**options).assumed.asynchrony
     return _with_jobs(stream, (with_versions(job, versions, law) for job in stream.jobs))
@@ -72,8 +114,9 @@ def with_actual(scenario: Scenario, mean_fraction: float, cv: float) -> Scenario
     """Give both phases of every job a distribution of actual durations, for event replays.
 
     Args:
-        mean_fraction: mean before the cap, as a fraction of the worst case.
-        cv: coefficient of variation before the cap.
+        scenario: Scenario with the jobs.
+        mean_fraction: Mean before the cap, as a fraction of the worst case.
+        cv: Coefficient of variation before the cap.
     """
     return _with_jobs(scenario, with_durations(scenario.jobs, Actual(mean_fraction=mean_fraction, cv=cv)))
 
@@ -81,15 +124,16 @@ def with_actual(scenario: Scenario, mean_fraction: float, cv: float) -> Scenario
 def with_drift(scenario: Scenario, template: str, seed: int) -> Scenario:
     """Let every job draw a drift template for a model of its size, for event replays (RollMux, arXiv 2512.11306, section 6.6).
 
-    A job draws none or one of `rollmux_env.timing.drift.FACTORS`, uniformly; in `mixed` a direction besides, by a fair coin. That
-    both draws are uniform is assumed: the paper prints the templates alone.
+    A job draws no drift or one of the strengths `rollmux_env.timing.drift.FACTORS`, uniformly; in `mixed` it also draws a direction
+    by a fair coin. That both draws are uniform is an assumption: the paper prints only the templates.
 
     Args:
-        template: one of `rollmux_env.timing.drift.TEMPLATES`, or `mixed`; `none` is no drift of any job.
-        seed: of the draws.
+        scenario: Scenario with the jobs.
+        template: One of `rollmux_env.timing.drift.TEMPLATES`, or `mixed`; `none` gives no job a drift.
+        seed: Seed of the draws.
 
     Raises:
-        InputError: a job whose size is not known, or another template.
+        InputError: If the size of a job's model is unknown, or the template is.
     """
     size = len(scenario.jobs)
     strengths = (0.0, *FACTORS)
@@ -107,7 +151,7 @@ def _with_jobs(scenario: Scenario, jobs: Iterable[Job]) -> Scenario:
 
 
 def _billions(job: Job) -> int:
-    """Parameters of its model, read off an id of the catalogue's types, `7B-8k-003`."""
+    """Return the parameters of a job's model in billions, from an id of the catalogue's types such as `7B-8k-003`."""
     size = re.match(r"([1-9][0-9]*)B-", job.id)
     if size is None:
         raise InputError(f"drift: job {job.id}: the size of its model is not known")

@@ -1,8 +1,8 @@
-"""Suites: the paper's evaluation as data, and the code that runs one.
+"""Suites: the paper's evaluation as data, and the code that runs a suite.
 
 A suite of placement policies is a list of cases. A case has a stream for every seed and the policies that run on it. Figures are
-measured for each (case, policy, seed) and averaged over seeds. A ratio is computed per seed, so its interval is paired. A suite of
-something else names the function that measures it.
+measured for each (case, policy, seed) and averaged over seeds. A ratio is computed per seed, so that its interval is paired. A
+suite of other policies names the function that measures it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,12 @@ class Makers(NamedTuple):
     """Factories of policies by name, passed in because `policies` is above this package.
 
     Attributes:
-        placement, dispatch, rollout, network, allocator: by name. migrating: a dispatch policy's name, with the migration that a
-            rollout policy wants.
+        placement: Factory of placement policies and yardsticks.
+        dispatch: Factory of dispatch policies.
+        rollout: Factory of rollout policies.
+        migrating: Function that adds the migration that a rollout policy wants to the name of a dispatch policy.
+        network: Factory of network policies.
+        allocator: Factory of allocators.
     """
 
     placement: MakeContender
@@ -45,15 +49,15 @@ class Case:
     """One stream and the policies compared on it.
 
     Attributes:
-        label: what tells it from the suite's other cases.
-        stream: the scenario of a seed, shorter where `quick` is true.
-        policies: contenders by name.
-        dispatch: name of the dispatch policy of an event replay; None for fluid replays.
-        observed: those of the policies that an event replay follows too, in round robin, for columns of what was observed.
-        failures: of an event replay, what dies.
+        label: Name of the case within its suite.
+        stream: Function of a seed and of whether to be quick that returns the scenario.
+        policies: Names of the contenders.
+        dispatch: Name of the dispatch policy of an event replay, or None for a fluid replay.
+        failures: Failures of an event replay, or None.
+        observed: Contenders that also run in an event replay, in round robin, for columns with observed figures.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # where a case is read from a file
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # for cases that are read from a file
     label: str
     stream: Callable[[int, bool], Scenario]
     policies: tuple[str, ...]
@@ -63,7 +67,7 @@ class Case:
 
     @property
     def replays(self) -> tuple[Case, ...]:
-        """The case, and what is to be observed of it."""
+        """The case, and the event replay for its observed figures if there is one."""
         return (self, replace(self, policies=self.observed, dispatch="round-robin", observed=())) if self.observed else (self,)
 
 
@@ -72,12 +76,13 @@ class Column:
     """One figure of a suite's table.
 
     Attributes:
-        heading: over the column.
-        value: of a policy's outcome, given that of the policy that the column is relative to, if any; None where it has none, and
-            for a suite that is measured by a function of its own.
-        against: the policy that it is relative to; the first of those named that the case has.
-        digits: after the point; style: `x` for ratios, `%` for shares, `` for plain figures.
-        observed: it is of the event replay, where a case has one beside its fluid one.
+        heading: Heading of the column.
+        value: Function that returns the figure from a policy's outcome and that of the reference policy. None means no figure;
+            suites with a `measure` function return only None.
+        against: Candidates for the reference policy; the first one that the case has is used.
+        digits: Number of digits after the decimal point.
+        style: `x` for ratios, `%` for shares, empty for plain figures.
+        observed: Whether the figure comes from the event replay of a case that also has a fluid one.
     """
 
     heading: str
@@ -90,7 +95,13 @@ class Column:
 
 @dataclass(frozen=True)
 class SuiteRow:
-    """One policy in one case: its figures by heading; None where a figure has no meaning."""
+    """One policy in one case.
+
+    Attributes:
+        case: Label of the case.
+        policy: Name of the policy.
+        figures: Figures by heading; None for figures that have no meaning.
+    """
 
     case: str
     policy: str
@@ -98,7 +109,14 @@ class SuiteRow:
 
 
 def measured_row(case: str, policy: str, headings: Iterable[str], values: Mapping[str, Sequence[float | None]]) -> SuiteRow:
-    """Return the row of values of every seed, by heading; a heading that lacks the value of a seed has no figure."""
+    """Return the row of a policy in a case.
+
+    Args:
+        case: Label of the case.
+        policy: Name of the policy.
+        headings: Headings of the row.
+        values: Value of every seed by heading. If the value of a seed is missing, the row has no such figure.
+    """
     return SuiteRow(case, policy, {name: mean_if_known(values.get(name, ())) for name in headings})
 
 
@@ -107,22 +125,27 @@ class Suite:
     """A part of the paper's evaluation.
 
     Attributes:
-        name: for `--suite`. title: over its table. source: section, figure or table of the paper.
-        cases, columns: what is run and what is shown.
-        paper: the paper's figures by (label of the case, policy, heading).
-        differences: one line a reason why ours differ.
-        frontier: headings of two figures to plot against each other, x and y; None for no such plot.
-        least: heading of a figure of which less is better: each policy's best case is named below the table.
-        varied: name of the option along which the frontier's curves run.
-        assumes: sections of a file of assumptions that it takes (`rollmux_env.keys.assumptions`).
-        seeds: how many, as a rule; `--quick` takes one, and shorter streams. 0: nothing is drawn by chance.
-        measure: of a suite without cases of placement policies, its rows, from seeds, whether to be quick, and policies.
-        compares: what such a suite compares, in words. adds: the kind of policies that `--policy` adds to it, a field of `Makers`;
-            they are the argument `added` of `measure`. None: it has its own.
-        sweep: figures that are plotted beside the table, from a seed and policies.
+        name: Name for `--suite`.
+        title: Title of its table.
+        source: Section, figure or table of the paper.
+        cases: Cases to run; empty if `measure` is given.
+        columns: Columns to show.
+        paper: Figures of the paper by label of the case, policy and heading.
+        differences: Reasons why our figures differ, one line each.
+        frontier: Headings of two figures to plot against each other, x and y, or None.
+        least: Heading of a figure of which less is better. Each policy's best case is named below the table.
+        varied: Name of the option along which the frontier's curves run.
+        assumes: Sections of a file of assumptions that the suite uses (`rollmux_env.keys.assumptions`).
+        seeds: Default number of seeds, or 0 if nothing is random. `--quick` uses one, with shorter streams.
+        measure: Function that returns the rows from seeds, whether to be quick, and factories of policies, for suites of other than
+            placement policies.
+        compares: Description of the policies that such a suite compares.
+        adds: Kind of policies that `--policy` adds to such a suite, a field of `Makers`, passed to `measure` as `added`; None if it
+            takes none.
+        sweep: Function of a seed and factories of policies that returns figures to plot beside the table, or None.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # where a suite is read from a file
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # for suites that are read from a file
     name: str
     title: str
     source: str
@@ -175,7 +198,7 @@ def suite_rows(suite: Suite, results: Sequence[tuple[Case, Result]]) -> list[Sui
 
 
 def _outcomes(replay: Case, results: Sequence[tuple[Case, Result]]) -> Mapping[str, Mapping[int, Outcome]]:
-    """What was measured, by policy and seed."""
+    """Return the outcomes of a replay by policy and seed."""
     outcomes: dict[str, dict[int, Outcome]] = {}
     for owner, result in results:
         if (owner.label, owner.dispatch) == (replay.label, replay.dispatch):
@@ -184,7 +207,7 @@ def _outcomes(replay: Case, results: Sequence[tuple[Case, Result]]) -> Mapping[s
 
 
 def best_cases(suite: Suite, rows: Sequence[SuiteRow]) -> dict[str, SuiteRow]:
-    """The row of each policy in which the figure `least` is; of cases in which something dies."""
+    """Return the row of each policy with the least figure `suite.least`, among cases with failures."""
     idle = {case.label for case in suite.cases if case.failures == Failures()}
     best: dict[str, SuiteRow] = {}
     for row in rows:

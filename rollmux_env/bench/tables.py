@@ -1,6 +1,6 @@
-"""Tables of phase seconds that others have published, with the jobs that they are of, for `rollmux bench --suite fidelity`.
+"""Published tables of phase seconds and the jobs that they describe, for `rollmux bench --suite fidelity`.
 
-A table has rows of figures, the jobs that they are of, and what the model cannot express. The figures are in
+A table has rows of figures, the job of each row, and a list of what the model cannot express. The figures are in
 `rollmux_env.published`.
 """
 
@@ -23,8 +23,11 @@ class Row(NamedTuple):
     """One line of a table.
 
     Attributes:
-        name: that tells it from the others. machine: what its seconds were measured on. seconds: by phase, as printed. job: that
-            they are of. fitted: how RollMux's calibration was told of it, where that differs.
+        name: Name of the row within the table.
+        machine: Machine on which the seconds were measured.
+        seconds: Printed seconds by phase.
+        job: Job that the seconds describe.
+        fitted: Job as it was described when RollMux's calibration was fitted, or None if it is the same.
     """
 
     name: str
@@ -34,12 +37,18 @@ class Row(NamedTuple):
     fitted: RlJob | None = None
 
     def job_for(self, calibration: calibrations.Calibration) -> RlJob:
-        """The job, as a calibration is told of it."""
+        """Return the job as a calibration describes it."""
         return self.fitted or self.job if calibration is calibrations.ROLLMUX else self.job
 
 
 class NotCovered(NamedTuple):
-    """Figures that the model does not express: their number, which they are, and why."""
+    """Figures that the model does not express.
+
+    Attributes:
+        number: Number of figures.
+        which: Description of the figures.
+        why: Reason why the model does not express them.
+    """
 
     number: int
     which: str
@@ -51,8 +60,11 @@ class Table:
     """A published table.
 
     Attributes:
-        name: for the suite. source: repository or paper, file and commit. rows: what the model predicts. not_covered: the rest.
-        assumed: what the source leaves open.
+        name: Name in the suite.
+        source: Repository or paper, file and commit.
+        rows: Rows that the model predicts.
+        not_covered: Figures that the model does not express.
+        assumed: Assumptions about what the source leaves open.
     """
 
     name: str
@@ -63,25 +75,30 @@ class Table:
 
 
 def published_table(file: str, rows: Iterable[Row]) -> Table:
-    """A table whose name, source and assumptions are those of a source's file."""
+    """Return a table with the name, source and assumptions of a file.
+
+    Args:
+        file: Name of a file of `rollmux_env.published`.
+        rows: Rows of the table.
+    """
     texts = source(file)
     name, whence = (texts.value(key, str) for key in ("name", "source"))
     not_covered = texts.value("not_covered", tuple[NotCovered, ...])
     return Table(name, whence, (*rows,), not_covered, texts.value("assumed", tuple[str, ...], ()))
 
 
-# RollMux's phases and RollPacker's rollouts. Where the papers leave values open, one assumption holds for all rows: 256 responses
+# RollMux's phases and RollPacker's rollouts. If the papers leave a value open, one assumption holds for all rows: 256 responses
 # to prompts of 1,024 tokens (the 256 are from RollMux's Table 3); for 3B, 14B-4k and 32B jobs, the lengths of the 7B job with the
-# same cap. 4B and 8B jobs, whose lengths are not published, have a lognormal of their own.
+# same cap. The lengths of 4B and 8B jobs are not published; they have another lognormal.
 RESPONSES, PROMPT_TOKENS = 256, 1024
-GROUP = 8  # responses of each of the 256 prompts: assumed; with one, training would reach 4% of the peak
-THINKING_MEDIAN, THINKING_SIGMA = 4096.0, 1.2  # of 4B and 8B jobs: assumed
+GROUP = 8  # responses per prompt, assumed; with one, training would reach 4% of the peak
+THINKING_MEDIAN, THINKING_SIGMA = 4096.0, 1.2  # lengths of 4B and 8B jobs, assumed
 TENSOR_PARALLEL = {"32B": 2, "70B": 8}
-GPUS_OF = {"32B": 16}  # of each pool; 8 else
+GPUS_OF = {"32B": 16}  # number of GPUs of each pool; 8 for other sizes
 
 
 def job_lengths(kind: str) -> Lengths:
-    """Lengths of a job type such as `8B-16k`: published, or assumed as said above."""
+    """Return the lengths of a job type such as `8B-16k`, published or assumed as above."""
     size, _, cap = kind.partition("-")
     if kind in PUBLISHED:
         return PUBLISHED[kind]
@@ -106,12 +123,24 @@ ROLLMUX = published_table("rollmux", _phases())
 
 
 def packed_lengths(cap: int) -> Piecewise:
-    """RollPacker's lengths up to a cap: median 500 to 700, 90% at most 1.3k to 2.3k, 95 to 98% below 4k, 2 to 5% at the cap."""
+    """Return RollPacker's lengths up to a cap.
+
+    They have a median of 500 to 700, 90% at most 1.3k to 2.3k, 95 to 98% below 4k, and 2 to 5% at the cap.
+    """
     return Piecewise(cap, ((0.5, 600.0), (0.9, 1800.0), (0.965, 4096.0), (0.98, float(cap))))
 
 
 class PackedJob(NamedTuple):
-    """A job of RollPacker's: its model, longest response, H800s, of them a replica, seconds of rollouts, plain and batched."""
+    """A job of RollPacker's table.
+
+    Attributes:
+        size: Size name of the model.
+        cap: Largest number of tokens of a response.
+        gpus: Number of H800.
+        parallel: Number of H800 per replica.
+        plain_s: Seconds of a plain rollout.
+        batched_s: Seconds of a rollout with tail batching.
+    """
 
     size: str
     cap: int
@@ -136,17 +165,24 @@ ROLLPACKER = published_table("rollpacker", _packed())
 
 # verl's fully asynchronous policy against its colocated trainer, on H20.
 VERL_PROMPT_TOKENS = 200
-MATH = (420.0, 1.05)  # median and sigma of a response: assumed
+MATH = (420.0, 1.05)  # median and sigma of a response, assumed
 MIXTURE = (1000.0, 0.9)
 TOOLS = (3500.0, 0.8)
-TOOL_S = 6.0  # of a call and its queue: assumed
-TURNS = 8  # of a response, on average, of 16 at most: assumed
-SERVER_PROMPTS = 16  # that a rollout server decodes at once
+TOOL_S = 6.0  # seconds of a call and its queue, assumed
+TURNS = 8  # mean number of turns of a response, of at most 16, assumed
+SERVER_PROMPTS = 16  # number of prompts that a rollout server decodes at once
 SCORED = ("old_log_prob", "ref")
 
 
 class _Kind(NamedTuple):
-    """Jobs of several rows: model, GPUs of a copy, whether rollouts decode without graphs, and the responses of a step."""
+    """The common part of several rows.
+
+    Attributes:
+        model: Name of the model.
+        parallel: Number of GPUs per copy.
+        eager: Whether rollouts decode without CUDA graphs.
+        batch: Responses of a step.
+    """
 
     model: str
     parallel: int
@@ -163,7 +199,7 @@ _KINDS = {
 
 
 class _VerlLine(NamedTuple):
-    """One printed line, as the file has it; those that stream have GPUs of their own for training."""
+    """One printed line, as in the file. Streamed jobs have separate GPUs for training."""
 
     job: str
     rollout_gpus: int
@@ -192,12 +228,12 @@ VERL = published_table("verl", (_verl_row(name, line) for name, line in source("
 
 
 # Steps of NVIDIA's NeMo-RL on H100 and GB200: GRPO on OpenMathInstruct-2, colocated or one or more steps off-policy.
-NEMO_PROMPT_TOKENS = 110  # tokens a second and GPU, times seconds and GPUs, less the printed mean: 90 to 150
+NEMO_PROMPT_TOKENS = 110  # printed tokens per second and GPU, times seconds and GPUs, minus the printed mean: 90 to 150
 NEMO_SIGMA = 1.0  # assumed
 
 
 class _NemoLine(NamedTuple):
-    """One printed line, as the file has it."""
+    """One printed line, as in the file."""
 
     release: str
     gpu: str

@@ -1,4 +1,4 @@
-"""What no policy of the leaderboard can go below, or hardly: dollars of a work-hour at which a stream scores 100."""
+"""Yardsticks of the leaderboard: the dollars per work-hour at which a stream scores 100."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rollmux_env.timing.replica import ReplicaTiming
 from rollmux_env.timing.tail import TailModel
 from rollmux_env.timing.training import MiniBatch
 
-_QUANTILES = 4096
+_QUANTILES = 4096  # number of quantiles averaged for a mean
 
 
 def without_tails(scenario: Scenario) -> Scenario:
-    """The same jobs, with rollouts that take no longer than all tokens on full replicas; limits of their stays are kept.
+    """Return the scenario with rollouts as short as all their tokens on full replicas. Limits of the jobs' stays are kept.
 
-    It is the least that a rollout takes if all responses are sampled to their ends: one that drops long responses for good may
-    take less.
+    It is a lower bound for rollouts that sample all responses to their ends. A policy that drops long responses for good may need
+    less.
     """
     return Scenario(version=1, cluster=scenario.cluster, jobs=tuple(map(_without_tails, scenario.jobs)))
 
@@ -45,9 +45,9 @@ def _without_tails(job: Job) -> Job:
 
 
 def full_replicas_s(setting: Setting) -> float:
-    """Seconds of a rollout whose replicas have as many responses as fit until the end, at the best size of replicas.
+    """Return the seconds of a rollout whose replicas are as full as possible until the end, at the best size of replicas.
 
-    Each token is read once for every later token of its response; the weights are read once a step, and a step has at most the
+    Each token is read once for every later token of its response. The weights are read once per step, and a step has at most the
     replica's share of the responses. Prefill takes no time.
     """
     tokens = setting.lengths.quantile((np.arange(_QUANTILES) + 0.5) / _QUANTILES)
@@ -67,10 +67,10 @@ def _replica_s(timing: ReplicaTiming, setting: Setting, sampled: float, read: fl
 
 
 def group_usd_per_work_hour(group: Group) -> float:
-    """Dollars of a work-hour of a group that no order of its phases goes below.
+    """Return a lower bound for the dollars per work-hour of a group under any order of its phases.
 
-    A linear program over the durations that are really sampled: how much of each phase is done until the horizon, in the order of
-    its job, where a node runs one phase at a time, but for tails, which hold no node at all, and no phase begins with a switch.
+    It is the optimum of a linear program over the sampled durations: the part of each phase that is done until the horizon, in the
+    order of its job. A node runs one phase at a time, but tails hold no node, and no phase begins with a switch.
     """
     phases = _Phases(group)
     solved = linprog(-phases.work_s, A_ub=phases.uses, b_ub=phases.limits, bounds=(0, 1), method="highs")
@@ -78,12 +78,12 @@ def group_usd_per_work_hour(group: Group) -> float:
 
 
 class _Phases:
-    """The program's columns, a rollout and a training after the other for each iteration of each job, and its rows."""
+    """The linear program: for each iteration of each job one column for the rollout and one for the training, and the rows."""
 
     def __init__(self, group: Group) -> None:
         self._cells: list[tuple[int, int, float]] = []
         work_s: list[float] = []
-        shared = 1 + group.rollout_nodes  # rows of the nodes; the training nodes are one
+        shared = 1 + group.rollout_nodes  # number of rows for nodes; all training nodes share one
         limits = [group.horizon_s] * shared
         for job, pins in zip(group.jobs, group.pins, strict=True):
             training_s = job.training_s(group.training_nodes)
@@ -101,7 +101,7 @@ class _Phases:
                     held_s = phase_s if trains else phase_s * durations.threshold[iteration]
                     self._cells += [(node, column, held_s) for node in ((shared - 1,) if trains else pins)]
                     self._cells.append((own, column, phase_s + job.sync_s * trains))
-                    if iteration or trains:  # not before the phase before it
+                    if iteration or trains:  # a phase begins after the previous one
                         self._cells += [(len(limits), column, 1.0), (len(limits), column - 1, -1.0)]
                         limits.append(0.0)
                 done_s, iteration = done_s + sum(seconds) + job.sync_s, iteration + 1

@@ -1,4 +1,4 @@
-"""An entry of the leaderboard: what an entrant did on every stream, as a JSON file, and the scores that follow from it."""
+"""An entry of the leaderboard: an entrant's results on every stream, as a JSON file, and the resulting scores."""
 
 from __future__ import annotations
 
@@ -28,13 +28,19 @@ from rollmux_env.validation_errors import format_error, problems
 
 @dataclass(frozen=True)
 class StreamResult:
-    """An entrant on one stream.
+    """The result of an entrant on one stream.
 
     Attributes:
-        kind: of the stream. seed, sha256: of it. fresh: whether the seed was drawn when it ran.
-        usd, reference_usd: Dollars of a work-hour of the entrant and of the reference.
-        bound_usd: Dollars of a work-hour of the track's yardstick, which is a bound in `dispatch` alone.
-        slo_kept: whether all of the entrant's jobs kept their SLO. moves: of running jobs. decision_ms: as of `Played`.
+        kind: Kind of the stream.
+        seed: Seed of the stream.
+        sha256: SHA-256 of the stream.
+        fresh: Whether the seed was drawn when the entrant was measured.
+        usd: Dollars per work-hour of the entrant.
+        reference_usd: Dollars per work-hour of the reference.
+        bound_usd: Dollars per work-hour of the track's yardstick, which is a strict bound only in `dispatch`.
+        slo_kept: Whether all of the entrant's jobs kept their SLO.
+        moves: Number of moves of running jobs.
+        decision_ms: Time of a decision in milliseconds, as in `Played`.
     """
 
     kind: str
@@ -50,9 +56,9 @@ class StreamResult:
 
     @property
     def score(self) -> float:
-        """0 for the reference's dollars, 100 for the yardstick's; 0 at most where an SLO is broken."""
+        """Score: 0 for the reference's dollars, 100 for the yardstick's; at most 0 if an SLO is broken."""
         least_usd = max(self.reference_usd - self.bound_usd, 1e-6 * self.reference_usd)
-        gained = 100 * (ratio(self.reference_usd - self.usd, least_usd) or 0.0)  # where all is free nobody can gain
+        gained = 100 * (ratio(self.reference_usd - self.usd, least_usd) or 0.0)  # if everything is free, no policy can gain
         return gained if self.slo_kept else min(0.0, gained)
 
 
@@ -61,9 +67,12 @@ class Entry:
     """An entrant's results.
 
     Attributes:
-        benchmark: version of the leaderboard. rollmux: version of the package. entrant: its policies.
-        sources: SHA-256 of each file of the entrant's own, by the name of its policy. machine: what it ran on.
-        streams: results by stream.
+        benchmark: Version of the leaderboard.
+        rollmux: Version of the package.
+        entrant: Policies that were measured.
+        sources: SHA-256 of each of the entrant's files, by the name of its policy.
+        machine: Machine on which it was measured.
+        streams: Results by stream.
     """
 
     benchmark: int
@@ -76,11 +85,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class TrackScore:
-    """An entry in one track.
+    """The score of an entry in one track.
 
     Attributes:
-        fixed, fresh: mean score over the streams. attainment: share of all streams in which every job kept its SLO.
-        decision_ms: median over all streams of `StreamResult.decision_ms`.
+        fixed: Mean score over the fixed streams.
+        fresh: Mean score over the fresh streams.
+        attainment: Share of all streams in which every job kept its SLO.
+        decision_ms: Median over all streams of `StreamResult.decision_ms`.
     """
 
     fixed: Mean
@@ -96,7 +107,10 @@ class TrackScore:
 
 
 def track_score(track: Track, entry: Entry) -> TrackScore | None:
-    """The score of an entry; None where it is not in the track, as what moves jobs is not where that is not allowed."""
+    """Return the score of an entry in a track, or None if the entry is not in the track.
+
+    An entry that moves jobs is not in a track that allows no moves.
+    """
     own = [result for result in entry.streams if result.kind in track.kinds]
     if not track.takes(entry.entrant) or not own or (not track.moves and any(result.moves for result in own)):
         return None
@@ -106,7 +120,10 @@ def track_score(track: Track, entry: Entry) -> TrackScore | None:
 
 
 def planned_streams(entrant: Entrant, tracks: Sequence[Track] = TRACKS) -> list[tuple[str, int, bool]]:
-    """The streams of an entrant's tracks: kind, seed, and whether it is drawn now, which no two runs share."""
+    """Return the streams of an entrant's tracks: kind, seed, and whether the seed is drawn now.
+
+    Drawn seeds differ between runs.
+    """
     each = {kind: track.each for track in tracks if track.takes(entrant) for kind in track.kinds}
     fixed = [(kind, seed, False) for kind, count in each.items() for seed in range(count)]
     fresh = [(kind, FIRST_DRAWN_SEED + randbelow(2**31 - FIRST_DRAWN_SEED), True) for kind, _, _ in fixed]
@@ -114,10 +131,16 @@ def planned_streams(entrant: Entrant, tracks: Sequence[Track] = TRACKS) -> list[
 
 
 def measure(entrant: Entrant, stream: tuple[str, int, bool], makers: Makers) -> StreamResult:
-    """Play an entrant, the reference and the yardstick on one of `planned_streams`.
+    """Measure an entrant, the reference and the yardstick on one of `planned_streams`.
+
+    Args:
+        entrant: Policies to measure.
+        stream: Kind, seed, and whether the seed was drawn.
+        makers: Factories of policies.
 
     Raises:
-        InputError, PlanError: no such policies, or they broke an invariant; one line.
+        InputError: If there are no such policies.
+        PlanError: If a policy broke an invariant, or the score is above what is possible.
     """
     kind, seed, fresh = stream
     with seeded(seed):
@@ -130,14 +153,14 @@ def measure(entrant: Entrant, stream: tuple[str, int, bool], makers: Makers) -> 
 
 @lru_cache(maxsize=512)
 def _standards(name: str, seed: int, makers: Makers) -> dict[str, Any]:
-    """What every entrant is held against on a stream."""
+    """Return the hash of a stream and the dollars of the reference and the yardstick on it."""
     kind = KINDS[name]
     reference = kind.play(seed, REFERENCE, makers)
     return {"sha256": kind.sha256(seed), "reference_usd": reference.usd, "bound_usd": kind.bound(seed, makers)}
 
 
 def entry_of(entrant: Entrant, streams: Iterable[StreamResult], sources: Mapping[str, str]) -> Entry:
-    """The entry of an entrant that has been measured on this machine."""
+    """Return the entry of an entrant that was measured on this machine."""
     machine = {"system": platform.platform(), "processors": str(cpu_count()), "python": platform.python_version()}
     return Entry(VERSION, version("rollmux"), entrant, sources, machine, tuple(streams))
 
@@ -148,15 +171,15 @@ def _adapter() -> TypeAdapter[Entry]:
 
 
 def entry_json(entry: Entry) -> str:
-    """The file of an entry."""
+    """Return the text of an entry's file."""
     return _adapter().dump_json(entry, indent=1).decode() + "\n"
 
 
 def read_entry(path: Path) -> Entry:
-    """The entry of a file.
+    """Read the file of an entry.
 
     Raises:
-        InputError: it is none, or of another version of the leaderboard; one line.
+        InputError: If the file is not an entry, or belongs to another version of the leaderboard.
     """
     try:
         entry = _adapter().validate_json(read_text(path))
@@ -168,6 +191,6 @@ def read_entry(path: Path) -> Entry:
 
 
 def file_name(entrant: Entrant) -> str:
-    """The name of an entry's file."""
+    """Return the name of an entry's file."""
     letters = "".join(letter if letter.isalnum() else "-" for letter in entrant.name)
     return "-".join(part for part in letters.split("-") if part) + ".json"

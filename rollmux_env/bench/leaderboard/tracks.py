@@ -1,4 +1,4 @@
-"""The tracks and streams of the leaderboard, and what one entrant, its reference and its bound do on a stream."""
+"""The tracks and streams of the leaderboard, and how an entrant, the reference and the bound are measured on a stream."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ from rollmux_env.replay.metrics import JobResult, Outcome, outcome
 from rollmux_env.scenario import Scenario
 
 VERSION = 1
-"""Of the tracks, streams, references and bounds: scores of different versions do not compare."""
+"""Version of the tracks, streams, references and bounds. Scores of different versions are not comparable."""
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """Policies that enter together, by name and options; None: that of the reference.
+    """Policies that enter together, by name and options.
 
     Attributes:
-        placement, dispatch, rollout: policies of the three kinds.
+        placement: Placement policy, or None for the reference's.
+        dispatch: Dispatch policy, or None for the reference's.
+        rollout: Rollout policy, or None for the reference's.
     """
 
     placement: str | None = None
@@ -41,7 +43,7 @@ class Entrant:
 
     @property
     def name(self) -> str:
-        """What is given, with the kind of what is no placement policy."""
+        """Names of the given policies; those other than placement policies are prefixed with their kind."""
         kinds = {"": self.placement, "dispatch ": self.dispatch, "rollout ": self.rollout}
         return " + ".join(f"{kind}{spec}" for kind, spec in kinds.items() if spec is not None)
 
@@ -51,12 +53,14 @@ REFERENCE = Entrant("rollmux", "round-robin,migrate=0.8", "plain")
 
 
 class Played(NamedTuple):
-    """What policies have done with a stream.
+    """The outcome of a stream under some policies.
 
     Attributes:
-        usd: of a work-hour, $. slo_kept: whether all jobs kept their SLO. moves: of running jobs.
-        decision_ms: of a placement decision, median; of a group, the whole replay over its phases, and of rollouts, over the jobs'
-            iterations; milliseconds.
+        usd: Dollars per work-hour.
+        slo_kept: Whether all jobs kept their SLO.
+        moves: Number of moves of running jobs.
+        decision_ms: Median time of a placement decision in milliseconds. For a group, the time of the whole replay divided by its
+            phases; for rollouts, divided by the jobs' iterations.
     """
 
     usd: float
@@ -69,10 +73,10 @@ class Kind(NamedTuple):
     """A kind of stream.
 
     Attributes:
-        play: Plays the policies of an entrant on the stream of a seed.
-        bound: Returns the dollars of a work-hour that score 100 there: the yardstick's, which are a bound in `dispatch` alone.
-        sha256: what identifies the stream.
-        most: Highest score that can be. A yardstick that is no bound may be passed, by a little.
+        play: Function that measures an entrant's policies on the stream of a seed.
+        bound: Function that returns the dollars per work-hour of the yardstick, which score 100; a strict bound only in `dispatch`.
+        sha256: Function that returns the hash of a seed's stream.
+        most: Highest possible score. A yardstick that is no strict bound may be passed, by a little.
     """
 
     play: Callable[[int, Entrant, Makers], Played]
@@ -83,13 +87,15 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Track:
-    """What is compared.
+    """A track of the leaderboard.
 
     Attributes:
-        name, title: in a terminal and on the page.
-        needs: the kind of policy without which an entrant is not in it; empty: any.
-        kinds: of its streams. each: how many fixed streams of each kind, seeds 0 and up, and how many fresh ones.
-        moves: whether running jobs may move.
+        name: Name on a terminal.
+        title: Title on the page.
+        needs: Kind of policy that an entrant must have to be in the track, or empty for any.
+        kinds: Kinds of its streams.
+        each: Number of fixed streams of each kind, with seeds from 0 on, and of fresh ones.
+        moves: Whether running jobs may move.
     """
 
     name: str
@@ -100,7 +106,7 @@ class Track:
     moves: bool = True
 
     def takes(self, entrant: Entrant) -> bool:
-        """Whether an entrant is in it."""
+        """Return whether an entrant is in the track."""
         return not self.needs or getattr(entrant, self.needs) is not None
 
 
@@ -114,7 +120,7 @@ TRACKS = (
 
 
 def keeps_slo(job: JobResult) -> bool:
-    """Whether a job left within its SLO: of its time alone at worst cases, as promised, or as observed where that is longer."""
+    """Return whether a job departed within its SLO, at worst cases as planned, or as observed if that is longer."""
     return job.slo_kept or bool(job.slo_kept_observed)
 
 
@@ -123,11 +129,11 @@ def _played(outcome: Outcome) -> Played:
     return Played(metrics.usd_per_work_hour, keeps, metrics.migrations, 1e3 * float(np.median(outcome.decision_s)))
 
 
-_stream = lru_cache(maxsize=4)(workload)  # an entrant, the reference, the bound and the hash ask for the same in turn
+_stream = lru_cache(maxsize=4)(workload)  # the entrant, the reference, the bound and the hash use the same stream in turn
 
 
 def _fluid(name: str) -> Kind:
-    """60 jobs in steady periods, which do the same work under every policy; the yardstick is `optimal-work`."""
+    """Return the kind of streams of 60 jobs in fluid replays with equal work; the yardstick is `optimal-work`."""
 
     def play(seed: int, entrant: Entrant, makers: Makers) -> Played:
         return _played(run_task(makers.placement, Task(_policy(entrant, "placement"), seed, _stream(name, seed, jobs=60))).outcome)
@@ -149,7 +155,7 @@ def _group(seed: int) -> Group:
 
 
 def _play_group(seed: int, entrant: Entrant, makers: Makers) -> Played:
-    """One group until its horizon."""
+    """Measure an entrant on one group until its horizon."""
     group, order = _group(seed), makers.dispatch(_policy(entrant, "dispatch"))
     began = perf_counter()
     run = replay_group(group, order)
@@ -165,27 +171,27 @@ def _modelled(seed: int, jobs: int) -> Scenario:
 
 
 def _replayed(scenario: Scenario, seed: int, entrant: Entrant, makers: Makers) -> Result:
-    """An event replay under all three policies."""
+    """Run an event replay under all three policies."""
     inside = makers.rollout(_policy(entrant, "rollout"))
     order = makers.dispatch(makers.migrating(_policy(entrant, "dispatch"), inside))
     return run_task(makers.placement, Task(_policy(entrant, "placement"), seed, scenario, order, rollout=inside))
 
 
 def _play_rollouts(seed: int, entrant: Entrant, makers: Makers) -> Played:
-    """Ten jobs with models, each alone on its own nodes."""
+    """Measure an entrant on ten jobs with models, each alone on its own nodes."""
     result = _replayed(_modelled(seed, 10), seed, Entrant("solo", "round-robin", entrant.rollout), makers)
     iteration_ms = 1e3 * result.total_s / sum(job.iterations for job in result.outcome.jobs)
     return _played(result.outcome)._replace(decision_ms=iteration_ms)
 
 
 def _ideal_usd(policy: str, scenario: Scenario, seed: int, makers: Makers) -> float:
-    """Dollars of a work-hour of a stream, as it is written, if no rollout had a tail."""
+    """Return the dollars per work-hour of a stream, as written, if no rollout had a tail."""
     ideal = run_task(makers.placement, Task(policy, seed, without_tails(scenario))).outcome.metrics
     return ideal.cost_usd / sum(job.iterations * job.solo_s for job in scenario.jobs if job.iterations) * 3600
 
 
 def _together(stream: Callable[[int], Scenario]) -> Kind:
-    """Jobs in an event replay, with switches; placement policies plan with them."""
+    """Return the kind of streams in event replays with switches, with which placement policies plan."""
 
     def play(seed: int, entrant: Entrant, makers: Makers) -> Played:
         placement = _policy(entrant, "placement")

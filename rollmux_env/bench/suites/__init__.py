@@ -1,4 +1,4 @@
-"""The suites by name: those of placement policies from the files of what was published, and those that measure in their own way."""
+"""The suites by name: those of placement policies, read from files of published figures, and those with other measures."""
 
 from __future__ import annotations
 
@@ -20,10 +20,14 @@ SUITES |= {suite.name: suite for suite in (rollout.SUITE, areal_hex.SUITE, fabri
 
 
 def find_suite(name: str, settings: Iterable[str] = ()) -> Suite:
-    """A suite by name, with values of `--set`.
+    """Return a suite by name, with values of `--set`.
+
+    Args:
+        name: Name of the suite.
+        settings: Texts `key=value` of `--set`.
 
     Raises:
-        InputError: there is none, or it cannot be with these values; one line.
+        InputError: If there is no such suite, or it does not support these values.
     """
     if name not in SUITES:
         raise InputError(f"--suite: {not_one_of(name, [*SUITES, 'leaderboard'])}")

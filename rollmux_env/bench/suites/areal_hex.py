@@ -1,7 +1,7 @@
 """`areal-hex`: GPUs of two types for one asynchronous job (AReaL-Hex, arXiv 2511.00796), beside the paper's figures.
 
 A case divides budgets of GPUs by allocators. A row is an allocator on a budget. Its gain is over the best division of a budget of
-one type alone, which costs as much or less.
+one type that costs as much or less.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ GAP, PLANNER = "iteration over exhaustive's", "planner CPU s"
 
 @dataclass(frozen=True)
 class AllocationCase:
-    """Budgets for the same work.
+    """Allocators and budgets for the same work.
 
     Attributes:
-        label: what tells it from the others. work: of an iteration.
-        rows: by the name of a row, the allocator and the budget. against: names of rows that the others' gains are over.
+        label: Name of the case within the suite.
+        work: Work of an iteration.
+        rows: Allocator and budget by the name of a row.
+        against: Names of the rows over which the others' gains are computed.
     """
 
     label: str
@@ -38,10 +40,12 @@ class AllocationCase:
 
 @dataclass(frozen=True)
 class GapCase:
-    """Allocators beside the yardstick, over several kinds of work on one budget.
+    """Allocators compared with the yardstick, over several kinds of work on one budget.
 
     Attributes:
-        label: what tells it from the others. works: of an iteration, each. budget: of all.
+        label: Name of the case within the suite.
+        works: Kinds of work of an iteration.
+        budget: Budget for all of them.
     """
 
     label: str
@@ -50,7 +54,7 @@ class GapCase:
 
 
 def columns(against: Sequence[str]) -> tuple[Column, ...]:
-    """Of the suite, with gains over rows of these names."""
+    """Return the columns of the suite, with gains over rows of the given names."""
     gains = (Column(heading.format(name)) for name in against for heading in (GAIN, CHEAPER))
     return (
         Column(RATE, digits=2, style=""),
@@ -89,7 +93,7 @@ def _budgets(case: AllocationCase, makers: Makers) -> dict[str, dict[str, float]
 
 
 def _gaps(case: GapCase, makers: Makers) -> dict[str, dict[str, float]]:
-    """The largest gap of all kinds of work, and the longest time of a plan."""
+    """Return the largest gap over all kinds of work, and the longest time of a plan."""
     yardstick = makers.allocator("exhaustive")
     best = [yardstick(work, case.budget).iteration_s for work in case.works]
     measured = {}
@@ -102,7 +106,7 @@ def _gaps(case: GapCase, makers: Makers) -> dict[str, dict[str, float]]:
 
 
 def _timed(divide: Callable[[Work, Budget], Allocation], work: Work, budget: Budget) -> tuple[Allocation, float]:
-    """A division, and the seconds of the processor that it took."""
+    """Return a division and the seconds of processor time that it took."""
     begin = time.process_time()
     allocation = divide(work, budget)
     return allocation, time.process_time() - begin
@@ -119,7 +123,10 @@ MIXED_BUDGET, H800_BUDGET, H20_BUDGET = Budget({H800: 24, H20: 24}), Budget({H80
 _SMALL, _EQUAL = Budget({H800: 8, H20: 24}), Budget({H800: 24})
 _GAP_BUDGETS = ((8, 8), (16, 8), (8, 16), (16, 16), (24, 8))
 
-_CACHE = {False: "", True: ", cache read"}  # whether decoding pays for reading the KV cache, which the paper's model leaves out
+_CACHE = {
+    False: "",
+    True: ", cache read",
+}  # labels by whether decoding pays for reading the KV cache, which the paper's model leaves out
 
 
 def _work(size: str, staleness: int = STALENESS, responses: int = 8192, reads_cache: bool = True) -> Work:

@@ -1,4 +1,4 @@
-"""A suite with the assumptions of a user's file in place of ours."""
+"""A suite with the assumptions of a user's file instead of ours."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from rollmux_env.keys.assumptions import Assumptions, find_assumptions
 
 
 def assuming(suite: Suite, pairs: Iterable[str]) -> Suite:
-    """The suite as pairs of `--set` ask for it: `assumptions=` and a name or a file.
+    """Return the suite with the settings of `--set`: `assumptions=` and a name or a file.
 
-    Where the file says what phases really take, every phase is replayed.
+    If the file gives actual durations, every phase is replayed.
+
+    Args:
+        suite: Suite to change.
+        pairs: Texts `key=value` of `--set`.
 
     Raises:
-        InputError: the suite takes no such option, or the file has another value than a key may have; one line.
+        InputError: If the suite does not support the option, or the file has an invalid value.
     """
     names = dict(parse_pairs("--set", pairs))
     for key in names:
@@ -45,6 +49,6 @@ def _case(case: Case, name: str, assumptions: Assumptions) -> Case:
 
 
 def _rates(case: Case, assumptions: Assumptions) -> dict[str, Any]:
-    """The rates of the file; a case in which nothing dies or is written stays so."""
+    """Return the failure rates of the file. A case without failures stays without."""
     rates = assumptions.failures.model_dump(exclude_unset=True)
     return rates if case.failures is not None and case.failures.dies else {}

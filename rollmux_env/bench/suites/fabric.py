@@ -1,7 +1,7 @@
-"""`fabric`: circuits that are set anew in slack (RFabric of OrchestrRL) beside fat trees and rails, by work per dollar.
+"""`fabric`: circuits that are reconfigured in slack (RFabric of OrchestrRL) compared with fat trees and rails, by work per dollar.
 
-A case is one job on several fabrics, some with circuits that a network policy sets anew. What an arm does is played for about an
-hour of its own iterations. Its work is iterations for an hour, so work per dollar compares arms of one case.
+A case is one job on several fabrics, some with circuits that a network policy reconfigures. Each arm is simulated for about an hour
+of iterations. Its work is the number of iterations per hour, so work per dollar compares the arms of one case.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rollmux_env.timing.lengths import Piecewise
 from rollmux_env.timing.models import ALL_SHAPES
 from rollmux_env.validation_errors import not_one_of
 
-SECONDS, LATE, SWITCHES = "s/iteration", "ms late", "switches"  # all of an iteration
+SECONDS, LATE, SWITCHES = "s/iteration", "ms late", "switches"  # per iteration
 FABRIC, PER_FABRIC, PER_CLUSTER = "$/GPU-h", "work/fabric-$", "work/$"
 COLUMNS = (
     Column(SECONDS, digits=2, style=""),
@@ -44,10 +44,13 @@ CV = FabricStudy().cv
 
 @dataclass(frozen=True)
 class Arm:
-    """A fabric, and who sets its circuits.
+    """A fabric and the policy that sets its circuits.
 
     Attributes:
-        name: of its line. build: the fabric, given how many GPUs. policy: by name. reconfigure_s: to set circuits anew.
+        name: Name of its row.
+        build: Function that returns the fabric for a number of GPUs.
+        policy: Name of the network policy.
+        reconfigure_s: Seconds of a reconfiguration of the circuits.
     """
 
     name: str
@@ -58,11 +61,15 @@ class Arm:
 
 @dataclass(frozen=True)
 class FabricCase:
-    """A job and its arms; work per dollar is relative to the first.
+    """A job and its arms. Work per dollar is relative to the first arm.
 
     Attributes:
-        label: what tells it from the others. gpu_usd_per_hour: price of a GPU, for dollars of the cluster.
-        prices: of the parts of a fabric. cv: coefficient of variation of every duration, about what is expected.
+        label: Name of the case within the suite.
+        job: Job that fills the cluster.
+        arms: Fabrics and policies to compare.
+        gpu_usd_per_hour: Price of a GPU in $/h, for the dollars of the cluster.
+        prices: Prices of the parts of a fabric.
+        cv: Coefficient of variation of every duration.
     """
 
     label: str
@@ -76,7 +83,15 @@ class FabricCase:
 def fabric_rows(
     cases: Sequence[FabricCase], seeds: Sequence[int], quick: bool, makers: Makers, added: Sequence[str] = ()
 ) -> list[SuiteRow]:
-    """Measure every case: one row per case and arm, in order; policies that are added set the circuits of `ADDED`."""
+    """Measure every case: one row per case and arm, in order.
+
+    Args:
+        cases: Cases to measure.
+        seeds: Seeds of the durations.
+        quick: Whether to simulate a shorter time.
+        makers: Factories of policies.
+        added: Further network policies, which set the circuits of `ADDED`.
+    """
     more = tuple(replace(ADDED, name=f"{name} {ADDED.name}", policy=name) for name in added)
     cases = [replace(case, arms=(*case.arms, *more)) for case in cases]
     return [row for case in cases for row in _rows(case, seeds, QUICK_S if quick else HOUR_S, makers)]
@@ -112,16 +127,25 @@ def _rows(case: FabricCase, seeds: Sequence[int], least_s: float, makers: Makers
 def played_hour(
     forecast: Forecast, iteration: Iteration, seconds: float, seed: int, policy: NetworkPolicy | Yardstick, cv: float = CV
 ) -> Played:
-    """Play at least so many seconds of iterations as they are expected; arms of a seed have the same durations."""
+    """Simulate iterations for at least some expected seconds. All arms of a seed have the same durations.
+
+    Args:
+        forecast: Expected iteration on the arm's fabric.
+        iteration: Expected iteration of the job.
+        seconds: Expected seconds to simulate.
+        seed: Seed of the durations.
+        policy: Policy that sets the circuits.
+        cv: Coefficient of variation of every duration.
+    """
     expected_s = sum(step.before_s + step.beside_s for step in iteration.steps)
     count = ceil(seconds / max(expected_s, iteration.generation_s))
     return play(draw_hour(forecast, iteration.generation_s, count, cv, seed), policy)
 
 
 RECONFIGURE_MS = (0.1, 1.0, 10.0, 100.0)
-TREES, RAILS = (32, 16, 8, 4), (32, 4)  # uplinks of a leaf with 32 GPUs
-WIDE, NARROW = 30, 16  # optical ports of a leaf, beside two electrical uplinks: of all its links, and of half of them
-ADDED = Arm(f"{WIDE}, 10 ms", partial(Fabric, uplinks=2, optical=WIDE), reconfigure_s=1e-2)  # of policies beside these
+TREES, RAILS = (32, 16, 8, 4), (32, 4)  # numbers of uplinks of a leaf with 32 GPUs
+WIDE, NARROW = 30, 16  # numbers of optical ports of a leaf with two electrical uplinks
+ADDED = Arm(f"{WIDE}, 10 ms", partial(Fabric, uplinks=2, optical=WIDE), reconfigure_s=1e-2)  # fabric of added policies
 
 
 def _arms() -> tuple[Arm, ...]:
@@ -149,14 +173,14 @@ OURS = tuple(
 
 
 def fabric_cases(study: FabricStudy, folder: Path = Path()) -> tuple[FabricCase, ...]:
-    """The cases of a study.
+    """Return the cases of a study.
 
     Args:
-        folder: what the paths of its traffic are relative to.
+        study: Jobs, prices and variation of durations.
+        folder: Directory to which the paths of its traffic are relative.
 
     Raises:
-        InputError: a job with a model or a GPU that is not known, with numbers that do not go together, or with flows that are
-            none; one line.
+        InputError: If a job's model or GPU is unknown, its numbers do not fit together, or its flows are invalid.
     """
     return tuple(_case(entry, study, folder, f"fabric.jobs[{k}]") for k, entry in enumerate(study.jobs or OURS))
 

@@ -1,9 +1,9 @@
-"""`fidelity`: the phase-time model against phase seconds that others have published: the error of every figure, by calibration, and
-with one constant a machine.
+"""`fidelity`: the phase-time model compared with published phase seconds: the error of every figure, by calibration.
 
-The constant of a row is the median of published over predicted, over all figures of the other rows of its table that were
-measured on the same machine: the row itself is left out, so that no figure corrects itself. A bound has all responses at the cap,
-as `worst_case_s` of a scenario file has them. Recorded runs are given their phases, and what is compared is the schedule.
+A further column multiplies the prediction by one constant per machine. The constant of a row is the median of published over
+predicted, over all figures of the other rows of its table that were measured on the same machine. The row itself is left out, so
+that no figure corrects itself. A bound has all responses at the cap, like `worst_case_s` of a scenario file. For recorded runs the
+phases are given, and the schedule is compared.
 """
 
 from __future__ import annotations
@@ -34,11 +34,15 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Figure:
-    """One published figure beside the model's, in seconds.
+    """One published figure and the model's, in seconds.
 
     Attributes:
-        row: that it is of. phase: its key there. published_s: as printed. mean_s, bound_s: the model's, by calibration.
-        constant: what the mean of `PHYSICAL` is multiplied by, from the other rows; None where the machine has no other.
+        row: Row of the figure.
+        phase: Phase of the figure, a key of the row's seconds.
+        published_s: Printed seconds.
+        mean_s: Predicted mean seconds, by calibration.
+        bound_s: Predicted bound in seconds, by calibration.
+        constant: Factor for the mean of `PHYSICAL` from the other rows, or None if no other row was measured on the machine.
     """
 
     row: Row
@@ -50,23 +54,26 @@ class Figure:
 
     @property
     def name(self) -> str:
-        """Of the figure in its table."""
+        """Name of the figure in its table."""
         return f"{self.row.name}: {self.phase}"
 
     @property
     def errors(self) -> dict[str, float]:
-        """Of means, as shares of what is published, by heading; without one that there is not."""
+        """Errors of the means, as shares of the published figure, by heading."""
         corrected = {} if self.constant is None else {CONSTANT: self.constant * self.mean_s[PHYSICAL.name]}
         return {heading: seconds / self.published_s - 1 for heading, seconds in (self.mean_s | corrected).items()}
 
     @property
     def beyond(self) -> dict[str, float]:
-        """How far bounds are above what is published, as shares of it, by calibration; below 0 where they are none."""
+        """Differences of the bounds and the published figure, as shares of the latter, by calibration.
+
+        A negative value means that the bound is violated.
+        """
         return {name: seconds / self.published_s - 1 for name, seconds in self.bound_s.items()}
 
 
 def figures(table: Table) -> list[Figure]:
-    """Every figure of a table's rows, in order."""
+    """Return every figure of a table's rows, in order."""
     means = [{name: phases_s(row.job_for(each), each) for name, each in CALIBRATIONS.items()} for row in table.rows]
     bounds = [{name: bound_s(row.job_for(each), each) for name, each in CALIBRATIONS.items()} for row in table.rows]
     compared = []
@@ -85,13 +92,16 @@ def figures(table: Table) -> list[Figure]:
 
 
 def measure(seeds: Sequence[int], quick: bool, makers: Makers) -> list[SuiteRow]:
-    """All rows of the suite."""
+    """Return all rows of the suite."""
     return fidelity_rows(TABLES) + recorded_rows(makers)
 
 
 def fidelity_rows(tables: Sequence[Table]) -> list[SuiteRow]:
-    """Every figure of every table; and of each table the median and the largest error, how far bounds are above what is published,
-    and how many figures are above their bound."""
+    """Return the rows of some tables.
+
+    A table has a row for each figure, and four for all figures together: the median and the largest error, how far bounds are above
+    the published figures, and the share of figures above their bound.
+    """
     rows: list[SuiteRow] = []
     for table in tables:
         compared = figures(table)
@@ -110,7 +120,7 @@ def fidelity_rows(tables: Sequence[Table]) -> list[SuiteRow]:
 
 
 def recorded_rows(makers: Makers) -> list[SuiteRow]:
-    """Every figure of the recorded runs, and how far off it is."""
+    """Return every figure of the recorded runs, with the error of the prediction."""
     headings = [column.heading for column in COLUMNS]
     return [
         measured_row(
@@ -124,7 +134,7 @@ def recorded_rows(makers: Makers) -> list[SuiteRow]:
 
 
 def _columns(rows: Sequence[dict[str, float]]) -> dict[str, list[float]]:
-    """Values by heading, of the rows that have it."""
+    """Return the values by heading, from the rows that have them."""
     headings = dict.fromkeys(heading for row in rows for heading in row)
     return {heading: [row[heading] for row in rows if heading in row] for heading in headings}
 
@@ -138,7 +148,7 @@ TABLES = (tables.VERL, tables.NEMO_RL, tables.ROLLPACKER, tables.ROLLMUX)
 
 
 def _recorded() -> dict[tuple[str, str, str], float]:
-    """What was measured in the recorded runs."""
+    """Return the measured figures of the recorded runs."""
     figures: dict[tuple[str, str, str], float] = {}
     for run in RUNS:
         real = measured(run)

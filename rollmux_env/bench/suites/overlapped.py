@@ -1,7 +1,7 @@
-"""Jobs that sample while they train, replayed from mean seconds of their stages: a part of the suite `fidelity`.
+"""Jobs that sample while they train, replayed from the mean seconds of their stages: a part of the suite `fidelity`.
 
-Others print what a step and its stages take with one phase after the other, and with rollouts that are one step ahead. A replay is
-given the stages alone, and the same ones in every step; what it says of the step stands beside what was measured.
+Published results give the seconds of a step and its stages, both with one phase after the other and with rollouts that are one step
+ahead. A replay is given only the stages, the same in every step. Its prediction for the step is compared with the measurement.
 """
 
 from __future__ import annotations
@@ -14,11 +14,19 @@ from rollmux_env.bench.suites.recorded import Compared, Iteration, RecordedRun, 
 from rollmux_env.published import source
 
 FILES = ("verl_one_step_off", "vime")
-_STEPS = 20
+_STEPS = 20  # number of replayed steps
 
 
 class Steps(NamedTuple):
-    """Mean seconds of a step and of its stages; `log_probs_s` is None where it is part of the update."""
+    """Mean seconds of a step and of its stages.
+
+    Attributes:
+        staleness: Number of steps by which rollouts are ahead.
+        rollout_s: Seconds of the rollout.
+        log_probs_s: Seconds of the log-probabilities, or None if they are part of the update.
+        update_s: Seconds of the update.
+        step_s: Seconds of the whole step.
+    """
 
     staleness: int
     rollout_s: float
@@ -27,14 +35,21 @@ class Steps(NamedTuple):
     step_s: float
 
     def run(self) -> RecordedRun:
-        """Some steps, all alike, on GPUs of the job's own."""
+        """Return some identical steps of a job on separate GPUs."""
         training_s = (self.log_probs_s or 0.0) + self.update_s
         iterations = _STEPS * (Iteration("job", self.rollout_s, training_s, 0.0),)
         return RecordedRun("steps", False, (0.0, 0.0), 0.0, _STEPS * self.step_s, iterations, staleness=self.staleness)
 
 
 class Way(NamedTuple):
-    """One way of running a job: of which source, its name there, and the way that does not overlap, None for that one itself."""
+    """One way of running a job.
+
+    Attributes:
+        source: Name of the source.
+        name: Name of the way in the source.
+        steps: Mean seconds of its steps.
+        apart: Steps of the way without overlap, or None if this is that one.
+    """
 
     source: str
     name: str
@@ -43,15 +58,15 @@ class Way(NamedTuple):
 
     @property
     def gain(self) -> float:
-        """Of overlapping, as measured; 1 where nothing overlaps."""
+        """Measured gain of overlapping; 1 if nothing overlaps."""
         return (self.apart or self.steps).step_s / self.steps.step_s
 
 
 def ways(file: str) -> Iterator[Way]:
-    """Every row of a source's table of steps.
+    """Yield every row of a source's table of steps.
 
     Raises:
-        InputError: as `Source.table`.
+        InputError: As in `Source.table`.
     """
     figures, apart = source(file), None
     for name, steps in figures.table("steps", Steps):
@@ -63,7 +78,7 @@ WAYS = tuple(way for file in FILES for way in ways(file))
 
 
 def compared_steps(makers: Makers) -> Iterator[Compared]:
-    """Every step, and what overlapping gains over one phase after the other."""
+    """Yield every step, and the gain of overlapping over one phase after the other."""
     for way in WAYS:
         step_s = _step_s(way.steps, makers)
         yield Compared(way.source, f"{way.name}: step", step_s, way.steps.step_s)

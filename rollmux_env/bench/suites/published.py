@@ -1,4 +1,4 @@
-"""Suites from the files of `rollmux_env.published`: their cases, columns and figures of the paper, and why ours differ."""
+"""Suites from the files of `rollmux_env.published`: cases, columns, figures of the paper, and why ours differ."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ COLUMNS = {column.heading: column for column in vars(columns).values() if isinst
 
 
 def published_suite(file: str, name: str, **more: Any) -> Suite:
-    """A suite as a source's file has it.
+    """Return a suite as a file describes it.
 
-    What the file says of the suite holds for all its cases that do not say otherwise: `policies`, `observed`, `dispatch`; `stream`,
-    the name of a function of `rollmux_env.bench.streams` and its first arguments; and, key by key, `options` of the stream's
-    workload and `failures`. `paper` has figures by the label of a case (several between semicolons), heading and policy; `{key}` in
-    one of `differences` is a sentence of the file's `notes`.
+    Values of the suite hold for all cases that do not override them: `policies`, `observed`, `dispatch`; `stream`, the name of a
+    function of `rollmux_env.bench.streams` and its first arguments; and, key by key, `options` of the stream's workload and
+    `failures`. `paper` has figures by the label of a case (several labels are separated by semicolons), heading and policy. `{key}`
+    in one of `differences` is replaced by a sentence of the file's `notes`.
 
     Args:
-        file: of `rollmux_env.published`. more: fields of the suite that are code.
+        file: Name of a file of `rollmux_env.published`.
+        name: Name of the suite.
+        more: Fields of the suite that are code.
 
     Raises:
-        InputError: the file has no such suite, or what is none; one line.
+        InputError: If the file has no such suite, or the suite is invalid.
     """
     figures = source(file)
     text, notes = figures.value(name, dict[str, Any]).copy(), figures.value("notes", dict[str, str], {})
@@ -66,7 +68,10 @@ def _tuple(value: Any) -> Any:
 
 
 def _column(heading: str) -> Column:
-    """A column by its heading; `saving, rollmux = 1` is relative to that policy in place of Solo-D, per seed."""
+    """Return a column by its heading.
+
+    A heading such as `saving, rollmux = 1` makes the column relative to that policy instead of Solo-D, per seed.
+    """
     what, _, policy = heading.removesuffix(" = 1").rpartition(", ")
     if not heading.endswith(" = 1"):
         return _named(COLUMNS, heading)

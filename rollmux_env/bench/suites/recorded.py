@@ -1,8 +1,7 @@
-"""Runs on real GPUs that others have recorded, replayed: a part of the suite `fidelity`.
+"""Published recordings of runs on real GPUs, replayed: a part of the suite `fidelity`.
 
-A run is given the seconds of its phases and switches as they were recorded, and replayed under a dispatch policy. What is
-left is the error of the schedule: who waits for whom. RollMux's own runs (Weave's Table 4) have phases derived from each job
-alone.
+A replay is given the recorded seconds of a run's phases and switches, and a dispatch policy. The remaining error is that of the
+schedule: which phase waits for which. RollMux's own runs (Weave's Table 4) have phases derived from each job alone.
 """
 
 from __future__ import annotations
@@ -27,11 +26,18 @@ from rollmux_env.scheduler.view import DispatchPolicy
 
 ORDERS = ("fifo", "round-robin")
 _GPU = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
-_LIMIT = 100.0  # an SLO that nobody breaks
+_LIMIT = 100.0  # an SLO that no job breaks
 
 
 class Iteration(NamedTuple):
-    """One iteration as recorded: whose, its seconds, and when its training began, seconds from the start."""
+    """One recorded iteration.
+
+    Attributes:
+        job: Name of the job.
+        rollout_s: Seconds of the rollout.
+        training_s: Seconds of the training.
+        training_at_s: Start of the training, in seconds from the start of the run.
+    """
 
     job: str
     rollout_s: float
@@ -44,11 +50,14 @@ class RecordedRun:
     """A run in which jobs took turns.
 
     Attributes:
-        name: of it. shared: whether rollouts share a GPU; else each job has one of its own.
-        switch_s: seconds from one job's phase to another's that waits for it, of rollouts and of trainings.
-        before_s: of the run that were left out at the beginning. whole_s: from there to the end.
-        alone_s: of each job on GPUs of its own, from beginning to end; None where nothing compares with it.
-        iterations: in the order of their trainings. staleness: of every job, in iterations.
+        name: Name of the run.
+        shared: Whether the rollouts share one GPU; otherwise each job has its own.
+        switch_s: Seconds of a switch to a waiting phase of another job, for rollouts and for trainings.
+        before_s: Seconds at the beginning of the run that were left out.
+        whole_s: Seconds from there to the end.
+        iterations: Iterations in the order of their trainings.
+        alone_s: Seconds of each whole job alone on separate GPUs, or None if there is no such measurement.
+        staleness: Staleness of every job, in iterations.
     """
 
     name: str
@@ -62,20 +71,20 @@ class RecordedRun:
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """Their names, in order."""
+        """Names of the jobs, sorted."""
         return tuple(sorted({each.job for each in self.iterations}))
 
     @property
     def gain(self) -> float | None:
-        """Throughput over the jobs one after the other on the same GPUs, as recorded."""
+        """Recorded throughput relative to the jobs one after the other on the same GPUs, or None if unknown."""
         return None if self.alone_s is None else len(self.jobs) * self.alone_s / (self.before_s + self.whole_s)
 
     def of(self, job: str) -> list[Iteration]:
-        """A job's iterations."""
+        """Return a job's iterations."""
         return [each for each in self.iterations if each.job == job]
 
     def scenario(self) -> Scenario:
-        """The run as a scenario: every phase takes what it took, and all jobs are there from the start."""
+        """Return the run as a scenario: phases have their recorded seconds, and all jobs arrive at the start."""
         return Scenario(version=1, cluster=Cluster(rollout=_GPU, training=_GPU), jobs=tuple(self._job(name) for name in self.jobs))
 
     def _job(self, name: str) -> Job:
@@ -96,10 +105,14 @@ class RecordedRun:
 
 
 def recorded_run(file: str, name: str) -> RecordedRun:
-    """A run of a source's file.
+    """Read a run from a source's file.
+
+    Args:
+        file: Name of a file of `rollmux_env.published`.
+        name: Name of the run.
 
     Raises:
-        InputError: the file has no such run, or what is none; one line.
+        InputError: If the file has no such run, or the run is invalid.
     """
     figures = source(file)
     values = figures.value(name, dict[str, object]).copy()
@@ -109,7 +122,7 @@ def recorded_run(file: str, name: str) -> RecordedRun:
 
 
 class _Together:
-    """Places all jobs in one group, on one rollout node or on one each."""
+    """Placement policy that puts all jobs in one group, on one rollout node or on one each."""
 
     keeps_slo = False
 
@@ -126,19 +139,24 @@ class _Together:
 
 
 class Replayed(NamedTuple):
-    """Seconds of a period of each job, and of the whole run."""
+    """Periods and duration of a run.
+
+    Attributes:
+        period_s: Seconds of a period of each job.
+        whole_s: Seconds of the whole run.
+    """
 
     period_s: dict[str, float]
     whole_s: float
 
 
 def measured(run: RecordedRun) -> Replayed:
-    """As recorded."""
+    """Return the recorded periods and duration."""
     return Replayed({job: _period_s([each.training_at_s for each in run.of(job)]) for job in run.jobs}, run.whole_s)
 
 
 def predicted(run: RecordedRun, dispatch: DispatchPolicy) -> Replayed:
-    """As an event replay has it."""
+    """Return the periods and duration of an event replay."""
     phases = replay_events(run.scenario(), _Together(run.shared), dispatch, 0, Watch(keep_phases=True)).phases
     trainings = [each for each in phases if each.phase == "training"]
     starts = {job: [each.start_s + each.switch_s for each in trainings if each.job_id == job] for job in run.jobs}
@@ -150,7 +168,15 @@ def _period_s(starts_s: list[float]) -> float:
 
 
 class Compared(NamedTuple):
-    """A line of the suite: run, what of it, and the figures predicted and measured; a gain is no seconds."""
+    """A line of the suite.
+
+    Attributes:
+        run: Name of the run.
+        name: Name of the figure.
+        predicted: Predicted figure.
+        measured: Measured figure.
+        is_gain: Whether the figure is a gain; otherwise it is in seconds.
+    """
 
     run: str
     name: str
@@ -163,7 +189,7 @@ RUNS = tuple(recorded_run("llm_d", name) for name in ("sync", "async"))
 
 
 def compared_runs(makers: Makers) -> Iterator[Compared]:
-    """Every recorded run under every order of phases."""
+    """Yield the figures of every recorded run under every dispatch policy."""
     for run in RUNS:
         real = measured(run)
         for order in ORDERS:
@@ -178,7 +204,7 @@ def compared_runs(makers: Makers) -> Iterator[Compared]:
 
 
 def _weave(dispatch: Callable[[str], DispatchPolicy], makers: Makers) -> Iterator[Compared]:
-    """The longest job of Weave's cases with three jobs, every phase with its switch."""
+    """Yield the longest job of each of Weave's cases with three jobs. Every phase has its switch."""
     for case, (_, shared_s) in source("rollmux").table("micro_iterations", tuple[float, float]):
         stream = workload(case, 0, switches=True)
         slowdown = run_task(makers.placement, Task("rollmux", 0, stream, dispatch("round-robin"))).outcome.metrics.slowdown

@@ -1,7 +1,7 @@
 """`rollout`: long-tail migration (RollMux), tail batching (RollPacker), adaptive parallelism (OrchestrRL), beside their papers.
 
-A case measures one figure for each policy and seed: seconds (of a rollout, or of an iteration) or dollars per
-work-hour. Its gain is the figure of the first policy divided by that of a policy, per seed.
+A case measures one figure for each policy and seed: seconds (of a rollout, or of an iteration) or dollars per work-hour. The gain
+of a policy is the figure of the first policy divided by its figure, per seed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from rollmux_env.workloads.catalogue import paper_cluster
 from rollmux_env.workloads.options import WorkloadOptions
 
 SECONDS, DOLLARS, GAIN, OVER_BEST = "seconds", "$/work-h", "gain", "gain, best size"
-AT = " at TP "  # and the GPUs of a replica, after a policy's name
-ROLLOUTS = 20  # of a job, in a measurement
-ITERATIONS = 60  # of a pair
-QUICK_JOBS = 50  # of a stream
+AT = " at TP "  # separates a policy's name and the number of GPUs per replica
+ROLLOUTS = 20  # number of rollouts of a measurement
+ITERATIONS = 60  # number of iterations of each job of a pair
+QUICK_JOBS = 50  # number of jobs of a shorter stream
 _PROMPT_TOKENS, _PROMPTS, _EACH = 1024, 128, 8
 
 
@@ -50,10 +50,12 @@ class RolloutCase:
     """One comparison.
 
     Attributes:
-        label: what tells it from the others. policies: the first is what gains are relative to.
-        measure: the figure of (policy, seed, quick, makers). heading: SECONDS or DOLLARS.
-        static: those of the policies that are the same with replicas of another size; the best of them is a baseline too.
-        derived: its lines are stages of a system, not policies by name.
+        label: Name of the case within the suite.
+        policies: Policies to compare; gains are relative to the first.
+        measure: Function of (policy, seed, quick, makers) that returns the figure.
+        heading: Heading of the figure, SECONDS or DOLLARS.
+        static: Policies that differ only in the size of their replicas. The best of them is a second baseline.
+        derived: Whether the rows are stages of a system instead of policies by name.
     """
 
     label: str
@@ -70,7 +72,15 @@ COLUMNS = (Column(SECONDS, digits=1, style=""), Column(DOLLARS, digits=2, style=
 def rollout_rows(
     cases: Sequence[RolloutCase], seeds: Sequence[int], quick: bool, makers: Makers, added: Sequence[str] = ()
 ) -> list[SuiteRow]:
-    """Measure every case: one row per case and policy, in order; those that are added are in cases that name policies alone."""
+    """Measure every case: one row per case and policy, in order.
+
+    Args:
+        cases: Cases to measure.
+        seeds: Seeds of the lengths.
+        quick: Whether to use shorter streams.
+        makers: Factories of policies.
+        added: Further rollout policies, for the cases that compare policies by name.
+    """
     rows = []
     for case in cases:
         policies = dict.fromkeys((*case.policies, *(added if "tail-batching" in case.policies and not case.derived else ())))
@@ -87,9 +97,18 @@ def rollout_rows(
 def setting(
     size: str, gpu: str, gpus: int, parallel: int, lengths: Lengths, step_s: float = ROLLMUX.step_s, alike: float = 0.5
 ) -> Setting:
-    """128 prompts with 8 responses each, RollPacker's, on so many GPUs; prompts of 1,024 tokens are assumed.
+    """Return the setting of RollPacker's rollouts: 128 prompts with 8 responses each. Prompts of 1,024 tokens are assumed.
 
     Replicas may have any size inside a machine that divides the GPUs and whose cache holds the longest response.
+
+    Args:
+        size: Size name of the model.
+        gpu: GPU type, a key of `GPUS`.
+        gpus: Number of GPUs.
+        parallel: Number of GPUs per replica.
+        lengths: Distribution of the response lengths.
+        step_s: Fixed overhead of a decode step, in seconds.
+        alike: Correlation of the lengths of one prompt's responses.
     """
     hardware = achieved(gpu, GPUS[gpu], replace(ROLLMUX, step_s=step_s))
     fitting = fitting_replicas(SHAPES[size], hardware, gpus, _PROMPTS * _EACH, _PROMPT_TOKENS + lengths.cap)
@@ -97,19 +116,29 @@ def setting(
 
 
 def sized_s(size: str, gpus: int, lengths: Lengths, policy: str, seed: int, quick: bool, makers: Makers) -> float:
-    """Mean seconds of rollouts on H800 of `policy at TP n`: one that has, or begins with, so many GPUs a replica."""
+    """Return the mean seconds of rollouts on H800.
+
+    Args:
+        size: Size name of the model.
+        gpus: Number of GPUs.
+        lengths: Distribution of the response lengths.
+        policy: Text `policy at TP n`, with the initial number of GPUs per replica.
+        seed: Seed of the lengths.
+        quick: Ignored.
+        makers: Factories of policies.
+    """
     name, _, parallel = policy.partition(AT)
     return rollout_s(partial(setting, size, "H800", gpus, int(parallel), lengths), name, seed, quick, makers)
 
 
 def rollout_s(make: Callable[[], Setting], policy: str, seed: int, quick: bool, makers: Makers) -> float:
-    """Mean seconds of a job's rollouts."""
+    """Return the mean seconds of a job's rollouts."""
     job = JobRollouts(make(), makers.rollout(policy), seed)
     return float(np.mean([job.next().seconds for _ in range(ROLLOUTS)]))
 
 
 def packed_setting(job: PackedJob, step_s: float, alike: float) -> Setting:
-    """A setting of RollPacker's."""
+    """Return the setting of one of RollPacker's jobs."""
     return setting(job.size, "H800", job.gpus, job.parallel, packed_lengths(job.cap), step_s, alike)
 
 
@@ -126,13 +155,16 @@ def fit_step_s(packed: PackedJob, plain: RolloutPolicy) -> float:
 
 
 def packed_s(packed: PackedJob, alike: float, policy: str, seed: int, quick: bool, makers: Makers) -> float:
-    """Seconds of a rollout, with the step's overhead fitted so that a plain one takes the published seconds."""
+    """Return the seconds of a rollout, with a decode step fitted so that a plain rollout takes the published seconds."""
     step_s = fit_step_s(packed, makers.rollout("plain"))
     return rollout_s(partial(packed_setting, packed, step_s, alike), policy, seed, quick, makers)
 
 
 def with_models(scenario: Scenario) -> Scenario:
-    """A stream of the catalogue's jobs with phases predicted from their models, and the lengths of docs/reference/timing.md."""
+    """Return a stream of the catalogue's jobs with phases predicted from their models.
+
+    The lengths are those of docs/reference/timing.md.
+    """
     fields = ("id", "arrival_s", "iterations", "duration_s", "slo")
     jobs = []
     for job in scenario.jobs:
@@ -153,7 +185,17 @@ def with_models(scenario: Scenario) -> Scenario:
 
 
 def pair_s(kinds: tuple[str, str], policy: str, seed: int, quick: bool, makers: Makers) -> float:
-    """Seconds of an iteration of two jobs that share a node of each pool, in strict round robin, while both are there."""
+    """Return the seconds of an iteration of two jobs that share a node of each pool in strict round robin.
+
+    Both jobs are present throughout.
+
+    Args:
+        kinds: Types of the two jobs.
+        policy: Rollout policy.
+        seed: Seed of the lengths.
+        quick: Ignored.
+        makers: Factories of policies.
+    """
     jobs = [{"id": f"{kind}-{k}", **_PAIRED} for k, kind in enumerate(kinds)]
     cluster = paper_cluster().model_dump()
     bare = parse_scenario({"version": 1, "cluster": cluster, "jobs": jobs})
@@ -164,7 +206,7 @@ def pair_s(kinds: tuple[str, str], policy: str, seed: int, quick: bool, makers: 
 
 
 def _replayed(placement: str, policy: str, scenario: Scenario, seed: int, makers: Makers) -> Outcome:
-    """An event replay of jobs with models, under a rollout policy."""
+    """Run an event replay of jobs with models under a rollout policy."""
     inside = makers.rollout(policy)
     dispatch = makers.dispatch(makers.migrating("round-robin", inside))
     return run_task(makers.placement, Task(placement, seed, scenario, dispatch, rollout=inside)).outcome
@@ -175,7 +217,14 @@ _PAIRED = {"arrival_s": 0.0, "iterations": ITERATIONS, "slo": 10.0, "rollout": _
 
 
 def stream_usd(policy: str, seed: int, quick: bool, makers: Makers) -> float:
-    """Dollars per work-hour of the production stream: `placement/rollout policy`, in an event replay."""
+    """Return the dollars per work-hour of the production stream in an event replay.
+
+    Args:
+        policy: Text `placement/rollout policy`.
+        seed: Seed of the stream and of the lengths.
+        quick: Whether to use a shorter stream.
+        makers: Factories of policies.
+    """
     placement, _, inner = policy.partition("/")
     return _replayed(placement, inner, _stream(seed, quick), seed, makers).metrics.usd_per_work_hour
 
@@ -186,7 +235,15 @@ def _stream(seed: int, quick: bool) -> Scenario:
 
 
 class SweepPoint(NamedTuple):
-    """Where one policy stands in the sweep: `value` of what is `varied`; `gain` of `policy` over `plain` there, in `unit`."""
+    """The gain of one policy at one point of the sweep.
+
+    Attributes:
+        varied: Quantity that is varied.
+        value: Value of the quantity.
+        policy: Rollout policy.
+        gain: Gain of the policy over `plain`.
+        unit: Unit in which the gain is computed, `seconds` or `GPU-seconds`.
+    """
 
     varied: str
     value: float
@@ -205,10 +262,16 @@ _VARIED = {
 
 
 def sweep(policies: Sequence[str], seed: int, makers: Makers) -> list[SweepPoint]:
-    """Gains of policies over `plain` around a 14B job on 16 H20, 32 prompts with 8 responses of median 700 and at most 16k tokens.
+    """Return the gains of policies over `plain` around a 14B job on 16 H20.
 
-    One of three is varied: the tail weight (sigma of the lognormal lengths), the prompts, the GPUs. A gain is in seconds of a
-    rollout; of a policy that migrates tails it is in GPU-seconds until the GPUs are free for another job.
+    The job has 32 prompts with 8 responses of median 700 and at most 16k tokens. One of three quantities is varied: the tail weight
+    (sigma of the lognormal lengths), the prompts, the GPUs. A gain is in seconds of a rollout. For a policy that migrates tails it
+    is in GPU-seconds until the GPUs are free for another job.
+
+    Args:
+        policies: Rollout policies to compare with `plain`.
+        seed: Seed of the lengths.
+        makers: Factories of policies.
     """
     points = []
     for varied, values in _VARIED.items():
@@ -224,7 +287,10 @@ def sweep(policies: Sequence[str], seed: int, makers: Makers) -> list[SweepPoint
 
 
 def _rolled(where: Setting, policy: RolloutPolicy, seed: int) -> tuple[float, float]:
-    """Mean seconds of rollouts, and GPU-seconds that they hold: all until the tail moves, then its share."""
+    """Return the mean seconds of rollouts, and the mean GPU-seconds that they hold.
+
+    A rollout holds all GPUs until its tail moves, then the tail's share.
+    """
     job, migration = JobRollouts(where, policy, seed), migration_of(policy)
     seconds, gpu_s = 0.0, 0.0
     for _ in range(ROLLOUTS):
@@ -235,16 +301,16 @@ def _rolled(where: Setting, policy: RolloutPolicy, seed: int) -> tuple[float, fl
     return seconds / ROLLOUTS, gpu_s / ROLLOUTS
 
 
-# Correlation of the lengths of one prompt's responses, which RollPacker does not print.
+# Assumed correlations of the lengths of one prompt's responses, which RollPacker does not print.
 ALIKE = (0.0, 0.5)
 
-SIZED = {"14B": (1, 2, 4, 8), "32B": (2, 4, 8)}  # sizes of replicas that OrchestrRL's case compares: ours
+SIZED = {"14B": (1, 2, 4, 8), "32B": (2, 4, 8)}  # replica sizes of OrchestrRL's case, assumed
 
 MIGRATION = "tail-migration,careful=true"
 BOTH = f"tail-batching+{MIGRATION}"
 
 
-Measured = tuple[RolloutCase, dict[tuple[str, str], float]]  # a case, and what the papers have for it, by policy and heading
+Measured = tuple[RolloutCase, dict[tuple[str, str], float]]  # a case, and the papers' figures by policy and heading
 
 
 def _pair(first: str, second: str, gain: float) -> Measured:

@@ -114,9 +114,9 @@ def test_a_script_whose_processes_cannot_begin_is_told_what_to_do(tmp_path: Path
     )
     last = done.stderr.splitlines()[-1]
     if is_file:
-        assert last.endswith("workers=2: each process imports the script anew; call this below `if __name__ == '__main__':`")
+        assert last.endswith("workers=2: each process imports the script again; call this below `if __name__ == '__main__':`")
     else:
-        assert last.endswith("workers=2: each process imports the script anew, and this one is no file; save it first")
+        assert last.endswith("workers=2: each process imports the script again, and this one is no file; save it first")
     assert done.stderr.count("Traceback") == 1, "that of the script"
 
 
