@@ -1,4 +1,4 @@
-"""Episodes whose streams are drawn by seed, side by side: what the environments have in common."""
+"""The common base of the environments: parallel streams, drawn by seed, one episode in each."""
 
 from __future__ import annotations
 
@@ -27,25 +27,28 @@ StepResult = tuple[Observation, NDArray[Any], NDArray[Any], NDArray[Any], Info]
 
 
 class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC):
-    """Seeds, resets, steps, autoreset and `info` of streams side by side; a subclass decides what a stream is.
+    """Base class of the vector environments: seeds, resets, steps, autoreset and `info`. A subclass defines what a stream is.
 
-    Everything has a leading axis of `num_envs`. Autoreset is `AutoresetMode.SAME_STEP`: the step that ends an episode returns the
-    first observation of the next, with the last one in `info["final_obs"]` (a dict of arrays; rows where `info["_final_obs"]` is
-    True) and the episode's figures in `info["final_info"]`. With `autoreset=False` a finished stream stays as it is, and
-    `reset(options={"reset_mask": mask})` starts some anew.
+    All arrays have a leading axis of E = `num_envs` streams. Autoreset is `AutoresetMode.SAME_STEP`: the step that ends an episode
+    returns the first observation of the next one. The last observation is in `info["final_obs"]` (a dict of arrays, valid in rows
+    where `info["_final_obs"]` is True), and the figures of the episode are in `info["final_info"]`. With `autoreset=False` a
+    finished stream stays as it is, and `reset(options={"reset_mask": mask})` starts new episodes in some streams.
 
     Args:
-        num_envs: streams side by side.
-        rows: A, actions of a stream. names: of the columns of an observation; all are within [-1, 1].
-        reward: maps what `_interval` gives to (E,) rewards.
+        num_envs: Number of parallel streams.
+        rows: Number of actions A of a stream.
+        names: Names of the columns of an observation. All values are within [-1, 1].
+        reward: Function from the interval after a decision, as `_interval` returns it, to rewards of shape (E,).
+        render_mode: One of the render modes, or None.
+        autoreset: Whether a finished stream starts a new episode in the same step.
 
     Raises:
-        InputError: fewer than one stream, or a render mode that there is not.
+        InputError: There is less than one stream, or the render mode is unknown.
     """
 
     metadata: dict[str, Any] = {**METADATA, "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
     time_limited: ClassVar[bool] = False
-    """Whether episodes end at a time that is not observed: they are truncated, not terminated."""
+    """Whether episodes end at a time that is not observed, so that they are truncated instead of terminated."""
 
     def __init__(self, num_envs: int, rows: int, names: Names, reward: Any, render_mode: str | None, autoreset: bool) -> None:
         modes = self.metadata["render_modes"]
@@ -66,12 +69,12 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._all = np.ones(num_envs, dtype=np.bool_)
         self._seeds = np.zeros(num_envs, dtype=np.int64)
-        self._draws: list[np.random.Generator] = []  # none before the first reset, and after one that failed
+        self._draws: list[np.random.Generator] = []  # empty before the first reset, and after a reset that failed
         self._window: Window | None = None
         self._passed: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy has of its own: not the window, nor views of tables, which a copy would detach from them."""
+        """Return the state to copy or pickle, without the window and the views of tables, which a copy would detach from them."""
         return {**vars(self), "_window": None, "_passed": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -84,13 +87,12 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         """Start new episodes.
 
         Args:
-            seed: of the draws of stream seeds: stream k draws from `seed + k`, or from the k-th of a list.
-            options: `stream_seed`, a number or one a stream: the seeds of the streams themselves, as the generator takes them, in
-                place of drawn ones; None where one is to be drawn. `reset_mask`, (E,): only these streams.
+            seed: Seed of the draws of stream seeds. Stream k draws from `seed + k`, or from the k-th seed of a list.
+            options: `stream_seed`, a number or one for each stream, sets the seeds of the streams themselves instead of drawing
+                them; None for a stream to draw its seed. `reset_mask`, shape (E,), restricts the reset to some streams.
 
         Raises:
-            InputError: seeds or a mask that are none, or not one a stream; another option; a mask before every stream has begun;
-                or the environment is closed.
+            InputError: A seed, the mask or an option is not valid, the first reset has a mask, or the environment is closed.
         """
         self._refuse_closed("reset")
         options = checks.options_of(options)
@@ -106,13 +108,14 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         return self._observation(), self._with_masks(self._info(), self._all)
 
     def step(self, actions: NDArray[np.int64]) -> StepResult:
-        """Carry out one decision in every stream and bring it to the next.
+        """Carry out one decision in every stream, and advance it to the next decision.
 
         Args:
-            actions: (E,) rows of the streams' tables, whole numbers. One that is masked or unknown counts as invalid.
+            actions: Rows of the streams' tables, integers of shape (E,). A masked or unknown row counts as invalid.
 
         Raises:
-            InputError: actions of another shape or type, rewards that are not one a stream, no reset before, or a close.
+            InputError: The actions have another shape or type, the rewards do not have one value for each stream, or the
+                environment was not reset before or is closed.
         """
         self._refuse_unready("step")
         self._advance(checks.actions_of(actions, self.num_envs))
@@ -121,7 +124,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         return self._finish_step(rewards, self._over(), self._decided(interval))
 
     def render(self) -> Any:
-        """One frame a stream: an (H, W, 3) array (`rgb_array`) or a text (`ansi`); `human` shows the first stream in a window."""
+        """Return one frame for each stream: an (H, W, 3) array (`rgb_array`) or a text (`ansi`). `human` shows the first stream."""
         if self.render_mode is None:
             raise InputError("render: the environment was made without a render_mode")
         self._refuse_unready("render")
@@ -137,7 +140,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
             self._window = None
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """(E, A) True where a choice may be made, of all streams at once; sb3-contrib's name for it."""
+        """Return True for actions that may be chosen, shape (E, A). The name is that of sb3-contrib."""
         self._refuse_unready("action_masks")
         mask: NDArray[np.int8] = self._observations.mask
         return mask.astype(np.bool_)
@@ -148,46 +151,46 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
 
     @abstractmethod
     def _ask(self, which: NDArray[np.int64]) -> None:
-        """Bring streams that were started to their first decisions."""
+        """Advance streams that were just started to their first decisions."""
 
     @abstractmethod
     def _advance(self, actions: NDArray[np.int64]) -> None:
-        """Carry out a decision in every stream that is not over."""
+        """Carry out one decision in every stream that is not over."""
 
     @abstractmethod
     def _views(self) -> Any:
-        """Return read-only views of the tables, of which `_interval` makes what a reward is given."""
+        """Return read-only views of the tables from which `_interval` makes the argument of the reward."""
 
     @abstractmethod
     def _interval(self) -> Any:
-        """What came of the last decision, as the reward wants it; `invalid`, (E,), is 1 where the action was masked."""
+        """Return the interval since the last decision, for the reward. Its `invalid`, shape (E,), is 1 after a masked action."""
 
     @abstractmethod
     def _over(self) -> NDArray[np.bool_]:
-        """(E,) whether the streams are over."""
+        """Return whether each stream is over, shape (E,)."""
 
     @abstractmethod
     def _figures(self) -> Info:
-        """(E,) figures of the streams so far, by name."""
+        """Return figures of the streams so far by name, shape (E,) each."""
 
     @abstractmethod
     def _text(self, s: int) -> str:
-        """A stream as text."""
+        """Return a stream as text."""
 
     @abstractmethod
     def _picture(self, s: int) -> NDArray[np.uint8]:
-        """A stream as (H, W, 3) pixels."""
+        """Return a stream as pixels, shape (H, W, 3)."""
 
     def _decided(self, interval: Any) -> Info:
-        """(E,) what `info` says of the decision that was taken."""
+        """Return the entries of `info` about the last decision, shape (E,) each."""
         return {"invalid_action": interval.invalid == 1}
 
     def _info(self) -> Info:
-        """(E, ...) what `info` says of every reset and step. `action_mask` is the observation's `mask`, as in Gymnasium's Taxi."""
+        """Return the entries of `info` after every reset and step. `action_mask` equals the observation's `mask`, as in Taxi."""
         return {"stream_seed": self._seeds.copy(), "action_mask": self._observations.mask.copy()}
 
     def _finish_step(self, rewards: NDArray[Any], over: NDArray[np.bool_], info: Info) -> StepResult:
-        """What a step returns, after ended streams have been started anew; `info` is of the decision that was taken."""
+        """Return the result of a step, after starting new episodes in streams that are over. `info` is about the last decision."""
         info = self._with_masks(info, self._all)
         if over.any() and not self.autoreset:
             info.update(self._summary(over))
@@ -204,15 +207,15 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         return self._with_masks({"stream_seed": self._seeds.copy(), **self._figures()}, over)
 
     def _with_masks(self, values: Info, where: NDArray[np.bool_]) -> Info:
-        """Values, and in which streams they are meant, as Gymnasium has it."""
-        where = where.copy()  # whoever is given it may write into it
+        """Add to values the streams in which they are valid, as arrays with an underscore before the name, as in Gymnasium."""
+        where = where.copy()  # callers may write into it
         return {**values, **{f"_{name}": where for name in values}}
 
     def _observation(self) -> Observation:
         return {name: column.copy() for name, column in self._observations._asdict().items()}
 
     def _begin(self, which: NDArray[np.int64], seeds: Sequence[int]) -> None:
-        draws, self._draws = self._draws, []  # an episode that cannot begin leaves an environment that has to be reset
+        draws, self._draws = self._draws, []  # if an episode cannot begin, the environment has to be reset
         for s, seed in zip(which.tolist(), seeds, strict=True):
             self._start(s, seed)
             self._seeds[s] = seed
@@ -223,7 +226,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         return int(self._draws[s].integers(FIRST_DRAWN_SEED, 2**31))
 
     def _seed(self, seed: Any, seeds: Sequence[int | None]) -> None:
-        """Give every stream a source of stream seeds of its own."""
+        """Give every stream a separate generator of stream seeds."""
         if seed is None or checks.is_whole(seed):
             first = self.np_random_seed if seed is None else int(seed)
             super().reset(seed=first)
@@ -241,10 +244,11 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
 
 
 class BaseEnv(gym.Env[Observation, np.int64]):
-    """A vector environment of one stream, without autoreset, as an environment of Gymnasium.
+    """A vector environment with one stream and without autoreset, as a plain Gymnasium environment.
 
     Args:
-        arguments, options: of `vector_class`, but for `num_envs` and `autoreset`.
+        arguments: Positional arguments of `vector_class` after `num_envs`.
+        options: Keyword arguments of `vector_class`, except `autoreset`.
     """
 
     metadata: dict[str, Any] = METADATA
@@ -258,33 +262,33 @@ class BaseEnv(gym.Env[Observation, np.int64]):
         self._action = np.zeros(1, dtype=np.int64)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Info]:
-        """Start a new episode. `seed` and `options` are those of `BaseVectorEnv.reset`, of one stream."""
+        """Start a new episode. `seed` and `options` are those of `BaseVectorEnv.reset` for one stream."""
         observation, info = self.vector.reset(seed=seed, options=options)
         super().reset(seed=seed)
         self._show()
         return _first(observation), _plain(info)
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, Info]:
-        """Carry out a decision and go on to the next."""
+        """Carry out one decision, and advance to the next."""
         self._action[0] = checks.action_of(action)
         observation, rewards, terminated, truncated, info = self.vector.step(self._action)
         self._show()
         return _first(observation), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _plain(info)
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """(A,) True where a choice may be made; sb3-contrib's name for it."""
+        """Return True for actions that may be chosen, shape (A,). The name is that of sb3-contrib."""
         mask: NDArray[np.bool_] = self.vector.action_masks()[0]
         return mask
 
     def render(self) -> Any:
-        """A frame: an (H, W, 3) array (`rgb_array`) or a text (`ansi`); `human` shows it at every step."""
+        """Return a frame: an (H, W, 3) array (`rgb_array`) or a text (`ansi`). `human` shows it at every step and returns None."""
         if self.render_mode == "human":
             return None
         frames: Any = self.vector.render()
         return frames[0]
 
     def close(self) -> None:
-        """Close what the frames are shown in."""
+        """Close the window."""
         self.vector.close()
 
     def _show(self) -> None:
@@ -297,17 +301,17 @@ def _first(observation: Observation) -> Observation:
 
 
 def _plain(info: Info) -> Info:
-    """The one stream's values, as Python's own types; masks stay arrays."""
+    """Return the values of the only stream as Python types. Masks remain arrays."""
     return {name: values[0] if values.ndim > 1 else values[0].item() for name, values in info.items() if name[0] != "_"}
 
 
 def _box(low: int, one: NDArray[Any]) -> spaces.Box:
-    """The space of arrays like this one, from `low` to 1."""
+    """Return the space of arrays of this shape and type with values from `low` to 1."""
     return spaces.Box(np.full_like(one, low), np.ones_like(one), dtype=one.dtype.type)
 
 
 def pixels(draw: Callable[[Any], None], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """(H, W, 3) what is drawn on a figure of matplotlib of (W, H) pixels."""
+    """Draw on a matplotlib figure of (W, H) pixels, and return its pixels, shape (H, W, 3)."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -319,7 +323,13 @@ def pixels(draw: Callable[[Any], None], size: tuple[int, int]) -> NDArray[np.uin
 
 
 def tell_colours(axis: Any, colours: Mapping[str, Any], size: int = 7) -> None:
-    """A legend below the axis: what each colour is of, or of each letter."""
+    """Add a legend below the axis.
+
+    Args:
+        axis: Axis of matplotlib.
+        colours: Colour of each label.
+        size: Font size.
+    """
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=colour, edgecolor="#999999", label=name) for name, colour in colours.items()]
@@ -327,13 +337,20 @@ def tell_colours(axis: Any, colours: Mapping[str, Any], size: int = 7) -> None:
 
 
 def label_lanes(axis: Any, names: Sequence[str], room: int = 0, size: int = 8) -> None:
-    """Name the lanes of a picture, the first at the top, with room for so many at least; `size` of the letters."""
+    """Label the lanes of a picture from top to bottom.
+
+    Args:
+        axis: Axis of matplotlib.
+        names: Names of the lanes, the first at the top.
+        room: Least number of lanes to reserve space for.
+        size: Font size.
+    """
     axis.set_yticks(range(len(names)), names, fontsize=size)
     axis.set_ylim(max(len(names), room) - 0.5, -0.5)
 
 
 class Window:
-    """A picture on the screen, replaced by the next one."""
+    """A window that shows one picture at a time."""
 
     def __init__(self) -> None:
         from matplotlib import pyplot
@@ -345,7 +362,7 @@ class Window:
         self._image: Any = None
 
     def show(self, pixels: NDArray[np.uint8]) -> None:
-        """Put a picture on the screen."""
+        """Show a picture instead of the last one."""
         if self._image is None:
             self._image = self._axis.imshow(pixels)
             self._figure.show() if self._pyplot.isinteractive() else self._pyplot.show(block=False)
@@ -354,5 +371,5 @@ class Window:
         self._figure.canvas.flush_events()
 
     def close(self) -> None:
-        """Take the window away."""
+        """Close the window."""
         self._pyplot.close(self._figure)
