@@ -1,6 +1,6 @@
-"""What studies assume where nobody has published it: `ours`, what the phase-time `model` says instead, or a file of the user's.
+"""Assumptions of studies about values that are not published: `ours`, those of the phase-time `model`, or a user's file.
 
-A file is a mapping of the sections below; a key that it leaves out is ours. A study takes the sections that it has.
+A file is a mapping of the sections below; a missing key has our value. A study uses the sections that concern it.
 """
 
 from __future__ import annotations
@@ -23,48 +23,48 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class _OrModel(FileModel):
-    """Numbers that the phase-time model can say too."""
+    """Numbers that the phase-time model can also provide."""
 
     numbers: ClassVar[tuple[str, ...]]
     model: bool = False
-    """Whether the phase-time model says them."""
+    """Whether the phase-time model provides them."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> _OrModel:
         for name in self.numbers:
             if self.model and name in self.model_fields_set:
-                raise field_error("does not go with model: true, which says it", name)
+                raise field_error("does not go with model: true, which provides it", name)
         return self
 
 
 class Scaling(_OrModel):
-    """How a phase's seconds fall on n times the nodes: fixed + (1 - fixed) / n times as long (Amdahl's law)."""
+    """Scaling of a phase: on n times the nodes it takes fixed + (1 - fixed) / n times as long (Amdahl's law)."""
 
     numbers = ("rollout", "training")
     rollout: Share = 0.25
     """Part of a rollout that more nodes do not shorten: the tail."""
     training: Share = 0.15
-    """Part of a training that they do not: communication."""
+    """Part of a training that more nodes do not shorten: communication."""
 
 
 class Third(_OrModel):
-    """Nodes of a third kind.
+    """A pool of nodes of a third kind.
 
-    An A100 has half the memory bandwidth of an H20 and a third of the arithmetic of an H800; phases reach neither peak. By our
-    price and times training there costs 9% less, and a rollout 69% more.
+    An A100 has half the memory bandwidth of an H20 and a third of the arithmetic of an H800; phases reach neither peak. With the
+    default price and factors a training there costs 9% less, and a rollout 69% more.
     """
 
     numbers = ("rollout", "training")
     pool: Pool = Pool(gpu="A100", gpus_per_node=8, usd_per_gpu_hour=2.40, node_memory_gb=2000)
-    """Its nodes; their GPU names the pool."""
+    """Nodes of the pool; their GPU type is the name of the pool."""
     rollout: Positive = 1.3
-    """How many times as long a rollout takes there."""
+    """Duration of a rollout there, as a multiple of that on the job's own nodes."""
     training: Positive = 2.0
-    """How many times as long a training takes there."""
+    """Duration of a training there, as a multiple of that on the job's own nodes."""
 
     @property
     def name(self) -> str:
-        """Of the pool."""
+        """Name of the pool."""
         return self.pool.gpu
 
     @model_validator(mode="after")
@@ -75,43 +75,43 @@ class Third(_OrModel):
 
 
 class Asynchrony(_OrModel):
-    """Jobs that are asynchronous."""
+    """Asynchronous jobs."""
 
     numbers = ("sync",)
     staleness: Annotated[tuple[Annotated[Staleness, Field(ge=1)], ...], Field(strict=False, min_length=1)] = (1, 2, 4)
-    """What a job's staleness may be, all equally likely."""
+    """Stalenesses of asynchronous jobs, all equally likely."""
     sync: NonNegative = 0.2
-    """Seconds of a sync, as a part of both phases."""
+    """Seconds of a sync, as a share of the seconds of both phases."""
 
 
 class Rates(FileModel):
-    """How often what dies, mean hours, and what that costs: keys of `--failures`. Those that are there replace a suite's own."""
+    """Rates of failures and their costs, which are keys of `--failures`. Given keys override those of a suite."""
 
     node_h: Overriding[Positive] = None
-    """Until a node dies."""
+    """Mean hours until a node dies."""
     job_h: Overriding[Positive] = None
-    """Until a job dies."""
+    """Mean hours until a job dies."""
     scheduler_h: Overriding[Positive] = None
-    """Until the scheduler dies."""
+    """Mean hours until the scheduler dies."""
     scheduler_down_s: Overriding[Positive] = None
-    """Seconds until it is back."""
+    """Seconds until the scheduler is back."""
     write_s: Overriding[NonNegative] = None
-    """Seconds that a job waits for a checkpoint."""
+    """Seconds that a job waits until a checkpoint is written."""
 
 
 class Assumptions(FileModel):
     """A file of assumptions."""
 
     shapes: Scaling = Scaling()
-    """Seconds on other numbers of nodes."""
+    """How phases scale with nodes."""
     third_pool: Third = Third()
-    """Nodes of a third kind."""
+    """Pool of nodes of a third kind."""
     asynchrony: Asynchrony = Asynchrony()
-    """Jobs that are asynchronous."""
+    """Asynchronous jobs."""
     durations: Overriding[Actual] = None
-    """What phases really take, drawn in every iteration of an event replay; left out: their worst case."""
+    """Actual durations of phases, drawn in every iteration of an event replay. Default: their worst case."""
     failures: Rates = Rates()
-    """How often what dies."""
+    """Rates of failures and their costs."""
     fabric: FabricStudy = FabricStudy()
     """Jobs, prices and traffic of the suite `fabric`."""
 
@@ -125,15 +125,18 @@ OURS = NAMED["ours"]
 
 
 def assumed(name: str | Path) -> Assumptions:
-    """The assumptions of a name or of a file. Raises what `find_assumptions` does."""
+    """Return the assumptions of a name or of a file. Errors are those of `find_assumptions`."""
     return find_assumptions(name)[0]
 
 
 def find_assumptions(name: str | Path) -> tuple[Assumptions, Path]:
-    """The assumptions of a name or of a file, and the folder that paths in them are relative to.
+    """Return the assumptions of a name or of a file, and the folder to which paths in them are relative.
+
+    Args:
+        name: Key of `NAMED`, or path of a file.
 
     Raises:
-        InputError: there is neither, or a key has a value that it cannot have; one line with file, key and problem.
+        InputError: If there is neither, or a key has an invalid value. The message names file, key and problem.
     """
     if name in NAMED:
         return NAMED[str(name)], Path()

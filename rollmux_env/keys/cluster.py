@@ -1,4 +1,4 @@
-"""Keys of `cluster` in scenario and job files: the pools, and what holds for all groups."""
+"""Keys of `cluster` in scenario and job files: the pools, and settings for all groups."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Pool(FileModel):
     """Nodes of one kind."""
 
     gpu: str = ""
-    """A label of the GPU type; it sets no price."""
+    """Label of the GPU type; it sets no price."""
     gpus_per_node: Count
-    """GPUs of a node."""
+    """Number of GPUs per node."""
     usd_per_gpu_hour: NonNegative
     """Price of one GPU, $/h."""
     node_memory_gb: NonNegative | None = None
     """Host memory of a node, GB; null is unlimited."""
     device_memory_gb: NonNegative | None = None
-    """Memory of each GPU for what jobs keep there between their phases, GB; null is unlimited."""
+    """Memory of each GPU for the state that jobs keep there between their phases, GB; null is unlimited."""
     max_nodes: Count | None = None
-    """Most nodes that can be provisioned at once; null is unlimited."""
+    """Largest number of nodes that can be provisioned at once; null is unlimited."""
 
     @property
     def usd_per_node_hour(self) -> float:
@@ -39,28 +39,28 @@ class Pool(FileModel):
         return self.gpus_per_node * self.usd_per_gpu_hour
 
 
-_NOBODYS = Pool(gpus_per_node=1, usd_per_gpu_hour=0.0)
+_IGNORED_POOL = Pool(gpus_per_node=1, usd_per_gpu_hour=0.0)
 
 
 class Cluster(FileModel):
-    """The pools and what holds for all groups."""
+    """The pools, and settings for all groups."""
 
     rollout: Unwritten[Pool | None] = None
-    """Short for the pool of this name, which generates responses. With one_device it may be left out, and counts for nothing."""
+    """Short for the pool of this name, which generates responses. With one_device it is optional and ignored."""
     training: Unwritten[Pool | None] = None
-    """Short for the pool of this name, which trains on them."""
+    """Short for the pool of this name, which trains on the responses."""
     by_name: Unwritten[Annotated[dict[PoolName, Pool], Field(alias="pools")]] = Field(default={})
-    """All pools, in place of rollout and training: {name: {gpu, gpus_per_node, ...}}."""
+    """All pools by name, instead of rollout and training: {name: {gpu, gpus_per_node, ...}}."""
     max_group_size: Count = 5
-    """Most jobs in one co-execution group."""
+    """Largest number of jobs in a co-execution group."""
     migration_s: NonNegative = 300.0
     """Pause of a job that is moved to another placement (checkpoint and restart), seconds."""
     one_device: Unwritten[bool] = False
     """Whether training is the only pool: the nodes of a group run the rollout and the training of each member in turn."""
     quotas: Unwritten[dict[UserName, Quota]] = Field(default={})
-    """The most that the jobs of a user may hold at once: {user: {nodes, usd_per_hour}}."""
+    """Limits of what the jobs of a user may hold at once: {user: {nodes, usd_per_hour}}."""
     network: Unwritten[Network | None] = None
-    """The link between the pools, which all syncs share: {link_gbps}; null: no sync is in another's way."""
+    """The link between the pools, which all syncs share: {link_gbps}; null means that syncs do not slow each other."""
 
     @model_validator(mode="after")
     def _all_pools(self) -> Cluster:
@@ -78,7 +78,7 @@ class Cluster(FileModel):
         return self
 
     def _check_named(self, short: Sequence[str]) -> None:
-        """Refuse `pools` that say nothing, or what is said in short too."""
+        """Refuse `pools` that are empty or given in both forms."""
         if short:
             raise field_error(f"does not go with cluster.{short[0]}, which is short for a pool of that name", "pools")
         if not self.by_name:
@@ -88,31 +88,31 @@ class Cluster(FileModel):
 
     @model_serializer(mode="wrap")
     def _in_short(self, serialize: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
-        """Pools as they are short, where they can be: two ways to write the same are the same text, and have the same hash."""
+        """Write pools in the short form if possible, so that both forms have the same text and the same hash."""
         data: dict[str, Any] = serialize(self)
         if pools := data.pop("by_name", {}) or data.pop("pools", {}):
             data |= pools if set(pools) <= set(SIDES) else {"pools": pools}
         if self.one_device and not info.exclude_defaults and not info.exclude_unset:
-            data.setdefault("rollout", _NOBODYS.model_dump(exclude_none=True))
+            data.setdefault("rollout", _IGNORED_POOL.model_dump(exclude_none=True))
         return data
 
     @property
     def pools(self) -> dict[str, Pool]:
-        """The pools that there are, by name; their numbers in `rollmux_env.kernel` are in this order."""
+        """Existing pools by name; their numbers in `rollmux_env.kernel` follow this order."""
         pools = self.by_name or {name: pool for name in SIDES if (pool := getattr(self, name)) is not None}
         return {"training": pools["training"]} if self.one_device else pools
 
     @property
     def sides(self) -> tuple[Side, ...]:
-        """Which sides of a group have nodes."""
+        """Sides of a group that have nodes."""
         return ("training",) if self.one_device else SIDES
 
     def with_pools(self, pools: Mapping[str, Pool]) -> Cluster:
-        """The same cluster with other pools in place of those of their names."""
+        """Return the cluster with the pools of the given names replaced."""
         return self.model_copy(update={"by_name": {**self.by_name, **pools}} if self.by_name else {**pools})
 
     def beyond_quota(self, user: str, nodes: Mapping[str, int]) -> str | None:
-        """Return why a job alone is above its user's quota, in words, or None.
+        """Return in words how a job alone exceeds its user's quota, or None.
 
         Args:
             user: Name of the job's user.

@@ -34,25 +34,25 @@ STAYS = ("iterations", "duration_s")
 
 
 class Drift(FileModel):
-    """Factors on the durations from an iteration on, for event replays; they may pass the worst case."""
+    """Factors of the durations from an iteration on, for event replays; they may exceed the worst case."""
 
     iteration: Index
-    """The first iteration, counted from 0, that they hold for; they hold until the next entry."""
+    """First iteration, counted from 0, to which the factors apply; they apply until the next entry."""
     rollout: Positive = 1.0
-    """Factor on the rollout phase."""
+    """Factor of the rollout's duration."""
     training: Positive = 1.0
-    """Factor on the training phase."""
+    """Factor of the training's duration."""
 
 
 class Colocated(FileModel):
-    """The job run the co-located way: both phases, one after the other, on training nodes of its own."""
+    """The job run the co-located way: both phases in turn on its own training nodes."""
 
     nodes: NodeCount
-    """Training nodes."""
+    """Number of training nodes."""
     rollout_s: Positive
-    """Longest rollout on them, seconds."""
+    """Longest duration of the rollout on them, seconds."""
     training_s: Positive
-    """Longest training on them, seconds."""
+    """Longest duration of the training on them, seconds."""
 
 
 def _ordered(drift: tuple[Drift, ...]) -> tuple[Drift, ...]:
@@ -65,46 +65,46 @@ class Job(FileModel):
     """An RL post-training job: a cycle of rollout, training and sync."""
 
     id: JobId
-    """Its name, unique in the file; quote one that reads as a number or a boolean."""
+    """Name of the job, unique in the file; quote one that reads as a number or a boolean."""
     arrival_s: NonNegative
-    """When it arrives, seconds from the start of the scenario."""
+    """Time of arrival, seconds from the start of the scenario."""
     iterations: Count | None = None
-    """It leaves after so many iterations. Exactly one of `iterations` and `duration_s` is given."""
+    """Number of iterations after which the job departs. Exactly one of `iterations` and `duration_s` is given."""
     duration_s: Positive | None = None
-    """It leaves so many seconds after its admission. Exactly one of `iterations` and `duration_s` is given."""
+    """Time after its admission at which the job departs, seconds. Exactly one of `iterations` and `duration_s` is given."""
     slo: AtLeastOne
-    """Longest tolerated iteration time, as a multiple of the job's own solo time."""
+    """Longest acceptable iteration time, as a multiple of the job's solo time."""
     rollout: Phase
-    """Generates the responses."""
+    """Phase that generates the responses."""
     training: Training
-    """Updates the weights."""
+    """Phase that updates the weights."""
     sync_s: NonNegative = 0.0
-    """Seconds that bring the weights back to the rollout nodes; they delay the job and occupy no node."""
+    """Time to transfer new weights to the rollout nodes, seconds; it delays the job and occupies no node."""
     sync_gb: Unwritten[Positive | None] = None
-    """What a sync takes over the link of `cluster.network`, GB; null: it fills the link for `sync_s`."""
+    """Size of a sync's transfer over the link of `cluster.network`, GB; null means that it fills the link for `sync_s`."""
     staleness: Unwritten[Staleness] = 0
-    """Most versions that the weights may be old which sampled what is trained; 0 is on-policy, more is asynchronous."""
+    """Largest number of versions by which the weights of a trained sample may be old; 0 is on-policy, more is asynchronous."""
     drift: Annotated[tuple[Drift, ...], Field(strict=False), AfterValidator(_ordered)] = ()
     """How the durations change over time, for event replays; in order of iteration."""
-    # The default is not written, so that what has no such key keeps its hash.
+    # The default is not written, so that files without this key keep their hash.
     movable: Annotated[bool, Field(exclude_if=lambda movable: movable)] = True
-    """Whether it may be given another place while it runs."""
+    """Whether the job may move to another placement while it runs."""
     priority: Unwritten[Priority] = 0
-    """Its place in the queue: jobs of a higher one come first, of the same one in order of arrival."""
+    """Priority in the queue: jobs with a higher one come first, jobs with the same one in order of arrival."""
     user: Unwritten[UserName] = ""
-    """Whose job it is, for quotas and accounts."""
+    """Name of the job's user, for quotas and accounts."""
     budget: Unwritten[Budget | None] = None
-    """What it may cost and how long it may stay; it leaves when either is spent. null is no limit."""
+    """Limit of cost and time; the job departs when either is exhausted. null is no limit."""
     shapes: Unwritten[Annotated[tuple[Shape, ...], Field(strict=False, json_schema_extra={"maxItems": MOST_SHAPES})]] = ()
-    """Other ways to run it, numbered from 1; the job as it is written is number 0. At most 16."""
+    """Other ways to run the job, numbered from 1; the job as written is number 0. At most 16."""
     colocated: Colocated | None = None
-    """The job on co-located nodes, for the `colocated` baseline; null takes training.nodes and the phases' own lengths."""
+    """The job on co-located nodes, for the `colocated` baseline; null uses training.nodes and the phases' worst cases."""
     model: Annotated[Model | None, BeforeValidator(by_name)] = None
-    """The language model: what the job does not say of seconds and memory is predicted from it; goes with lengths."""
+    """Language model from which seconds and memory that the job does not give are predicted; goes with lengths."""
     lengths: Lengths | None = None
-    """What a rollout is asked for and how long its responses are, for a job with a model."""
+    """Size of a rollout and the lengths of its responses, for a job with a model."""
     timing: Timing | None = None
-    """The predicted parts of its phases, for replays that look inside a rollout; filled in for a job with a model."""
+    """Predicted parts of the phases, for replays that simulate rollouts; filled in for a job with a model."""
 
     @model_validator(mode="after")
     def _with_lengths(self) -> Job:
@@ -152,11 +152,11 @@ class Job(FileModel):
         return self.iteration_s(self.rollout.worst_case_s, self.training.worst_case_s, self.sync_s)
 
     def iteration_s(self, rollout_s: float, training_s: float, sync_s: float) -> float:
-        """Seconds of an iteration of the job alone, were these its phases."""
+        """Return the seconds of an iteration of the job alone with other phases."""
         return alone_s(rollout_s, training_s, sync_s, self.staleness)
 
     def clash(self, cluster: Cluster) -> tuple[str, str] | None:
-        """What of the job does not go with a cluster: the key, and the problem; None: nothing."""
+        """Return a key of the job that does not go with a cluster, and the problem, or None."""
         if self.staleness and cluster.one_device:
             return "staleness", f"does not go with cluster.one_device: {ONE_DEVICE}"
         if cluster.network is None:
@@ -164,17 +164,27 @@ class Job(FileModel):
         return cluster.network.sync_problem(self.sync_s, self.sync_gb, self.solo_s)
 
     def training_s(self, nodes: int) -> float:
-        """Worst-case seconds of the training phase, as the job is written, on a pool of `nodes` training nodes."""
+        """Return the worst-case seconds of the training phase, as written, on `nodes` training nodes."""
         return self.training.seconds_on(nodes)
 
     def phases(self, shape: int = 0) -> Phases:
-        """Both phases in a shape; 0 is the job as it is written, k the k-th of `shapes`."""
+        """Return both phases in a shape.
+
+        Args:
+            shape: Number of the shape: 0 for the job as written, k for the k-th of `shapes`.
+        """
         if not shape:
             return Phases(self.rollout, self.training)
         return reshaped(self.rollout, self.training, self.shapes[shape - 1])
 
     def known_anew(self, shape: int, phase: Literal["rollout", "training"], **known: float) -> Job:
-        """The job with other figures of one phase in a shape, by the names of `Phase`; other shapes that name them keep theirs."""
+        """Return the job with other figures of one phase in a shape. Other shapes that name these figures keep theirs.
+
+        Args:
+            shape: Number of the shape.
+            phase: Phase to change.
+            known: New figures, by the names of `Phase`.
+        """
         if not shape:
             return self.model_copy(update={phase: getattr(self, phase).model_copy(update=known)})
         one = self.shapes[shape - 1]

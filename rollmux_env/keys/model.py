@@ -1,4 +1,4 @@
-"""Keys of the model and the responses of a job in scenario files, and what they amount to on the cluster's GPUs.
+"""Keys of a job's model and responses in scenario files, and of the predicted parts of its phases.
 
 `rollmux_env.timing.filling` reads `Model` and `Lengths` and fills in `Timing`.
 """
@@ -14,14 +14,14 @@ from rollmux_env.validation_errors import field_error
 
 
 class Model(FileModel):
-    """The language model of a job, from whose shape its phases are predicted; its name alone is enough."""
+    """The language model of a job, from whose sizes its phases are predicted. Its name alone is enough."""
 
     name: Annotated[str, Field(min_length=1)]
-    """A size such as 7B, a mixture such as 30B-A3B, or the path of a Hugging Face config.json, relative to the scenario file."""
+    """Size name such as 7B, a mixture such as 30B-A3B, or the path of a Hugging Face config.json, relative to the scenario file."""
     tensor_parallel: NodeCount = 1
-    """GPUs of one copy of the model in a rollout."""
+    """Number of GPUs of one copy of the model in a rollout."""
     sizes: Unwritten[Annotated[tuple[NodeCount, ...], Field(strict=False)]] = ()
-    """Other GPUs of a copy that a rollout policy may choose: engines of all sizes are built beforehand."""
+    """Other numbers of GPUs per copy that a rollout policy may choose; engines of all sizes are kept ready."""
 
     @model_validator(mode="after")
     def _other_sizes(self) -> Model:
@@ -36,36 +36,36 @@ KINDS_OF_LENGTHS = ("median", "quantiles", "published", "file", "trace", "observ
 
 
 class Lengths(FileModel):
-    """The size of a rollout and the lengths of its responses; without a distribution all are as long as the cap."""
+    """The size of a rollout and the lengths of its responses. Without a distribution all are as long as the cap."""
 
     batch: Annotated[Count, Field(le=2**20)] = 256
-    """Responses of an iteration."""
+    """Number of responses of an iteration."""
     prompt_tokens: Annotated[Index, Field(le=2**24)] = 512
-    """Tokens read before each turn."""
+    """Number of tokens that are read before each turn."""
     cap: Annotated[Count, Field(le=2**24)]
-    """Most tokens of a turn's response: the worst case."""
+    """Largest number of tokens of a turn's response: the worst case."""
     turns: Annotated[Count, Field(le=2**10)] = 1
-    """Turns of a response."""
+    """Number of turns of a response."""
     environment_s: NonNegative = 0.0
-    """Seconds that the environment takes between two turns."""
+    """Time of the environment between two turns, seconds."""
     reward_s: Unwritten[Positive | None] = None
-    """Seconds of a response's reward on a reward node; null: none that counts."""
+    """Time of a response's reward on a reward node, seconds; null is none."""
     reward_nodes: Unwritten[Annotated[Count | None, Field(le=2**20)]] = None
-    """Reward nodes of the job's own: rewards that are computed at once."""
+    """Number of the job's reward nodes, which is the number of rewards that are computed at once."""
     median: Positive | None = None
     """Lognormal: median, tokens; goes with sigma."""
     sigma: NonNegative | None = None
     """Lognormal: standard deviation of the logarithm."""
     quantiles: Annotated[tuple[Quantile, ...], Field(strict=False)] | None = None
-    """Piecewise: pairs of a share of the responses and the tokens that they do not pass, both rising."""
+    """Piecewise: pairs of a share of the responses and the number of tokens that they do not exceed, both rising."""
     published: str | None = None
-    """A published distribution by the job type of its paper: 7B-4k, 7B-8k or 14B-8k."""
+    """Published distribution, by the job type of the paper: 7B-4k, 7B-8k or 14B-8k."""
     file: str | None = None
-    """Empirical: a text file with a length a line, relative to the scenario file; its quantiles take its place."""
+    """Empirical: text file with one length per line, relative to the scenario file; it is replaced by its quantiles."""
     trace: str | None = None
-    """A file or folder of trajectories, relative to the scenario file, that are replayed in their order; they take its place."""
+    """File or folder of trajectories, relative to the scenario file, replayed in order; it is replaced by their lengths."""
     observed: Annotated[tuple[Observed, ...], Field(strict=False, min_length=1)] | None = None
-    """Tokens of the responses to each prompt, which are replayed in this order, over and over."""
+    """Lengths of the responses to each prompt, tokens, which are replayed in this order repeatedly."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Lengths:
@@ -90,56 +90,56 @@ class Lengths(FileModel):
 
     @property
     def worst_rewards_s(self) -> float:
-        """Seconds between the last response's end and the last reward, where all responses end at once."""
+        """Seconds from the end of the last response to the last reward if all responses end together."""
         return -(-self.batch // (self.reward_nodes or 1)) * (self.reward_s or 0.0)
 
 
 class ReplicaSeconds(FileModel):
-    """What a replica's steps take, and the room in its KV cache."""
+    """Seconds of a replica's steps, and the size of its KV cache."""
 
     step_s: NonNegative
     """Fixed seconds of a decode step."""
     weights_s: NonNegative
-    """Seconds to read the weights, once a step."""
+    """Seconds to read the weights, once per step."""
     kv_s_per_token: NonNegative
     """Seconds to read a cached token, in each step."""
     sequence_s: NonNegative
-    """Seconds of arithmetic of a sequence's token."""
+    """Seconds of arithmetic of one sequence's token in a decode step."""
     prefill_s: NonNegative
-    """Fixed seconds to read a prompt."""
+    """Fixed seconds of a prefill."""
     prefill_s_per_token: NonNegative
-    """Seconds to read a token of a prompt."""
+    """Seconds to prefill a token."""
     prefill_s_per_token2: NonNegative
-    """Seconds of attention for each pair of a prompt's tokens."""
+    """Seconds of attention in a prefill for each pair of a sequence's tokens."""
     kv_tokens: Count
-    """Tokens that a replica's KV cache holds."""
+    """Capacity of a replica's KV cache, tokens."""
     experts_s: Unwritten[NonNegative] = 0.0
-    """Of a mixture of experts: seconds to read all of them; `weights_s` is what every step reads."""
+    """Seconds to read all experts of a mixture of experts; `weights_s` covers the weights that every step reads."""
     expert_share: Unwritten[Annotated[float, Field(ge=0, le=1)]] = 0.0
-    """Of a mixture of experts: the share of them that one token is sent to."""
+    """Share of the experts of a mixture to which one token is routed."""
 
 
 class ReplicaSize(ReplicaSeconds):
     """A replica of one size."""
 
     tensor_parallel: NodeCount
-    """GPUs of a replica."""
+    """Number of GPUs of a replica."""
 
 
 class Timing(ReplicaSeconds):
     """The seconds of each part of a job's phases on the cluster's GPUs, filled in from `model` when the file is read."""
 
     replicas: Count
-    """Copies of the model that share a rollout."""
+    """Number of copies of the model that share a rollout."""
     update_s: NonNegative
     """Fixed seconds of a training phase on training.nodes."""
     training_s_per_token: NonNegative
     """Seconds to train a token there."""
     training_s_per_token2: NonNegative
-    """Seconds of attention there, for the squared length of a sequence."""
+    """Seconds of attention there per squared token of a sequence."""
     training_copies: Annotated[Count, Field(exclude_if=lambda copies: copies == 1)] = 1
-    """Copies of the model there; the longest response is one copy's alone."""
+    """Number of copies of the model there; one copy has to process the longest response."""
     training_padded: Annotated[bool, Field(exclude_if=bool)] = True
     """Whether responses are padded to the longest of their iteration before they are trained."""
     sizes: Unwritten[Annotated[tuple[ReplicaSize, ...], Field(strict=False)]] = ()
-    """Replicas of every size that a rollout policy may choose, the configured one first; nothing where there is one."""
+    """Replicas of every size that a rollout policy may choose, the configured one first; empty if there is only one."""

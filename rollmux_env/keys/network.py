@@ -1,17 +1,17 @@
-"""Keys of scenario files that are about the network between the pools: `cluster.network`, and `sync_gb` of jobs."""
+"""Keys of scenario files about the network between the pools: `cluster.network`, and `sync_gb` of jobs."""
 
 from __future__ import annotations
 
 from rollmux_env.fields import FileModel, Positive
 
-_ROUNDED = 1e-6  # relative: seconds and gigabytes of a model are rounded
+_ROUNDED = 1e-6  # relative tolerance, since predicted seconds and gigabytes are rounded
 
 
 class Network(FileModel):
     """The link between the pools, which the syncs of all jobs share."""
 
     link_gbps: Positive
-    """Its rate, Gbit/s."""
+    """Rate of the link, Gbit/s."""
 
     def own_rate_gbps(self, sync_s: float, sync_gb: float | None) -> float:
         """Return the rate of a sync that has the link alone, in Gbit/s. Without `sync_gb` it fills the link."""

@@ -12,7 +12,7 @@ from rollmux_env.validation_errors import describe, field_error
 
 
 class Actual(FileModel):
-    """What really happens, for event replays: worst_case_s * X, X lognormal, drawn anew for every iteration."""
+    """Actual durations, for event replays: worst_case_s * X with a lognormal X, drawn for every iteration."""
 
     mean_fraction: Positive
     """Mean of X before the cap, as a fraction of the worst case."""
@@ -23,10 +23,10 @@ class Actual(FileModel):
 
 
 class Switch(FileModel):
-    """What a change of jobs on a node adds to a phase, for event replays."""
+    """Time that a change of jobs on a node adds to a phase, for event replays."""
 
     warm_s: NonNegative = 0.0
-    """Seconds added where the phase's node last ran another job."""
+    """Seconds added if the phase's node last ran another job."""
     cold_s: NonNegative = 0.0
     """Seconds added to the job's first phase in a placement."""
 
@@ -35,23 +35,23 @@ class Phase(FileModel):
     """A job's rollout or training phase."""
 
     pool: Annotated[PoolName, Field(exclude_if=lambda pool: pool == "rollout")] = "rollout"
-    """Name of the pool whose nodes it runs on."""
+    """Name of the pool whose nodes run the phase."""
     nodes: NodeCount = 1
-    """Nodes that the phase asks for."""
+    """Number of nodes that the phase asks for."""
     worst_case_s: Positive
-    """Its longest duration on that many nodes, seconds."""
+    """Longest duration on that many nodes, seconds."""
     host_memory_gb: NonNegative = 0.0
     """Host memory that keeps the job resident, GB per node at any number of nodes."""
     device_gb: Unwritten[NonNegative] = 0.0
     """Memory that the job keeps on each GPU of a node between its phases, GB."""
     actual: Actual | None = None
-    """What really happens, for event replays; without it every iteration takes the worst case."""
+    """Actual durations, for event replays; without it every iteration takes the worst case."""
     switch: Switch = Switch()
     """Times of warm and cold starts, for event replays."""
 
 
 def node_keys(value: Any) -> Any:
-    """by_nodes: integer keys, or their strings (JSON has no others)."""
+    """Return `by_nodes` with integer keys, which JSON can only write as strings."""
     if not isinstance(value, dict):
         return value
     keys: dict[Any, Any] = {}
@@ -69,9 +69,9 @@ class Training(Phase):
     """A job's training phase."""
 
     pool: Annotated[PoolName, Field(exclude_if=lambda pool: pool == "training")] = "training"
-    """Name of the pool whose nodes it runs on."""
+    """Name of the pool whose nodes run the phase."""
     by_nodes: Annotated[dict[Count, Positive], BeforeValidator(node_keys)] = Field(default={})
-    """Its longest duration, seconds, on more nodes than `nodes`: {number of nodes: seconds}."""
+    """Longest duration, seconds, on more nodes than `nodes`: {number of nodes: seconds}."""
 
     @model_validator(mode="after")
     def _larger(self) -> Training:
@@ -81,7 +81,7 @@ class Training(Phase):
         return self
 
     def seconds_on(self, nodes: int) -> float:
-        """Worst-case seconds on a pool of `nodes` training nodes."""
+        """Return the worst-case seconds on `nodes` training nodes."""
         seconds = self.worst_case_s
         for key, value in self.by_nodes.items():
             if key <= nodes:

@@ -9,12 +9,12 @@ from rollmux_env.validation_errors import field_error
 
 
 class Budget(FileModel):
-    """What a job may cost and how long it may stay. Exactly what is given counts."""
+    """Limits of a job's cost and time. At least one of them is given."""
 
     usd: Positive | None = None
-    """Dollars: of its groups, evenly among their members."""
+    """Largest cost, $: the cost of the job's groups, divided evenly among their members."""
     hours: Positive | None = None
-    """Hours since its admission."""
+    """Largest time since its admission, hours."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Budget:
@@ -24,9 +24,9 @@ class Budget(FileModel):
 
 
 class Quota(FileModel):
-    """The most that the jobs of a user may hold at once. Nodes and dollars of a group are those of its members, evenly."""
+    """Limits of what the jobs of a user may hold at once. Nodes and dollars of a group are divided evenly among its members."""
 
     nodes: Index | None = None
-    """Nodes of all pools together; null is no limit."""
+    """Largest number of nodes of all pools together; null is no limit."""
     usd_per_hour: NonNegative | None = None
-    """Price of what they hold, $/h; null is no limit."""
+    """Largest price of these nodes, $/h; null is no limit."""

@@ -1,4 +1,4 @@
-"""Refusals of keys that a policy, a replay or an environment does not implement, each in one line."""
+"""Refusals of keys that a policy, a replay or an environment does not implement, each with a one-line message."""
 
 from __future__ import annotations
 

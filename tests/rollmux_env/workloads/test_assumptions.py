@@ -67,7 +67,7 @@ def test_the_model_says_them_too() -> None:
     ("text", "problem"),
     [
         ("shapes: {rolout: 0.2}", "shapes.rolout: is not a key of this file format; did you mean shapes.rollout?"),
-        ("shapes: {model: true, rollout: 0.2}", "shapes.rollout: does not go with model: true, which says it"),
+        ("shapes: {model: true, rollout: 0.2}", "shapes.rollout: does not go with model: true, which provides it"),
         ("shapes: {rollout: 1.2}", "shapes.rollout: must be at most 1, not 1.2"),
         ("asynchrony: {staleness: [0]}", "asynchrony.staleness[0]: must be at least 1, not 0"),
         ("asynchrony: {staleness: []}", "asynchrony.staleness: is empty"),
