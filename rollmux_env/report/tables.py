@@ -28,6 +28,7 @@ Columns = Mapping[str, Callable[[T], str]]
 WIDTH = 120
 """Number of columns if standard output is no terminal."""
 
+_WIDE = 1e9  # larger numbers would widen their column beyond the terminal
 _WHYS = 3  # largest number of reasons that `explain` prints
 _NOTES, _NAMED = 8, 4  # largest number of notes on broken SLOs below a comparison, and of jobs that a note names
 
@@ -70,8 +71,10 @@ def table_of(rows: Iterable[T], columns: Columns[T], left: int = 1, style: Calla
 
 
 def figure(value: float | None, unit: str = "", form: str = ".2f") -> str:
-    """Format a number with its unit, or an empty text for None."""
-    return "" if value is None else f"{value:{form}}{unit}"
+    """Format a number with its unit, in scientific notation from `_WIDE`, or an empty text for None."""
+    if value is None:
+        return ""
+    return f"{value:{form if abs(value) < _WIDE else '.4g'}}{unit}"
 
 
 def ratio_text(mean: Mean | None, digits: int = 2) -> str:

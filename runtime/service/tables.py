@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from rollmux_env.report.tables import heading, make_table, sharing_table
+from rollmux_env.report.tables import figure, heading, make_table, sharing_table
 from rollmux_env.validation_errors import one_line
 
 _LONGEST = 1000  # characters of a line about a job
@@ -27,7 +27,7 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
         when = f"{'killed, last heard of' if ended == 'killed' else ended} at {report['ended_at']}"
         goes_on = "" if ended == "done" else f"; `{report['continue']}` goes on"
         return [heading(f"{title}, {when}"), jobs, *problems, Text(f"as the journal has it{goes_on}", style="dim")]
-    title += f", {report['usd_per_hour']:.2f} $/h, {report['usd_per_hour_solo']:.2f} $/h if every job were alone"
+    title += f", {figure(report['usd_per_hour'], ' $/h')}, {figure(report['usd_per_hour_solo'], ' $/h')} if every job were alone"
     parts: list[RenderableType] = [heading(title + (", stopping" if report["stopping"] else "")), jobs]
     if waiting := [job for job in report["jobs"] if job["position"] is not None]:
         parts.append(queue_table(waiting, report["now_s"]))
@@ -58,7 +58,7 @@ def _groups_table(groups: Sequence[Mapping[str, Any]]) -> RenderableType:
     table = make_table("group", "period s", "$/h", "alone $/h", "nodes", "jobs", left=0)
     table.columns[-2].justify = table.columns[-1].justify = "left"
     for group in groups:
-        figures = (f"{group[key]:.2f}" for key in ("period_s", "usd_per_hour", "usd_per_hour_solo"))
+        figures = (figure(group[key]) for key in ("period_s", "usd_per_hour", "usd_per_hour_solo"))
         table.add_row(str(group["id"]), *figures, " ".join(group["nodes"]), ", ".join(group["jobs"]))
     return table
 
@@ -92,7 +92,8 @@ def preview_table(previews: Mapping[str, Mapping[str, Any]], now_s: float) -> Re
     for job_id, preview in previews.items():
         if preview["fits"]:
             place = f"group {preview['group']}, {preview['strategy'].replace('_', ' ')}"
-            figures = (f"{preview['delta_usd_per_hour']:.2f}", f"{preview['period_s']:.1f}", f"{preview['slowdown'][job_id]:.2f}x")
+            usd, period_s, slowdown = preview["delta_usd_per_hour"], preview["period_s"], preview["slowdown"][job_id]
+            figures = (figure(usd), figure(period_s, form=".1f"), figure(slowdown, "x"))
             table.add_row(job_id, place, *figures, "now", "")
         else:
             expected = _expected(preview["eta_s"], now_s)
@@ -106,5 +107,5 @@ def _expected(eta_s: float | None, now_s: float) -> str:
         return "unknown"
     seconds = max(0.0, eta_s - now_s)
     if seconds >= 3600:
-        return f"in {seconds / 3600:.1f} h"
+        return f"in {figure(seconds / 3600, ' h', '.1f')}"
     return f"in {seconds / 60:.0f} min" if seconds >= 60 else f"in {seconds:.0f} s"

@@ -89,7 +89,7 @@ class Leases:
             return await self._go_back(job_id, lease, from_iteration)
         run, boot = self._run, space_of(host, pid_space)
         check_from(_handle_of(run, job_id), from_iteration)
-        processes = await asyncio.to_thread(own_processes, pids, boot)
+        processes = await asyncio.to_thread(own_processes, pids, boot, job_id)
         handle, stay = await find_place(self._iterations, job_id, wait_s, host, pids if boot else ())
         if stay is None:
             why, position = reason(run, handle)

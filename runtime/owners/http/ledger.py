@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollmux_client import ATTACHMENT, OutOfOrder, Turn, Turns, pid_space, same_host
+from rollmux_client import ATTACHMENT, JOB, OutOfOrder, Turn, Turns, marks, pid_space, same_host
 
 from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler import facts
@@ -139,19 +139,21 @@ def space_of(host: str, space: str) -> str:
     return here if same_host(host, os.uname().nodename) and space in ("", here) else ""
 
 
-def own_processes(pids: Iterable[int], boot: str) -> tuple[OwnProcess, ...]:
-    """The processes that an owner names.
+def own_processes(pids: Iterable[int], boot: str, job_id: str) -> tuple[OwnProcess, ...]:
+    """Return the processes that an owner names, without those that are seen to be somebody else's.
 
     Args:
-        boot: where their numbers mean something, as of `space_of`.
+        pids: Process ids that it names.
+        boot: Where these mean something, as of `space_of`.
+        job_id: Id of its job.
     """
-    own = (pid for pid in dict.fromkeys(pids) if not (boot and _is_others(pid)))
+    own = (pid for pid in dict.fromkeys(pids) if not (boot and _is_others(pid, job_id)))
     return tuple(OwnProcess(pid, started(pid) if boot else 0) for pid in own)
 
 
-def _is_others(pid: int) -> bool:
-    """Return whether a process is no owner's: the first one of the machine, which never ends."""
-    return pid == 1 and user_of(1) != os.getuid()
+def _is_others(pid: int, job_id: str) -> bool:
+    """Return whether a process is not of a job: it carries another job's lease, or is the first one here, with which all end."""
+    return pid == 1 or marks(pid).get(JOB, job_id) != job_id
 
 
 def known_processes(owner: Attached, pids: Iterable[int]) -> tuple[OwnProcess, ...]:
@@ -176,7 +178,7 @@ def known_processes(owner: Attached, pids: Iterable[int]) -> tuple[OwnProcess, .
         for pid in dict.fromkeys(pids)
         if pid not in known and ((user is not None and user_of(pid) == user) or is_related(pid, owner.lease, named))
     ]
-    alive = (*lasting, *(one for one in own_processes(fresh, owner.boot) if one.started))
+    alive = (*lasting, *(one for one in own_processes(fresh, owner.boot, owner.job_id) if one.started))
     return alive[:MOST_PROCESSES] or owner.processes
 
 
@@ -450,7 +452,8 @@ class Ledger:
         if alive or not is_seen(owner):
             return alive
         leases = {other.id for other in self.leases.values() if other.handle.id == lease.handle.id} | {lease.id}
-        carrying = tuple(one for one in own_processes(carriers_of(leases), owner.boot) if one.started)[:MOST_PROCESSES]
+        named = own_processes(carriers_of(leases), owner.boot, owner.job_id)
+        carrying = tuple(one for one in named if one.started)[:MOST_PROCESSES]
         if carrying:
             lease.owner = replace(owner, at_s=self.run.log.now(), processes=carrying)
             self.run.log.write(lease.owner)

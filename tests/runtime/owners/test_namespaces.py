@@ -144,7 +144,7 @@ def test_processes_of_other_users_belong_to_an_owner_that_has_started_them(monke
         assert launcher.stdout is not None
         child = int(launcher.stdout.readline())
         monkeypatch.setattr(ledger, "user_of", lambda pid: 1000 if pid == launcher.pid else 0)
-        owner = Attached(0.0, "job", "lease", HERE, here, ledger.own_processes((launcher.pid,), here), ())
+        owner = Attached(0.0, "job", "lease", HERE, here, ledger.own_processes((launcher.pid,), here, "job"), ())
         known = ledger.known_processes(owner, (child, stranger.pid))
         assert [one.pid for one in known] == [launcher.pid, child]
         launcher.kill()
@@ -152,6 +152,25 @@ def test_processes_of_other_users_belong_to_an_owner_that_has_started_them(monke
         assert ledger.known_processes(owner, (stranger.pid,)) == owner.processes
         os.kill(child, signal.SIGKILL)
         stranger.kill()
+
+
+def test_a_process_of_another_job_is_not_taken_as_the_owners(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        carries = {"ROLLMUX_LEASE": "others", "ROLLMUX_JOB": "b"}
+        with subprocess.Popen(["sleep", "60"]) as owner, subprocess.Popen(["sleep", "60"], env=carries) as other:
+            lease = await run.place("a", pids=(1, other.pid, owner.pid))
+            assert (await run.leases.acquire(lease, "rollout", 0, 1.0))["granted"]
+            await run.leases.heartbeat(lease, (owner.pid, other.pid, 1))
+            owner.kill()
+            owner.wait()
+            run.pass_time(34.0)
+            await run.settle()
+            run.leases.ledger.look()
+            assert run.leases.ledger.suspects() == {}
+            other.kill()
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a")))
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,13 @@ def test_the_profile_of_a_job_is_that_of_the_shape_and_the_nodes_that_it_has() -
 
 
 def test_what_others_have_written_moves_no_cursor_and_splits_no_table(capsys: pytest.CaptureFixture[str]) -> None:
-    odd = {**JOB, "metrics": {"reward": 1e308}, "problem": "its \x1b[2J \u202eproblem\nforged"}
-    show(*status_tables({**REPORT, "jobs": [odd]}))
+    figures = dict.fromkeys(("iteration_s", "alone_s", "slowdown", "slo", "usd_per_hour_solo"), 1e15)
+    odd = {**JOB, **figures, "metrics": {"reward": 1e308}, "problem": "its \x1b[2J \u202eproblem\nforged"}
+    groups = [{**REPORT["groups"][0], "period_s": 2e15, "usd_per_hour_solo": 1e15}]
+    late = {**WAITS, "eta_s": 3.6e18}
+    show(*status_tables({**REPORT, "jobs": [odd, late], "groups": groups, "usd_per_hour_solo": 1e15}))
+    dry = {"fits": True, "strategy": "isolated", "group": 1, "delta_usd_per_hour": 1e15, "period_s": 1e15, "slowdown": {"a": 1e15}}
+    show(preview_table({"a": dry}, 0.0))
     out = capsys.readouterr().out
+    assert "00000" not in out and "1e+15x" in out and "2e+15" in out and "in 1e+15 h" in out
     assert "1e+308" in out and r"a: its \x1b[2J \u202eproblem\nforged" in out and "\x1b[2J" not in out

@@ -112,7 +112,7 @@ def test_processes_that_are_not_there_are_not_kept(served: Served, ann: str, chi
 def test_processes_of_other_users_are_none_of_a_lease(monkeypatch: pytest.MonkeyPatch, children: list[int]) -> None:
     monkeypatch.setattr(ledger, "user_of", lambda pid: 0 if pid == children[2] else 1000)
     here = pid_space()
-    owner = Attached(0.0, "job", "lease", os.uname().nodename, here, own_processes(children[:1], here), ())
+    owner = Attached(0.0, "job", "lease", os.uname().nodename, here, own_processes(children[:1], here, "job"), ())
     assert [one.pid for one in known_processes(owner, children)] == children[:2]
     monkeypatch.setattr(ledger, "MOST_PROCESSES", 1)
     assert known_processes(owner, children) == owner.processes
