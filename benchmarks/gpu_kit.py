@@ -1,73 +1,93 @@
-"""All that is to be measured on one GPU, what is worth most first, in parts of at most nine minutes that each leave their result.
+"""What is to be seen of jobs on one GPU, what is worth most first, in parts that each leave their result; ten minutes in all.
 
-python benchmarks/gpu_kit.py --out gpu [--minutes 30] [--part training jobs ...]
+python benchmarks/gpu_kit.py --out gpu [--minutes 10] [--part jobs tests ...] [--tiny]
 
-A part is a command; its output is shown as it comes, and kept in `NAME.txt` of the folder with the command, the hardware and the
-versions above it. A part that fails, or lacks a package, says so and ends no other; one whose time is over ends with all that it
-has started. Without a CUDA device the same parts go through a tiny model on the CPU, as a rehearsal.
+A part is a command. Its output is shown as it comes and kept in `NAME.txt` of the folder; when it ends, `NAME.json` has the
+command, hardware, versions, seconds, how it ended, and its figures. A part that fails ends no other. Each has a share of the
+minutes; what it leaves goes to those after it, and one whose time is over ends with all that it has started. `--tiny` rehearses
+the same parts with tiny models, on a machine without a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import platform
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from threading import Timer
 from time import monotonic
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
-MOST_S = 520  # of a part
-GRACE_S = 15  # that one whose time is over has to end what it has started
+MINUTES = 10.0
+GRACE_S = 15.0  # that a part whose time is over has to end what it has started
 PACKAGES = ("torch", "transformers", "vllm", "ray", "numpy", "nvidia-ml-py")
-DOCTOR = ("-m", "rollmux", "doctor")
-PARTS: dict[str, tuple[str, ...]] = {
-    "doctor": DOCTOR,
-    "training": ("benchmarks/gpu_training.py", "--shape", "0.5b", "1.5b", "3b"),
-    "switch": ("benchmarks/gpu_switch.py", "--shape", "0.5b", "1.5b"),
-    "jobs": ("benchmarks/gpu_training.py", "--shape", "0.5b", "--jobs"),
-    "host": ("benchmarks/gpu_training.py", "--shape", "0.5b", "1.5b", "--cpu-offload"),
-    "tests": ("-m", "pytest", "-vv", "-m", "gpu", "-rs", "-W", "default", "-p", "no:cacheprovider", "tests/gpu"),
-}
-REHEARSAL: dict[str, tuple[str, ...]] = {
-    "doctor": DOCTOR,
-    "training": ("benchmarks/gpu_training.py",),
-    "switch": ("benchmarks/gpu_switch.py", "--engine", "torch"),
-    "jobs": ("benchmarks/gpu_training.py", "--jobs"),
-    "host": ("benchmarks/gpu_training.py", "--cpu-offload"),
-    "tests": ("-m", "pytest", "-vv", "-m", "not gpu", "-W", "default", "-p", "no:cacheprovider", "tests/gpu"),
+JOBS, TESTS = "benchmarks/gpu_jobs.py", ("-m", "pytest", "-q", "-rs", "-W", "default", "-p", "no:cacheprovider", "tests/gpu", "-m")
+
+
+class Part(NamedTuple):
+    """A part of the kit.
+
+    Attributes:
+        words: Arguments of Python on a GPU. `WORK` is the folder for models and runs, `FIGURES` the file for figures.
+        tiny: The same in a rehearsal.
+        share: Share of the minutes.
+    """
+
+    words: tuple[str, ...]
+    tiny: tuple[str, ...]
+    share: float
+
+
+def _jobs(*words: str, shape: str, share: float) -> Part:
+    command = (JOBS, *words, "--work", "WORK", "--figures", "FIGURES", "--shape")
+    return Part((*command, shape), (*command, "tiny"), share)
+
+
+PARTS = {
+    "jobs": _jobs("run", shape="0.5b", share=0.4),
+    "tests": Part((*TESTS, "gpu"), (*TESTS, "not gpu"), 0.25),
+    "forced": _jobs("run", "--leave", shape="0.5b", share=0.15),
+    "http": _jobs("attached", shape="1.5b", share=0.2),
 }
 
 
-def machine(cuda: bool) -> str:
-    """Hardware and versions, a line each."""
+def machine() -> dict[str, Any]:
+    """Return the hardware and the versions."""
     from runtime.gpus import find_gpus
 
-    gpus = (
-        [f"{gpu.name} with {gpu.memory_gb:.0f} GB, driver {gpu.driver}" for gpu in find_gpus()] if cuda else ["none: a rehearsal"]
-    )
-    lines = [f"GPU: {'; '.join(gpus)}", f"CPU: {os.cpu_count()} cores, Python {platform.python_version()}"]
+    gpus = [f"{gpu.name} with {gpu.memory_gb:.0f} GB, driver {gpu.driver}" for gpu in find_gpus()]
+    versions: dict[str, str | None] = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            lines.append(f"{name} {metadata.version(name)}")
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            lines.append(f"{name}: not installed")
-    return "\n".join(lines)
+            versions[name] = None
+    return {"gpus": gpus, "cores": os.cpu_count(), "versions": versions}
 
 
-def run_part(words: tuple[str, ...], file: Path, above: str, seconds: float) -> str:
-    """One part's output, into its file and on the screen; how it ended, in a few words."""
-    command = f"python {' '.join(words)}"
-    path = os.pathsep.join([str(ROOT), str(ROOT / "clients/python"), *sys.path[1:]])
-    environment = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}  # a row is there when it is printed
+def run_part(words: Sequence[str], file: Path, seconds: float) -> tuple[str, float]:
+    """Run a part, with its output in a file and on the screen.
+
+    Args:
+        words: Arguments of Python.
+        file: File for the output.
+        seconds: Time after which the part is ended, seconds.
+
+    Returns:
+        How it ended, and the seconds that it took.
+    """
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path[1:]), "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
     began = monotonic()
     with file.open("w") as output:
-        output.write(f"$ {command}\n{above}\n\n")
         with subprocess.Popen(
             [sys.executable, *words],
             cwd=ROOT,
@@ -75,6 +95,7 @@ def run_part(words: tuple[str, ...], file: Path, above: str, seconds: float) -> 
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
             start_new_session=True,
         ) as process:
             ends = {signal.SIGTERM: seconds, signal.SIGKILL: seconds + GRACE_S}
@@ -92,11 +113,10 @@ def run_part(words: tuple[str, ...], file: Path, above: str, seconds: float) -> 
                 end_group(process.pid, signal.SIGKILL)
         for timer in timers:
             timer.cancel()
-        after_s, status = monotonic() - began, process.returncode
-        end = "done" if status == 0 else "cut off" if after_s >= seconds else f"ended with status {status}"
-        end += f" after {after_s:.0f} s"
-        output.write(f"\n{end}\n")
-    return end
+    after_s = monotonic() - began
+    if process.returncode == 0:
+        return "done", after_s
+    return "cut off" if after_s >= seconds else f"ended with status {process.returncode}", after_s
 
 
 def end_group(group: int, number: signal.Signals) -> None:
@@ -105,24 +125,69 @@ def end_group(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
+def carry_out(name: str, words: Sequence[str], out: Path, work: Path, limit_s: float) -> dict[str, Any]:
+    """Run a part, and leave its result in the folder.
+
+    Args:
+        name: Name of the part.
+        words: Arguments of Python, as `Part.words` has them.
+        out: Folder for results.
+        work: Folder for models and runs.
+        limit_s: Time that the part has, seconds.
+
+    Returns:
+        The result.
+    """
+    from rollmux_env.files import write_whole
+
+    figures, file = work / f"{name}-figures.json", out / f"{name}.txt"
+    named = {"WORK": str(work), "FIGURES": str(figures)}
+    command = [named.get(word, word) for word in words]
+    print(f"\n== {name}, {limit_s:.0f} s at most: python {' '.join(command)}", flush=True)
+    end, seconds = run_part(command, file, limit_s)
+    lines = [line.strip() for line in file.read_text().splitlines() if line.strip()]
+    result = {
+        "part": name,
+        "command": f"python {' '.join(command)}",
+        "end": end,
+        "seconds": round(seconds, 1),
+        "limit_s": round(limit_s, 1),
+        **machine(),
+        "last_line": lines[-1] if lines else "",
+        "figures": json.loads(figures.read_text()) if figures.exists() else None,
+    }
+    write_whole(out / f"{name}.json", json.dumps(result, indent=1))
+    return result
+
+
+def show(results: Sequence[dict[str, Any]]) -> None:
+    """Print a table of all parts."""
+    print(f"\n{'part':<8}{'end':<24}{'s':>6}{'of':>6}  last line")
+    for one in results:
+        print(f"{one['part']:<8}{one['end']:<24}{one['seconds']:>6.0f}{one['limit_s']:>6.0f}  {one['last_line'][:160]}")
+
+
 def main() -> None:
     import torch
 
+    sys.path[1:1] = [str(ROOT), str(ROOT / "clients/python")]  # it may have been unpacked, and not installed
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--out", type=Path, required=True, help="folder for the results")
-    options.add_argument("--minutes", type=float, default=30, help="for all parts; 30 where it is not said")
-    options.add_argument("--part", nargs="+", choices=PARTS, default=[*PARTS], help="which; all where it is not said")
+    options.add_argument("--minutes", type=float, default=MINUTES, help=f"for all parts; {MINUTES:g} if it is not said")
+    options.add_argument("--part", nargs="+", choices=PARTS, default=[*PARTS], help="which; all if it is not said")
+    options.add_argument("--tiny", action="store_true", help="rehearse with tiny models on a CPU")
     asked = options.parse_args()
-    cuda = torch.cuda.is_available()
-    parts, above, ends_s = PARTS if cuda else REHEARSAL, machine(cuda), monotonic() + 60 * asked.minutes
+    if torch.cuda.is_available() == asked.tiny:
+        options.error("there is a GPU: without --tiny" if asked.tiny else "there is no GPU: --tiny rehearses without one")
     asked.out.mkdir(parents=True, exist_ok=True)
-    print(above, flush=True)
-    ends = {}
-    for name in asked.part:
-        left_s = min(MOST_S, ends_s - monotonic())
-        print(f"\n== {name}: python {' '.join(parts[name])}", flush=True)
-        ends[name] = run_part(parts[name], asked.out / f"{name}.txt", above, left_s) if left_s > 0 else "the minutes are over"
-    print("\n" + "\n".join(f"{name}: {how}" for name, how in ends.items()), flush=True)
+    ends_s, results = monotonic() + 60 * asked.minutes, []
+    with tempfile.TemporaryDirectory(prefix="gpu-kit-") as work:
+        os.environ["ROLLMUX_CACHE"] = f"{work}/cache"  # parts share what was profiled and compiled
+        for k, name in enumerate(asked.part):
+            part, shares = PARTS[name], [PARTS[other].share for other in asked.part[k:]]
+            limit_s = (ends_s - monotonic()) * part.share / sum(shares)
+            results.append(carry_out(name, part.tiny if asked.tiny else part.words, asked.out, Path(work), limit_s))
+    show(results)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
 """Training on a GPU, stage by stage, for models of random weights: cold and warm start, tokens a second, peak of memory.
 
-python benchmarks/gpu_training.py [--shape 0.5b 1.5b] [--minutes 8] [--cpu-offload] [--jobs]
+python benchmarks/gpu_training.py [--shape 0.5b 1.5b] [--minutes 8] [--cpu-offload]
 
 Each model in a process of its own: import, load, first update; then offload, restore, and an update, medians of three. An update is
 of 64 responses, 512 tokens each with the prompt, in two passes of 16,384 tokens. Bandwidths stand beside that of one plain copy of
 page-locked memory, which is what the bus gives; the peak of memory stands beside what `rollmux run` forecasts of it. With
-`--cpu-offload` follow updates with the state in host memory, its weights page-locked and pageable. With `--jobs`,
-`rollmux run --compare solo` then runs two jobs that train the first model, and NVML is asked twice a second what each process has
-on the GPU; the jobs' prompts mean nothing to the model, so only the times do.
+`--cpu-offload` follow updates with the state in host memory, its weights page-locked and pageable.
 Rows are printed as they come; what is missing or does not fit is said in a line, and left out; when the minutes are over, it ends.
 Without a CUDA device a tiny model on the CPU shows that it runs.
 """
@@ -16,11 +14,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
-from importlib.util import find_spec
 from math import log
 from pathlib import Path
 from typing import Any
@@ -31,7 +26,6 @@ from gpu_parts import (
     ROUNDS,
     Budget,
     Child,
-    GpuWatch,
     Laps,
     Rows,
     announce,
@@ -54,8 +48,6 @@ ALGORITHM = {
     "learning_rate": 1e-6,
 }
 RESPONSES = 8 * GROUP
-JOBS = {**ALGORITHM, "prompts_per_iteration": 16, "max_prompt_tokens": 64, "max_tokens": 256}
-ITERATIONS = 5  # of each of the two jobs
 DEVICE_BYTES, HOST_BYTES = 16, 12  # a parameter: weight, gradient and Adam's moments in float32; without the gradient
 FLOPS = 6  # a parameter and token, of one forward and backward pass; what is recomputed counts for nothing
 WAYS = {"offload": "to host", "restore": "to device"}
@@ -179,46 +171,12 @@ def report(rows: Rows, size: str, words: list[str], budget: Budget, rates: dict[
         print(f"{size}: cut off: {child.problem}", flush=True)
 
 
-def make_job_file(folder: Path, model: Path) -> Path:
-    """Two jobs that train a model of random weights, which is given a tokenizer."""
-    from runtime.jobs.grpo_spec import ModelSpec
-    from runtime.jobs.models import model_directory
-
-    for file in model_directory(ModelSpec(), 0).glob("tokenizer*"):
-        shutil.copyfile(file, model / file.name)
-    defaults = {"iterations": ITERATIONS, "slo": 3, "model": str(model), "algorithm": JOBS, "task": "echo"}
-    path = folder / "two_jobs.json"
-    path.write_text(json.dumps({"version": 1, "defaults": defaults, "jobs": [{"id": "a"}, {"id": "b", "seed": 1}]}))
-    return path
-
-
-def run_two_jobs(folder: Path, model: Path, budget: Budget) -> str:
-    """Both jobs through the runtime, together and each alone; its summary is printed. Why it was not, or nothing."""
-    if find_spec("ray") is None:
-        return "Ray is not installed"
-    words = ["run", str(make_job_file(folder, model)), "--compare", "solo", "--out", str(folder / "run")]
-    with GpuWatch() as watch:
-        process = subprocess.Popen([sys.executable, "-m", "rollmux", *words])
-        try:
-            status = process.wait(budget.left_s())
-        except subprocess.TimeoutExpired:
-            process.terminate()  # it stops its jobs
-            process.wait()
-            return "the minutes are over"
-    if watch.memory:
-        rows = Rows(f"{'process':<34}", "least GB", "most GB", "on the GPU, as NVML says")
-        for name, (least, most) in watch.memory.items():
-            rows.add(f"{name[:34]:<34}", f"{least / 1e9:.2f}", f"{most / 1e9:.2f}")
-    return f"rollmux run ended with status {status}; see above" if status else ""
-
-
 def main() -> None:
     if sys.argv[1:2] == [MEASURE]:
         measure(Path(sys.argv[2]), sys.argv[3:] == ["host"])
         return
     arguments = parser(__doc__, ["0.5b", "1.5b", "3b", "7b"])
     arguments.add_argument("--cpu-offload", action="store_true", help="updates with the state in host memory too")
-    arguments.add_argument("--jobs", action="store_true", help="run two jobs of the first model too")
     asked = arguments.parse_args()
     budget = Budget(asked.minutes)
     announce()
@@ -233,8 +191,6 @@ def main() -> None:
             report(rows, size, [str(folder / size)], budget, rates)
             if asked.cpu_offload:
                 report(rows, size, [str(folder / size), "host"], budget, rates)
-        if asked.jobs and (why := run_two_jobs(folder, folder / asked.shape[0], budget)):
-            print(f"two jobs: {why}", flush=True)
 
 
 if __name__ == "__main__":

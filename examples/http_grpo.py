@@ -46,6 +46,7 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tokens: torc
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, default=Path("http-grpo"), help="folder of the checkpoint, from which it continues")
+    parser.add_argument("--iterations", type=int, default=20, help="as many as the job file says")
     parser.add_argument("--model", help="folder of a Hugging Face model; without it, a tiny random one")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -63,7 +64,7 @@ def main() -> None:
             offloader = Offloader(lambda: state_of(model, optimizer))
             offloader.offload()
         job.continue_from(done)
-        for k in job.iterations(20):
+        for k in job.iterations(options.iterations):
             with job.phase("rollout") as phase:
                 offloader.restore()
                 tokens, rewards = sample(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -44,29 +45,50 @@ def test_a_process_that_measures_ends_with_the_minutes_and_keeps_what_it_has_sai
         assert child.problem == problem
 
 
-def test_each_part_of_all_leaves_its_output_and_how_it_ended(parts: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def kit(parts: Any) -> Any:
+    """benchmarks/gpu_kit.py."""
     import gpu_kit  # type: ignore[import-not-found,unused-ignore]
 
-    assert parts and gpu_kit.PARTS.keys() == gpu_kit.REHEARSAL.keys()
-    for words, seconds, end in (
-        (("-c", "print('a row')"), 60.0, "done after"),
-        (("-c", "print('a row', flush=True); raise SystemExit(3)"), 60.0, "ended with status 3 after"),
-        (("-c", "import time; print('a row', flush=True); time.sleep(600)"), 2.0, "cut off after"),
-    ):
-        file = tmp_path / "part.txt"
-        assert gpu_kit.run_part(words, file, "GPU: none", seconds).startswith(end)
-        first, hardware, *_, row, _, last = file.read_text().splitlines()
-        assert (first, hardware, row) == (f"$ python {' '.join(words)}", "GPU: none", "a row") and last.startswith(end)
-    assert capfd.readouterr().out.count("a row") == 3
+    return gpu_kit
+
+
+def test_each_part_leaves_its_result_and_ends_no_other(
+    kit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = "import json, sys; json.dump({'gain': 1.2}, open(sys.argv[1], 'w')); print('a row')"
+    words = {
+        "jobs": ("-c", "print('a row', flush=True); raise SystemExit(3)"),
+        "tests": ("-c", "import time; print('a row', flush=True); time.sleep(600)"),
+        "http": ("-c", done, "FIGURES"),
+    }
+    monkeypatch.setattr(kit, "PARTS", {name: kit.Part(("-c", "raise"), one, 1.0) for name, one in words.items()})
+    monkeypatch.setattr(sys, "argv", ["gpu_kit.py", "--out", str(tmp_path), "--tiny", "--minutes", "0.1"])
+    monkeypatch.setenv("ROLLMUX_CACHE", "")  # which the kit sets
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    kit.main()
+    results = {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in words}
+    assert [one["end"] for one in results.values()] == ["ended with status 3", "cut off", "done"]
+    assert [one["figures"] for one in results.values()] == [None, None, {"gain": 1.2}]
+    for name, one in results.items():
+        assert one["last_line"] == (tmp_path / f"{name}.txt").read_text().strip() == "a row"
+        assert one["command"].startswith("python -c") and one["versions"]["torch"] and one["cores"]
+    assert results["jobs"]["limit_s"] <= 2.0 <= results["tests"]["limit_s"]  # what a part leaves goes to those after it
+    *_, head, jobs, _, http = capfd.readouterr().out.splitlines()
+    assert head.split()[:2] == ["part", "end"] and jobs.startswith("jobs    ended with status 3") and http.endswith("a row")
+
+
+def test_parts_go_through_the_same_in_a_rehearsal(kit: Any) -> None:
+    assert [*kit.PARTS] == ["jobs", "tests", "forced", "http"] and sum(part.share for part in kit.PARTS.values()) == 1
+    for part in kit.PARTS.values():
+        assert [word for word in part.words if word in part.tiny] == list(part.tiny[:-1])  # but for the model, or the device
 
 
 def test_a_part_whose_time_is_over_takes_what_it_has_started_with_it_and_leaves_its_rows(
-    parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As jobs start Ray, and tests engines: such a process has the part's output too, and would be waited for."""
-    import gpu_kit
-
-    assert parts
     began = tmp_path / "began"
 
     class Timer(threading.Timer):
@@ -77,13 +99,29 @@ def test_a_part_whose_time_is_over_takes_what_it_has_started_with_it_and_leaves_
                 pass
             self.function(*self.args)
 
-    monkeypatch.setattr(gpu_kit, "Timer", Timer)
+    monkeypatch.setattr(kit, "Timer", Timer)
     deaf = "import pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     stays = f"{deaf}; pathlib.Path({str(began)!r}).touch(); time.sleep(600)"
     words = ("-c", f"import subprocess, sys; print('a row'); subprocess.run([sys.executable, '-c', {stays!r}])")
     file = tmp_path / "part.txt"
-    assert gpu_kit.run_part(words, file, "GPU: none", 0.0).startswith("cut off after")
-    assert file.read_text().splitlines()[3] == "a row"
+    assert kit.run_part(words, file, 0.0)[0] == "cut off"
+    assert file.read_text() == "a row\n"
+
+
+def test_what_is_not_on_a_machine_is_packed_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import gpu_pack  # type: ignore[import-not-found,unused-ignore]
+
+    there = gpu_pack.names_in("Package    Version\n---------- -------\ntorch      2.11.0\nTyping_Extensions==4\n\n")
+    assert there == {"torch", "typing-extensions"}
+    needs = {
+        "rollmux": ["numpy", 'ray; extra == "run"', 'vllm; extra == "vllm"', 'tomli; python_version < "3.11"', "torch"],
+        "ray": ["jsonschema", "numpy"],
+        "jsonschema": ["typing_extensions"],
+        "torch": ["nvidia-cublas"],
+    }
+    assert gpu_pack.missing(["rollmux[run]"], there, "3.12", needs.get) == {"rollmux", "numpy", "ray", "jsonschema"}
+    assert {"benchmarks/gpu_kit.py", "tests/gpu/test_engines.py", "clients/python/rollmux_client.py"} <= {*gpu_pack.tree()}
 
 
 @pytest.mark.long
