@@ -1,4 +1,7 @@
-"""`rollmux validate`, `schema`, `workload` and `examples`. Heavy imports are inside them, so that `rollmux --help` is fast."""
+"""The commands `rollmux validate`, `schema`, `workload` and `examples`.
+
+Heavy imports are inside the functions, so that `rollmux --help` is fast.
+"""
 
 from __future__ import annotations
 
@@ -100,12 +103,12 @@ def workload(
     slo: [LOW,HIGH], the range of SLOs
     max_group_size: maximum jobs in a group
     switches: true for warm and cold start times
-    shapes: whether jobs may run on half or twice their nodes too (production)
+    shapes: whether jobs may also run on half or twice their nodes (production)
     asynchronous: share of the jobs that are asynchronous, 0 to 1
-    third_pool: whether jobs may run on nodes of a third kind, A100, too (production)
-    assumptions: scaling, prices and rates that nobody has published: `ours`, `model`, or a file
+    third_pool: whether jobs may also run on nodes of a third kind, A100 (production)
+    assumptions: scaling, prices and rates that are not published: `ours`, `model`, or a file
     semantics: `paper` for the SLOs and training nodes that the paper's figures need
-    csv, profile: trace of philly, and whose phase times its jobs get
+    csv, profile: trace of philly, and the profile of its jobs' phase times
     trace, phase_times, drift: files of the paper's authors (authors)
     virtual_cluster: use only this cluster's rows of the trace
     window_start_h, window_h: use only this window of the trace
@@ -147,7 +150,7 @@ def copy(
     name: Annotated[str, typer.Argument(metavar="NAME", help="As `rollmux examples` lists it.", show_default=False)],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the copies go.")] = Path(),
 ) -> None:
-    """Copy the files of an example, to change them; a file that is there is not replaced.
+    """Copy the files of an example, to change them; existing files are not replaced.
 
     Example: `rollmux examples copy own_job`
     """
@@ -160,8 +163,13 @@ def copy(
 def make_scenario(name: str, seed: int, settings: Iterable[str]) -> Scenario:
     """Generate a workload from values of `--set`.
 
+    Args:
+        name: Name of the workload.
+        seed: Seed of its draws.
+        settings: Texts `key=value`.
+
     Raises:
-        InputError: an unknown workload, or options that it does not take; one line.
+        InputError: If the workload is unknown, or does not support an option.
     """
     from rollmux_env.errors import InputError
     from rollmux_env.workloads import make_workload

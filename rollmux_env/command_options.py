@@ -1,5 +1,7 @@
-"""Options of commands: of one with many of them, the fields of a dataclass; and those of the form key=value, as in
-`--set stays=fixed` and `--policy rollmux,prune=false`."""
+"""Options of commands: the fields of a dataclass, and options of the form key=value.
+
+Examples of the latter are `--set stays=fixed` and `--policy rollmux,prune=false`.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,12 @@ T = TypeVar("T")
 
 
 def takes(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
-    """Make a function a command with the options of a dataclass, whose fields are annotated as Typer's parameters are.
+    """Return a decorator that makes a function a command with the options of a dataclass.
+
+    The fields are annotated like Typer's parameters. The function is called with an instance of the dataclass.
 
     Args:
-        options: the dataclass; an instance of it is what the function gets.
+        options: Dataclass with a field per option.
     """
 
     def decorate(command: Callable[[T], None]) -> Callable[..., None]:
@@ -49,14 +53,15 @@ def parse_pairs(label: str, pairs: Iterable[str], form: str = "key=value") -> li
     """Split pairs at their first `=`.
 
     Args:
-        label: start of error messages. pairs: texts such as `jobs=40`; a key may have parts, as in `ppo.n_steps=256`.
-        form: of a pair, in error messages.
+        label: Start of error messages.
+        pairs: Texts such as `jobs=40`; a key may have parts, as in `ppo.n_steps=256`.
+        form: Form of a pair, for error messages.
 
     Returns:
-        Key and text of each.
+        Key and text of each pair.
 
     Raises:
-        InputError: a pair has another form, or a key is given twice; one line.
+        InputError: If a pair has another form, or a key is given twice.
     """
     items: list[tuple[str, str]] = []
     for pair in pairs:
@@ -70,7 +75,7 @@ def parse_pairs(label: str, pairs: Iterable[str], form: str = "key=value") -> li
 
 
 def parse_value(text: str) -> Any:
-    """The value that a text stands for: that of JSON, or else the text itself."""
+    """Parse a text as JSON, or return the text itself if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

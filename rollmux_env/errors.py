@@ -1,10 +1,13 @@
-"""The ways in which RollMux says no, and which optional part of it brings what is not installed."""
+"""The errors that RollMux raises, and the optional extras that provide missing modules.
+
+The message of an `InputError` or a `PlanError` is a single line.
+"""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
-DEBUG = "ROLLMUX_DEBUG"  # in the environment: tracebacks are printed too
+DEBUG = "ROLLMUX_DEBUG"  # environment variable with which commands also print tracebacks
 EXTRAS = {
     "run": ("ray", "torch", "transformers", "tensorboard", "starlette", "uvicorn", "httptools", "prometheus_client"),
     "serve": ("starlette", "uvicorn", "httptools", "prometheus_client"),
@@ -12,57 +15,57 @@ EXTRAS = {
     "vllm": ("vllm",),
     "math": ("math_verify",),
 }
-"""Modules that each extra of `pip install 'rollmux[EXTRA]'` brings."""
+"""Modules that each extra of `pip install 'rollmux[EXTRA]'` installs."""
 
 
 class InputError(ValueError):
-    """What the user gave cannot be used. One line; the command prints it and exits with status 2.
+    """Invalid input of the user. The command prints the message and exits with status 2.
 
     Attributes:
-        status: by which a service answers it over HTTP.
+        status: HTTP status with which a service responds.
     """
 
     status = 400
 
 
 class NotAllowed(InputError):
-    """The holder of this token may not. One line."""
+    """The holder of a token lacks the permission."""
 
     status = 403
 
 
 class NotFound(InputError):
-    """There is no such job, lease or node. One line."""
+    """A job, lease or node does not exist."""
 
     status = 404
 
 
 class Conflict(InputError):
-    """It is not possible in the state that things are in now. One line."""
+    """A request is not possible in the present state."""
 
     status = 409
 
 
 class Unprocessable(InputError):
-    """A job that cannot be. One line."""
+    """A job is well-formed but impossible."""
 
     status = 422
 
 
 class TooMany(InputError):
-    """Above a limit. One line."""
+    """A limit is exceeded."""
 
     status = 429
 
 
 class Stopping(InputError):
-    """The service stops; the next one takes it. One line."""
+    """The service is stopping; its successor will handle the request."""
 
     status = 503
 
 
 class PlanError(RuntimeError):
-    """A policy raised an exception, or what it returned breaks a numbered invariant (see `rollmux_env.cluster.plan`). One line."""
+    """A policy raised an exception, or its answer breaks a numbered invariant (see `rollmux_env.cluster.plan`)."""
 
 
 class InvariantError(AssertionError):
@@ -70,13 +73,14 @@ class InvariantError(AssertionError):
 
 
 def require(extra: str, what: str) -> None:
-    """See that an extra is installed, without importing it.
+    """Check that an extra is installed, without importing it.
 
     Args:
-        extra: a key of `EXTRAS`. what: it is needed for, as `run`.
+        extra: Key of `EXTRAS`.
+        what: Name of what needs it, such as `run`, for the message.
 
     Raises:
-        InputError: it is not; one line that says how to install it.
+        InputError: If it is not installed. The message says how to install it.
     """
     lacking = [name for name in EXTRAS[extra] if not _is_there(name)]
     if lacking:
@@ -84,7 +88,7 @@ def require(extra: str, what: str) -> None:
 
 
 def lacks(module: str) -> str:
-    """That a module is not installed, and which extras bring it, if any does."""
+    """Return the message that a module is not installed, with the extras that provide it."""
     extras = [extra for extra, modules in EXTRAS.items() if module.partition(".")[0] in modules]
     how = " or ".join(f"pip install 'rollmux[{extra}]'" for extra in extras)
     return f"needs the module '{module}', which is not installed" + (f": {how}" if how else "")

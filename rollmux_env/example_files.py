@@ -1,4 +1,4 @@
-"""The examples that come with RollMux: what there is, and copies of them to change."""
+"""The examples that come with RollMux: their list, and copies for the user to change."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ _SUFFIXES = (".py", ".yaml")
 
 @dataclass(frozen=True)
 class Example:
-    """What goes by one name in `examples/`.
+    """The files of one name in `examples/`.
 
     Attributes:
-        about: the first sentence of its comment or docstring. files: its own, then those that they name; of each, the path.
+        name: Name of the example.
+        about: First sentence of its comment or docstring.
+        files: Paths of its files, then of the files that they name.
     """
 
     name: str
@@ -30,12 +32,12 @@ class Example:
 
     @property
     def is_found(self) -> bool:
-        """Whether a command takes it by its name, as it takes scenarios and job files, or it has to be copied first."""
+        """Whether commands find it by its name, as they find scenarios and job files. Other examples have to be copied first."""
         return any(file.stem == self.name and file.suffix == ".yaml" for file in self.files)
 
 
 def examples() -> list[Example]:
-    """All of them, by name."""
+    """Return all examples by name."""
     shipped = {path.name: path for path in sorted(EXAMPLES.iterdir()) if path.suffix in _SUFFIXES and path.stem != "__init__"}
     listed = []
     for name in sorted({path.stem for path in shipped.values()}):
@@ -47,10 +49,14 @@ def examples() -> list[Example]:
 
 
 def copy_example(name: str, folder: Path) -> list[Path]:
-    """Copy the files of an example into a folder, which is made where it is missing; the paths of the copies.
+    """Copy the files of an example into a folder, which is made if it is missing, and return the paths of the copies.
+
+    Args:
+        name: Name of the example.
+        folder: Folder of the copies.
 
     Raises:
-        InputError: there is no such example, a file of one of these names is there already, or cannot be written. One line.
+        InputError: If there is no such example, one of the files exists already, or a file cannot be written.
     """
     known = {example.name: example for example in examples()}
     if name not in known:
@@ -69,7 +75,7 @@ def copy_example(name: str, folder: Path) -> list[Path]:
 
 
 def _names(text: str, path: Path) -> bool:
-    """Whether a text names a file, or a class in it as a user does: `own_job:Evolution`."""
+    """Return whether a text names a file, or a class in it as in `own_job:Evolution`."""
     return re.search(rf"\b{path.stem}(\{path.suffix}\b|:[A-Z])", text) is not None
 
 

@@ -1,4 +1,4 @@
-"""Fields of the files that users write: their types, each with its bounds and messages."""
+"""Fields of the files that users write: their types, with bounds and error messages."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import describe, format_error, problems
 
 MAX_NODES_OF_A_JOB = 4096
-LARGEST = 1e15  # of any number; far above what a cluster has, and sums and products of a few stay finite
+LARGEST = 1e15  # limit of any number: far above what a cluster has, and sums and products of a few stay finite
 ID_PATTERN = "^[A-Za-z0-9._-]{1,64}$"
 USER_PATTERN = "^[A-Za-z0-9._@+-]{0,64}$"
 
 
 def whole(value: Any) -> Any:
-    """A count: 3, and 3.0 or 3e0, which YAML 1.2 and JSON Schema take for the same number."""
+    """Return a float such as 3.0 or 3e0 as an integer, since YAML 1.2 and JSON Schema do not distinguish them."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -51,7 +51,7 @@ def _id(value: Any) -> Any:
 
 def _user(value: Any) -> Any:
     if isinstance(value, bool | int | float):
-        return _id(value)  # which says to quote it
+        return _id(value)  # its error says to quote the value
     if isinstance(value, str) and not re.fullmatch(USER_PATTERN[1:-1], value):
         raise ValueError(f"may hold up to 64 letters A-Z and a-z, digits, and any of . _ @ + -, not {describe(value)}")
     return value
@@ -68,18 +68,18 @@ def _positive_zero(value: float) -> float:
 
 
 def by_name(value: Any) -> Any:
-    """A mapping, or its `name` alone."""
+    """Return a mapping as it is, and a text as the `name` of a mapping."""
     return {"name": value} if isinstance(value, str) else value
 
 
 def stated(value: Any) -> Any:
-    """A value of a key that may be left out, but not be null."""
+    """Return the value of a key that may be missing but not null."""
     if value is None:
         raise ValueError("has no value (null); leave the key out")
     return value
 
 
-# The bounds stand next to the type: behind a validator, pydantic would not write them into the JSON Schema.
+# The bounds precede the validators: after one, pydantic would not write them into the JSON Schema.
 NonNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False), AfterValidator(_positive_zero)]
 Positive = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
 AtLeastOne = Annotated[float, Field(ge=1, le=LARGEST, allow_inf_nan=False)]
@@ -96,20 +96,23 @@ Version = Annotated[int, BeforeValidator(whole), AfterValidator(_version), Field
 
 V = TypeVar("V")
 Unwritten = Annotated[V, Field(exclude_if=not_)]
-"""A key whose empty value is not written, so that what has no such key keeps its hash."""
+"""Type of a key whose empty value is not written, so that files without the key keep their hash."""
 
 Overriding = Annotated[V | None, BeforeValidator(stated), Field(exclude_if=lambda value: value is None)]
-"""A key that takes the place of another value, where it is there."""
+"""Type of a key that overrides another value if it is given."""
 
 
 class FileModel(BaseModel):
-    """A mapping of a file: checked strictly, without keys that are not known, and frozen."""
+    """A mapping of a file: strict, without unknown keys, and frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """With what is written below each key: pydantic's own way reads it from the source whenever a command begins."""
+        """Return the JSON Schema with the texts below the fields as descriptions.
+
+        Pydantic's own option would read them from the source at the start of every command.
+        """
         schema = handler(core_schema)
         properties = handler.resolve_ref_schema(schema)["properties"]
         for name, text in _texts(cls).items():
@@ -118,7 +121,7 @@ class FileModel(BaseModel):
 
 
 def _texts(model: type[BaseModel]) -> dict[str, str]:
-    """The strings below the fields of a model and of those that it inherits from, by field."""
+    """Return the strings below the fields of a model and of its base classes, by field."""
     texts: dict[str, str] = {}
     for kind in reversed(model.mro()[: model.mro().index(FileModel)]):
         (body,) = ast.parse(dedent(getsource(kind))).body
@@ -131,13 +134,13 @@ def _texts(model: type[BaseModel]) -> dict[str, str]:
 
 
 class Checked:
-    """A frozen dataclass of numbers that code gives: the types of its fields say what these may be, as they do in files.
+    """A frozen dataclass of numbers whose fields are checked by their types, like those of files.
 
     Attributes:
-        what: what it is, where messages are to begin with it.
+        what: Start of error messages, or empty.
 
     Raises:
-        InputError: a field has another value; one line with its name.
+        InputError: If a field has an invalid value. The message names the field.
     """
 
     what: ClassVar[str] = ""

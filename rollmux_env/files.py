@@ -1,5 +1,4 @@
-"""Reading files that a user names, within bounds, the examples that come with RollMux among them, and writing files whole or not at
-all."""
+"""Bounded reading of files that a user names, shipped examples included, and atomic writing."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import describe, one_line
 
 MB = 1 << 20
-TEXT_BYTES = 64 * MB  # of a scenario, a job file, a configuration
-DATA_BYTES = 256 * MB  # of a trace, of prompts
+TEXT_BYTES = 64 * MB  # largest scenario, job file or configuration
+DATA_BYTES = 256 * MB  # largest trace or file of prompts
 _OTHER_KINDS = {
     b"\x1f\x8b": "is packed by gzip: unpack it first (gunzip)",
     b"BZh": "is packed by bzip2: unpack it first (bunzip2)",
@@ -33,24 +32,28 @@ _OTHER_KINDS = {
     codecs.BOM_UTF16_LE: "is UTF-16, not UTF-8: save it as UTF-8",
     codecs.BOM_UTF16_BE: "is UTF-16, not UTF-8: save it as UTF-8",
 }
-"""What begins with some bytes is no UTF-8, and what to do about it; a mark that begins with another's bytes comes first."""
+"""First bytes of files that are not UTF-8, with the problem and its remedy. Prefixes of other entries come later."""
 _KINDS = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
 
 _HERE = Path(__file__).parent
 EXAMPLES = next((here for here in (_HERE / "examples", _HERE.parent / "examples") if here.is_dir()), _HERE)
-"""Where the examples are: in the package, or beside it in a clone."""
+"""Folder of the examples: in the package, or beside it in a clone."""
 
 
 def read_file(path: str | Path, most_bytes: int = TEXT_BYTES) -> bytes:
-    """Read a regular file, or one that a symbolic link leads to. Nothing else is opened: a pipe may wait, a device never end.
+    """Read a regular file, also through a symbolic link. Other kinds are not opened: a pipe may block, and a device may never end.
+
+    Args:
+        path: Path of the file.
+        most_bytes: Largest size, in bytes.
 
     Raises:
-        InputError: it is no regular file, larger than `most_bytes`, or cannot be read; one line.
+        InputError: If it is not a regular file, larger than `most_bytes`, or cannot be read.
     """
     name = one_line(str(path), 4096)
     check_regular(path)
     with _said_of(name), open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # it was exchanged just now
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # it was replaced after the check
             raise InputError(f"{name}: is not a regular file")
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
@@ -60,7 +63,7 @@ def read_file(path: str | Path, most_bytes: int = TEXT_BYTES) -> bytes:
 
 @contextlib.contextmanager
 def _said_of(what: str) -> Iterator[None]:
-    """Says what the system has against a file in an `InputError` that begins so."""
+    """Turn errors of the operating system about a file into an `InputError` that begins with `what`."""
     try:
         yield
     except InputError:
@@ -70,10 +73,10 @@ def _said_of(what: str) -> Iterator[None]:
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder, and those above it that are missing, for their owner alone; one that is there stays as it is.
+    """Make a folder and its missing parents, accessible only to their owner. An existing folder keeps its permissions.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: If it cannot be made.
     """
     if not path.is_dir():
         private_folder(path.parent)
@@ -81,10 +84,10 @@ def private_folder(path: Path) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Leave a folder, and all in it, to its owner alone.
+    """Make a folder and everything in it accessible only to its owner.
 
     Raises:
-        OSError: a file is somebody else's.
+        OSError: If a file belongs to another user.
     """
     folder.chmod(0o700)
     for path in folder.rglob("*"):
@@ -93,10 +96,10 @@ def make_private(folder: Path) -> None:
 
 
 def check_regular(path: str | Path) -> None:
-    """Check that there is a regular file, without opening it.
+    """Check that a path is a regular file, without opening it.
 
     Raises:
-        InputError: it is something else, or cannot be looked at; one line.
+        InputError: If it is something else, or cannot be inspected.
     """
     name = one_line(str(path), 4096)
     with _said_of(name):
@@ -107,12 +110,16 @@ def check_regular(path: str | Path) -> None:
 
 
 def read_text(path: str | Path, most_bytes: int = TEXT_BYTES) -> str:
-    """Read a text file, with or without a byte order mark; its ends of lines are kept.
+    """Read a text file, with or without a byte order mark. Line endings are kept.
 
-    Every text that a user hands over comes through this door.
+    Every text file of a user is read by this function.
+
+    Args:
+        path: Path of the file.
+        most_bytes: Largest size, in bytes.
 
     Raises:
-        InputError: as `read_file`, or it is not UTF-8: another encoding, or what is packed, is named; one line.
+        InputError: As in `read_file`, or if the file is not UTF-8. The message names another encoding or a compression.
     """
     data, name = read_file(path, most_bytes), one_line(str(path), 4096)
     for mark, kind in _OTHER_KINDS.items():
@@ -126,22 +133,23 @@ def read_text(path: str | Path, most_bytes: int = TEXT_BYTES) -> str:
 
 
 def text_lines(path: str | Path) -> Iterator[str]:
-    """Return the lines of a text file; they end where a line feed is, and keep it.
+    """Return the lines of a text file. They end with a line feed, which is kept.
 
     Raises:
-        InputError: as `read_text`.
+        InputError: As in `read_text`.
     """
     return iter(io.StringIO(read_text(path, DATA_BYTES), newline="\n"))
 
 
 def json_lines(path: str | Path, half: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The lines of a text file that are not empty, each a JSON object, with their numbers from 1.
+    """Yield the lines of a text file that are not empty, each a JSON object, with their numbers from 1.
 
     Args:
-        half: whoever wrote the file may have been stopped in the last line, which is then left out.
+        path: Path of the file.
+        half: Whether the last line may be incomplete, because its writer was stopped; it is then left out.
 
     Raises:
-        InputError: as `read_text`, or a line is no JSON object; one line.
+        InputError: As in `read_text`, or if a line is not a JSON object.
     """
     lines = [*text_lines(path)]
     for number, line in enumerate(lines, 1):
@@ -154,7 +162,7 @@ def json_lines(path: str | Path, half: bool = False) -> Iterator[tuple[int, dict
             if half and number == len(lines) > 1:
                 say_read(path, f"line {number:,}, the last, is half-written and left out")
                 return
-            limit = f" that can be read: {one_line(str(error))}" if type(error) is ValueError else ""  # Python's, on digits
+            limit = f" that can be read: {one_line(str(error))}" if type(error) is ValueError else ""  # Python's limit on digits
             raise InputError(f"{where}: is not JSON{limit}") from None
         if not isinstance(value, dict):
             raise InputError(f"{where}: must be a mapping, not {describe(value)}")
@@ -162,10 +170,10 @@ def json_lines(path: str | Path, half: bool = False) -> Iterator[tuple[int, dict
 
 
 def read_json(path: str | Path) -> Any:
-    """Read what a JSON file holds.
+    """Read a JSON file.
 
     Raises:
-        InputError: as `read_text`, or it is not JSON; one line.
+        InputError: As in `read_text`, or if it is not JSON.
     """
     text = read_text(path)
     try:
@@ -177,15 +185,15 @@ def read_json(path: str | Path) -> Any:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """Opens a file, for `open`; a new one is for its owner alone."""
+    """Open a file, as an `opener` of `open`. A new file is accessible only to its owner."""
     return os.open(path, flags, 0o600)
 
 
 def copy_data(source: Path, target: Path) -> None:
-    """Copy a file; what it does not hold on the disk (the holes of a sparse file) takes no room in the copy either.
+    """Copy a file. The holes of a sparse file take no space in the copy either.
 
     Raises:
-        OSError: the one cannot be read, or the other is there already or cannot be written.
+        OSError: If the source cannot be read, or the target exists or cannot be written.
     """
     with source.open("rb") as whole, target.open("xb") as copy:
         size, at = os.fstat(whole.fileno()).st_size, 0
@@ -193,7 +201,7 @@ def copy_data(source: Path, target: Path) -> None:
         while at < size:
             try:
                 at = os.lseek(whole.fileno(), at, os.SEEK_DATA)
-            except OSError:  # there is none from here on
+            except OSError:  # there is no more data
                 break
             hole = os.lseek(whole.fileno(), at, os.SEEK_HOLE)
             copy.seek(at)
@@ -202,16 +210,18 @@ def copy_data(source: Path, target: Path) -> None:
 
 
 def write_whole(path: str | Path, content: str | bytes, private: bool = False) -> None:
-    """Write a file so that a reader sees the old content or the new, never a part.
+    """Write a file atomically: a reader sees the old content or the new, never a part.
 
-    The content goes to a temporary file in the same folder, which then takes the target's place. A symbolic link keeps
-    pointing where it does; what is no regular file (a pipe, a device) is written to as it is.
+    The content is written to a temporary file in the same folder, which then replaces the target. A symbolic link keeps its target.
+    A file that is not regular (a pipe, a device) is written directly.
 
     Args:
-        content: text is written as UTF-8. private: a new file is for its owner alone; one that is there keeps its permissions.
+        path: Path of the file.
+        content: Content; text is written as UTF-8.
+        private: Whether a new file is accessible only to its owner. An existing file keeps its permissions.
 
     Raises:
-        InputError: the folder is missing or not writable, or the target is a directory; one line.
+        InputError: If the folder is missing or not writable, or the target is a directory.
     """
     data = content.encode() if isinstance(content, str) else content
     name = one_line(str(path), 4096)
@@ -239,15 +249,17 @@ def write_whole(path: str | Path, content: str | bytes, private: bool = False) -
 
 
 def example_names() -> list[str]:
-    """Names of the examples, without a suffix."""
+    """Return the names of the examples, without a suffix."""
     return sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
 
 
 def find_file(path: str | Path) -> Path:
-    """The file that is meant: that of the path, or, where there is none, the example of that name (`quickstart`).
+    """Return the file of a path, or, if there is none, the example of that name (`quickstart`).
+
+    A path into a folder is returned unchecked.
 
     Raises:
-        InputError: there is neither; one line with a name that is near. A path in a folder is not looked at.
+        InputError: If there is neither. The message suggests a similar name.
     """
     path = Path(path)
     if path.parent not in (Path(), Path("examples")) or os.path.lexists(path):
@@ -260,7 +272,7 @@ def find_file(path: str | Path) -> Path:
 
 
 def yaml_text(data: Any) -> str:
-    """YAML 1.2 with innermost mappings on a line of their own, in their own order."""
+    """Return YAML 1.2 with each innermost mapping on one line, in its own order."""
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="safe", pure=True)

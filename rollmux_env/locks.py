@@ -14,21 +14,21 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import private_opener
 from rollmux_env.validation_errors import one_line
 
-_LOCK = ".rollmux.lock"  # in a folder that has a writer
+_LOCK = ".rollmux.lock"  # name of the lock's file in a folder that has a writer
 
 
 @contextlib.contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Be the only process that writes into a folder.
+    """Hold the lock of a folder's only writer.
 
-    A process that is killed leaves the lock's file, which then locks nothing.
+    A killed process leaves the lock's file, which then locks nothing.
 
     Raises:
-        InputError: another process does already, or the folder cannot be written; one line.
+        InputError: If another process holds the lock, or the folder cannot be written.
     """
     path = folder / _LOCK
     lock = take_lock(path)
-    while not _is_file(lock, path):  # its holder has ended, and removed it, since it was opened
+    while not _is_file(lock, path):  # the previous holder removed the file after it was opened
         lock.close()
         lock = take_lock(path)
     try:
@@ -40,7 +40,7 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 def _is_file(lock: IO[str], path: Path) -> bool:
-    """Whether a lock is of the file that is there now."""
+    """Return whether a lock is of the file that is at the path now."""
     try:
         return os.path.samestat(os.fstat(lock.fileno()), os.stat(path))
     except OSError:
@@ -55,7 +55,7 @@ def take_lock(path: Path, wait_s: float = 0.0) -> IO[str]:
         wait_s: Time to wait for another process that holds the lock, in seconds.
 
     Raises:
-        InputError: If another process holds the lock, or the file cannot be created; one line.
+        InputError: If another process holds the lock, or the file cannot be created.
     """
     until_s = time.monotonic() + wait_s
     name = one_line(str(path.parent), 4096)

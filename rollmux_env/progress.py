@@ -1,4 +1,4 @@
-"""Lines on standard error: how far a long task is, and what was read otherwise than it is written."""
+"""Lines on standard error: the progress of long tasks, and deviations between a file and what was read from it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from types import TracebackType
 
 from rollmux_env.validation_errors import one_line
 
-_TERMINAL_S = (3.0, 0.5)  # before the first line, and between lines: there each takes the place of the one before
+_TERMINAL_S = (3.0, 0.5)  # seconds before the first line and between lines; on a terminal each line replaces the previous one
 _FILE_S = (10.0, 60.0)
 _said: set[str] = set()
 
 
-def say_read(path: Path | str, found: str) -> None:
+def say_read(path: Path | str, note: str) -> None:
     """Write to standard error how a file was read, once per process.
 
     Args:
         path: Path of the file or folder.
-        found: What the reader rounded, left out or made up, with counts.
+        note: Description of what the reader rounded, left out or made up, with counts.
     """
-    line = f"read {one_line(str(path), 4096)}: {found}"
+    line = f"read {one_line(str(path), 4096)}: {note}"
     if line not in _said:
         _said.add(line)
         sys.stderr.write(f"{line}\n")
@@ -29,10 +29,10 @@ def say_read(path: Path | str, found: str) -> None:
 
 
 class Progress:
-    """Lines on how far something has come; none of what ends soon.
+    """Lines on standard error that report the progress of a long task. A short task prints none.
 
     Args:
-        what: takes long: what the lines begin with.
+        what: Start of the lines: the task.
     """
 
     def __init__(self, what: str) -> None:
@@ -43,7 +43,7 @@ class Progress:
         self._said = False
 
     def tell(self, how_far: str) -> None:
-        """Say so, if it is time."""
+        """Print the progress if enough time has passed."""
         now_s = monotonic()
         if now_s < self._next_s:
             return

@@ -1,4 +1,4 @@
-"""Reading YAML 1.2 and JSON files into plain mappings of strings, numbers, booleans, nulls, lists and mappings."""
+"""Reading of YAML 1.2 and JSON files into plain mappings of strings, numbers, booleans, nulls, lists and mappings."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rollmux_env.validation_errors import describe, field_of, format_error, one_
 
 Read = TypeVar("Read", bound=BaseModel)
 
-DEEPEST = 40  # levels of nesting; the formats of this package have fewer than ten
-MOST_REPEATED = 200_000  # values that aliases may stand for; nested aliases multiply
-WIDEST = 100_000  # keys of a mapping; each that is unknown makes an error
+DEEPEST = 40  # largest number of nesting levels; the formats of this package have fewer than ten
+MOST_REPEATED = 200_000  # largest number of values that aliases may repeat, since nested aliases multiply
+WIDEST = 100_000  # largest number of keys of a mapping, since each unknown key makes an error
 _SHARED = "write the keys out, or put those that jobs share into `defaults`"
-_LOOKS = 4096  # values between looks at the clock
+_LOOKS = 4096  # values between two reports of progress
 
 # The core schema of YAML 1.2, section 10.3.2. Dates, merge keys, 1_000, 1:30, yes and no are text there.
 _INTEGER = re.compile(r"[-+]?[0-9]+")
@@ -38,7 +38,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML 1.2 or (by its suffix) JSON file whose top level is a mapping.
 
     Raises:
-        InputError: as `rollmux_env.files.read_text`; malformed, a key given twice, or not a mapping; one line.
+        InputError: As in `rollmux_env.files.read_text`, or if it is malformed, has a duplicate key, or is not a mapping.
     """
     name = one_line(str(path), 4096)
     text = read_text(path)
@@ -56,12 +56,12 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def _integer(text: str) -> int | float:
-    # Beyond 18 digits no count is valid and a float is as good; it also keeps clear of Python's limit on digits.
+    # Beyond 18 digits no count is valid, so a float suffices; it also avoids Python's limit on digits.
     return int(text) if len(text) <= 18 else float(text)
 
 
 class _DuplicateKey:
-    """Stands where a JSON key is given twice, until its path is known."""
+    """Placeholder for a duplicate JSON key until its path is known."""
 
 
 def _parse_json(text: str) -> Any:
@@ -117,18 +117,18 @@ def _parse_yaml(text: str, name: str) -> Any:
 
 
 class _YamlBuilder:
-    """Builds values from ruamel.yaml's events.
+    """Builder of values from ruamel.yaml's events.
 
-    Its own constructor takes dates, merge keys and tags, which the core schema does not have. Its error for a duplicate key has
-    no path, and prints whole values, which an alias repeated a few times can make as large as memory.
+    ruamel.yaml's constructor supports dates, merge keys and tags, which the core schema does not have. Its error for a duplicate
+    key has no path, and prints whole values, which repeated aliases can make as large as memory.
     """
 
     def __init__(self, events: Iterator[Any], reached: Callable[[int], None]) -> None:
         self.events = events
-        self.reached = reached  # is told lines, now and then
-        self.anchors: dict[str, tuple[Any, int]] = {}  # the value, and how many values it holds
-        self.built = 0  # values so far, those that aliases stand for included
-        self.repeated = 0  # of these, the ones that aliases stand for
+        self.reached = reached  # callback for progress, with the line
+        self.anchors: dict[str, tuple[Any, int]] = {}  # each value, and the number of values in it
+        self.built = 0  # number of values so far, including repeated ones
+        self.repeated = 0  # number of values repeated by aliases
 
     def document(self) -> Any:
         from ruamel.yaml import events as ev
@@ -174,7 +174,7 @@ class _YamlBuilder:
         return value
 
     def repeat(self, event: Any, line: str) -> Any:
-        """What an alias stands for."""
+        """Return the value of an alias."""
         if event.anchor not in self.anchors:
             raise InputError(f"{line}: *{event.anchor} stands for nothing that is complete above it")
         value, size = self.anchors[event.anchor]
@@ -185,7 +185,7 @@ class _YamlBuilder:
         return value
 
     def mapping(self, path: tuple[Any, ...], line: str) -> dict[Any, Any]:
-        """The mapping that has begun at a line."""
+        """Return the mapping that begins at a line."""
         from ruamel.yaml import events as ev
 
         value: dict[Any, Any] = {}
@@ -217,7 +217,7 @@ def _scalar(text: str) -> Any:
 
 
 def merge_defaults(data: dict[str, Any]) -> dict[str, Any]:
-    """Take `defaults` out of a file's mapping and lay it, key by key and level by level, under every job."""
+    """Remove `defaults` from a file's mapping and merge it, key by key and level by level, under every job."""
     if "defaults" not in data:
         return data
     rest = {key: value for key, value in data.items() if key != "defaults"}
@@ -240,13 +240,13 @@ def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_key(data: dict[str, Any], key: str) -> bool:
-    """Whether a job of a file, or the defaults, has a key."""
+    """Return whether a job of a file, or the defaults, has a key."""
     jobs = data.get("jobs")
     return any(isinstance(job, dict) and key in job for job in (*(jobs if isinstance(jobs, list) else ()), data.get("defaults")))
 
 
 def only_in_defaults(data: dict[str, Any], field: tuple[str | int, ...]) -> bool:
-    """Whether a field of a merged job comes from `defaults`."""
+    """Return whether a field of a merged job comes from `defaults`."""
 
     def holds(value: Any) -> bool:
         for part in field[2:]:
@@ -261,14 +261,17 @@ def only_in_defaults(data: dict[str, Any], field: tuple[str | int, ...]) -> bool
 def checked(
     model: type[Read], data: dict[str, Any], source: str, prepare: Callable[[dict[str, Any]], dict[str, Any]], hint: str = ""
 ) -> Read:
-    """What a file's mapping says, as a model.
+    """Validate a file's mapping as a model.
 
     Args:
-        source: the name that error messages begin with. prepare: merges `defaults` under every job, and fills in what jobs leave
-            out. hint: ends an error message.
+        model: Model of the file.
+        data: Mapping of the file.
+        source: Name of the file, with which error messages begin.
+        prepare: Function that merges `defaults` under every job and fills in missing values.
+        hint: End of error messages.
 
     Raises:
-        InputError: one line with the source, the path of the field and what is wrong with its value.
+        InputError: If the mapping is invalid. The message names the source, the path of the field and the problem.
     """
     try:
         return model.model_validate(prepare(data))

@@ -1,7 +1,7 @@
-"""Registers our environments with Gymnasium, without importing it.
+"""Registration of the environments with Gymnasium, without importing it.
 
-`import rollmux_env` is to be enough for `gymnasium.make("RollMux/Placement-v0")`, and the `rollmux` command, which imports the
-package too, is to start without NumPy. So the ids are registered at once where Gymnasium is imported, and else as soon as it is.
+After `import rollmux_env`, `gymnasium.make("RollMux/Placement-v0")` works, but the `rollmux` command, which imports the package
+too, has to start without NumPy. The ids are therefore registered at once if Gymnasium is imported, and otherwise when it is.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ ENVIRONMENTS = {
     "RollMux/Dispatch-v0": ("rollmux_env.envs.dispatch.env:DispatchEnv", "rollmux_env.envs.dispatch.env:DispatchVectorEnv"),
     "RollMux/Rollout-v0": ("rollmux_env.envs.rollout.env:RolloutEnv", "rollmux_env.envs.rollout.env:RolloutVectorEnv"),
 }
-"""By id: the environment of one stream, and the natively vectorised one."""
+"""Entry points by id: the environment of one stream, and the natively vectorised one."""
 
 _REGISTRY = "gymnasium.envs.registration"
 
 
 def register_environments() -> None:
-    """Register with Gymnasium now, or when it is imported. Nothing of the environments is imported before one is made."""
+    """Register with Gymnasium now, or when it is imported. No environment is imported before one is made."""
     if _REGISTRY in sys.modules:
         _register(sys.modules[_REGISTRY])
     else:
@@ -36,10 +36,10 @@ def _register(registration: ModuleType) -> None:
 
 
 class _Awaited(MetaPathFinder):
-    """Finds Gymnasium's registry where the other finders do, and has our ids registered when it has been executed."""
+    """Import hook that registers our ids when Gymnasium's registry is imported."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The registry's spec; None for any other module."""
+        """Return the spec of the registry, or None for any other module."""
         if fullname != _REGISTRY:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)

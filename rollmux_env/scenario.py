@@ -1,9 +1,9 @@
-"""Scenario files, version 1: pools of nodes and the jobs that arrive, as checked and frozen models.
+"""Scenario files, version 1: pools of nodes and the jobs that arrive, as validated and frozen models.
 
-A file is YAML (1.2 rules) or JSON; docs/reference/scenario.md explains every key. `load_scenario` merges `defaults` under every
-job and returns a `Scenario`; everything else in RollMux starts from one. A job may give `model` and `lengths` instead of
-seconds and gigabytes: `rollmux_env.timing.filling` then fills in what it leaves out. The texts under the fields are also the
-descriptions in the JSON Schema of `rollmux_env.schema`.
+A file is YAML (1.2 rules) or JSON; docs/reference/scenario.md explains every key. `load_scenario` merges `defaults` under every job
+and returns a `Scenario`, from which everything else in RollMux starts. A job may give `model` and `lengths` instead of seconds and
+gigabytes: `rollmux_env.timing.filling` then predicts the missing values. The texts below the fields are also the descriptions in
+the JSON Schema of `rollmux_env.schema`.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ class Scenario(FileModel):
     version: Version
     """Version of this file format: 1."""
     cluster: Cluster
-    """The pools and what holds for all groups."""
+    """The pools, and settings for all groups."""
     jobs: Annotated[tuple[Job, ...], Field(strict=False, min_length=1)]
     """The jobs that arrive."""
 
     def canonical_json(self) -> str:
-        """The scenario as a JSON file with defaults filled in and keys sorted: the same text for the same problem."""
+        """Return the scenario as JSON with defaults filled in and keys sorted: the same text for the same problem."""
         return json.dumps(self.model_dump(mode="json", exclude_none=True), sort_keys=True, separators=(",", ":"))
 
     @property
     def queue_key(self) -> str | None:
-        """The first of the keys `quotas`, `priority`, `user` and `budget` that the file uses, as a path; None: none."""
+        """Path of the first key among `quotas`, `priority`, `user` and `budget` that the file uses, or None."""
         return queue_key(self.cluster, self.jobs)
 
     @property
     def sha256(self) -> str:
-        """Hash of `canonical_json`, hexadecimal."""
+        """SHA-256 of `canonical_json`, hexadecimal."""
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()
 
     @model_validator(mode="after")
@@ -71,16 +71,18 @@ class Scenario(FileModel):
 
 
 def check_room(cluster: Cluster, phases: Phases, where: tuple[str | int, ...]) -> dict[str, int]:
-    """Refuse a job in a shape that the empty cluster could not hold.
+    """Refuse a job in a shape that does not fit into the empty cluster.
 
     Args:
-        where: path of the job or the shape.
+        cluster: Cluster with its pools.
+        phases: Both phases of the job in the shape.
+        where: Path of the job or the shape.
 
     Returns:
-        The nodes that it asks for, by name of the pool.
+        Number of nodes that the job asks for, by name of the pool.
 
     Raises:
-        PydanticCustomError: of `field_error`.
+        PydanticCustomError: If a pool is unknown, or nodes or memory do not suffice, as an error of `field_error`.
     """
     one_device, pools = cluster.one_device, cluster.pools
     asked = dict.fromkeys(pools, 0)
@@ -108,9 +110,9 @@ def check_room(cluster: Cluster, phases: Phases, where: tuple[str | int, ...]) -
 
 
 def _check_defaults(defaults: dict[str, Any]) -> None:
-    """Refuse what is wrong with `defaults` itself, under its own path, even where every job overrides it.
+    """Refuse errors in `defaults` itself, under its own path, even if every job overrides them.
 
-    Keys may be missing, and fields that do not go together may come apart under a job: both are for the merged jobs to say.
+    Missing keys and conflicts between fields are left to the merged jobs, since a job may resolve them.
     """
     try:
         Job.model_validate({**defaults, "id": "defaults"})
@@ -122,7 +124,7 @@ def _check_defaults(defaults: dict[str, Any]) -> None:
 
 
 def _check_stays(defaults: dict[str, Any], jobs: Any) -> None:
-    """Refuse two stays in `defaults`, and one beside which a job has the other."""
+    """Refuse two stays in `defaults`, and one that conflicts with a job's."""
     stays = [name for name in STAYS if name in defaults]
     for stay in stays:
         if defaults[stay] is None:
@@ -136,15 +138,15 @@ def _check_stays(defaults: dict[str, Any], jobs: Any) -> None:
 
 
 def parse_scenario(data: dict[str, Any], source: str = "scenario", folder: Path = Path()) -> Scenario:
-    """Build a scenario from the mapping that a file holds.
+    """Build a scenario from the mapping of a file.
 
     Args:
-        data: the file's mapping; `defaults`, if there, is merged under every job.
-        source: the name that error messages begin with.
-        folder: what the paths of models, lengths and hardware are relative to.
+        data: Mapping of the file; `defaults`, if present, is merged under every job.
+        source: Name with which error messages begin.
+        folder: Directory to which the paths of models, lengths and hardware are relative.
 
     Raises:
-        InputError: one line with the source, the path of the field and what is wrong with its value.
+        InputError: If the mapping is invalid. The message names the source, the path of the field and the problem.
     """
     kind = next((key for key in _KINDS_OF_JOB_FILES if has_key(data, key)), None)
     hint = f"; {kind} is a key of job files, which `rollmux run` reads" if kind else ""
@@ -172,10 +174,10 @@ def load_scenario(path: str | Path) -> Scenario:
     """Read a scenario file.
 
     Args:
-        path: a `.json` file is read as JSON, any other as YAML 1.2; where there is none, the example of that name.
+        path: Path of the file, JSON if it ends in `.json`, otherwise YAML 1.2. If there is no such file, the example of that name.
 
     Raises:
-        InputError: the file cannot be read or is not a scenario; one line.
+        InputError: If the file cannot be read or is not a scenario.
     """
     file = find_file(path)
     return parse_scenario(read_mapping(file), str(path), file.parent)

@@ -1,8 +1,7 @@
 """The JSON Schema of a scenario file, for editors and other programs.
 
-It refuses what a schema can express. That keys of `by_nodes` exceed `nodes`, ids differ, `drift` is in order, nodes and memory
-fit the cluster, models and lengths are those of files that are there, and jobs are complete once `defaults` is merged, only
-`load_scenario` checks.
+It refuses what a schema can express. Only `load_scenario` checks that keys of `by_nodes` exceed `nodes`, ids differ, `drift` is in
+order, nodes and memory fit the cluster, files of models and lengths exist, and jobs are complete once `defaults` is merged.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from rollmux_env.keys.cluster import SIDES
 from rollmux_env.keys.job import STAYS
 from rollmux_env.scenario import Scenario
 
-# The mappings that `defaults` is merged into.
+# Mappings into which `defaults` is merged.
 _MERGED = ("Job", "Phase", "Training", "Actual", "Switch", "Colocated", "Model", "Lengths", "Timing")
 
 
 def scenario_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a scenario file as it is written, before `defaults` is merged.
+    """Return the JSON Schema (2020-12) of a scenario file as written, before `defaults` is merged.
 
-    With `defaults`, keys that a job requires may be absent, so its jobs are then checked for what they hold only.
+    With `defaults`, keys that a job requires may be absent, so that only the keys that its jobs have are checked.
     """
     schema = Scenario.model_json_schema()
     definitions = schema["$defs"]

@@ -1,4 +1,4 @@
-"""What was probably meant by a name that is not known: the end of an error's line."""
+"""Suggestions for unknown names in error messages."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from pydantic import BaseModel
 
 Path = tuple[str | int, ...]
 
-_BESIDE = {"jobs": "defaults"}  # a file with the first key takes the second too, which is merged away before the file is checked
-_NEAR = 0.7  # of difflib's ratio; 1 is the same
-_MOST = 3  # places that are named
+_BESIDE = {"jobs": "defaults"}  # keys that are allowed beside another one but are merged away before the check
+_NEAR = 0.7  # smallest similarity of a suggestion (difflib's ratio; 1 is equal)
+_MOST = 3  # largest number of suggested places
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """`; did you mean x?`, where a known name is near; else nothing."""
+    """Return `; did you mean x?` if a known name is similar, else an empty text."""
     by_lower = {name.lower(): name for name in known}
     near = get_close_matches(word.lower(), by_lower, 1, _NEAR) if isinstance(word, str) and len(word) <= 100 else []
     return f"; did you mean {by_lower[near[0]]}?" if near else ""
 
 
 def meant_keys(model: type[BaseModel], path: Path) -> list[Path]:
-    """Where a key that a file format does not have at this place was probably meant to be.
+    """Return the places where an unknown key was probably meant to be.
 
     Args:
-        model: of what the path begins in. path: of the key.
+        model: Model of the mapping in which the path begins.
+        path: Path of the unknown key.
 
     Returns:
-        Paths of keys that the format has: of the same key one or more levels away, in the same entry of a list before anywhere
-        else; or of the nearest key at the same place; or none.
+        Paths of known keys: the same key at another level, first in the same entry of a list, then the most similar key at the same
+        place, then the same key anywhere. Empty if there is none.
     """
     *parents, word = path
     if not isinstance(word, str) or len(word) > 100:
@@ -49,7 +50,7 @@ def meant_keys(model: type[BaseModel], path: Path) -> list[Path]:
 
 
 def _paths_in_entry(model: type[BaseModel], parents: Sequence[str | int]) -> Iterator[Path]:
-    """Paths of all keys in the entry of a list that a place is in."""
+    """Yield the paths of all keys in the list entry that contains a place."""
     places = [k + 1 for k, part in enumerate(parents) if isinstance(part, int)]
     entry = tuple(parents[: places[-1]]) if places else ()
     for owner in _models_at(model, entry):
@@ -57,12 +58,12 @@ def _paths_in_entry(model: type[BaseModel], parents: Sequence[str | int]) -> Ite
 
 
 def _fields(model: type[BaseModel]) -> dict[str, Any]:
-    """Types of the keys of a mapping."""
+    """Return the types of the keys of a mapping."""
     return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
 
 
 def _models(annotation: Any) -> Iterator[tuple[type[BaseModel], bool]]:
-    """Mappings that a type allows, and whether they are entries of a list."""
+    """Yield the mappings that a type allows, and whether they are entries of a list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, False
     elif get_origin(annotation) is not dict:
@@ -72,7 +73,7 @@ def _models(annotation: Any) -> Iterator[tuple[type[BaseModel], bool]]:
 
 
 def _models_at(model: type[BaseModel], path: Sequence[str | int]) -> list[type[BaseModel]]:
-    """Mappings that the format has at a path."""
+    """Return the mappings that the format has at a path."""
     here = [model]
     for part in path:
         if isinstance(part, str):
@@ -81,7 +82,7 @@ def _models_at(model: type[BaseModel], path: Sequence[str | int]) -> list[type[B
 
 
 def _paths(model: type[BaseModel], lists: bool) -> Iterator[Path]:
-    """Paths of all keys below a mapping; with `lists` those in the first entries of lists too."""
+    """Yield the paths of all keys below a mapping; with `lists` also those in the first entries of lists."""
     for key, annotation in _fields(model).items():
         yield (key,)
         for below, listed in _models(annotation):

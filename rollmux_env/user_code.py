@@ -1,7 +1,8 @@
-"""Calls into the code of users: policies, and functions that make streams.
+"""Calls of users' code: policies, and functions that make streams.
 
-Such code may raise anything, print, and draw random numbers. What it raises becomes one line with its file and line, what it prints
-goes to stderr, and `seeded` sets the generators that Python and NumPy share. It is no sandbox: the code may do what its user may.
+Such code may raise anything, print, and draw random numbers. Its exceptions become one line with file and line number, its output
+goes to stderr, and `seeded` sets the global generators of Python and NumPy. This is no sandbox: the code has the rights of its
+user.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _LIBRARIES = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", 
 
 
 def is_users(code: object) -> bool:
-    """Whether a function, a class or an object is a user's own; None is not."""
+    """Return whether a function, a class or an object belongs to a user; None does not."""
     while isinstance(code, partial):
         code = code.func
     owner = getattr(code, "__self__", code)
@@ -42,7 +43,7 @@ def is_users(code: object) -> bool:
 
 
 def guarded(function: Callable[Arguments, Answer], who: str = "the policy") -> Callable[Arguments, Answer]:
-    """Return a function that calls a user's function apart from RollMux; a function of RollMux is returned as it is.
+    """Return a function that calls a user's function inside `apart`; a function of RollMux is returned unchanged.
 
     Args:
         function: Function or method to call.
@@ -60,15 +61,15 @@ def guarded(function: Callable[Arguments, Answer], who: str = "the policy") -> C
 
 @contextmanager
 def apart(who: str) -> Iterator[None]:
-    """Run a user's code: what it prints goes to stderr, and what it raises is one line.
+    """Run a user's code: its output goes to stderr, and its exceptions become one line.
 
     Args:
         who: Subject of the error message.
 
     Raises:
-        PlanError: The code raised something, an exception or anything else; one line with its file and line.
-        InputError: RollMux refused what the code asked for; one line.
-        KeyboardInterrupt: The user pressed Ctrl-C.
+        PlanError: If the code raised anything. The message names its file and line.
+        InputError: If RollMux refused a request of the code.
+        KeyboardInterrupt: If the user pressed Ctrl-C.
     """
     with printing_to_stderr():
         try:
@@ -81,7 +82,7 @@ def apart(who: str) -> Iterator[None]:
 
 @contextmanager
 def printing_to_stderr() -> Iterator[None]:
-    """Send to stderr what Python code prints."""
+    """Redirect the output of Python code to stderr."""
     printed, sys.stdout = sys.stdout, sys.stderr
     try:
         yield
@@ -107,9 +108,9 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def keep_stdout() -> None:
-    """Keep standard output for the results of this command: what else is written to its descriptor goes to stderr.
+    """Reserve standard output for the results of this command. Other output to its descriptor goes to stderr.
 
-    Solvers print from C, and programs that a policy starts inherit the descriptor. `sys.stdout` still reaches the old one.
+    Solvers print from C, and programs that a policy starts inherit the descriptor. `sys.stdout` still reaches the original output.
     """
     out = sys.__stdout__
     if out is None or sys.stdout is not out or out.fileno() != 1:
@@ -121,7 +122,7 @@ def keep_stdout() -> None:
 
 
 def described(error: BaseException) -> str:
-    """Return what was raised and where, in one line: the last line of the user's own code, if there is one."""
+    """Return an exception and its place in one line: the last line of the user's code, if there is one."""
     try:
         text = " ".join(str(error).split())
     except BaseException:  # raised by the user's `__str__`
@@ -133,7 +134,7 @@ def described(error: BaseException) -> str:
 
 
 def brief(value: object) -> str:
-    """Return what a user's code gave, in at most 100 characters of one line."""
+    """Return a value from a user's code in at most 100 characters of one line."""
     try:
         text = repr(value)
     except BaseException:  # raised by the user's `__repr__`
@@ -142,17 +143,20 @@ def brief(value: object) -> str:
 
 
 def is_whole(value: object, bits: int = 32) -> bool:
-    """Return whether a value is a whole number of so many bits, which compiled code takes."""
+    """Return whether a value is a signed integer of at most `bits` bits, which compiled code accepts."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and abs(int(value)) < 2 ** (bits - 1)
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a number, infinite or not."""
+    """Return whether a value is a number, finite or infinite."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool) and value == value
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether Ctrl-C raised an exception; the code that was interrupted may raise a KeyboardInterrupt too."""
+    """Return whether Ctrl-C raised an exception.
+
+    The interrupted code may also raise a KeyboardInterrupt itself.
+    """
     if type(error) is not KeyboardInterrupt or error.__traceback__ is None:
         return False
     last = error.__traceback__
@@ -162,6 +166,6 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether RollMux raised an error, and not the user's code."""
+    """Return whether RollMux raised an error, and not the user's code."""
     frames = traceback.extract_tb(error.__traceback__)
     return isinstance(error, InputError | PlanError) and bool(frames) and frames[-1].filename.startswith(_OURS)

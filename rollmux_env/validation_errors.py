@@ -1,4 +1,4 @@
-"""Saying in one line what is wrong with a file, in the words of whoever wrote it."""
+"""One-line messages about errors in a file, in terms of the file's own keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _brief.maxstring, _brief.maxother = 40, 40
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 
-# What pydantic's types of error say here: the whole of it, or what was expected, where braces take the error's context.
+# Messages for pydantic's types of errors: the whole problem, or what was expected, with fields of the error's context in braces.
 _PROBLEMS = {
     "missing": "is missing",
     "extra_forbidden": "is not a key of this file format",
@@ -47,7 +47,7 @@ _EXPECTED = {
 
 
 def printable(text: str, keeps: str = "\t") -> str:
-    """Return the text with its control characters, and those that turn the direction of writing, escaped.
+    """Return the text with its control characters, and those that change the writing direction, escaped.
 
     Args:
         text: Text of another user, to be shown on a terminal.
@@ -57,13 +57,13 @@ def printable(text: str, keeps: str = "\t") -> str:
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """The text on one line of printable characters, cut where it is longer than `limit`."""
+    """Return the text on one line of printable characters, cut to `limit` characters."""
     text = printable(text[: limit + 1], keeps="")
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def describe(value: Any) -> str:
-    """A value of a file in a few printable characters, however long it is."""
+    """Return a value of a file in a few printable characters."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, dict):
@@ -76,17 +76,19 @@ def describe(value: Any) -> str:
 
 
 def not_one_of(value: Any, names: Iterable[str], others: str = "") -> str:
-    """What is wrong with a value that is none of some names, and which of them was probably meant.
+    """Return the message that a value is none of some names, with a suggestion.
 
     Args:
-        others: what else it may be, as `, or a file`.
+        value: Invalid value.
+        names: Valid names.
+        others: Other valid values, such as `, or a file`.
     """
     known = [*names]
     return f"must be one of {', '.join(known)}{others}, not {describe(value)}{did_you_mean(value, known)}"
 
 
 def path_of(parts: Iterable[str | int]) -> str:
-    """The path of a field as a user writes it: jobs[3].rollout.worst_case_s."""
+    """Return the path of a field as users write it, such as `jobs[3].rollout.worst_case_s`."""
     text = ""
     for part in parts:
         if isinstance(part, int):
@@ -97,26 +99,28 @@ def path_of(parts: Iterable[str | int]) -> str:
 
 
 def field_error(problem: str, *field: str | int) -> PydanticCustomError:
-    """The error of a validator: a problem of fields that do not go together, at `field` below the validator's own place."""
+    """Return the error of a validator about a field below the validator's place."""
     return PydanticCustomError("field_error", "{problem}", {"problem": problem, "field": field})
 
 
 def problems(error: ValidationError) -> list[ErrorDetails]:
-    """Pydantic's errors, unknown keys first: a mistyped key also explains the key that is missing."""
+    """Return pydantic's errors, unknown keys first, since a mistyped key also explains the key that is missing."""
     unknown = "extra_forbidden", "unexpected_keyword_argument"
     return sorted(error.errors(include_url=False), key=lambda problem: problem["type"] not in unknown)
 
 
 def field_of(problem: ErrorDetails) -> tuple[str | int, ...]:
-    """The keys and indices that lead to the field that one of pydantic's errors is about."""
+    """Return the keys and indices that lead to the field of one of pydantic's errors."""
     return (*(part for part in problem["loc"] if part != "[key]"), *problem.get("ctx", {}).get("field", ()))
 
 
 def format_error(problem: ErrorDetails, model: type[BaseModel] | None, *prefix: str | int) -> str:
-    """One of pydantic's errors as `path.to[0].field: what is wrong`, and what was probably meant.
+    """Return one of pydantic's errors as `path.to[0].field: problem`, with a suggestion.
 
     Args:
-        model: what did not fit; None where that is no mapping. prefix: path of what did not fit.
+        problem: Error of pydantic.
+        model: Model that did not fit, or None if it is not a mapping.
+        prefix: Path of the model's place in the file.
     """
     context: dict[str, Any] = problem.get("ctx", {})
     field, kind = field_of(problem), problem["type"]

@@ -1,8 +1,8 @@
-"""What papers, projects and data sheets print, as they print it: a TOML file a source, and what reads it.
+"""Published figures of papers, projects and data sheets, as printed: one TOML file per source, and their reader.
 
-A file begins with its source. A table of many rows is a text in columns that two or more spaces divide: its first line has their
-names, the first column names the row, and `-` stands where nothing is printed. The suites that compare with these
-figures stand beside them (`rollmux_env.bench.suites.published`).
+A file begins with its source. A table with many rows is a text whose columns are separated by two or more spaces: its first line
+has the names of the columns, the first column names the row, and `-` means that nothing is printed. The files also describe the
+suites that compare with these figures (`rollmux_env.bench.suites.published`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ FOLDER = Path(__file__).parent
 class Source:
     """A file of figures.
 
+    Args:
+        path: Path of the TOML file.
+
     Raises:
-        InputError: it cannot be read, or is not TOML; one line.
+        InputError: If it cannot be read, or is not TOML.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,10 +41,15 @@ class Source:
             raise self._error(f"is not TOML: {error}") from None
 
     def value(self, key: str, kind: type[T], default: T | None = None) -> T:
-        """What is under a key.
+        """Return the value of a key.
+
+        Args:
+            key: Key of the file.
+            kind: Type of the value.
+            default: Value if the key is missing, or None if it is required.
 
         Raises:
-            InputError: nothing is and there is no default, or it is of another type; one line with file, place and problem.
+            InputError: If a required key is missing, or the value has another type. The message names file, place and problem.
         """
         if key in self._values:
             return self.checked(self._values[key], kind, key)
@@ -50,13 +58,14 @@ class Source:
         return default
 
     def table(self, key: str, kind: type[T]) -> list[tuple[str, T]]:
-        """The rows of a printed table, in order: the name of each, and its other cells.
+        """Return the rows of a printed table, in order: the name of each, and its other cells.
 
         Args:
-            kind: of the cells of a row: a dataclass or NamedTuple with a field for each column, or a plain tuple.
+            key: Key of the table.
+            kind: Type of a row's cells: a dataclass or NamedTuple with a field for each column, or a plain tuple.
 
         Raises:
-            InputError: as `value`, a column is no field, or a row has too few cells or too many; one line.
+            InputError: As in `value`, or if a column is no field, or a row has too few or too many cells.
         """
         (_, *columns), *rows = (re.split(r"\s{2,}", line.strip()) for line in self.value(key, str).strip().splitlines())
         fields = getattr(kind, "__match_args__", columns)
@@ -73,13 +82,15 @@ class Source:
         return named
 
     def checked(self, value: Any, kind: type[T], *at: str | int) -> T:
-        """A value of the file as a `kind`.
+        """Return a value of the file as a `kind`.
 
         Args:
-            at: where it is.
+            value: Value of the file.
+            kind: Type of the result.
+            at: Place of the value, for error messages.
 
         Raises:
-            InputError: it is none; one line with the file, the place and the problem.
+            InputError: If it has another type. The message names file, place and problem.
         """
         hashed: Any = kind
         try:
@@ -99,5 +110,5 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 @cache
 def source(name: str) -> Source:
-    """The file of a source, by its name without the suffix."""
+    """Return the file of a source, by its name without the suffix."""
     return Source(FOLDER / f"{name}.toml")

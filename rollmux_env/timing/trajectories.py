@@ -210,16 +210,16 @@ def groups_of(trajectories: Iterable[Trajectory], path: Path) -> tuple[tuple[int
     sizes = Counter(len(group) for group in groups).most_common()
     if sizes[0][1] < _WHOLE * len(groups):
         raise InputError(f"some prompts have {sizes[0][0]} responses and others {sizes[1][0]}: must be equally many")
-    kept = tuple(group for group in groups if len(group) == sizes[0][0])
-    _say(path, f"{len(kept):,} prompts", Counter({"prompts left out with another number of responses": len(groups) - len(kept)}))
-    return kept
+    whole = tuple(group for group in groups if len(group) == sizes[0][0])
+    _say(path, f"{len(whole):,} prompts", Counter({"prompts left out with another number of responses": len(groups) - len(whole)}))
+    return whole
 
 
-def _say(path: Path, found: str, notes: Counter[str]) -> None:
-    """Say what was left out or made up, if anything was."""
+def _say(path: Path, summary: str, notes: Counter[str]) -> None:
+    """Report what was left out or made up, if anything was."""
     said = "; ".join(f"{what}: {count:,}" for what, count in notes.items() if count)
     if said:
-        say_read(path, f"{found}; {said}")
+        say_read(path, f"{summary}; {said}")
 
 
 def _read(path: Path, notes: Counter[str]) -> list[Trajectory]:
