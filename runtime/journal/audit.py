@@ -1,19 +1,20 @@
-"""How much of a journal is whole, and whether a run lost or doubled anything, proved from its journal alone, over any number of
-kills and resumes.
+"""Audit of a journal: whether it is intact, and whether a run lost or duplicated anything.
 
-A1  every job ends once: done, over its budget, failed or cancelled; until the run has ended it may still be there
-A2  a job's iterations are recorded once and in order, 0 to n - 1; those that a recorded restart set it back behind are repeated,
-    and a restart goes on from a recorded checkpoint; an attached job's owner may take iterations back that were done
-A3  a node is one place's of one group at a time, is given back once, and runs phases of that group alone, one at a time but for a
-    migrated tail, within its memory
-A4  replaying the events gives a valid state after each of them, and an empty one when all is done
-A5  the clock never runs back, resumes included
+The proof uses the journal alone, over any number of kills and resumes:
 
-Invariants of its record alone, those of a replay (`rollmux_env.replay.checks`) that a real run can break (`check_run`, which
-asserts A2 of the iterations that count):
+A1  every job ends exactly once: done, over its budget, failed or cancelled; before the end of the run it may also be present
+A2  a job's iterations are recorded once and in order, 0 to n - 1; iterations after the point to which a recorded restart goes back
+    are repeated, and a restart continues from a recorded checkpoint; the owner of an attached job may take back done iterations
+A3  a node belongs to one place of one group at a time and is given back once; it runs only phases of that group, one at a time
+    apart from a migrated tail, within its memory
+A4  replaying the events gives a valid state after each of them, and an empty one at the end of a completed run
+A5  the clock never runs backwards, also over resumes
 
-R2  the clock never runs back
-R3  no node runs two phases at once, but for one migrated tail, and never more than the whole of a node
+`check_run` asserts A2 for the iterations that count, and those invariants of a replay (`rollmux_env.replay.checks`) that a real run
+can break:
+
+R2  the clock never runs backwards
+R3  no node runs two phases at once apart from one migrated tail, and never more than the whole node is used
 R4  no node's residency is exceeded
 R7  no sample is older when it is trained than its job allows
 """
@@ -50,10 +51,10 @@ Outcome = Literal["done", "over_budget", "failed", "cancelled", "present"]
 
 @contextlib.contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """What fails over facts of a folder's journal that do not go together is told of the journal, where its audit finds so.
+    """Replace an error about inconsistent facts of a journal by the first problem that an audit of the journal finds.
 
     Raises:
-        InputError: with the first problem that the audit finds; one line.
+        InputError: The audit finds a problem. Without one, the original error is raised.
     """
     try:
         yield
@@ -69,14 +70,15 @@ def explained(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Audit:
-    """What a journal proves.
+    """Result of an audit.
 
     Attributes:
-        jobs: what became of every job, by id.
-        iterations: those that count, of all jobs. repeated: those that were done again after a restart.
-        restarts: of jobs. relaunches: of the run.
-        problems: a line for each thing that is not as it should be, beginning with the number of the invariant; none of a run
-            that lost and doubled nothing.
+        jobs: Outcome of every job, by id.
+        iterations: Number of iterations that count, over all jobs.
+        repeated: Number of iterations that were done again after a restart.
+        restarts: Number of restarts of jobs.
+        relaunches: Number of times that the run was resumed.
+        problems: One line for each violated invariant, starting with its number. Empty if nothing was lost or duplicated.
     """
 
     jobs: dict[str, Outcome]
@@ -88,10 +90,10 @@ class Audit:
 
 
 def audit(facts: Sequence[Fact]) -> Audit:
-    """Hold a journal's facts, in their order, against the invariants.
+    """Check a journal's facts, in their order, against the invariants.
 
     Raises:
-        InputError: they are no run's; one line.
+        InputError: They are not the facts of a run.
     """
     record = record_of(facts)
     jobs, doubled = _outcomes(record)
@@ -110,10 +112,10 @@ def _done(record: RunRecord) -> bool:
 
 
 def _outcomes(record: RunRecord) -> tuple[dict[str, Outcome], list[str]]:
-    """A1: what became of every job, and what is wrong with that."""
+    """Check A1. Return the outcome of every job, and the problems."""
     specs = [fact.spec for fact in record.submitted]
     done = Counter(iteration.job_id for iteration in record.iterations)
-    whole = {spec.id for spec in specs if done[spec.id] >= spec.iterations and not spec.is_attached}  # else its owner says so
+    whole = {spec.id for spec in specs if done[spec.id] >= spec.iterations and not spec.is_attached}  # owners report attached jobs
     ends: dict[Outcome, Counter[str]] = {
         "failed": Counter(fact.job_id for fact in record.failed),
         "cancelled": Counter(fact.job_id for fact in record.cancelled),
@@ -128,19 +130,17 @@ def _outcomes(record: RunRecord) -> tuple[dict[str, Outcome], list[str]]:
         if (times := sum(counts[spec.id] for counts in ends.values())) > 1:
             problems.append(f"A1: job {spec.id} ended {times} times")
         if _done(record) and jobs[spec.id] == "present":
-            problems.append(
-                f"A1: job {spec.id} is lost: the run ended when it had done {done[spec.id]} of {spec.iterations} iterations"
-            )
+            problems.append(f"A1: job {spec.id} is lost: the run ended after {done[spec.id]} of its {spec.iterations} iterations")
     unknown = sorted((done.keys() | ends["failed"].keys() | ends["cancelled"].keys()) - jobs.keys())
-    problems += map("A1: nobody submitted job {}".format, unknown)
+    problems += map("A1: job {} was never submitted".format, unknown)
     return jobs, problems
 
 
 def _iterations(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
-    """A2: every iteration once and in order."""
+    """Check A2: that every job's iterations are recorded once and in order."""
     most = {fact.spec.id: fact.spec.iterations for fact in record.submitted}
-    due: Counter[str] = Counter()  # the iteration that is next, by job
-    checkpoints: set[tuple[str, int]] = set()  # checkpoints: a job, and how many iterations it had done
+    due: Counter[str] = Counter()  # number of each job's next iteration
+    checkpoints: set[tuple[str, int]] = set()  # job and number of iterations that it had done
     over: set[str] = set()
     for fact in facts:
         if isinstance(fact, kinds.Failed | kinds.Cancelled):
@@ -157,9 +157,9 @@ def _iterations(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
             checkpoints.add((fact.job_id, fact.iterations))
         elif isinstance(fact, kinds.Restarted):
             if fact.iteration > due[fact.job_id]:
-                yield f"A2: job {fact.job_id} goes on at iteration {fact.iteration} when {due[fact.job_id]} was due"
+                yield f"A2: job {fact.job_id} continues at iteration {fact.iteration} when {due[fact.job_id]} was due"
             elif fact.iteration and (fact.job_id, fact.iteration) not in checkpoints:
-                yield f"A2: job {fact.job_id} goes on at iteration {fact.iteration}, of which there is no checkpoint"
+                yield f"A2: job {fact.job_id} continues at iteration {fact.iteration}, which has no checkpoint"
             due[fact.job_id] = fact.iteration
         elif isinstance(fact, kinds.TakenBack):
             if fact.iteration >= due[fact.job_id]:
@@ -168,7 +168,7 @@ def _iterations(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
 
 
 def _nodes(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
-    """A3: who has which node."""
+    """Check A3: that every node is used by one place at a time."""
     places: dict[str, _Place] = {}
     drained: frozenset[str] = frozenset()
     for fact in facts:
@@ -179,7 +179,7 @@ def _nodes(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
                 yield from _assign(fact, places, drained)
             case kinds.Returned(at_s=at_s, node=node):
                 if places.pop(node, None) is None:
-                    yield f"A3: at {at_s:.3f} s {node} is given back, which nobody had"
+                    yield f"A3: at {at_s:.3f} s {node} is given back, which no place had"
             case kinds.Relaunched(nodes=nodes):
                 there = {node.name for node in nodes}
                 places = {node: place for node, place in places.items() if node in there}
@@ -192,7 +192,7 @@ def _nodes(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
 
 
 def _drained(fact: kinds.Told, before: frozenset[str]) -> frozenset[str]:
-    """Names of the drained nodes, when the scheduler has been told something."""
+    """Return the names of the drained nodes after a fact about the scheduler."""
     for news in fact.facts:
         if isinstance(news, Drained | Undrained):
             before = before | news.names if isinstance(news, Drained) else before - news.names
@@ -200,7 +200,7 @@ def _drained(fact: kinds.Told, before: frozenset[str]) -> frozenset[str]:
 
 
 def _assign(fact: kinds.Assigned, places: dict[str, _Place], drained: Collection[str]) -> Iterator[str]:
-    """A node gets a place."""
+    """Record that a node gets a place, and report conflicts."""
     place = fact.group, fact.pool, fact.number
     begins = f"A3: at {fact.at_s:.3f} s {fact.node} becomes {_named(place)}"
     if fact.node in drained:
@@ -216,7 +216,7 @@ def _named(place: _Place) -> str:
 
 
 def _states(record: RunRecord) -> Iterator[str]:
-    """A4: the state after each event."""
+    """Check A4: the state after each event."""
     state = observed_state(record.started.policy, record.started.cluster)
     arrived = 0
     for event in record.log:
@@ -233,10 +233,10 @@ def _states(record: RunRecord) -> Iterator[str]:
 
 
 def _clock(facts: Sequence[Fact]) -> Iterator[str]:
-    """A5: when facts were written down."""
+    """Check A5: that the facts are in order of time."""
     last_s = 0.0
     for fact in facts:
-        if isinstance(fact, kinds.Bound | kinds.SyncSlice):  # a sync's times are by the job's own clock
+        if isinstance(fact, kinds.Bound | kinds.SyncSlice):  # the times of a sync come from the job's own clock
             continue
         if fact.at_s < last_s:
             yield f"A5: {kinds.kind_of(fact)} at {fact.at_s:.6f} s comes after {last_s:.6f} s"
@@ -244,10 +244,10 @@ def _clock(facts: Sequence[Fact]) -> Iterator[str]:
 
 
 def check_run(record: RunRecord) -> None:
-    """Assert all of them.
+    """Assert the invariants A2, R2, R3, R4 and R7 of a recorded run.
 
     Raises:
-        InvariantError: the message begins with the number of the invariant.
+        InvariantError: An invariant does not hold. The message starts with its number.
     """
     for problem in _iterations(record.iterations, record):
         raise InvariantError(problem)
@@ -272,10 +272,10 @@ def _check_phases(record: RunRecord) -> None:
 
 
 def _check_memory(record: RunRecord) -> None:
-    """Assert R4, of what jobs kept on a node after their last phase there, until they left."""
+    """Assert R4 for the memory that jobs kept on a node from their last phase there until they left."""
     limits = {name: getattr(record.started.cluster, node.pool).node_memory_gb for name, node in record.nodes.items()}
     departures = [(event.at_s, event.job_id) for event in record.log if isinstance(event, Departed)]
-    resident: dict[tuple[str, str], PhaseSlice | Offloaded] = {}  # by job and phase
+    resident: dict[tuple[str, str], PhaseSlice | Offloaded] = {}  # latest fact about memory, by job and phase
     offloaded = sorted(record.offloaded, key=lambda fact: fact.at_s)
     for part in sorted(record.phases, key=lambda part: part.end_s):
         while departures and departures[0][0] <= part.end_s:
@@ -304,10 +304,11 @@ def _check_shares(node: str, spans: list[tuple[Span, str]]) -> None:
 
 @dataclass(frozen=True)
 class Check:
-    """What is whole.
+    """Result of a check of a journal file.
 
     Attributes:
-        facts: all before the first that is not. problem: what is wrong behind them; None where nothing is. One line.
+        facts: All facts before the first damaged one.
+        problem: The damage after them, or None if the journal is intact.
     """
 
     facts: tuple[Fact, ...]
@@ -315,7 +316,7 @@ class Check:
 
     @property
     def last(self) -> str:
-        """The last whole fact: number, kind and time."""
+        """Number, kind and time of the last intact fact."""
         if not self.facts:
             return "none"
         fact = self.facts[-1]
@@ -324,10 +325,10 @@ class Check:
 
 
 def check_journal(folder: Path) -> Check:
-    """Look at the journal of a run or a service that has ended, fact by fact.
+    """Check the journal of a run or service that has ended, fact by fact.
 
     Raises:
-        InputError: there is none, it is in use, or it is no journal at all; one line.
+        InputError: There is no journal, it is in use, or the file is no journal at all.
     """
     path = folder / JOURNAL
     name = one_line(str(path), 4096)
@@ -337,7 +338,7 @@ def check_journal(folder: Path) -> Check:
         with opened(copy) as database:
             try:
                 for fact in facts_of(database, name):
-                    facts.append(fact)  # noqa: PERF402 - what was read stays known
+                    facts.append(fact)  # noqa: PERF402 - keeps the facts before a damaged one
                 problem = problem or structure_problem(database)
             except DamagedJournal as damage:
                 problem = f"fact {damage.number} {damage.problem}"
@@ -348,7 +349,7 @@ def check_journal(folder: Path) -> Check:
 
 
 def _possible(facts: Sequence[Fact]) -> tuple[int, str | None]:
-    """How many facts, from the first on, may have happened one after the other, and what is wrong with the next one."""
+    """Return how many of the first facts are consistent, and why the next one is not."""
     if not facts:
         return 0, None
     if not isinstance(facts[0], Started):
@@ -367,10 +368,10 @@ def _possible(facts: Sequence[Fact]) -> tuple[int, str | None]:
 
 @contextlib.contextmanager
 def _copied(path: Path) -> Iterator[Path]:
-    """A copy of a journal that nobody writes, for as long as it is needed.
+    """Provide a copy of a journal that no process writes.
 
     Raises:
-        InputError: there is none, somebody writes it, or there is no room for a copy; one line.
+        InputError: There is no journal, a process writes it, or there is no space for a copy.
     """
     name = one_line(str(path), 4096)
     log = path.with_name(f"{path.name}-wal")
@@ -387,10 +388,10 @@ def _copied(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _unused(lock: Path) -> Iterator[None]:
-    """Nobody begins to write a journal meanwhile.
+    """Hold a lock so that no process starts to write the journal.
 
     Raises:
-        InputError: somebody does already; one line.
+        InputError: A process already writes it.
     """
     if not lock.is_file():
         yield

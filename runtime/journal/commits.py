@@ -1,7 +1,7 @@
-"""Commits of a journal in a thread of its own, so that the loop of a run never waits for a disk.
+"""Commits of a journal in a separate thread, so that the event loop of a run never waits for a disk.
 
-What one turn of the loop has put into the journal is one transaction. While one is under way facts gather for the next, so that
-many who wait share a commit when the disk or the cores are slow.
+All facts that one turn of the loop adds to the journal form one transaction. While a transaction is in progress, facts collect for
+the next one, so that many waiting tasks share a commit when the disk or the cores are slow.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _Aside = Callable[[], None]
 
 
 class Commits:
-    """Makes the commits of a journal, one after the other. It belongs to the loop in which it was made.
+    """Commits a journal, one transaction after the other. Belongs to the event loop in which it was created.
 
     Args:
-        journal: from now on nobody else commits to it.
-        ended: is called in the loop when a commit has ended, with what went wrong. What was to be written is in the journal's
-            queue again then, until `soon` is called.
+        journal: The journal. No one else may commit to it from now on.
+        ended: Function that is called in the loop when a commit has ended, with its error or None. After an error the facts are in
+            the journal's queue again, until `soon` is called.
     """
 
     def __init__(self, journal: Journal, ended: Callable[[BaseException | None], None]) -> None:
         self._journal, self._ended = journal, ended
         self._loop = asyncio.get_running_loop()
-        self._next: list[asyncio.Future[None]] = []  # who waits for what is in the journal's queue
-        self._under_way: list[asyncio.Future[None]] | None = None  # and for the commit that is under way, if there is one
+        self._next: list[asyncio.Future[None]] = []  # waiters for the facts in the journal's queue
+        self._under_way: list[asyncio.Future[None]] | None = None  # waiters for the commit in progress, or None without one
         self._asides: list[_Aside] = []
         self._is_due = self._is_closed = False
         self._work: SimpleQueue[tuple[list[Row], list[_Aside]] | None] = SimpleQueue()
@@ -39,20 +39,20 @@ class Commits:
         self._thread.start()
 
     def soon(self) -> None:
-        """Commit when this turn of the loop is over, or the commit that is under way."""
+        """Commit at the end of this turn of the loop, or after the commit in progress."""
         if not self._is_due and not self._is_closed and self._under_way is None:
             self._is_due = True
             self._loop.call_soon(self._begin)
 
     def aside(self, work: _Aside) -> None:
-        """Do something that may wait for a disk, and that nobody waits for, behind the next commit."""
+        """Run a function in the thread after the next commit. It may wait for a disk, and its end is not waited for."""
         self._asides.append(work)
 
     async def durable(self) -> None:
-        """Wait until all that is in the journal now is on the disk.
+        """Wait until everything that is in the journal now is on the disk.
 
         Raises:
-            BaseException: what `give_up` was told, or `close` has met.
+            BaseException: The error that was passed to `give_up`, or that `close` met.
         """
         waiting = self._next if self._journal.unwritten else self._under_way
         if waiting is None:
@@ -64,17 +64,17 @@ class Commits:
         await waits
 
     def give_up(self, error: BaseException) -> None:
-        """Let nobody wait any more for what could not be written."""
+        """Raise an error in all tasks that wait for facts which could not be written."""
         waiting, self._next = self._next, []
         for waits in waiting:
             if not waits.done():
                 waits.set_exception(error)
 
     async def close(self) -> None:
-        """Make the last commit, on which nothing can be waited for any more.
+        """Make the last commit. Afterwards no task can wait for a commit any more.
 
         Raises:
-            InputError: the journal cannot be written; one line.
+            InputError: The journal cannot be written.
         """
         if self._is_closed:
             return
@@ -99,12 +99,12 @@ class Commits:
         self._work.put((rows, asides))
 
     def _carry_out_all(self) -> None:
-        """What the thread does."""
+        """Run all commits, as the main function of the thread."""
         ask_for_short_slices()
         while (work := self._work.get()) is not None:
             rows, asides = work
             error = self._carry_out(rows)
-            with contextlib.suppress(RuntimeError):  # the loop is no more
+            with contextlib.suppress(RuntimeError):  # raised if the loop has been closed
                 self._loop.call_soon_threadsafe(self._end, rows, error)
             for aside in asides:
                 aside()

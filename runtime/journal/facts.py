@@ -1,9 +1,9 @@
-"""What happens in a run, a fact each: what the journal keeps, in the order in which it happened.
+"""The facts of a run, as its journal keeps them in the order in which they happened.
 
-`Told` is what the scheduler was told, and the events behind it are what it made of that. All else is what a driver alone knows.
-A new fact is a class here, and a field of `RunRecord`; a test holds them together.
+A `Told` fact records what was reported to the scheduler, and is followed by the events that resulted. All other facts are known
+only to a driver. A new fact needs a class here and a field of `RunRecord`; a test checks that both exist.
 
-Times are seconds since the run began, by the coordinator's clock, which stands still between a kill and a resume.
+Times are seconds since the run began, by the coordinator's clock, which does not run between a kill and a resume.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ TOLD_KINDS: dict[str, type[scheduler_facts.Fact]] = {
 
 
 def _told_of_json(value: Any) -> scheduler_facts.Fact:
-    """The fact of the scheduler's that the journal has so.
+    """Parse a fact of the scheduler from its form in journals.
 
     Raises:
-        ValueError: there is no such fact.
+        ValueError: There is no such fact.
     """
     if not isinstance(value, dict) or value.get("kind") not in TOLD_KINDS:
         raise ValueError("the scheduler can be told no such fact")
@@ -76,7 +76,7 @@ def _told_of_json(value: Any) -> scheduler_facts.Fact:
 
 @cache
 def _fields(name: str) -> type[BaseModel]:
-    """What checks the fields of a fact of the scheduler's; nodes are those of the runtime."""
+    """Return a model that validates the fields of a fact of the scheduler. Its nodes are those of the runtime."""
     kind = TOLD_KINDS[name]
     hints = _hints(kind)
     fields: dict[str, Any] = {one: (hints[one], kind._field_defaults.get(one, ...)) for one in kind._fields}
@@ -98,7 +98,7 @@ class _Lasted:
 
     @property
     def at_s(self) -> float:
-        """When it was over."""
+        """Time at which it ended, seconds."""
         return self.end_s
 
 
@@ -107,12 +107,13 @@ class Started(_Timed):
     """The first fact of a run.
 
     Attributes:
-        wall_s: seconds since 1970 at time 0.
-        policy, dispatch: names, as they were given.
-        cluster: pools, prices and limits that the policy sees.
-        nodes: all nodes of the run.
-        versions: of Python and of the packages that matter.
-        seed: of policies that draw at random.
+        wall_s: Seconds since 1970 at time 0.
+        policy: Name of the placement policy, as it was given.
+        dispatch: Name of the dispatch policy, as it was given.
+        cluster: Pools, prices and limits that the policy sees.
+        nodes: All nodes of the run.
+        versions: Versions of Python and of the main packages.
+        seed: Seed of policies with random choices.
     """
 
     wall_s: float
@@ -126,12 +127,12 @@ class Started(_Timed):
 
 @dataclass(frozen=True)
 class Relaunched(_Timed):
-    """The run goes on after its end, whatever that was: a kill, a stop, a power cut.
+    """The run resumes after an end of any kind: a kill, a stop, a power failure. Its `at_s` is the last time in the journal.
 
     Attributes:
-        at_s: the last time that the journal knew. wall_s: seconds since 1970 at that moment of the run's clock.
-        nodes: all nodes from now on.
-        versions: as in `Started`.
+        wall_s: Seconds since 1970 at that time of the run's clock.
+        nodes: All nodes from now on.
+        versions: Versions as in `Started`.
     """
 
     wall_s: float
@@ -141,12 +142,12 @@ class Relaunched(_Timed):
 
 @dataclass(frozen=True)
 class Told(_Timed):
-    """What the scheduler was told at an instant. Behind it come the events that followed.
+    """A report to the scheduler at one instant, followed by the events that resulted.
 
     Attributes:
-        facts: read back, `Unprofiled` says only whether there was a rule.
-        permits: that it gave then: ids of jobs, and phases.
-        stopped: it gives none any more, or none yet, for the sake of nodes that a lost lease may still use.
+        facts: The reported facts. When read back, `Unprofiled` states only whether there was a rule.
+        permits: Permits that the scheduler granted in this instant, as job ids and phases.
+        stopped: Whether it grants no permits, because of a shutdown or of nodes that a lost lease may still use.
     """
 
     facts: tuple[Annotated[scheduler_facts.Fact, PlainValidator(_told_of_json)], ...]
@@ -156,10 +157,10 @@ class Told(_Timed):
 
 @dataclass(frozen=True)
 class Restored(_Timed):
-    """The scheduler of a run that goes on has taken over the groups and the queue.
+    """The scheduler of a resumed run has taken over the groups and the queue.
 
     Attributes:
-        gone: ids of the jobs that had ended before.
+        gone: Ids of the jobs that had already ended.
     """
 
     gone: tuple[str, ...]
@@ -167,10 +168,10 @@ class Restored(_Timed):
 
 @dataclass(frozen=True)
 class Submitted(_Timed):
-    """A job is to be run.
+    """A job is submitted.
 
     Attributes:
-        spec: all of it, as its job file says; its `arrival_s` counts from the run's beginning.
+        spec: The complete job file of the job. Its `arrival_s` counts from the beginning of the run.
     """
 
     spec: JobSpec
@@ -178,19 +179,21 @@ class Submitted(_Timed):
 
 @dataclass(frozen=True)
 class Cancelled(_OfJob):
-    """A user wants a job no longer."""
+    """A user has cancelled a job."""
 
 
 @dataclass(frozen=True)
 class Profiled(_Timed):
-    """A job is known by its worst case from now on.
+    """A job has a profile from now on, measured in its worst case.
 
     Attributes:
-        job: as the policy sees it. cached: no pass was needed, it had been measured before.
-        waits: how its state may wait between phases, by pool.
-        provisional: phases whose cold start was measured before the engine's caches had anything, or without a core: the next one
-            that is observed replaces it.
-        without_core: phases that had no core for a good part of their seconds, twice: these are without that wait, and not cached.
+        job: The job as the policy sees it.
+        cached: Whether the profile came from the cache, without a measurement.
+        waits: Measured ways in which the job's state may wait between phases, by pool.
+        provisional: Phases whose cold start was measured before the engine's caches had any content, or without a core. The next
+            observed cold start replaces it.
+        without_core: Phases that lacked a core for a good part of their seconds in two measurements. Their times exclude this wait
+            and are not cached.
     """
 
     job: Job
@@ -202,15 +205,18 @@ class Profiled(_Timed):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseMeasures:
-    """What a job's own processes measure of a phase.
+    """Measurements of a phase by the job's own processes.
 
     Attributes:
-        load_s, offload_s: seconds of bringing state onto the device, and off it. cold: the job's first phase of the kind in its
-            placement. stages: parts of loading and offloading that the job named, seconds.
-        host_gb: measured host memory of the job on a node afterwards, the largest of the nodes. device_gb: of each GPU.
-        stays: the job's state is still on the devices afterwards; else it has been offloaded.
-        core_wait_s: how long, since its last phase there, the process that did the work was ready to run and had no core: the
-            machine was shared. The longest of several; 0 where the system does not say.
+        load_s: Seconds to bring the state to the device.
+        offload_s: Seconds to move the state off the device.
+        cold: Whether it is the job's first phase of this kind in its placement.
+        stages: Seconds of the parts of loading and offloading that the job has named.
+        host_gb: Host memory of the job on a node afterwards, GB, on the node with the most.
+        device_gb: Memory of the job on a GPU afterwards, GB, on the GPU with the most.
+        stays: Whether the job's state is still on the devices afterwards. Otherwise it has been offloaded.
+        core_wait_s: Seconds since its last phase there in which the working process was ready to run but had no core, because the
+            machine was shared; the longest of several processes, and 0 if the system does not tell.
     """
 
     load_s: float = 0.0
@@ -225,21 +231,29 @@ class PhaseMeasures:
 
 @dataclass(frozen=True)
 class PhaseSlice(PhaseMeasures, _Lasted):
-    """A phase that held its nodes.
+    """A phase with the nodes that it held.
 
     Attributes:
-        job_id: whose. phase: `init` (making the job, on its rollout nodes; of an attached job on all its nodes, a slice for each
-            side), `rollout` or `training`.
-        profile: it belongs to no iteration that counts: to the worst-case pass of the profiler, or to a `SoloIteration`.
-        iteration: of the job, from 0; of a profile, or an attached job's init, -1.
-        group: id of its group, or `LEASE`. pool: whose nodes it held; numbers: theirs within the group. nodes: their names.
-        asked_s: when the job was ready for it. start_s: permit. end_s: nodes given back. `init` and the rollout that follows it
-            share one permit: the second begins where the first ends; where rollouts run ahead it has its own, and is `extra`.
-        run_s, done_s: when the method began and ended, by the job's clock: before it came the permit's way and loading.
-        permit_s: how long the permit took to reach the job. switched: a node last ran another job.
-        ok: False where the phase failed or was cut short.
-        spans: of a rollout that was migrated, or ran beside such a tail: what it held of its nodes and when; else none.
-        extra: a rollout that counts no iteration.
+        job_id: Id of the job.
+        phase: `rollout`, `training`, or `init`, which creates the job on its rollout nodes. An attached job's init is on all its
+            nodes, with a slice for each side.
+        profile: Whether it belongs to no iteration that counts, but to the profiler's worst-case pass or to a `SoloIteration`.
+        iteration: Number of the job's iteration, from 0. -1 for a profile and for an attached job's init.
+        group: Id of the job's group, or `LEASE`.
+        pool: Pool of the nodes.
+        numbers: Numbers of the nodes within the group.
+        nodes: Names of the nodes.
+        asked_s: Time at which the job was ready for the phase.
+        start_s: Time of the permit.
+        end_s: Time at which the nodes were given back. `init` and the rollout after it share one permit: the second begins where
+            the first ends. If rollouts run ahead, the init has its own permit and is `extra`.
+        run_s: Time at which the job's method began, by the job's clock. Before it come the delivery of the permit and loading.
+        done_s: Time at which the job's method ended, by the job's clock.
+        permit_s: Seconds until the permit reached the job.
+        switched: Whether a node last ran another job.
+        ok: Whether the phase completed. False if it failed or was cut short.
+        spans: Shares of nodes over time, for a rollout that was migrated or ran beside a migrated tail. Empty otherwise.
+        extra: Whether it is a rollout that counts as no iteration.
     """
 
     job_id: str
@@ -262,22 +276,26 @@ class PhaseSlice(PhaseMeasures, _Lasted):
     extra: bool = False
 
     def node_spans(self) -> tuple[Span, ...]:
-        """What it held of its nodes and when."""
+        """Return the shares of nodes that it held over time."""
         return self.spans or tuple(Span(node, self.start_s, self.end_s, 1.0, False) for node in self.nodes)
 
     @property
     def busy_s(self) -> float:
-        """Node-seconds in which it ran."""
+        """Node-seconds in which the job's method ran."""
         spans = ((span.share, max(span.from_s, self.run_s), min(span.until_s, self.done_s)) for span in self.node_spans())
         return sum(share * max(0.0, until_s - from_s) for share, from_s, until_s in spans)
 
 
 @dataclass(frozen=True)
 class Offloaded(_OfJob):
-    """State that had stayed on the devices of a phase has left them, since somebody needs the room.
+    """State that had stayed on devices after a phase has been offloaded, because another job needs the memory.
 
     Attributes:
-        pool: of the phase. nodes: names. seconds: it took. host_gb, device_gb: as of `PhaseSlice`, since then.
+        pool: Pool of the phase.
+        nodes: Names of the nodes.
+        seconds: Seconds of the offload.
+        host_gb: Host memory since then, as in `PhaseSlice`, GB.
+        device_gb: Device memory since then, as in `PhaseSlice`, GB.
     """
 
     pool: Pool
@@ -289,11 +307,17 @@ class Offloaded(_OfJob):
 
 @dataclass(frozen=True)
 class SyncSlice(_Lasted):
-    """Weights on their way to the rollout nodes.
+    """A transfer of new weights to the rollout nodes.
 
     Attributes:
-        nodes: names of the rollout nodes; with a permit, of all nodes of the job. beside: ids of the jobs that held one of them at
-            the time. asked_s: when it asked for a permit; None: it had none.
+        job_id: Id of the job.
+        profile: Whether it belongs to no iteration that counts.
+        iteration: Number of the job's iteration.
+        nodes: Names of the rollout nodes, or of all nodes of the job for a sync with a permit.
+        start_s: Start of the transfer.
+        end_s: End of the transfer.
+        beside: Ids of the jobs that held one of the nodes at the time.
+        asked_s: Time at which the job asked for a permit, or None for a sync without one.
     """
 
     job_id: str
@@ -308,13 +332,17 @@ class SyncSlice(_Lasted):
 
 @dataclass(frozen=True)
 class Iteration(_Lasted):
-    """An iteration is done: rollout, training and sync.
+    """A completed iteration: rollout, training and sync.
 
     Attributes:
-        number: from 0. start_s: when its rollout was ready for a permit; of a job whose rollouts run ahead, not before the
-            iteration before it was over. end_s: when its sync was over.
-        metrics: what the job reported, by name; of the built-in job `reward`, `loss`, `sampled_version`, `trained_version`, ...
-        interrupted: it has waited for room on a disk, so its length says nothing of the job.
+        job_id: Id of the job.
+        number: Number of the iteration, from 0.
+        start_s: Time at which its rollout was ready for a permit. If rollouts run ahead, not before the end of the iteration
+            before.
+        end_s: End of its sync.
+        metrics: Figures that the job reported, by name. The built-in job has `reward`, `loss`, `sampled_version`,
+            `trained_version`, and more.
+        interrupted: Whether it waited for space on a disk, so that its length is not representative.
     """
 
     job_id: str
@@ -327,10 +355,13 @@ class Iteration(_Lasted):
 
 @dataclass(frozen=True)
 class SoloIteration(_Lasted):
-    """An iteration that a job has done behind its last one, alone on the machine; it counts for nothing else.
+    """An iteration that a job did after its last one, alone on the machine. It counts for nothing else.
 
     Attributes:
-        number: from that of the last one on. start_s, end_s: as of `Iteration`.
+        job_id: Id of the job.
+        number: Number, continuing after the last iteration.
+        start_s: Start, as in `Iteration`.
+        end_s: End, as in `Iteration`.
     """
 
     job_id: str
@@ -341,10 +372,12 @@ class SoloIteration(_Lasted):
 
 @dataclass(frozen=True)
 class Checkpointed(_OfJob):
-    """What a job is after some iterations is on the disk.
+    """The state of a job after some iterations has been written to disk.
 
     Attributes:
-        iterations: how many it had done. seconds: how long writing took. gb: how much it is, GB.
+        iterations: Number of iterations that the job had done.
+        seconds: Seconds of writing.
+        gb: Size of the checkpoint, GB.
     """
 
     iterations: int
@@ -354,10 +387,10 @@ class Checkpointed(_OfJob):
 
 @dataclass(frozen=True)
 class Absent(_OfJob):
-    """A job waits for room for its checkpoint: until it is ready for a rollout it takes no part in the turns of its group.
+    """A job waits for disk space for its checkpoint. Until it is ready for a rollout it takes no part in the turns of its group.
 
     Attributes:
-        why: what the system says; one line.
+        why: Error of the system, one line.
     """
 
     why: str
@@ -365,11 +398,11 @@ class Absent(_OfJob):
 
 @dataclass(frozen=True)
 class Restarted(_OfJob):
-    """A job is made anew after its processes have ended, and goes on from its last checkpoint; without one it begins again.
+    """A job is created again after its processes have ended, and continues from its last checkpoint or from the beginning.
 
     Attributes:
-        iteration: the one with which it goes on. Those of this number and above that were recorded before are repeated.
-        why: one line.
+        iteration: Number of the iteration with which it continues. Recorded iterations from this number on are repeated.
+        why: Reason, one line.
     """
 
     iteration: int
@@ -378,12 +411,13 @@ class Restarted(_OfJob):
 
 @dataclass(frozen=True)
 class Failed(_OfJob):
-    """A job has failed, alone.
+    """A job has failed. Other jobs are not affected.
 
     Attributes:
         where: `init`, `rollout`, `training`, `sync`, `step` (between phases), `checkpoint`, `profile`, `resume` or
             `placement`.
-        problem: one line. details: a traceback, or nothing.
+        problem: Description in one line.
+        details: Traceback, or an empty string.
     """
 
     where: str
@@ -393,10 +427,10 @@ class Failed(_OfJob):
 
 @dataclass(frozen=True)
 class Ended(_Timed):
-    """The last fact of a run that was not killed; of one that was stopped, until it is resumed.
+    """The last fact of a run that was not killed. A stopped run may be resumed after it.
 
     Attributes:
-        outcome: `done` (some jobs may have failed), or `stopped` by the user.
+        outcome: `done` (even if some jobs have failed), or `stopped` by the user.
     """
 
     outcome: Literal["done", "stopped"]
@@ -404,12 +438,12 @@ class Ended(_Timed):
 
 @dataclass(frozen=True)
 class Bound:
-    """What taking turns could gain on this machine: two independent phases in parallel against one after the other.
+    """Upper bound of what sharing can gain on this machine, from two independent phases in parallel and one after the other.
 
     Attributes:
-        phases: what they are, as `JOB rollout`.
-        alone_s: seconds of each of them alone. parallel_s: while the other runs on the other node.
-        gain: their sum alone over the longer of them in parallel.
+        phases: The two phases, each as `JOB rollout` or `JOB training`.
+        alone_s: Seconds of each phase alone.
+        parallel_s: Seconds of each phase while the other runs on the other node.
     """
 
     phases: tuple[str, str]
@@ -418,7 +452,7 @@ class Bound:
 
     @property
     def gain(self) -> float:
-        """2 where two balanced phases do not slow each other down."""
+        """Sum of the seconds alone over the longer one in parallel; 2 for balanced phases that do not slow each other down."""
         return sum(self.alone_s) / max(self.parallel_s)
 
 
@@ -426,7 +460,8 @@ class OwnProcess(NamedTuple):
     """A process of an owner.
 
     Attributes:
-        started: when the machine started it, in clock ticks since it was booted; 0 where it cannot be seen from here.
+        pid: Process id.
+        started: Time at which it was started, in clock ticks since the machine was booted, or 0 if it cannot be seen from here.
     """
 
     pid: int
@@ -435,12 +470,14 @@ class OwnProcess(NamedTuple):
 
 @dataclass(frozen=True)
 class Attached(_OfJob):
-    """An owner has a lease of its job's place; again with the same lease, its processes are known anew.
+    """An owner has a lease of its job's placement. Repeated with the same lease when its processes have changed.
 
     Attributes:
-        lease: its id. host: where the owner says that it is. boot: where the numbers of its processes mean something, as
-            `rollmux_client.pid_space`, where they mean the same for the service; else empty. processes: those that it has named.
-            nodes: names of the nodes of the place.
+        lease: Id of the lease.
+        host: Name of the owner's machine, as the owner states it.
+        boot: Scope of the process ids, as returned by `rollmux_client.pid_space`, if the service shares it; otherwise empty.
+        processes: Processes that the owner has named.
+        nodes: Names of the nodes of the placement.
     """
 
     lease: str
@@ -452,11 +489,11 @@ class Attached(_OfJob):
 
 @dataclass(frozen=True)
 class TakenBack(_OfJob):
-    """The owner of a job continues from a checkpoint that is older than the iterations counted so far; they are done again.
+    """The owner of a job continues from a checkpoint older than the counted iterations. The later iterations are done again.
 
     Attributes:
-        lease: Identifier of the owner's lease.
-        iteration: First iteration that is done again. Those of this number and above that were recorded before are repeated.
+        lease: Id of the owner's lease.
+        iteration: First iteration that is done again. Recorded iterations from this number on are repeated.
     """
 
     lease: str
@@ -465,10 +502,12 @@ class TakenBack(_OfJob):
 
 @dataclass(frozen=True)
 class Exceeded(_OfJob):
-    """A job keeps more memory of its nodes' GPUs than it has stated: from now on it is alone in its group.
+    """A job keeps more memory on its nodes' GPUs than it has stated. From now on it is alone in its group.
 
     Attributes:
-        phase: of which it is. device_gb, stated_gb: what it keeps, and what it has stated, GB.
+        phase: Phase after which it was measured.
+        device_gb: Memory that the job keeps, GB.
+        stated_gb: Memory that its entry states, GB.
     """
 
     phase: HoldName
@@ -477,18 +516,23 @@ class Exceeded(_OfJob):
 
     @property
     def why(self) -> str:
-        """In words; one line."""
+        """Description in one line."""
         keeps = f"keeps {self.device_gb:.2f} GB of its {self.phase} nodes' GPUs"
         return f"{keeps} and has stated {self.stated_gb:.2f} GB: alone in its group"
 
 
 @dataclass(frozen=True)
 class Granted(_OfJob):
-    """An owner is being told that it may run a phase.
+    """An owner gets the permit for a phase. A `PhaseSlice` records later that the phase is over.
 
     Attributes:
-        phase, iteration: which. extra: a rollout that counts no iteration.
-        asked_s, start_s, switched: as of `PhaseSlice`, which says later that it is over.
+        lease: Id of the owner's lease.
+        phase: Name of the phase.
+        iteration: Number of the iteration.
+        extra: Whether it is a rollout that counts as no iteration.
+        asked_s: Time of the request, as in `PhaseSlice`.
+        start_s: Time of the permit, as in `PhaseSlice`.
+        switched: Whether a node last ran another job.
     """
 
     lease: str
@@ -502,10 +546,12 @@ class Granted(_OfJob):
 
 @dataclass(frozen=True)
 class LeaseEnded(_OfJob):
-    """A lease is over.
+    """A lease has ended.
 
     Attributes:
-        done: so is the job, as its owner says. why: one line.
+        lease: Id of the lease.
+        done: Whether its owner has reported the job as complete.
+        why: Reason, one line.
     """
 
     lease: str
@@ -515,10 +561,11 @@ class LeaseEnded(_OfJob):
 
 @dataclass(frozen=True)
 class Suspected(_OfJob):
-    """Nodes that a lease held when it was lost: nobody gets them until it is known that its owner does not use them.
+    """Nodes that a lease held when it was lost. No job gets them until it is known that the owner does not use them.
 
     Attributes:
-        nodes: their names.
+        lease: Id of the lease.
+        nodes: Names of the nodes.
     """
 
     lease: str
@@ -527,10 +574,12 @@ class Suspected(_OfJob):
 
 @dataclass(frozen=True)
 class Freed(_OfJob):
-    """Nodes that a lost lease held are not used by its owner any more.
+    """The owner of a lost lease does not use some of its nodes any more.
 
     Attributes:
-        nodes: their names. why: how that is known; one line.
+        lease: Id of the lease.
+        nodes: Names of the nodes.
+        why: Evidence for it, one line.
     """
 
     lease: str

@@ -1,8 +1,9 @@
-"""The log of a journal that was not closed: what SQLite would leave out of it in silence, though it was there.
+"""Check of the write-ahead log of a journal that was not closed, for commits that SQLite would silently drop.
 
-SQLite takes a write-ahead log up to the first frame whose checksum is another one, and leaves out the rest: so ends the commit that
-a kill has cut off. Where that commit is not the last one a frame behind it is whole: each is summed up over the one before.
-The format is that of https://www.sqlite.org/fileformat2.html#walformat.
+SQLite uses a write-ahead log up to the first frame with a wrong checksum and ignores the rest. This is correct for a commit that a
+kill has cut off. If the log is damaged before its last commit, however, there is an intact frame behind the damage. It can be
+recognised because each checksum includes that of the frame before. The format is described at
+https://www.sqlite.org/fileformat2.html#walformat.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
-_MOST = 64 << 20  # bytes of a log that are looked at; usually it has 4 MB at most
-_PAGE = 4096  # bytes: that of SQLite's own choice, in which journals are made
-_HEADER = Struct(">IIIIIIII")  # what it is, version, bytes of a page, checkpoints, salts, checksums
+_MOST = 64 << 20  # bytes of a log that are checked; usually a log has at most 4 MB
+_PAGE = 4096  # bytes of a page, SQLite's default, with which journals are created
+_HEADER = Struct(">IIIIIIII")  # magic number, version, bytes of a page, checkpoints, salts, checksums
 _FRAME = Struct(">IIIIII")  # number of its page, pages of the file if it ends a commit, salts, checksums
-_LITTLE = Struct("<II")  # two words of what is summed up
-_BIG_ENDIAN, _BIG = 0x377F0683, Struct(">II")  # or, in a log that begins so
+_LITTLE = Struct("<II")  # two words that a checksum is computed over
+_BIG_ENDIAN, _BIG = 0x377F0683, Struct(">II")  # magic number of a log with big-endian words
 _Sums = tuple[int, int]
 
 
@@ -24,19 +25,19 @@ class _Frame(NamedTuple):
     ends_commit: bool
     salts: _Sums
     sums: _Sums
-    summed: bytes  # what its checksum is of
+    summed: bytes  # bytes that its checksum is computed over
 
 
 def log_problem(path: Path) -> str | None:
-    """What is wrong with the log beside a journal, which may be written meanwhile; None where nothing is, or where there is none.
+    """Describe the damage of the log beside a journal, or return None if it is intact or does not exist.
 
-    To be asked before SQLite opens the journal: it may end a log when it closes one. Of the last two commits nobody can tell
-    whether a kill has cut them off.
+    The journal may be written at the same time. It must be called before SQLite opens the journal, because SQLite may remove a log
+    when it closes one. For the last two commits it is impossible to tell whether a kill has cut them off.
     """
     data = _read(path)
     while (problem := _problem(data)) is not None:
         before, data = data, _read(path)
-        if data == before:  # it was not caught in the middle of a write
+        if data == before:  # not a write in progress
             break
     return problem
 
@@ -58,7 +59,7 @@ def _problem(data: bytes) -> str | None:
     words = _BIG if magic == _BIG_ENDIAN else _LITTLE
     salts, begins = (salt, other_salt), (first_sum, second_sum)
     if _added(words, (0, 0), data[: _HEADER.size - 8]) != begins:
-        salts, begins = frames[0].salts, (-1, -1)  # SQLite takes nothing of it
+        salts, begins = frames[0].salts, (-1, -1)  # the header is damaged, so SQLite ignores the whole log
     before = [begins, *(frame.sums for frame in frames)]
     whole = [
         frame.salts == salts and _added(words, sums, frame.summed) == frame.sums
@@ -76,7 +77,7 @@ def _frame(data: bytes) -> _Frame:
 
 
 def _added(words: Struct, sums: _Sums, data: bytes) -> _Sums:
-    """Checksums that go on with those of what was before."""
+    """Continue the checksums of the bytes before with those of `data`."""
     first, second = sums
     for one, other in words.iter_unpack(data):
         first = (first + one + second) & 0xFFFFFFFF

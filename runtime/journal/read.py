@@ -1,4 +1,4 @@
-"""Reading the file of a journal row by row, so that damage is known by the number of the first fact that is not whole."""
+"""Reading of a journal file row by row, so that damage is located by the number of the first damaged fact."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ JOURNAL = "journal.sqlite"
 SCHEMA = 4
 TABLE = "CREATE TABLE facts (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL, checksum INTEGER NOT NULL)"
 _TABLES = {3: "CREATE TABLE facts (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL)", SCHEMA: TABLE}
-_LARGEST = 64 << 20  # bytes of a fact
-_OF_A_RUN = ("checkpoints/*/*/checkpoint.json", "logs/*/*.log")  # what there is only where a journal has held facts
+_LARGEST = 64 << 20  # largest size of a fact, bytes
+_OF_A_RUN = ("checkpoints/*/*/checkpoint.json", "logs/*/*.log")  # files that exist only if the journal once had facts
 
 
 class DamagedJournal(InputError):
-    """A journal is not whole.
+    """A journal is damaged.
 
     Args:
-        name: of its file. number: of the first fact that is damaged or missing. problem: what is wrong with it.
+        name: Name of its file.
+        number: Number of the first fact that is damaged or missing.
+        problem: Description of the damage.
     """
 
     def __init__(self, name: str, number: int, problem: str) -> None:
@@ -41,13 +43,13 @@ class DamagedJournal(InputError):
 
 
 def checksum(number: int, kind: bytes, body: bytes) -> int:
-    """CRC-32 of a fact with its number, so that a fact that stands in the place of another is known, too."""
+    """Return the CRC-32 of a fact with its number, so that a fact in the place of another is detected too."""
     return crc32(body, crc32(b"%d %b " % (number, kind)))
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open the file of a journal. What it holds is not believed: its schema runs nothing, and a fact has a largest size."""
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)  # commits are made in a thread of their own
+    """Open the file of a journal without trusting its content: its schema runs nothing, and the size of a fact is limited."""
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)  # commits are made in another thread
     database.text_factory = bytes
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST)
     database.execute("PRAGMA trusted_schema=OFF")
@@ -56,15 +58,15 @@ def connect(path: Path) -> sqlite3.Connection:
 
 def _reading(path: Path) -> sqlite3.Connection:
     database = connect(path)
-    database.execute("PRAGMA writable_schema=ON")  # else nothing can be read of a file that was cut off; nothing is written
+    database.execute("PRAGMA writable_schema=ON")  # needed to read a file that was cut off; nothing is written
     return database
 
 
 def is_begun(path: Path) -> bool:
-    """Whether there is a journal that holds anything: a disk without room, or a kill, may leave one that was only just made.
+    """Return whether a journal has any facts. A full disk or a kill may leave one that was only just created.
 
     Raises:
-        InputError: the file is no journal, or it is empty or lost where a run has left more than a journal; one line.
+        InputError: The file is no journal, or it is empty or missing beside other files of a run that had one.
     """
     name = one_line(str(path), 4096)
     log = path.with_name(f"{path.name}-wal")
@@ -74,7 +76,7 @@ def is_begun(path: Path) -> bool:
     if size and _has_facts(path, name):
         return True
     left = next((file for pattern in _OF_A_RUN for file in path.parent.glob(pattern)), None)
-    if left is None and not size and log.is_file() and log.stat().st_size:  # SQLite would remove it
+    if left is None and not size and log.is_file() and log.stat().st_size:  # SQLite would remove such a log
         left = log
     if left is not None:
         what = "is empty" if path.exists() else "is missing"
@@ -93,37 +95,38 @@ def _has_facts(path: Path, name: str) -> bool:
 
 
 def read_facts(path: Path) -> list[Fact]:
-    """All facts of a journal, in order.
+    """Read all facts of a journal in order.
 
     Raises:
-        InputError: there is none, or another version of RollMux wrote it; (DamagedJournal) it is not whole; one line.
+        InputError: There is no journal, or it was written by an unsupported version of RollMux.
+        DamagedJournal: The journal is damaged.
     """
     name = one_line(str(path), 4096)
     facts = []
     check_log(path)
     with opened(path) as database, _without_collections():
         for fact in facts_of(database, name):
-            facts.append(fact)  # noqa: PERF402 - what was read stays known
+            facts.append(fact)  # noqa: PERF402 - the number of facts is needed if the next one is damaged
         if problem := structure_problem(database):
             raise DamagedJournal(name, len(facts) + 1, f"and what follows may be damaged: {problem}")
     return facts
 
 
 def check_there(path: Path) -> None:
-    """Refuse the path of a journal at which there is nothing.
+    """Check that there is something at the path of a journal.
 
     Raises:
-        InputError: so it is; one line.
+        InputError: There is nothing.
     """
     if not path.exists() and not path.is_symlink():
         raise InputError(f"{one_line(str(path), 4096)}: there is no journal of a run here")
 
 
 def check_log(path: Path) -> None:
-    """Refuse a journal of whose log SQLite would leave out commits.
+    """Check that SQLite would not drop commits from a journal's log.
 
     Raises:
-        InputError: so it is; one line.
+        InputError: It would.
     """
     if problem := log_problem(path):
         raise InputError(f"{one_line(str(path), 4096)}: {problem}; `rollmux journal check` says what is whole")
@@ -131,10 +134,10 @@ def check_log(path: Path) -> None:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """A journal to be read, of a version that this RollMux reads.
+    """Open a journal for reading, if its version is supported.
 
     Raises:
-        InputError: there is none, or none that can be read; one line.
+        InputError: There is no journal, or it cannot be read.
     """
     name = one_line(str(path), 4096)
     check_there(path)
@@ -144,7 +147,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
         try:
             version = check_version(database, name)
             kind = database.execute("SELECT type, sql FROM sqlite_master WHERE name = 'facts'").fetchone()
-            if kind is not None and kind != (b"table", _TABLES[version].encode()):  # a view may go on for ever
+            if kind is not None and kind != (b"table", _TABLES[version].encode()):  # a query of a view may never end
                 raise InputError(f"{name}: is no journal: its facts are no table of RollMux")
             yield database
         finally:
@@ -155,7 +158,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
-    """All that is made is kept: looking for garbage in it again and again takes as long as reading it."""
+    """Pause garbage collection. All new objects are kept, so searching them for garbage would take as long as reading them."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -166,13 +169,14 @@ def _without_collections() -> Iterator[None]:
 
 
 def facts_of(database: sqlite3.Connection, name: str) -> Iterator[Fact]:
-    """The facts of an open journal, one after the other.
+    """Yield the facts of an open journal one after the other.
 
     Args:
-        name: of the file, for errors.
+        database: Connection to the journal.
+        name: Name of the file, for error messages.
 
     Raises:
-        DamagedJournal: the next one is not whole; one line.
+        DamagedJournal: The next fact is damaged or missing.
     """
     number = 1
     rows = _rows_after(database, 0)
@@ -197,7 +201,7 @@ def facts_of(database: sqlite3.Connection, name: str) -> Iterator[Fact]:
 
 
 def _rows_after(database: sqlite3.Connection, number: int, most: int = -1) -> sqlite3.Cursor:
-    """Number, kind, body and checksum of facts, oldest first; the checksum is None in a journal of a version that had none."""
+    """Select number, kind, body and checksum of facts, oldest first. The checksum is None in versions without one."""
     stated = "NULL" if _version(database) < SCHEMA else "coalesce(checksum, -1)"
     return database.execute(
         f"SELECT number, kind, body, {stated} FROM facts WHERE number > ? ORDER BY number LIMIT ?", (number, most)
@@ -205,10 +209,10 @@ def _rows_after(database: sqlite3.Connection, number: int, most: int = -1) -> sq
 
 
 def _whole_kind(row: tuple[int, Any, Any, int | None], name: str) -> str:
-    """The kind of a fact that is as it was written.
+    """Return the kind of a fact after checking its checksum.
 
     Raises:
-        DamagedJournal: it is not; one line.
+        DamagedJournal: The checksum is wrong.
     """
     number, kind, body, stated = row
     said = kind.decode(errors="replace") if isinstance(kind, bytes) else describe(kind)
@@ -220,7 +224,7 @@ def _whole_kind(row: tuple[int, Any, Any, int | None], name: str) -> str:
 
 
 def parsed(kind: str, body: bytes | str) -> Fact:
-    """The fact of a kind that JSON says; raises ValidationError where it says none."""
+    """Parse the JSON of a fact of a kind. Raises ValidationError if it is not valid."""
     return cast("Fact", _adapter(kind).validate_json(body))
 
 
@@ -230,10 +234,10 @@ def _adapter(kind: str) -> TypeAdapter[Any]:
 
 
 def entries_after(path: Path, number: int, most: int) -> list[tuple[int, str, str]]:
-    """Number, kind and JSON of the facts after a number, oldest first; the journal may be written meanwhile.
+    """Return number, kind and JSON of the facts after a number, oldest first. The journal may be written at the same time.
 
     Raises:
-        InputError: there is none, or none that can be read; one line.
+        InputError: There is no journal, or it cannot be read.
     """
     with opened(path) as database:
         rows = _rows_after(database, number, most).fetchall()
@@ -241,7 +245,7 @@ def entries_after(path: Path, number: int, most: int) -> list[tuple[int, str, st
 
 
 def structure_problem(database: sqlite3.Connection) -> str | None:
-    """What SQLite finds wrong with the file of an open journal; None where it finds nothing."""
+    """Return the problem that SQLite finds in the structure of an open journal, or None."""
     try:
         verdict = database.execute("PRAGMA quick_check(1)").fetchone()[0].decode(errors="replace")
     except sqlite3.Error as error:
@@ -250,10 +254,10 @@ def structure_problem(database: sqlite3.Connection) -> str | None:
 
 
 def check_version(database: sqlite3.Connection, name: str) -> int:
-    """The version of a journal, if this RollMux reads it.
+    """Return the version of a journal if it is supported.
 
     Raises:
-        InputError: it is of another version; one line.
+        InputError: It is not supported.
     """
     version = _version(database)
     if version not in _TABLES:
@@ -267,7 +271,7 @@ def _version(database: sqlite3.Connection) -> int:
 
 
 def add_checksums(database: sqlite3.Connection) -> None:
-    """Bring an open journal of the version before this one to this one; whole, or not at all."""
+    """Upgrade an open journal from the last version to this one, in one transaction."""
     database.create_function("checksum_of", 3, checksum)
     checked = "number, kind, body, checksum_of(number, CAST(kind AS BLOB), CAST(body AS BLOB))"
     copies = ("ALTER TABLE facts RENAME TO older", TABLE, f"INSERT INTO facts SELECT {checked} FROM older", "DROP TABLE older")

@@ -1,7 +1,7 @@
-"""A run as its facts tell it: report, comparison and recovery read it, from the journal.
+"""The record of a run, built from the facts of its journal, for report, comparison and recovery.
 
-The event log (`RunRecord.log`) is that of a replay: applying it gives the state, `rollmux_env.report.lanes.follow` gives the nodes
-that every group had, and `RunRecord.phase_runs` the phases, so that whatever reads a replay reads a run.
+The event log (`RunRecord.log`) has the form of a replay's. Applying it gives the state, `rollmux_env.report.lanes.follow` gives the
+nodes of every group, and `RunRecord.phase_runs` gives the phases. So code that reads a replay can read a run.
 """
 
 from __future__ import annotations
@@ -29,14 +29,37 @@ News = TypeVar("News", bound=scheduler_facts.Fact)
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run, its facts by kind and in order of time.
+    """The facts of a run by kind, each in order of time.
 
     Attributes:
-        ended: None where the run was killed.
-        iterations: those that count; repeated: those that a job has done again since.
-        assigned: which places nodes were given, and when they were given back.
-        bounds: with `--compare solo`, what taking turns could gain here, one a pairing of phases of the first two jobs; else none.
-        solo: with `--compare solo`, iterations of jobs alone behind their last ones; else none.
+        started: First fact of the run.
+        relaunched: Resumptions of the run.
+        instants: Reports to the scheduler.
+        restored: Take-overs by the scheduler of a resumed run.
+        log: Events of the cluster state.
+        submitted: Submitted jobs.
+        cancelled: Cancelled jobs.
+        profiled: Profiles of jobs.
+        assigned: Assignments of nodes to places, and their returns.
+        phases: Phases with their nodes.
+        offloaded: Later offloads of state that had stayed on devices.
+        syncs: Transfers of weights.
+        iterations: Completed iterations that count.
+        repeated: Completed iterations that their job has done again since.
+        checkpointed: Checkpoints.
+        absent: Waits for disk space.
+        restarted: Restarts of jobs.
+        failed: Failures of jobs.
+        attached: Leases of attached jobs.
+        taken_back: Iterations taken back by owners.
+        exceeded: Jobs with more device memory than stated.
+        granted: Permits of attached jobs.
+        leases_ended: Ends of leases.
+        suspected: Nodes of lost leases.
+        freed: Nodes of lost leases that are free again.
+        ended: Last fact, or None for a killed run.
+        bounds: Bounds of the gain for pairs of phases of the first two jobs, with `--compare solo`. Empty otherwise.
+        solo: Iterations of jobs alone after their last ones, with `--compare solo`. Empty otherwise.
     """
 
     started: Started
@@ -70,12 +93,12 @@ class RunRecord:
 
     @property
     def jobs(self) -> dict[str, Job]:
-        """Jobs by id, as the policy saw them."""
+        """Jobs by id, as the policy saw them last."""
         return {profiled.job.id: profiled.job for profiled in self.profiled}
 
     @cached_property
     def by_job(self) -> dict[str, RunRecord]:
-        """What it says of each job alone: whoever goes through all jobs reads no fact of another one."""
+        """Record of each job alone, so that a loop over all jobs does not read the facts of the others."""
         own: defaultdict[str, defaultdict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
         for name, value in vars(self).items():
             for fact in value if isinstance(value, tuple) else ():
@@ -85,35 +108,35 @@ class RunRecord:
         return {job_id: RunRecord(self.started, **parts) for job_id, parts in every.items()}
 
     def iterations_of(self, job_id: str) -> list[Iteration]:
-        """A job's iterations that count, in order."""
+        """Return the iterations of a job that count, in order."""
         return [done for done in self.iterations if done.job_id == job_id]
 
     @property
     def over_budget(self) -> frozenset[str]:
-        """Ids of the jobs that ended since their budget was spent."""
+        """Ids of the jobs that ended because their budget was exhausted."""
         return frozenset(event.job_id for event in self.log if isinstance(event, OverBudget))
 
     def news(self, kind: type[News]) -> Iterator[tuple[float, News]]:
-        """What the scheduler was told of a kind, and when."""
+        """Yield time and content of all reports of one kind to the scheduler."""
         return ((instant.at_s, fact) for instant in self.instants for fact in instant.facts if isinstance(fact, kind))
 
     @cached_property
     def nodes(self) -> dict[str, Node]:
-        """All nodes that the run ever had, by name, as they were last."""
+        """All nodes that the run ever had, by name, as they were last described."""
         joined = [(at_s, cast("tuple[Node, ...]", fact.nodes)) for at_s, fact in self.news(Joined)]
         later = sorted([*((fact.at_s, fact.nodes) for fact in self.relaunched), *joined], key=lambda pair: pair[0])
         return {node.name: node for nodes in (self.started.nodes, *(nodes for _, nodes in later)) for node in nodes}
 
     @property
     def drained_nodes(self) -> set[str]:
-        """Names of the nodes that were drained, and have not been taken back since."""
+        """Names of the nodes that are drained at the end of the record."""
         changes = (fact for instant in self.instants for fact in instant.facts if isinstance(fact, Drained | Undrained))
         drained = {name: isinstance(fact, Drained) for fact in changes for name in fact.names}
         return {name for name, is_drained in drained.items() if is_drained}
 
     @property
     def cluster(self) -> Cluster:
-        """As the run was begun; nodes that have joined since come on top of what it may have."""
+        """Cluster at the start of the run, with the nodes that have joined since added to its limits."""
         more: Counter[str] = Counter(node.pool for _, fact in self.news(Joined) for node in fact.nodes)
         grown: dict[str, Pool] = {}
         for name, pool in self.started.cluster.pools.items():
@@ -123,7 +146,7 @@ class RunRecord:
 
     @property
     def last_s(self) -> float:
-        """The last time that the record knows, seconds."""
+        """Last time in the record, seconds."""
         every = [
             fact
             for name in {*fields_of_kinds().values(), "repeated"} - {"started", "ended", "bounds"}
@@ -132,16 +155,17 @@ class RunRecord:
         return max(float(fact.at_s) for fact in (*every, self.ended or self.started))
 
     def wall_s(self, at_s: float) -> float:
-        """Seconds since 1970 at a time of the run."""
+        """Convert a time of the run to seconds since 1970."""
         before = [fact for fact in self.relaunched if fact.at_s <= at_s]
         return at_s + (before[-1].wall_s - before[-1].at_s if before else self.started.wall_s)
 
     def phase_runs(self, lent: bool = False) -> list[PhaseRun]:
-        """The phases of groups as a replay lists them. What is not the method itself (the permit's way, loading, offloading) is
-        their `switch_s`.
+        """Return the phases of groups in the form of a replay.
+
+        Delivery of the permit, loading and offloading count as their `switch_s`.
 
         Args:
-            lent: those on lent nodes too, in the group `LEASE`.
+            lent: Whether to include phases on lent nodes, in the group `LEASE`.
         """
         runs = []
         for part in self.phases:
@@ -149,7 +173,7 @@ class RunRecord:
                 continue
             switch_s = min(part.run_s - part.start_s + part.offload_s, part.end_s - part.start_s)
             number = dict(zip(part.nodes, part.numbers, strict=True))
-            shares: dict[tuple[float, float, float, bool], list[int]] = {}  # nodes of which it held the same for the same time
+            shares: dict[tuple[float, float, float, bool], list[int]] = {}  # nodes by equal start, end, share and kind of span
             for span in part.node_spans():
                 shares.setdefault((span.from_s, span.until_s, span.share, span.tail), []).append(number[span.node])
             for (from_s, until_s, share, tail), nodes in shares.items():
@@ -161,7 +185,7 @@ class RunRecord:
 
 
 def _job_of(fact: Any) -> str | None:
-    """The job that a fact is about; None: it is about none, or several."""
+    """Return the job that a fact is about, or None if it is about none or several."""
     if isinstance(fact, Profiled):
         return fact.job.id
     return fact.spec.id if isinstance(fact, facts.Submitted) else getattr(fact, "job_id", None)
@@ -169,7 +193,7 @@ def _job_of(fact: Any) -> str | None:
 
 @cache
 def fields_of_kinds() -> dict[type, str]:
-    """The field of `RunRecord` that keeps the facts of a kind, as the types of the fields say."""
+    """Return the field of `RunRecord` for each kind of fact, according to the types of the fields."""
     fields: dict[type, str] = {}
     for name, hint in get_type_hints(RunRecord).items():
         kind = get_args(hint)[0] if get_origin(hint) is tuple else hint
@@ -179,22 +203,22 @@ def fields_of_kinds() -> dict[type, str]:
 
 
 class ColdStarts:
-    """Which cold starts of jobs are provisional; the same for a run and for whoever reads its journal."""
+    """Tracks which cold starts of jobs are provisional, both in a run and when its journal is read."""
 
     def __init__(self) -> None:
         self._facts: dict[str, Profiled] = {}
         self._provisional: dict[str, list[PoolName]] = {}
 
     def profiled(self, fact: Profiled) -> None:
-        """A job is known."""
+        """Record a profile."""
         self._facts[fact.job.id] = fact
         self._provisional[fact.job.id] = [*fact.provisional]
 
     def observed(self, part: PhaseSlice, spec: JobSpec) -> float | None:
-        """Seconds of the cold start that a phase of a job began with, where they replace what is known; None: they do not.
+        """Return the seconds of a phase's cold start if they replace a provisional value, else None.
 
-        They have to be of what a profile measures: the job's own number of nodes, and processes that had loaded nothing. A stale
-        job has loaded its engines when its first rollout begins.
+        The phase has to match a profile: on the job's own number of nodes, and with processes that had loaded nothing. The engines
+        of a stale job are already loaded when its first rollout begins.
         """
         provisional = self._provisional.get(part.job_id, [])
         if part.phase == "init" or part.phase not in provisional or not (part.ok and part.cold) or part.profile or part.extra:
@@ -205,7 +229,7 @@ class ColdStarts:
         return part.run_s - part.start_s - part.permit_s
 
     def words(self, job_id: str) -> str:
-        """How far what is known of a job may be trusted, for a reason or a line; nothing where it was measured well, or stated."""
+        """Describe how reliable the profile of a job is. Empty if it was measured well, or stated by the user."""
         fact = self._facts.get(job_id)
         if fact is None:
             return ""
@@ -218,10 +242,10 @@ class ColdStarts:
 
 
 def cold_starts_of(record: RunRecord) -> ColdStarts:
-    """Those of a recorded run, as it ended."""
+    """Return the provisional cold starts at the end of a recorded run."""
     known, specs = ColdStarts(), {fact.spec.id: fact.spec for fact in record.submitted}
     for fact in record.profiled:
-        if fact.job.id in specs and not specs[fact.job.id].is_attached:  # such a job states what it takes
+        if fact.job.id in specs and not specs[fact.job.id].is_attached:  # attached jobs state their times
             known.profiled(fact)
     for part in record.phases:
         if part.job_id in specs:

@@ -1,7 +1,7 @@
-"""A recorded run, fed through the scheduler once more: it must decide as it did.
+"""Replay of a recorded run through the scheduler, which must decide as it did.
 
-The scheduler is told again what it was told, at the same times. What it makes of it is held against what the journal says:
-placements and moves, nodes, and the order of permits.
+The scheduler gets the same reports at the same times. Its placements and moves, nodes, and order of permits are compared with those
+in the journal.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ from runtime.machine import Node
 
 @dataclass(frozen=True)
 class Differences:
-    """What the scheduler did otherwise.
+    """Differences between the recorded and the replayed decisions.
 
     Attributes:
-        placements, nodes, permits: how many were compared. lines: one for each difference.
+        placements: Number of compared placements and moves.
+        nodes: Number of compared assignments and returns of nodes.
+        permits: Number of compared permits.
+        lines: One line for each difference.
     """
 
     placements: int
@@ -43,7 +46,7 @@ class Differences:
 
 
 def _decisions(entries: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    """What was decided, in order: of what kind, as the fields of `Differences` have it, and in words."""
+    """Yield the decisions in order, each with its kind, named as in `Differences`, and a description."""
     for entry in entries:
         match entry:
             case Admitted(job_id=job_id, placement=placement) | Moved(job_id=job_id, placement=placement):
@@ -59,29 +62,29 @@ def _decisions(entries: Iterable[Any]) -> Iterator[tuple[str, str]]:
 
 
 class _Repeated:
-    """Does again, on lent nodes, what a rule of the driver's chose: the journal does not have such rules.
+    """Repeats the recorded choices of a driver's rule for lent nodes, because journals do not contain such rules.
 
     Attributes:
-        permits: that were given at this instant.
+        permits: Permits that were granted in this instant.
     """
 
     permits: Sequence[tuple[str, str]] = ()
 
     def choose(self, group: GroupView) -> WaitingPhase | None:
-        """The next phase that got a permit."""
+        """Return the waiting phase that got a permit next."""
         waiting = {(one.member.job_id, one.phase): one for one in group.waiting}
         return next((waiting[permit] for permit in self.permits if permit in waiting), None)
 
     def put_into(self, fact: scheduler_facts.Fact) -> scheduler_facts.Fact:
-        """A fact with this in place of the rule that it had."""
+        """Return a fact with this object in place of its rule, if it has one."""
         return fact._replace(rule=self) if isinstance(fact, scheduler_facts.Unprofiled) and fact.rule else fact
 
 
 def replay_journal(facts: Sequence[Fact]) -> Differences:
-    """Feed a run's facts, in the order of its journal, through a scheduler.
+    """Replay a run's facts, in the order of its journal, through a scheduler.
 
     Raises:
-        InputError: they are no run's, or an event cannot have happened; one line.
+        InputError: They are not the facts of a run, or an event is impossible.
     """
     record = record_of(facts)
     state_of(record)
@@ -96,7 +99,7 @@ def replay_journal(facts: Sequence[Fact]) -> Differences:
 
 
 def assigned_nodes(record: RunRecord, nodes: Iterable[Node]) -> NodePool:
-    """Nodes that are assigned as they were in a run, as far as they are there by name, and were whenever it went on."""
+    """Assign nodes as in a recorded run, if they are available by name now and were at every resumption."""
     pool, begun = NodePool(nodes), [(again.at_s, {node.name for node in again.nodes}) for again in record.relaunched]
     pool.restore(entry for entry in record.assigned if all(entry.at_s > at_s or entry.node in there for at_s, there in begun))
     pool.drained |= record.drained_nodes
@@ -104,13 +107,16 @@ def assigned_nodes(record: RunRecord, nodes: Iterable[Node]) -> NodePool:
 
 
 def restore(scheduler: Scheduler, record: RunRecord, now_s: float, gone: Collection[str]) -> list[str]:
-    """Let the scheduler of a run that goes on know what the one before it knew.
+    """Restore the knowledge of the run before in the scheduler of a resumed run.
 
     Args:
-        gone: ids of the jobs that have ended.
+        scheduler: Scheduler of the resumed run.
+        record: Record of the run so far.
+        now_s: Present time of the run, seconds.
+        gone: Ids of the jobs that have ended.
 
     Returns:
-        Ids of the jobs that have lost their places, as `Scheduler.restore`.
+        Ids of the jobs that have lost their placements, as returned by `Scheduler.restore`.
     """
     scheduler.take(scheduler_facts.Alone(exceeded.job_id) for exceeded in record.exceeded)
     scheduler.take(confined for _, confined in record.news(scheduler_facts.Confined))
@@ -121,7 +127,7 @@ def restore(scheduler: Scheduler, record: RunRecord, now_s: float, gone: Collect
 
 
 def _feed(facts: Sequence[Fact], record: RunRecord, did: list[tuple[str, str]]) -> list[str]:
-    """Let a scheduler decide; returns what it refuses."""
+    """Let a scheduler decide about the reports of a run, and append its decisions to `did`. Return its errors."""
     scheduler = _scheduler(record, observed_state(record.started.policy, record.started.cluster), NodePool(record.started.nodes))
     rule = _Repeated()
     for number, fact in enumerate(facts):

@@ -1,7 +1,7 @@
-"""The journal of a run: its facts, in SQLite, written as they happen. Replaying its events gives the state.
+"""The writer of a run's journal: its facts, in SQLite, written as they happen. Replaying its events gives the state.
 
-What is acted on must not be forgotten: admissions, moves, checkpoints and everything else that concerns placements is committed
-soon. Phases and iterations are committed in batches, or when somebody waits for them.
+Admissions, moves, checkpoints and everything else that concerns placements must not be lost once it is acted on, so it is committed
+soon. Phases and iterations are committed in batches, or when a task waits for them.
 """
 
 from __future__ import annotations
@@ -37,41 +37,43 @@ from runtime.journal.read import is_begun as is_begun
 from runtime.journal.read import read_facts as read_facts
 from runtime.journal.record import RunRecord, fields_of_kinds
 
-DRIVER_LOCK = "driver.lock"  # of the process that a run or a service was started by
+DRIVER_LOCK = "driver.lock"  # lock of the process that started a run or a service
 LOCK = "journal.lock"
 _BATCHED = (kinds.PhaseSlice, kinds.SyncSlice, kinds.Iteration, Progressed, Ticked, kinds.Granted)
-_AT_ONCE = (  # what must not be forgotten of what the scheduler was told, and follows from nothing else
+_AT_ONCE = (  # reports to the scheduler that must not be lost and do not follow from other facts
     *(scheduler_facts.Confined, scheduler_facts.Continued, scheduler_facts.Absent),
     *(scheduler_facts.Drained, scheduler_facts.Undrained, scheduler_facts.Joined),
 )
 Row = tuple[str, str]  # kind and JSON of a fact
-_BATCH = 64  # facts; more of the batched kinds are never lost
-_TOGETHER = 240  # facts of a statement: SQLite takes at least 999 values
-_RECENT = 5000  # facts that are kept as they were written
+_BATCH = 64  # largest number of facts of the batched kinds that a crash may lose
+_TOGETHER = 240  # facts in one statement, because SQLite takes at least 999 values
+_RECENT = 5000  # facts to keep in memory as they were written
 _PASSING = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
 
 class Unwritable(InputError):
-    """The journal cannot be written now, for want of room or because somebody else has it; later it may be. One line."""
+    """The journal cannot be written now, for example because the disk is full or the file is locked. Later it may succeed."""
 
     status = 503
 
 
 class Journal:
-    """Writes the facts of one run. There is one writer at a time: it holds a lock in the journal's folder until it ends.
+    """Writes the facts of one run. There is only one writer at a time, which holds a lock in the journal's folder.
 
     Args:
-        path: a new file; or, where the run goes on, the one that there is.
-        resume: whether it goes on.
-        wait_s: for how long to wait for a writer that is about to end, seconds.
+        path: Path of a new file, or of the existing one if the run resumes.
+        resume: Whether the run resumes.
+        wait_s: Longest wait for a writer that is about to end, seconds.
 
     Attributes:
-        last_number: of the last fact on the disk, from 1; 0 where there is none.
-        recent: number, kind and JSON of the last ones that were brought there. flushed: is called when more have been.
-        binds: whether one that no commit has taken yet is of a kind that waits for no others.
+        last_number: Number of the last fact on the disk, from 1, or 0 if there is none.
+        recent: Number, kind and JSON of the facts that were written last.
+        flushed: Function that is called after more facts have been written.
+        binds: Whether a fact that no commit has taken yet is of a kind to be committed without delay.
 
     Raises:
-        InputError: it is there and the run is new, or the other way round; another process writes it; or nobody can; one line.
+        InputError: The file exists although the run is new, or does not exist although it resumes; another process writes it; or it
+            cannot be written.
     """
 
     def __init__(self, path: Path, resume: bool = False, wait_s: float = 0.0) -> None:
@@ -81,7 +83,7 @@ class Journal:
         if resume and not path.is_file():
             raise InputError(f"{name}: there is no journal of a run here")
         self._lock = take_lock(path.with_name(LOCK), wait_s)
-        if not resume:  # nothing is in it
+        if not resume:  # the file has no facts
             for ending in ("", "-wal", "-shm"):
                 path.with_name(path.name + ending).unlink(missing_ok=True)
         self._unwritten: list[Row] = []
@@ -89,14 +91,14 @@ class Journal:
         self.recent: deque[tuple[int, str, str]] = deque(maxlen=_RECENT)
         self.flushed: Callable[[], None] = lambda: None
         try:
-            if not resume:  # SQLite gives its other files the same mode
+            if not resume:  # SQLite creates its other files with the same mode
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             self._database = connect(path)
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
             if resume:
                 if check_version(self._database, name) < SCHEMA:
-                    read_facts(path)  # what is damaged gets no checksums
+                    read_facts(path)  # refuses a damaged journal before checksums are added
                     add_checksums(self._database)
             else:
                 self._database.execute("BEGIN IMMEDIATE")
@@ -111,26 +113,26 @@ class Journal:
             raise InputError(f"{name}: cannot be written: {error}") from None
 
     def put(self, *facts: Fact) -> None:
-        """Take facts, which the next commit writes. Those of one call are on the disk together or not at all."""
+        """Queue facts for the next commit. The facts of one call are written together or not at all."""
         self._unwritten += [(kinds.kind_of(fact), _JSON.encode(fact)) for fact in facts]
         self.binds = self.binds or not all(map(_may_wait, facts))
 
     def write(self, *facts: Fact) -> None:
-        """Take facts; on return all are on the disk, unless each is of a kind that may wait for others.
+        """Queue facts, and commit unless all of them are of kinds that may wait for a batch.
 
         Raises:
-            InputError: as `commit`.
+            InputError: The commit fails, as for `commit`.
         """
         self.put(*facts)
         if self.is_due:
             self.commit()
 
     def commit(self) -> None:
-        """Bring everything to the disk.
+        """Write all queued facts to the disk.
 
         Raises:
-            InputError: the journal cannot be written (Unwritable: now); one line. What was taken waits for the next commit, and
-                what was on the disk stays there.
+            Unwritable: The journal cannot be written now. The facts stay queued for the next commit.
+            InputError: The journal cannot be written. The facts stay queued, and facts on the disk stay there.
         """
         rows = self.take()
         try:
@@ -141,15 +143,15 @@ class Journal:
         self.stored(rows)
 
     def take(self) -> list[Row]:
-        """All facts that are not on the disk, for `store`; either `stored` or `put_back` is told of them then."""
+        """Take all queued facts for `store`. Afterwards either `stored` or `put_back` must be called with them."""
         rows, self._unwritten = self._unwritten, []
         self._binding, self.binds = self.binds, False
         return rows
 
     def store(self, rows: list[Row]) -> None:
-        """Write facts in one transaction; in whatever thread, one call at a time. Raises as `commit`.
+        """Write facts in one transaction. May be called in any thread, but only one call at a time. Raises as `commit` does.
 
-        Usually that is one statement, which is a transaction of its own: each takes Python's lock from the loop and gives it back.
+        Usually this is a single statement, because each statement takes Python's global lock from the event loop and returns it.
         """
         checked = [
             (number, kind, body, checksum(number, kind.encode(), body.encode()))
@@ -172,7 +174,7 @@ class Journal:
             raise kind(f"{self._name}: cannot be written: {error}") from None
 
     def stored(self, rows: list[Row]) -> None:
-        """Facts are on the disk."""
+        """Record that facts are on the disk."""
         self._binding = False
         if rows:
             self.recent.extend((number, *row) for number, row in enumerate(rows, self.last_number + 1))
@@ -180,27 +182,27 @@ class Journal:
             self.flushed()
 
     def put_back(self, rows: list[Row]) -> None:
-        """Facts could not be written: they are the first ones of the next commit."""
+        """Return facts that could not be written to the front of the queue."""
         self._unwritten[:0] = rows
         self.binds, self._binding = self.binds or self._binding, False
 
     @property
     def unwritten(self) -> bool:
-        """Whether there are facts that no commit has taken yet."""
+        """Whether there are queued facts that no commit has taken yet."""
         return bool(self._unwritten)
 
     @property
     def is_due(self) -> bool:
-        """Whether some of them wait for no others."""
+        """Whether queued facts should be committed without delay."""
         return self.binds or len(self._unwritten) >= _BATCH
 
     @property
     def is_bound(self) -> bool:
-        """Whether facts that nobody may act on before they are on the disk are not there yet."""
+        """Whether facts are not on the disk yet that must be there before anything acts on them."""
         return self.binds or self._binding
 
     def close(self) -> None:
-        """Commit, leave one file without a write-ahead log, and give the lock back."""
+        """Commit, leave a single file without a write-ahead log, and release the lock."""
         try:
             self.commit()
             self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -213,7 +215,7 @@ class Journal:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """What is wrong with the facts of a journal is said with its name."""
+    """Add the name of a journal to errors about its facts."""
     try:
         yield
     except InputError as error:
@@ -221,10 +223,10 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def read_record(folder: Path) -> RunRecord:
-    """What a folder holds of a run; whether its events can have happened is not looked at.
+    """Read the record of the run in a folder, without checking that its events are possible.
 
     Raises:
-        InputError: it holds none, or a damaged one; one line.
+        InputError: There is no journal, or it is damaged.
     """
     facts = read_facts(folder / JOURNAL)
     with naming(folder / JOURNAL):
@@ -232,10 +234,10 @@ def read_record(folder: Path) -> RunRecord:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """The run that a folder holds.
+    """Read the record of the run in a folder, and check that its events are possible.
 
     Raises:
-        InputError: it holds none, or a damaged one; one line.
+        InputError: There is no journal, it is damaged, or an event is impossible.
     """
     record = read_record(folder)
     with naming(folder / JOURNAL):
@@ -244,10 +246,10 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def record_of(facts: Iterable[Fact]) -> RunRecord:
-    """Facts by kind; an iteration that its job has been set back behind is among those that are repeated.
+    """Sort facts by kind. Iterations that a job has to do again are sorted into `repeated`.
 
     Raises:
-        InputError: they are no run's; one line.
+        InputError: They are not the facts of a run.
     """
     by_field: dict[str, list[Any]] = defaultdict(list)
     fields = fields_of_kinds()
@@ -269,10 +271,10 @@ def record_of(facts: Iterable[Fact]) -> RunRecord:
 
 
 def state_of(record: RunRecord) -> State:
-    """The state that a run's events lead to.
+    """Return the state to which a run's events lead.
 
     Raises:
-        InputError: one of them cannot have happened after those before it; one line.
+        InputError: An event is impossible after those before it.
     """
     state = observed_state(record.started.policy, record.started.cluster)
     apply_all_recorded(state, record.log)
@@ -286,13 +288,13 @@ def _may_wait(fact: Fact) -> bool:
 
 
 def _opened(value: Any) -> Any:
-    """A part of a fact as JSON has it, if JSON does not know it; what is in it may be such a part again."""
-    if isinstance(value, kinds.Told):  # JSON takes what is told for lists
+    """Convert a part of a fact that JSON does not know. The result may contain such parts again."""
+    if isinstance(value, kinds.Told):  # its facts are named tuples, which JSON would write as lists
         return kinds.fields_of(value) | {"facts": [_news_as_json(fact) for fact in value.facts]}
     if dataclasses.is_dataclass(value):
         return kinds.fields_of(value)
     if isinstance(value, BaseModel):
-        as_given = isinstance(value, JobSpec)  # some keys of it exclude each other
+        as_given = isinstance(value, JobSpec)  # without defaults, because some of its keys exclude each other
         return value.model_dump(mode="json", exclude_none=True, exclude_unset=as_given, by_alias=True)
     return sorted(value) if isinstance(value, frozenset) else dict(value)
 

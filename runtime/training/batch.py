@@ -1,4 +1,4 @@
-"""What an iteration trains on, and which part of it a rank takes."""
+"""The batch of an iteration, and the part of it that a rank trains on."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from runtime.engines.interface import Response
 
 
 class TrainingError(RuntimeError):
-    """The job's own numbers cannot be trained on: one line that says which. The weights are finite, and what they were."""
+    """The job's numbers cannot be trained on. The weights are finite and unchanged. The message says which numbers."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Responses of one iteration; B of them, T tokens at most with their prompts.
+    """The B responses of one iteration, with at most T tokens including their prompts.
 
     Attributes:
-        tokens: (B, T) int64, prompt then response, padded on the right; padding is never looked at, so its value is of no matter.
-        mask: (B, T) bool, True at the tokens of the response.
-        logprobs: (B, T) float32, of the sampler at these tokens (`Response.logprobs`), 0 elsewhere.
-        advantages: (B,) float32.
+        tokens: Prompt and response, padded on the right with any value, int64, shape (B, T).
+        mask: True at the tokens of the response, bool, shape (B, T).
+        logprobs: Log-probs of the sampler at these tokens (`Response.logprobs`), 0 elsewhere, float32, shape (B, T).
+        advantages: Advantages of the responses, float32, shape (B,).
     """
 
     tokens: Tensor
@@ -33,35 +33,35 @@ class Batch:
     advantages: Tensor
 
     def rows(self, chosen: Tensor) -> Batch:
-        """Some of the responses, cut to the longest of them."""
+        """Return some of the responses, cut to the longest of them."""
         lengths = self.lengths()[chosen]
         width = max(int(lengths.max()), 2)
         cut = (self.tokens[chosen, :width], self.mask[chosen, :width], self.logprobs[chosen, :width])
         return Batch(*cut, self.advantages[chosen])
 
     def lengths(self) -> Tensor:
-        """(B,) int64, tokens up to the last one of the response."""
+        """Return the number of tokens up to the last one of each response, int64, shape (B,)."""
         places = torch.arange(1, self.mask.shape[1] + 1)
         return (self.mask * places).amax(1)
 
 
 def make_batch(prompts: Sequence[Sequence[int]], responses: Sequence[Response], rewards: Sequence[float], group_size: int) -> Batch:
-    """Put responses and what they earned together.
+    """Combine responses and their rewards to a batch.
 
     Args:
-        prompts: token ids, those that `Engine.generate` was given: each prompt `group_size` times in a row.
-        responses: one a prompt, in that order.
-        rewards: one a response.
-        group_size: responses that are compared with each other.
+        prompts: Token ids as given to `Engine.generate`, with each prompt `group_size` times in a row.
+        responses: Response to each prompt, in the same order.
+        rewards: Reward of each response.
+        group_size: Number of responses that are compared with each other.
 
     Raises:
-        TrainingError: a reward is not a finite number.
-        ValueError: the counts do not fit, or a prompt is empty.
+        TrainingError: A reward is not a finite number.
+        ValueError: The counts do not match, or a prompt is empty.
     """
     if not len(prompts) == len(responses) == len(rewards) or not prompts:
         raise ValueError(f"{len(prompts)} prompts, {len(responses)} responses and {len(rewards)} rewards: must be equally many")
     if not all(prompts):
-        raise ValueError("a prompt is empty: nothing stands before the response's first token")
+        raise ValueError("a prompt is empty: there is no token before the response's first one")
     for k, reward in enumerate(rewards):
         if not math.isfinite(reward):
             raise TrainingError(f"the reward of response {k} (prompt {k // group_size}) is {reward}, not a finite number")
@@ -78,19 +78,20 @@ def make_batch(prompts: Sequence[Sequence[int]], responses: Sequence[Response], 
 
 
 def group_advantages(rewards: Tensor, group_size: int) -> Tensor:
-    """How much better each response is than those to the same prompt: (r - mean) / (standard deviation + 1e-6).
+    """Return the advantage of each response over those to the same prompt: (r - mean) / (standard deviation + 1e-6).
 
     The standard deviation is that of a sample (divided by group_size - 1). A group of equal rewards has advantages of 0.
     Source: Shao et al., DeepSeekMath, arXiv 2402.03300, section 4.1.2.
 
     Args:
-        rewards: (B,), groups one after the other.
+        rewards: Rewards of the groups one after the other, shape (B,).
+        group_size: Number of responses in a group, at least 2.
 
     Returns:
-        (B,) float32.
+        Advantages, float32, shape (B,).
 
     Raises:
-        ValueError: B is no multiple of group_size, or group_size is below 2.
+        ValueError: B is not a multiple of group_size, or group_size is below 2.
     """
     if group_size < 2 or len(rewards) % group_size:
         raise ValueError(f"{len(rewards)} rewards are no groups of {group_size}; a group has 2 or more")
@@ -102,11 +103,11 @@ def group_advantages(rewards: Tensor, group_size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Minibatch:
-    """What one optimizer step trains on, as one rank sees it.
+    """The data of one optimizer step for one rank.
 
     Attributes:
-        tokens: of responses, of all ranks together: what the loss is divided by.
-        pieces: this rank's part, a forward pass each; equally many on every rank.
+        tokens: Number of response tokens of all ranks together, by which the loss is divided.
+        pieces: This rank's part, one forward pass each. All ranks have the same number of pieces.
     """
 
     tokens: int
@@ -114,15 +115,18 @@ class Minibatch:
 
 
 def minibatches(batch: Batch, count: int, rank: int, world: int, most_tokens: int) -> list[Minibatch]:
-    """Cut a batch into one part an optimizer step, and this rank's share of each into forward passes.
+    """Split a batch into one part for each optimizer step, and this rank's share of each part into forward passes.
 
-    Every rank has the whole batch, so nobody has to ask others how much there is. Responses are dealt to the ranks by length, the
-    longest first: ranks have about as much to do, and passes little padding. Where they do not go round, a rank takes one again
-    without its tokens' mask: it is in no sum, but the ranks stay in step.
+    Every rank has the whole batch, so no communication is needed. Responses are dealt to the ranks by length, the longest first. So
+    ranks have about the same amount of work, and passes have little padding. If they do not divide evenly, a rank repeats one with
+    an empty mask, which contributes to no sum but keeps the ranks in step.
 
     Args:
-        count: optimizer steps; parts are of consecutive responses, and as equal as can be.
-        most_tokens: in one pass, prompts and padding included; a longer response has a pass of its own.
+        batch: The whole batch.
+        count: Number of optimizer steps. Parts are consecutive responses, as equal as possible.
+        rank: This rank.
+        world: Number of ranks.
+        most_tokens: Largest number of tokens in a pass, including prompts and padding. A longer response has a separate pass.
     """
     lengths = batch.lengths()
     batches = []
@@ -132,7 +136,7 @@ def minibatches(batch: Batch, count: int, rank: int, world: int, most_tokens: in
         dealt = torch.cat([dealt, dealt[-1:].expand(short)])
         counts = torch.arange(len(dealt)) < len(rows)
         own, own_counts = dealt[rank::world], counts[rank::world]
-        sizes = _passes(lengths[dealt[::world]].tolist(), most_tokens)  # of rank 0, which has the longest of each turn
+        sizes = _passes(lengths[dealt[::world]].tolist(), most_tokens)  # by rank 0, which has the longest of each turn
         pieces = []
         for part, real in zip(torch.split(own, sizes), torch.split(own_counts, sizes), strict=True):
             piece = batch.rows(part)
@@ -142,7 +146,7 @@ def minibatches(batch: Batch, count: int, rank: int, world: int, most_tokens: in
 
 
 def _passes(lengths: Sequence[int], most_tokens: int) -> list[int]:
-    """How many responses, the longest first, go into each pass, in which all are as long as the first."""
+    """Return the number of responses of each pass, the longest first. All are padded to the first one of the pass."""
     sizes: list[int] = []
     first = 0
     while first < len(lengths):

@@ -1,6 +1,6 @@
-"""The ranks that train a job together: where they meet, torch's process group, and tensors of which every rank has a shard.
+"""The ranks that train a job together: their rendezvous, torch's process group, and tensors that are sharded over the ranks.
 
-A model comes from a Hugging Face directory and is sharded with FSDP2; it is whole in the host memory of rank 0 alone.
+A model is loaded from a Hugging Face directory and sharded with FSDP2. Only the host memory of rank 0 holds all of it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,24 @@ from runtime.training.memory import LARGE
 _LOOPBACK = "127.0.0.1"
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
 
-_TIMEOUT = timedelta(minutes=10)  # a rank that has died is noticed at once; this is for one that hangs
-_members = 0  # trainers of this process that are in its group
+_TIMEOUT = timedelta(minutes=10)  # for a rank that hangs; one that has died is noticed at once
+_members = 0  # number of trainers of this process in its group
 
 
 def join_group(rank: int, world: int, rendezvous: str | None, device: torch.device, cpu_offload: bool = False) -> DeviceMesh:
-    """Enter the group of a job's ranks: NCCL on GPUs, gloo on CPUs. Every rank calls it; it returns when all have.
+    """Enter the group of a job's ranks: NCCL on GPUs, gloo on CPUs. Every rank calls it, and it returns when all have.
 
     Args:
-        rendezvous: `tcp://host:port` of rank 0, whose process has opened the store there (`open_store`);
-            `file://path` on one machine; None where it is the only one.
-        cpu_offload: tensors in host memory take part too: on GPUs gloo beside NCCL, for the norm of gradients.
+        rank: This rank.
+        world: Number of ranks.
+        rendezvous: `tcp://host:port` of rank 0, whose process has opened the store there (`open_store`); `file://path` on one
+            machine; or None for a single rank.
+        device: Device of this rank.
+        cpu_offload: Whether tensors in host memory take part too. On GPUs this adds gloo to NCCL, for the norm of gradients.
 
     Raises:
-        ValueError: rank, world and rendezvous do not fit. RuntimeError: this process is in a group of another size.
+        ValueError: Rank, world and rendezvous do not match.
+        RuntimeError: This process is in a group of another size.
     """
     global _members
     if not 0 <= rank < world or (world > 1 and rendezvous is None):
@@ -64,7 +68,7 @@ def join_group(rank: int, world: int, rendezvous: str | None, device: torch.devi
 
 
 def leave_group() -> None:
-    """Leave it; the last trainer of the process takes it down."""
+    """Leave the group. The last trainer of the process destroys it."""
     global _members
     _members -= 1
     if _members == 0:
@@ -72,39 +76,39 @@ def leave_group() -> None:
 
 
 def reshard(model: nn.Module) -> None:
-    """Free what a forward pass without a backward pass has left gathered."""
+    """Free parameters that a forward pass without a backward pass has left gathered."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor of which every rank has a shard, on the device; every rank calls it."""
+    """Gather a tensor that is sharded over the ranks on the device. Every rank calls it."""
     full: Any = tensor
-    if hasattr(full, "full_tensor"):  # through the device, where the ranks have their network, also if it is offloaded
+    if hasattr(full, "full_tensor"):  # even an offloaded tensor goes through the device, where the ranks have their network
         full = full.to(full.device_mesh.device_type).full_tensor()
     return cast(Tensor, full)
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """This rank's shard of a tensor."""
+    """Return this rank's shard of a tensor."""
     own: Tensor = tensor.detach()
     return own.to_local() if hasattr(own, "to_local") else own
 
 
 class Sliced(Protocol):
-    """A whole tensor, or what reads rows of one when they are asked for."""
+    """A whole tensor, or an object that reads rows of one on demand."""
 
     @property
     def shape(self) -> Sequence[int]:
-        """Of the whole."""
+        """Shape of the whole tensor."""
 
     def __getitem__(self, rows: slice, /) -> Tensor:
-        """Some rows."""
+        """Return some rows."""
 
 
 def shard_of(full: Sliced, like: Tensor, mesh: DeviceMesh) -> Tensor:
-    """This rank's part of a whole tensor that is sharded as another one is; of a tensor a view."""
+    """Return this rank's part of a whole tensor that is sharded like another one. The part of a tensor is a view."""
     if not hasattr(like, "to_local"):
         return full[:]
     size = -(-full.shape[0] // mesh.size())
@@ -113,20 +117,23 @@ def shard_of(full: Sliced, like: Tensor, mesh: DeviceMesh) -> Tensor:
 
 
 def load_sharded(directory: Path, mesh: DeviceMesh, cpu_offload: bool = False) -> nn.Module:
-    """A causal language model in float32, each rank with its shard of every parameter. Every rank calls it.
+    """Load a causal language model in float32, with a shard of every parameter on each rank. Every rank calls it.
 
-    Rank 0 reads the files. The others get the model a layer at a time, and keep their shard of it.
+    Rank 0 reads the files. The others receive the model layer by layer, and keep their shard of it.
 
-    On GPUs it computes in bf16 and adds gradients up in float32. Activations of a model that is no toy are recomputed in the
-    backward pass. Dropout is off: the probabilities trained on have to be those sampled from.
+    On GPUs the model computes in bf16 and accumulates gradients in float32. Activations of a model that is no toy are recomputed in
+    the backward pass. Dropout is off, because the probabilities in training must be those of sampling.
 
     Args:
-        cpu_offload: shards and gradients are in host memory, and go to the device a layer at a time; needs `join_group` to know.
+        directory: The Hugging Face directory.
+        mesh: Device mesh of the ranks.
+        cpu_offload: Whether shards and gradients are in host memory and move to the device layer by layer. `join_group` needs the
+            same value.
     """
     model = _load(directory, whole=mesh.get_rank() == 0)
     on_gpu = mesh.device_type == "cuda"
     precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if on_gpu else MixedPrecisionPolicy()
-    # torch would round memory that it page-locks up to powers of two, and keep that of gradients: `Trainer` locks the shards alone.
+    # torch would round page-locked memory up to powers of two and keep that of gradients, so `Trainer` locks only the shards.
     offload = CPUOffloadPolicy(pin_memory=False) if cpu_offload else OffloadPolicy()
     model.train()
     if sum(parameter.numel() for parameter in model.parameters()) >= LARGE:
@@ -144,7 +151,7 @@ def load_sharded(directory: Path, mesh: DeviceMesh, cpu_offload: bool = False) -
 
 
 def _load(directory: Path, whole: bool) -> nn.Module:
-    """The model, or only its shape, on the meta device."""
+    """Load the model, or create it without data on the meta device."""
     from transformers import AutoModelForCausalLM
 
     config = load_config(directory)
@@ -161,15 +168,15 @@ def _load(directory: Path, whole: bool) -> nn.Module:
 
 
 def _hand_out(module: nn.Module, device: torch.device) -> None:
-    """Give all ranks what rank 0 has of a module, but for layers in it that are sharded already."""
+    """Broadcast a module from rank 0 to all ranks, except its layers that are already sharded."""
     handed: dict[Tensor, Tensor] = {}
     for part in module.modules():
         own = [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
         for name, tensor in own:
             if hasattr(tensor, "full_tensor"):
                 continue
-            if tensor not in handed:  # else it is tied to another one
-                copy = torch.empty_like(tensor, device=device, requires_grad=False)  # memory of its own, not the file's
+            if tensor not in handed:  # otherwise it is tied to another one
+                copy = torch.empty_like(tensor, device=device, requires_grad=False)  # not over the memory of the file
                 if not tensor.is_meta:
                     copy.copy_(tensor.detach())
                 if dist.get_world_size() > 1:
@@ -179,9 +186,9 @@ def _hand_out(module: nn.Module, device: torch.device) -> None:
 
 
 def open_store(host: str) -> TCPStore:
-    """The store of a job's ranks, at a port of this address alone; torch's own would listen at all addresses of the machine.
+    """Open the store of a job's ranks at a port of this address only. torch's own store would listen at all addresses.
 
-    It asks nobody who he is. The port is taken from now on, and the process group that this process joins shares the store.
+    There is no authentication. The port is taken from now on, and the process group that this process joins shares the store.
     """
     server = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024)
     port = server.getsockname()[1]
@@ -189,26 +196,26 @@ def open_store(host: str) -> TCPStore:
 
 
 def url_of(host: str, port: int) -> str:
-    """The store's place, as `join_group` takes it."""
+    """Return the URL of the store for `join_group`."""
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
 def listen_near(rendezvous: str | None) -> None:
-    """Let gloo and NCCL listen at the address by which this machine reaches the others, unless the user has chosen another one.
+    """Let gloo and NCCL listen at the address by which this machine reaches the others, unless the user has set another one.
 
-    Gloo would take the address of the machine's name, NCCL those of all networks.
+    By default gloo uses the address of the machine's name, and NCCL those of all networks.
 
     Args:
-        rendezvous: as `join_group` takes it; without a host all ranks are on this machine, and nobody else has to reach them.
+        rendezvous: Rendezvous as for `join_group`. Without a host, all ranks are on this machine and use its loopback address.
     """
     name = interface_of(_own_address(rendezvous))
     if name is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")  # this one, not all whose names begin so
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")  # "=" for this one only, not all with this prefix
 
 
 def interface_of(address: str) -> str | None:
-    """The network interface that has an address; None where it is not the first of any."""
+    """Return the network interface that has an address, or None if it is not the first address of any."""
     for _, name in socket.if_nameindex():
         if address in _addresses(name):
             return name
@@ -221,14 +228,14 @@ def _own_address(rendezvous: str | None) -> str:
         return _LOOPBACK
     family, kind, protocol, _, there = socket.getaddrinfo(place.hostname, place.port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
-        probe.connect(there)  # sends nothing: the kernel chooses the address that it would send from
+        probe.connect(there)  # sends nothing, but lets the kernel choose the address from which it would send
         return str(probe.getsockname()[0])
 
 
 def _addresses(interface: str) -> set[str]:
-    """The first IPv4 address of an interface, and all of its IPv6 addresses."""
+    """Return the first IPv4 address of an interface, and all of its IPv6 addresses."""
     addresses = set()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):  # it has none
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):  # without an IPv4 address
         answer = fcntl.ioctl(probe, _GET_ADDRESS, struct.pack("256s", interface.encode()[:15]))
         addresses.add(socket.inet_ntoa(answer[20:24]))
     table = Path("/proc/net/if_inet6")

@@ -1,20 +1,20 @@
 """Log-probs of tokens, and the loss of GRPO.
 
-With a vocabulary of 151,936 the logits of 4,096 positions are 2.5 GB in float32, and a backward pass holds several such tables.
-So the output layer computes them a chunk of positions at a time, reduced to one number a position, and once more in the backward
-pass. torch's own `linear_cross_entropy` (2.12 and newer) computes gradients in the forward pass, before it is known what a token's
-log-prob is worth.
+With a vocabulary of 151,936 the logits of 4,096 positions take 2.5 GB in float32, and a backward pass needs several such tables.
+Therefore the output layer computes them for a chunk of positions at a time, reduces them to one number per position, and repeats
+this in the backward pass. torch's own `linear_cross_entropy` (2.12 and newer) computes gradients in the forward pass, before the
+weight of a token's log-prob is known.
 
-For token t of a response with advantage A, with p the trainer's probability now, q the trainer's before the iteration's first step
-(proximal), s the sampler's (behaviour), and f that of the reference model:
+For token t of a response with advantage A, let p be the trainer's probability now, q the trainer's before the first step of the
+iteration (proximal), s the sampler's (behaviour), and f that of the reference model:
 
     kl   = f / p - log(f / p) - 1
     loss = -decoupled_objective(p, q, s) + beta * kl
 
 Source of kl: Shao et al., DeepSeekMath, arXiv 2402.03300, equation 4.
 
-The loss of a minibatch is the sum over all response tokens of all its responses, divided by their number: every token counts the
-same, in a long response and in a short one (Yu et al., DAPO, arXiv 2503.14476, equation 8).
+The loss of a minibatch is the sum over all response tokens divided by their number. Every token has the same weight, in a long
+response and in a short one (Yu et al., DAPO, arXiv 2503.14476, equation 8).
 """
 
 from __future__ import annotations
@@ -29,24 +29,33 @@ from torch.nn.functional import cross_entropy, linear
 
 from runtime.training.memory import CHUNK, SCALES
 
-_MOST = 20.0  # of a difference of log-probs, so that no exponential overflows: its gradient would be NaN even where it is clipped
+_MOST = 20.0  # limit of a difference of log-probs, because an overflowing exponential has a NaN gradient even where it is clipped
 
 SUMS = ("loss", "clipped", "gap", "capped", "entropy", "kl")
-"""What `grpo_sums` adds up, in this order."""
+"""Names of the sums that `grpo_sums` returns, in order."""
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor, temperature: float) -> Tensor:
-    """Natural log-probs of tokens at a temperature, in float32.
+    """Return natural log-probs of tokens at a temperature, in float32.
 
     Args:
-        logits: (..., V). tokens: (...) int64.
+        logits: Logits, shape (..., V).
+        tokens: Token ids, int64, shape (...).
+        temperature: Temperature of the softmax.
     """
     scaled = logits.float() / temperature
     return -cross_entropy(scaled.flatten(0, -2), tokens.flatten(), reduction="none").view(tokens.shape)
 
 
 class LogProbs(NamedTuple):
-    """Log-probs at the tokens of responses, (B, T) each: of p, q, s and f. Only `new` has a gradient."""
+    """Log-probs at the tokens of responses, shape (B, T) each.
+
+    Attributes:
+        new: Log-probs of p, the only ones with a gradient.
+        old: Log-probs of q.
+        sampler: Log-probs of s.
+        reference: Log-probs of f, or None without a KL term.
+    """
 
     new: Tensor
     old: Tensor
@@ -55,7 +64,13 @@ class LogProbs(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """What `decoupled_objective` gives for each token, (B, T): its value, the ratio p / q, and the weight of q / s."""
+    """Result of `decoupled_objective` for each token, shape (B, T) each.
+
+    Attributes:
+        value: Value of the objective.
+        ratio: The ratio p / q.
+        weight: The truncated weight q / s.
+    """
 
     value: Tensor
     ratio: Tensor
@@ -63,21 +78,26 @@ class Objective(NamedTuple):
 
 
 def decoupled_objective(new: Tensor, proximal: Tensor, behaviour: Tensor, advantages: Tensor, clip: float, cap: float) -> Objective:
-    """PPO's clipped objective where those who sampled are not those from whom a step is measured, token by token:
+    """Compute PPO's clipped objective with separate behaviour and proximal policies, token by token.
 
         ratio  = p / q
         weight = min(q / s, cap)    no gradient flows through it
         value  = weight * min(ratio * A, clip(ratio, 1 - e, 1 + e) * A)
 
-    Sources: Fu et al., AReaL, arXiv 2505.24298, section 5.2, "Decoupled PPO Objective", after Hilton et al., arXiv 2110.00641: s is
-    the behaviour policy, of the version that sampled the token, q the proximal policy, the weights before the update, from which
-    the ratio is clipped. So the trust region is around recent weights, however old a sample is. The cut of the weight at `cap` is
-    truncated importance sampling; AReaL's code leaves out tokens of which it is larger. On-policy q and s differ by rounding
-    alone: Yao et al., 2025, "Your efficient RL framework secretly brings you off-policy RL training".
+    Sources: Fu et al., AReaL, arXiv 2505.24298, section 5.2, "Decoupled PPO Objective", after Hilton et al., arXiv 2110.00641. s is
+    the behaviour policy, of the version that sampled the token. q is the proximal policy, the weights before the update, relative
+    to which the ratio is clipped. So the trust region is around recent weights, however old a sample is. Limiting the weight to
+    `cap` is truncated importance sampling; AReaL's code leaves out tokens with larger weights instead. On-policy, q and s differ
+    only by
+    rounding: Yao et al., 2025, "Your efficient RL framework secretly brings you off-policy RL training".
 
     Args:
-        new, proximal, behaviour: log-probs of p, q and s, (B, T); `new` alone has a gradient. advantages: A, (B, 1).
-        clip: e. cap: at least 1.
+        new: Log-probs of p, shape (B, T), the only argument with a gradient.
+        proximal: Log-probs of q, shape (B, T).
+        behaviour: Log-probs of s, shape (B, T).
+        advantages: A, shape (B, 1).
+        clip: Half-width e of the clipping range.
+        cap: Largest weight, at least 1.
     """
     ratio = (new - proximal).clamp(-_MOST, _MOST).exp()
     weight = (proximal - behaviour).clamp(max=_MOST).exp().clamp(max=cap)
@@ -88,15 +108,18 @@ def decoupled_objective(new: Tensor, proximal: Tensor, behaviour: Tensor, advant
 def grpo_sums(
     logprobs: LogProbs, advantages: Tensor, mask: Tensor, *, clip: float, cap: float, beta: float = 0.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums over the tokens of responses, to be divided by the minibatch's number of them.
+    """Return sums over the tokens of responses, to be divided by the minibatch's number of tokens.
 
     Args:
-        logprobs: without those of a reference there is no KL term.
-        advantages: (B,). mask: (B, T) bool, the tokens that count.
-        clip: e. cap, beta: as above.
+        logprobs: Log-probs of the tokens. Without those of a reference model there is no KL term.
+        advantages: Advantages of the responses, shape (B,).
+        mask: True at the tokens that count, bool, shape (B, T).
+        clip: Half-width e of the clipping range.
+        cap: Largest weight q / s, at least 1.
+        beta: Weight of the KL term.
 
     Returns:
-        (the loss, with its gradient; the sums named in `SUMS`, float64; the largest |log q - log s|, 0 where nothing counts).
+        The loss, with its gradient; the sums named in `SUMS`, float64; and the largest |log q - log s|, 0 if no token counts.
     """
     new, old, sampler, reference = logprobs
     advantages = advantages[:, None]
@@ -118,23 +141,26 @@ def grpo_sums(
 
 
 def chunked_logprobs(hidden: Tensor, layer: nn.Linear, tokens: Tensor, temperature: float) -> Tensor:
-    """`token_logprobs` of the logits of an output layer, with the same gradient.
+    """Compute `token_logprobs` of the logits of an output layer, with the same gradient, in chunks.
 
     Args:
-        hidden: (..., H), what the layer is given. tokens: (...) int64.
+        hidden: Input of the layer, shape (..., H).
+        layer: The output layer.
+        tokens: Token ids, int64, shape (...).
+        temperature: Temperature of the softmax.
 
     Returns:
-        (...) float32.
+        Log-probs, float32, shape (...).
     """
     return cast(Tensor, _ChunkedLogProbs.apply(hidden, layer.weight, layer.bias, tokens, temperature))  # type: ignore[no-untyped-call]
 
 
 class _ChunkedLogProbs(torch.autograd.Function):
-    """(..., H), (V, H), (V) or None, (...), temperature -> (...) float32."""
+    """Function of hidden (..., H), weight (V, H), bias (V) or None, tokens (...) and temperature; the result has shape (...)."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, temperature: float) -> Tensor:
-        scores = torch.empty(tokens.shape, device=hidden.device)  # no view: FSDP hangs its backward pass on what a model returns
+        scores = torch.empty(tokens.shape, device=hidden.device)  # no view, because FSDP attaches its backward pass to outputs
         flat, targets = hidden.flatten(0, -2), tokens.flatten()
         for rows in _chunks(flat, weight):
             scores.view(-1)[rows] = token_logprobs(linear(flat[rows], weight, bias), targets[rows], temperature)
@@ -151,13 +177,13 @@ class _ChunkedLogProbs(torch.autograd.Function):
         to_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None else None
         for rows in _chunks(hidden, weight):
             change = linear(hidden[rows], weight, bias).float().div_(ctx.temperature)
-            change = change.sub_(change.logsumexp(-1, keepdim=True)).exp_().neg_()  # of a log-prob by the scaled logits
+            change = change.sub_(change.logsumexp(-1, keepdim=True)).exp_().neg_()  # derivative of a log-prob by the scaled logits
             change[torch.arange(len(change), device=change.device), targets[rows]] += 1
             change = change.mul_(worth[rows, None]).to(weight.dtype)
             to_hidden[rows] = change @ weight
             if weight.dtype == to_weight.dtype:
                 to_weight.addmm_(change.T, hidden[rows])
-            else:  # many chunks are added up in float32
+            else:  # sum many chunks in float32
                 to_weight += change.T @ hidden[rows]
             if to_bias is not None:
                 to_bias += change.float().sum(0)
@@ -171,9 +197,9 @@ def _chunks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
 
 
 class ScoringLayer:
-    """The forward pass of a model's output layer, which gives log-probs in place of logits where they are asked for.
+    """Forward pass of a model's output layer that returns log-probs instead of logits on request.
 
-    It is called inside the model's own forward pass, where the ranks' shards of its weight are together.
+    It runs inside the model's own forward pass, where the shards of its weight are gathered.
     """
 
     def __init__(self, layer: nn.Linear) -> None:
@@ -182,13 +208,14 @@ class ScoringLayer:
         self._temperature = 1.0
 
     def __call__(self, hidden: Tensor) -> Tensor:
+        """Return logits, or log-probs of the tokens of `scoring`."""
         if self._tokens is None:
             return linear(hidden, self._layer.weight, self._layer.bias)
         return chunked_logprobs(hidden, self._layer, self._tokens, self._temperature)
 
     @contextmanager
     def scoring(self, tokens: Tensor, temperature: float) -> Iterator[None]:
-        """Inside, log-probs of these tokens at this temperature are given."""
+        """Let the layer return log-probs of these tokens at this temperature inside the context."""
         self._tokens, self._temperature = tokens, temperature
         try:
             yield
@@ -197,20 +224,23 @@ class ScoringLayer:
 
 
 def prepare_scoring(model: nn.Module) -> None:
-    """Let `score_tokens` do without a table of logits, for a model that does nothing to them after its output layer."""
+    """Enable `score_tokens` without a table of logits, for a model that does not modify logits after its output layer."""
     layer, config = model.get_output_embeddings(), model.config  # type: ignore[operator]
     if type(layer) is nn.Linear and not any(getattr(config, name, None) for name in SCALES):
         layer.forward = ScoringLayer(layer)  # type: ignore[method-assign,assignment]
 
 
 def score_tokens(model: nn.Module, tokens: Tensor, first: int, temperature: float) -> Tensor:
-    """Natural log-probs of the tokens of sequences from one place on, each given those before it.
+    """Return natural log-probs of the tokens of sequences from a position on, each given the tokens before it.
 
     Args:
-        tokens: (B, T) int64, on the model's device. first: of the places, at least 1.
+        model: The model.
+        tokens: Token ids on the model's device, int64, shape (B, T).
+        first: First position, at least 1.
+        temperature: Temperature of the softmax.
 
     Returns:
-        (B, T - first) float32.
+        Log-probs, float32, shape (B, T - first).
     """
     targets = tokens[:, first:]
     before = torch.arange(first - 1, tokens.shape[1] - 1, device=tokens.device)

@@ -1,10 +1,10 @@
-"""Memory that an update takes at its peak, from sizes alone: nothing is loaded, and no torch is imported.
+"""Peak memory of an update, computed from sizes alone, without loading a model or importing torch.
 
-Of a rank of W, for P parameters: weights and Adam's moments are 12 P / W bytes in float32, gradients 4 P / W. What FSDP gathers, a
-layer at a time and what is outside of layers as long as a pass takes, is bf16 on GPUs and float32 on CPUs, as are activations. The
-moments at which most may be there are compared: the end of the forward pass, where log-probs are computed; the beginning of the
-backward pass, where they are computed again; the backward pass of a layer; and its end, where the gradients of what is outside of
-layers are reduced. benchmarks/training_memory.py holds it to measurements.
+For a rank of W, with P parameters, weights and Adam's moments take 12 P / W bytes in float32 and gradients 4 P / W. Parameters that
+FSDP gathers, and activations, are in bf16 on GPUs and in float32 on CPUs. FSDP gathers one layer at a time, and parameters outside
+of layers for a whole pass. The peak is the largest of these moments: the end of the forward pass, where log-probs are computed; the
+beginning of the backward pass, where they are computed again; the backward pass of a layer; and its end, where the gradients of
+parameters outside of layers are reduced. benchmarks/training_memory.py compares the result with measurements.
 """
 
 from __future__ import annotations
@@ -20,30 +20,33 @@ from runtime.engines.model_files import ModelFiles
 from runtime.jobs.grpo_spec import Algorithm
 
 CHUNK = 1 << 25
-"""Logits that are there at a time: 128 MB in float32."""
+"""Number of logits that are computed at a time: 128 MB in float32."""
 LARGE = 50_000_000
-"""Parameters from which on activations are recomputed in the backward pass; those of smaller models are kept."""
+"""Number of parameters from which on activations are recomputed in the backward pass instead of kept."""
 SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-"""Of a config: what is done to logits after the output layer. Such a model has a table of all of them."""
-_MASTER = 4  # bytes of a number of weights, gradients and moments
-_KEPT_WIDTHS, _KEPT_INNER = 7, 4  # numbers that a layer keeps a token, in hidden sizes and in widths of its feed-forward part
-_NORMS = 8  # bytes beside them in bf16, a hidden size: inputs of two norms in float32
-_ENDS = 4  # hidden sizes that are kept a token after the last layer
-_TABLES = 3  # of logits in float32: as they are, scaled, and their log-softmax; or its gradient
+"""Keys of a config that modify logits after the output layer. Such a model needs a table of all logits."""
+_MASTER = 4  # bytes of a weight, a gradient or a moment
+_KEPT_WIDTHS, _KEPT_INNER = 7, 4  # numbers that a layer keeps for a token, in hidden sizes and in widths of its feed-forward part
+_NORMS = 8  # additional bytes in bf16 for each number of a hidden size: inputs of two norms in float32
+_ENDS = 4  # hidden sizes that are kept for a token after the last layer
+_TABLES = 3  # tables of logits in float32: the logits, scaled logits, and their log-softmax or its gradient
 
 
 class TrainingPeak(NamedTuple):
-    """Bytes of one rank, in the moment of an update at which most are on the device; there they add up to `device`.
+    """Bytes of one rank at the moment of an update with the largest use of the device, where they add up to `device`.
 
     Attributes:
-        tokens: in a pass, prompts and padding included.
-        state: weights, Adam's moments, the gradients that are there, and the reference model.
-        gathered: whole layers, and their gradients on the way to the ranks that keep them.
-        activations: of the pass. recomputed: they are, in the backward pass. logprobs: logits of a chunk.
-        host: beside the device, in host memory. waiting: between phases, in host memory, new weights to be sent included.
-        written: beside them, of the state that a checkpoint is written from while it changes.
-        loading: while rank 0 loads, in host memory.
-        sure: the least of the device's memory that the state takes, whatever is trained on.
+        tokens: Tokens in a pass, including prompts and padding.
+        state: Weights, Adam's moments, present gradients, and the reference model.
+        gathered: Gathered layers, and their gradients before they are reduced.
+        activations: Activations of the pass.
+        recomputed: Whether activations are recomputed in the backward pass.
+        logprobs: Logits of a chunk.
+        host: Host memory in addition to the device.
+        waiting: Host memory between phases, including new weights to be sent.
+        written: Additional host memory while a checkpoint is written and the state changes.
+        loading: Host memory while rank 0 loads the model.
+        sure: Least device memory that the state takes for any batch.
     """
 
     tokens: int
@@ -60,7 +63,7 @@ class TrainingPeak(NamedTuple):
 
     @property
     def device(self) -> int:
-        """All that is on the device; on a CPU the process's own memory."""
+        """Sum of all bytes on the device. On a CPU it is the process's own memory."""
         return self.state + self.gathered + self.activations + self.logprobs
 
 
@@ -72,10 +75,11 @@ class _Moment(NamedTuple):
 
 
 def size_of(files: ModelFiles, config: Mapping[str, Any]) -> ModelSize:
-    """The sizes of a Hugging Face model.
+    """Return the sizes of a Hugging Face model.
 
     Args:
-        config: its config.json.
+        files: Tensors of the model's files.
+        config: Content of its config.json.
     """
     layers = Counter[str]()
     for name, shape in files.shapes.items():
@@ -96,7 +100,7 @@ def size_of(files: ModelFiles, config: Mapping[str, Any]) -> ModelSize:
 
 
 def tiny_size(config: Mapping[str, Any]) -> ModelSize:
-    """Those of a Qwen2 with untied embeddings, from the arguments of its config."""
+    """Return the sizes of a Qwen2 with untied embeddings, from the arguments of its config."""
     hidden, inner, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
     keys = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
     layer = 2 * hidden * hidden + 2 * hidden * keys + hidden + 2 * keys + 3 * hidden * inner + 2 * hidden
@@ -106,10 +110,14 @@ def tiny_size(config: Mapping[str, Any]) -> ModelSize:
 
 
 def training_peak(size: ModelSize, settings: Algorithm, world: int, on_gpu: bool, cpu_offload: bool = False) -> TrainingPeak:
-    """What a rank needs when all responses are as long as they may be.
+    """Return the memory that a rank needs if all responses have the largest allowed length.
 
     Args:
-        world: ranks. on_gpu: they have GPUs, and compute in bf16. cpu_offload: `training.cpu_offload` of the job.
+        size: Sizes of the model.
+        settings: The `algorithm` of the job.
+        world: Number of ranks.
+        on_gpu: Whether ranks have GPUs and compute in bf16.
+        cpu_offload: The job's `training.cpu_offload`.
     """
     number, offloaded = (2 if on_gpu else 4), on_gpu and cpu_offload
     length = settings.max_prompt_tokens + settings.max_tokens
@@ -118,10 +126,10 @@ def training_peak(size: ModelSize, settings: Algorithm, world: int, on_gpu: bool
     share = -(-size.parameters // world)
     moments = _moments(size, rows * length, number, world, rows < responses)
     most = max(moments, key=lambda one: sum(one) - (one.gradients if offloaded else one.gradients - one.gradients // world))
-    copies = 2 if settings.kl else 1  # of the weights: with those of the reference model
+    copies = 2 if settings.kl else 1  # copies of the weights, including those of the reference model
     resident = (2 + copies) * _MASTER * share
-    reference = number * size.outside if settings.kl else 0  # stays gathered after its pass
-    moving = _MASTER * -(-size.outside // world) if offloaded else 0  # a float32 shard on its way to or from the host
+    reference = number * size.outside if settings.kl else 0  # remains gathered after its pass
+    moving = _MASTER * -(-size.outside // world) if offloaded else 0  # a float32 shard in transfer to or from the host
     state = 0 if offloaded else resident + most.gradients // world
     return TrainingPeak(
         tokens=rows * length,
@@ -132,17 +140,21 @@ def training_peak(size: ModelSize, settings: Algorithm, world: int, on_gpu: bool
         logprobs=most.logprobs,
         host=resident + _MASTER * share if offloaded else 0,
         waiting=resident + number * share,
-        written=3 * _MASTER * share if offloaded else resident,  # copies of what is written; or all that waits where it is read
+        written=3 * _MASTER * share if offloaded else resident,  # copies of what is written, or else the waiting state itself
         loading=_MASTER * (size.parameters + (share if offloaded or not on_gpu else 0)),
         sure=0 if offloaded else resident + _MASTER * share,
     )
 
 
 def _moments(size: ModelSize, tokens: int, number: int, world: int, several: bool) -> tuple[_Moment, ...]:
-    """Bytes of all ranks' gradients, and of one rank's others, at each moment.
+    """Return the bytes of the gradients of all ranks, and of one rank's other tensors, at each moment.
 
     Args:
-        number: bytes of a number that is computed with. several: gradients of more than one pass are added up.
+        size: Sizes of the model.
+        tokens: Tokens in a pass.
+        number: Bytes of a number in computations.
+        world: Number of ranks.
+        several: Whether gradients of more than one pass are accumulated.
     """
     half, recomputed = number < _MASTER, size.parameters >= LARGE
     row = tokens * number * size.hidden

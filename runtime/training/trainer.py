@@ -1,7 +1,7 @@
 """One rank of a job's training: updates of GRPO, and the job's state between them.
 
-Every rank makes a `Trainer` and makes the same calls in the same order with the same arguments. The update draws no random numbers,
-so weights, Adam's moments and a count are all of the state.
+Every rank creates a `Trainer` and makes the same calls in the same order with the same arguments. An update draws no random
+numbers, so the state consists of weights, Adam's moments and two counts.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Trainer:
-    """A model, its optimizer, and a copy of the model as it began if a KL term asks for one.
+    """A model, its optimizer, and a copy of the initial model if a KL term needs one.
 
     Args:
-        model_dir: a Hugging Face directory.
-        settings: `algorithm` of the job file, with a learning rate.
-        rank, world: this rank, and how many there are; each has one GPU, the first that it sees, or CPU threads.
-        rendezvous: as `join_group` takes it.
-        threads: of this process, on a CPU; as many as cores that it owns.
-        cpu_offload: on a GPU, keep the state in host memory and let Adam step there; on a CPU nothing changes.
-        steps: of the optimizer, of the whole job, for learning rates that go down.
+        model_dir: The Hugging Face directory of the model.
+        settings: The `algorithm` of the job file, with a learning rate.
+        rank: This rank. It uses the first GPU that it sees, or CPU threads.
+        world: Number of ranks.
+        rendezvous: Rendezvous of the ranks, as for `join_group`.
+        threads: Number of threads of this process on a CPU, as many as its cores.
+        steps: Number of optimizer steps of the whole job, for decreasing learning rates.
+        cpu_offload: Whether, on a GPU, the state is in host memory and Adam runs there. No effect on a CPU.
     """
 
     def __init__(
@@ -58,16 +59,16 @@ class Trainer:
         torch.set_num_threads(threads)
         self.settings = settings
         self.updates = 0
-        """Updates that are in the weights, since the job began."""
+        """Number of updates in the weights since the job began."""
         self._rank, self._world = rank, world
         self._device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
         if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)  # else the group would guess
+            torch.cuda.set_device(self._device)  # otherwise the process group would guess the device
         self._mesh = group.join_group(rank, world, rendezvous, self._device, cpu_offload)
         self._closed = False
         in_host_memory = cpu_offload and self._device.type == "cuda"
         if in_host_memory:
-            map_large_blocks()  # shards are page-locked one by one, so each needs pages of its own
+            map_large_blocks()  # shards are page-locked one by one, so each needs separate pages
         try:
             self._model = group.load_sharded(model_dir, self._mesh, cpu_offload)
             frozen = group.load_sharded(model_dir, self._mesh, cpu_offload).requires_grad_(False) if settings.kl else None
@@ -77,10 +78,10 @@ class Trainer:
             raise
         self._names = {name: parameter for name, parameter in self._model.named_parameters()}
         if self._device.type == "cpu" and sum(parameter.numel() for parameter in self._names.values()) >= LARGE:
-            map_large_blocks()  # pages that are new each time take a small model half of its speed
+            map_large_blocks()  # not for a small model, which new pages at each use would slow down to half speed
         shards = [group.own_part(parameter) for model in self._models() for parameter in model.parameters()]
         self._locked = PageLock(shards if in_host_memory else ())
-        self._steps = 0  # of the optimizer
+        self._steps = 0  # of the optimizer so far
         rate = settings.learning_rate
         assert rate is not None
         self._optimizer = torch.optim.AdamW(self._names.values(), lr=rate, weight_decay=settings.weight_decay, fused=True)
@@ -88,23 +89,23 @@ class Trainer:
         self._offloader = Offloader(self._tensors)
 
     def update(self, batch: Batch, learn: bool = True) -> dict[str, float]:
-        """Train on an iteration's responses: one optimizer step a minibatch.
+        """Train on an iteration's responses, with one optimizer step for each minibatch.
 
         Args:
-            batch: the whole of it, on every rank; the ranks divide it themselves.
-            learn: Whether weights change. If not, all is computed as usual, with a learning rate of 0.
+            batch: The whole batch, on every rank. The ranks divide it themselves.
+            learn: Whether weights change. If not, everything is computed as usual, with a learning rate of 0.
 
         Returns:
-            Means over response tokens, unless said otherwise, the same on every rank: `loss`; `clip_fraction`, the share of tokens
-            whose ratio is clipped; `logprob_gap` and `logprob_gap_max`, |trainer's - sampler's log-prob| under the weights that
-            sampled (rounding, where both compute alike); `capped_fraction`, the share whose importance weight is cut; `entropy`,
-            minus the trainer's log-prob; `kl` to the model as it began, where the job has such a term; `grad_norm`, the mean over
-            steps before it is cut; `learning_rate`, of the last step; and `tokens`, their number.
+            Means over response tokens, unless stated otherwise, the same on every rank: `loss`; `clip_fraction`, the share of
+            tokens whose ratio is clipped; `logprob_gap` and `logprob_gap_max`, |trainer's - sampler's log-prob| under the weights
+            that sampled (rounding, if both compute alike); `capped_fraction`, the share whose importance weight is limited;
+            `entropy`, minus the trainer's log-prob; `kl` to the initial model, if the job has a KL term; `grad_norm`, the mean over
+            steps before clipping; `learning_rate` of the last step; and `tokens`, their number.
 
         Raises:
-            TrainingError: the sampler's log-probs or the advantages are not finite, and everything is as it was; or a gradient is
-                not, and the update ends before its step, after those of earlier minibatches. The weights stay finite.
-            RuntimeError: the trainer is offloaded.
+            TrainingError: The sampler's log-probs or the advantages are not finite, and nothing has changed; or a gradient is not
+                finite, and the update ends before its step, after those of earlier minibatches. The weights stay finite.
+            RuntimeError: The trainer is offloaded.
         """
         self._must_be_here()
         for name, values in (("log-probs of the sampler", batch.logprobs), ("advantages", batch.advantages)):
@@ -116,7 +117,7 @@ class Trainer:
         largest = torch.zeros((), device=self._device)
         norms = 0.0
         for number, part in enumerate(work):
-            scale = self._world / max(part.tokens, 1)  # FSDP divides the sum over the ranks by their number
+            scale = self._world / max(part.tokens, 1)  # FSDP divides the sum over the ranks by the number of ranks
             for k, piece in enumerate(part.pieces):
                 new, at = self._score(self._model, piece)
                 logprobs = LogProbs(
@@ -156,16 +157,16 @@ class Trainer:
         return metrics | ({"kl": mean["kl"]} if self._reference is not None else {})
 
     def write_weights(self, data: Tensor) -> None:
-        """Write the whole weights into host memory, for the sampler: on rank 0; every rank calls it.
+        """Write all weights into host memory of rank 0, for the sampler. Every rank calls it.
 
-        float32 on CPUs, bf16 on GPUs, as the model computes, cast on the device; a tied output matrix is left out. Ranks gather
-        them on their devices, so call it before the phase's `offload`.
+        They are in float32 on CPUs, and in bf16 on GPUs, as the model computes, cast on the device. A tied output matrix is left
+        out. Ranks gather the weights on their devices, so it has to be called before the phase's `offload`.
 
         Args:
-            data: uint8, of as many bytes as the layout; of others than rank 0, none.
+            data: uint8 memory of the layout's size on rank 0, any tensor on other ranks.
 
         Raises:
-            RuntimeError: the trainer is offloaded.
+            RuntimeError: The trainer is offloaded.
         """
         self._must_be_here()
         views = self.layout.views(data) if self._rank == 0 else {}
@@ -177,19 +178,19 @@ class Trainer:
 
     @property
     def layout(self) -> Layout:
-        """Of the bytes of the weights under their Hugging Face names, the same on every rank."""
+        """Layout of the weights' bytes under their Hugging Face names, the same on every rank."""
         return Layout.of({name: torch.empty(p.shape, dtype=self._sampled_as, device="meta") for name, p in self._names.items()})
 
     def write_shard(self, data: Tensor) -> None:
-        """Write what this rank holds of the bytes of the weights into host memory: as `runtime.sync.plan.shard` says, in order.
+        """Write this rank's bytes of the weights into host memory, in the order of `runtime.sync.plan.shard`.
 
-        Cast on the device, and no rank gathers anything.
+        They are cast on the device, and no rank gathers anything.
 
         Args:
-            data: uint8, of so many bytes; page-locked it is written as fast as the bus is.
+            data: uint8 memory of this size. If it is page-locked, the bus's full speed is used.
 
         Raises:
-            RuntimeError: the trainer is offloaded.
+            RuntimeError: The trainer is offloaded.
         """
         self._must_be_here()
         start = 0
@@ -200,7 +201,7 @@ class Trainer:
         self._written()
 
     def _written(self) -> None:
-        """Wait until copies to the host are there."""
+        """Wait until copies to the host are complete."""
         if self._device.type == "cuda":
             torch.cuda.synchronize()
 
@@ -210,27 +211,29 @@ class Trainer:
 
     @contextmanager
     def shards(self, weights: bool = True) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:
-        """What this rank has of all that a continuation needs, where it is, without a copy: on the device, or in host memory.
+        """Provide this rank's part of the training state in place, without a copy, on the device or in host memory.
 
-        Names of tensors: `weights.NAME`, and once a step was made `exp_avg.NAME` and `exp_avg_sq.NAME`. Beside them, its JSON.
-        Valid inside the context; whole tensors are the ranks' shards one after the other, along the first dimension.
+        The tensors are `weights.NAME` and, after a first step, `exp_avg.NAME` and `exp_avg_sq.NAME`. The second part of the result
+        is JSON. Both are valid inside the context. A whole tensor consists of the ranks' shards one after the other along the first
+        dimension.
 
         Args:
-            weights: Whether weights are included, beside the moments.
+            weights: Whether weights are included in addition to the moments.
         """
         state = {name: tensor for name, tensor in self._state().items() if weights or not name.startswith("weights.")}
         with self._offloader.shards(state) as shards:
             yield shards, {"updates": self.updates, "steps": self._steps, "ranks": self._world}
 
     def load_state(self, tensors: Mapping[str, group.Sliced], info: Mapping[str, Any]) -> None:
-        """Go on from a state, of a trainer with any number of ranks; on a CPU with as many, to the bit.
+        """Continue from the state of a trainer with any number of ranks. On a CPU with the same number, it is exact to the bit.
 
         Args:
-            tensors: those of `shards`, whole, on every rank, of which it takes its own rows, a tensor at a time. info: its JSON.
+            tensors: The whole tensors of `shards`, on every rank, which reads its own rows one tensor at a time.
+            info: The JSON of `shards`.
 
         Raises:
-            InputError: a tensor is missing, unknown or of another shape, or a count is none; nothing is changed.
-            RuntimeError: the trainer is offloaded.
+            InputError: A tensor is missing, unknown or of another shape, or a count is not valid. Nothing has changed.
+            RuntimeError: The trainer is offloaded.
         """
         self._must_be_here()
         counts = [info.get(name) for name in ("updates", "steps")]
@@ -246,12 +249,16 @@ class Trainer:
         self._load(lambda name: group.shard_of(tensors[name], self._names[name.partition(".")[2]], self._mesh), info)
 
     def load_shards(self, shards: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:
-        """Go back to copies that this rank has made of what `shards` gave it, and what came with them; every rank calls it.
+        """Return to copies that this rank has made of the result of `shards`. Every rank calls it.
 
-        Weights that are not among the copies stay as they are.
+        Weights that are not among the copies keep their values.
+
+        Args:
+            shards: Copies of this rank's tensors.
+            info: The JSON that came with them.
 
         Raises:
-            RuntimeError: the trainer is offloaded.
+            RuntimeError: The trainer is offloaded.
         """
         self._must_be_here()
         self._load(lambda name: None if name.startswith("weights.") and name not in shards else shards[name], info)
@@ -268,23 +275,23 @@ class Trainer:
                 group.own_part(tensor).copy_(part)
 
     def offload(self) -> Footprint:
-        """Move weights and optimizer to host memory and give the device's back; again: no effect."""
+        """Move weights and optimizer to host memory, and release the device's memory. Has no effect if they are there."""
         for model in self._models():
             group.reshard(model)
         return self._offloader.offload()
 
     def stay(self) -> Footprint:
-        """Stay on the device; what is left of the last update is given back."""
+        """Keep the state on the device, and release memory that remains from the last update."""
         for model in self._models():
             group.reshard(model)
         return self._offloader.stay()
 
     def restore(self) -> Footprint:
-        """Bring them back in place; again: no effect."""
+        """Bring the state back to the device in place. Has no effect if it is there."""
         return self._offloader.restore()
 
     def close(self) -> None:
-        """Give everything back and leave the group of ranks; the trainer is of no use afterwards. Again: no effect."""
+        """Release all memory and leave the group of ranks. The trainer cannot be used afterwards. Closing again has no effect."""
         if not self._closed:
             self._closed = True
             self._locked.close()
@@ -292,9 +299,9 @@ class Trainer:
             group.leave_group()
 
     def _score_before(self, work: list[Minibatch]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
-        """Log-probs of each piece before the first step: the model's own, and the reference model's where there is one.
+        """Return the log-probs of each piece before the first step, by the model and, if there is one, by the reference model.
 
-        Those of the first minibatch are left out: its own pass finds them, since no step has been made by then.
+        Those of the first minibatch are left out, because its training pass computes them before any step.
         """
         with torch.no_grad():
             old = [[self._score(self._model, piece)[0] for piece in part.pieces] if k else [] for k, part in enumerate(work)]
@@ -303,14 +310,14 @@ class Trainer:
             return old, [[self._score(self._reference, piece)[0] for piece in part.pieces] for part in work]
 
     def _score(self, model: nn.Module, piece: Batch) -> tuple[Tensor, slice]:
-        """Log-probs of the tokens at the columns in the slice, from the first response token on."""
+        """Return the log-probs of the tokens, and the slice of their columns, from the first response token on."""
         places = piece.mask.any(0).nonzero()
         first = int(places[0]) if len(places) else piece.tokens.shape[1] - 1
         at = slice(first, piece.tokens.shape[1])
         return score_tokens(model, piece.tokens.to(self._device), first, self.settings.temperature), at
 
     def _step(self, number: int, of: int, learn: bool) -> float:
-        """One optimizer step; returns the gradient's norm over all ranks."""
+        """Make one optimizer step, and return the gradient's norm over all ranks."""
         norm = nn.utils.clip_grad_norm_(self._names.values(), self.settings.max_grad_norm)
         length = float(group.whole(norm.detach()))
         if not isfinite(length):
@@ -326,7 +333,7 @@ class Trainer:
         return length
 
     def _state(self) -> dict[str, Tensor]:
-        """Weights and moments as the ranks hold them, by their names in `shards`."""
+        """Return this rank's weights and moments, by their names in `shards`."""
         tensors: dict[str, Tensor] = {f"weights.{name}": parameter for name, parameter in self._names.items()}
         for moment in _MOMENTS if self._steps else ():
             tensors |= {f"{moment}.{name}": self._optimizer.state[p][moment] for name, p in self._names.items()}
@@ -336,7 +343,7 @@ class Trainer:
         return [model for model in (self._model, self._reference) if model is not None]
 
     def _tensors(self) -> dict[str, Tensor]:
-        """All that is offloaded."""
+        """Return all tensors that are offloaded."""
         tensors: dict[str, Tensor] = {}
         for k, model in enumerate(self._models()):
             tensors |= {f"{k}.{name}": tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
@@ -350,11 +357,13 @@ class Trainer:
 
 
 def rates(peak: float, kind: str, warmup_steps: int, steps: int) -> Callable[[int], float]:
-    """The learning rate of each step, as transformers has it: it depends on the step's number alone, so nothing is kept.
+    """Return the learning rate as a function of the step's number, with the schedules of transformers. It has no state.
 
     Args:
-        peak: after the warm-up. kind: of transformers' `get_scheduler`. warmup_steps: in which it goes up from 0.
-        steps: of the job; `linear` and `cosine` are at 0 behind them.
+        peak: Learning rate after the warm-up.
+        kind: Name of the schedule in transformers' `get_scheduler`.
+        warmup_steps: Number of steps in which the rate rises from 0.
+        steps: Number of steps of the job, after which `linear` and `cosine` are at 0.
     """
     from transformers import get_scheduler
 
