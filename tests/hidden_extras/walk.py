@@ -1,15 +1,44 @@
-"""Runs the commands that standard input lists, each in a child of this process, and prints status and output of each as JSON."""
+"""Runs commands of RollMux in environments with some extras installed, for `tests.installations.Walker`.
+
+Each line of standard input has an environment and its commands; a line of standard output has their outcomes. What no extra brings
+is imported once, here. A child of each environment imports what its extras bring, and each command is a child of that.
+"""
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
 import sys
 import tempfile
-from typing import Any
+from typing import Any, NoReturn
+
+import typer
 
 import rollmux
+
+SHARED = ["matplotlib.pyplot", "rich.markdown", "typer.rich_utils", "policies.commands.bench", "rollmux_env.report.plots"]
+SHARED += ["runtime.compare", "runtime.journal.audit", "runtime.service.client", "runtime.service.report"]
+OF_EXTRAS = ("torch", "ray", "starlette")
+
+
+def walk(asked: dict[str, Any]) -> NoReturn:
+    """Become a Python in which some modules are not installed, and print what comes of the commands there.
+
+    Args:
+        asked: Variables of the environment, the working folder and the commands.
+    """
+    os.chdir(asked["folder"])
+    os.environ.update(asked["env"])
+    hiding: Any = importlib.import_module("sitecustomize")  # the one beside this file
+    hiding.HIDDEN = frozenset(asked["env"]["ROLLMUX_TEST_HIDDEN"].split(","))
+    for name in OF_EXTRAS:
+        if name not in hiding.HIDDEN:
+            importlib.import_module(name)
+    gc.freeze()
+    print(json.dumps([outcome(words) for words in asked["words"]]), flush=True)
+    os._exit(0)
 
 
 def outcome(words: list[str]) -> dict[str, Any]:
@@ -26,7 +55,7 @@ def outcome(words: list[str]) -> dict[str, Any]:
         return {"status": os.waitstatus_to_exitcode(status), "out": out.read(), "err": err.read()}
 
 
-def _run(words: list[str]) -> None:
+def _run(words: list[str]) -> NoReturn:
     sys.argv = ["rollmux", *words]
     status: Any = 70
     try:
@@ -40,7 +69,12 @@ def _run(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    for name in ("policies.experiments", "rollmux_env.report.tables", "runtime.service.client", "runtime.journal.audit"):
-        importlib.import_module(name)  # once, not in each child
-    rollmux.command()
-    json.dump([outcome(words) for words in json.load(sys.stdin)], sys.stdout)
+    for name in SHARED:
+        importlib.import_module(name)
+    rollmux.replay("quickstart", "rollmux")  # loads what is compiled
+    typer.main.get_command(rollmux.command())
+    gc.freeze()
+    for line in sys.stdin:
+        if (child := os.fork()) == 0:
+            walk(json.loads(line))
+        os.waitpid(child, 0)
