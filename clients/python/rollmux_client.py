@@ -851,9 +851,10 @@ class Job:
                 pause_s, wait_s = 0.0, _LOOK_S
                 place, when = answer.get("position"), expected.words(answer)
                 why = str(answer.get("reason") or "no nodes yet") + (f" (place {place} in the queue)" if place else "")
-            if why != reason or when:
+            words = re.sub(r"[0-9.]+ s\b", "", why)  # which run on while it waits
+            if words != reason or when:
                 self._say(f"job {self.name} waits: {why}{when or expected.said}")
-                reason = why
+                reason = words
             time.sleep(pause_s)
 
     def _lease_may_end(self, since_s: float) -> bool:
@@ -861,12 +862,16 @@ class Job:
         return self._state() not in ENDED and _now() - since_s < _OLD_LEASE_S
 
     def _state(self) -> str | None:
-        """Return the job's state, or None if the service does not tell."""
+        """Return the job's state, or None if the service does not say it."""
+        return self._described().get("state")
+
+    def _described(self) -> dict[str, Any]:
+        """Return the job as the service describes it, or an empty mapping if the service does not say it."""
         assert self._service is not None
         try:
-            return self._service.ask("GET", _path_of(self.name)).get("state")
+            return self._service.ask("GET", _path_of(self.name))
         except (OSError, Refused):
-            return None
+            return {}
 
     def _take_over(self, environment: Any) -> None:
         """Use the lease of `rollmux exec`, which keeps it after this process has ended."""
@@ -875,6 +880,8 @@ class Job:
         answer = {"lease": environment["ROLLMUX_LEASE"], "ttl_s": ttl_s, "iteration": iteration, "nodes": nodes}
         self._keeper = environment.get(KEEPER) or ""
         self._begin(answer, handed_over=True)
+        counted = self._described().get("iteration")  # an earlier process of the same command may have done some
+        self.iteration = counted if isinstance(counted, int) else iteration
 
     def _begin(self, answer: dict[str, Any], handed_over: bool) -> None:
         self.lease, self._handed_over = str(answer["lease"]), handed_over

@@ -238,8 +238,24 @@ def test_the_lease_of_another_process_is_used_and_left_to_it(service: LittleServ
         with rollmux_client.attach() as job:
             assert (job.lease, job.nodes) == (launcher.lease, {"rollout": [{"name": "here"}]})
             iterate(job)
+        with rollmux_client.attach() as job:  # another process of the same command, with the same environment
+            assert job.iteration == 2
         assert service.jobs["one"].state == "running"
     assert service.jobs["one"].state == "done"
+
+
+def test_a_reason_whose_seconds_run_on_is_said_once(service: LittleService, monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = iter(("b holds rollout-0 for 62 s", "b holds rollout-0 for 71.5 s", "b holds rollout-1 for 2 s"))
+    lines: list[str] = []
+
+    def answer(*_: object) -> dict[str, object]:
+        return {"placed": False, "reason": why} if (why := next(reasons, None)) else {"lease": "7"}
+
+    asking = rollmux_client.Service(service.url, TOKEN)
+    monkeypatch.setattr(asking, "ask", answer)
+    monkeypatch.setattr(rollmux_client.Job, "_begin", lambda *_, **__: None)
+    rollmux_client.Job(asking, "one", say=lines.append).attach()
+    assert lines == [f"job one waits: b holds rollout-{node} for {seconds} s" for node, seconds in ((0, 62), (1, 2))]
 
 
 def test_what_the_service_refuses_is_said(service: LittleService, monkeypatch: pytest.MonkeyPatch) -> None:

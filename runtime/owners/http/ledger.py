@@ -297,7 +297,8 @@ class Ledger:
             self.run.log.say(f"{job_id}: {why}; {', '.join(names)} may still be in use{by}, and is granted to nobody")
         else:
             lease.stay.free.set()
-            self.run.log.say(f"{job_id}: {why}")
+            alive = ", ".join(map(str, living(lease.owner)))
+            self.run.log.say(f"{job_id}: {why}" + (f"; process {alive} of it lives" if alive else ""))
         lease.is_lost = True
         self._over(lease, "lose", why)
         if not lease.suspects:
@@ -504,12 +505,15 @@ def recall_leases(ledger: Ledger, record: RunRecord) -> None:
         over = next((end for end in reversed(own.leases_ended) if end.lease == fact.lease), None)
         lease = Lease(fact, handle, Stay(0.0), 0.0 if over is None else over.at_s, turns_of(handle, len(own.iterations)))
         lease.suspects = _suspects(own, fact.lease)
+        if over is not None:
+            lease.is_lost = True
+            lease.go("lose", over.why)
         if over is None or lease.suspects:
-            if over is not None:
-                lease.is_lost = True
-                lease.go("lose", over.why)
             _recall_phases(lease, own)
             ledger.recalled[job_id] = lease
+        else:  # its owner may still have to say that the job is done
+            lease.go("free")
+            ledger.leases[lease.id] = lease
 
 
 def is_in_use(record: RunRecord, job_id: str) -> bool:

@@ -549,7 +549,7 @@ def test_metrics_beyond_the_bounds_are_left_out(tmp_path: Path) -> None:
     served(work, attached_plan(tmp_path, job("a")))
 
 
-@pytest.mark.parametrize("there", ["nowhere", "placed", "in use"])
+@pytest.mark.parametrize("there", ["nowhere", "placed", "in use", "before"])
 def test_a_job_is_done_when_its_owner_says_so_after_its_lease_was_lost(tmp_path: Path, there: str) -> None:
     """Found on a simulated schedule: the service could not write for longer than a lease lasts, and no other owner came ever."""
 
@@ -561,7 +561,10 @@ def test_a_job_is_done_when_its_owner_says_so_after_its_lease_was_lost(tmp_path:
         run.pass_time(31.0)
         if there != "in use":
             await run.settle()
-            assert bool(run.driver.run.handles["a"].place.nodes) == (there == "placed")
+            assert bool(run.driver.run.handles["a"].place.nodes) == (there in ("placed", "before"))
+        if there == "before":
+            run = await run.replaced()
+            assert (await run.leases.heartbeat(lease))["lost"]
         for _ in range(2):  # the first answer may have been lost
             assert await run.leases.end(lease, done=True) == {}
         await run.settle()
