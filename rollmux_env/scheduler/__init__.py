@@ -1,1 +1,1 @@
-"""The scheduler core: a state machine without clock, input or output that decides for replays and for real runs alike."""
+"""The scheduler: a state machine without clock, input or output that decides for replays and for real runs alike."""

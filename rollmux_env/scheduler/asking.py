@@ -1,4 +1,7 @@
-"""Asks policies, whose code may be a user's: what it raises, or returns that is no plan, is one line that says where."""
+"""Calls of placement policies, whose code may be a user's.
+
+An exception, or an answer that is no plan, becomes a one-line error that says where it comes from.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,15 @@ _NUMBERS = ("new_rollout_nodes", "training_nodes", "shape")
 
 
 def ask(policy: Policy, state: State, event: Event) -> Plan:
-    """Return what a policy answers to an event. A user's policy is shown a snapshot of the state.
+    """Return a policy's answer to an event. A user's policy is shown a snapshot of the state.
+
+    Args:
+        policy: Placement policy.
+        state: State of the cluster.
+        event: Event to decide about.
 
     Raises:
-        PlanError: It raised something, or this is no plan; one line.
+        PlanError: If the policy raised something, or its answer is no plan.
     """
     plan: Any = guarded(policy.decide)(shown_to(policy, state), event)
     if not isinstance(plan, tuple | list) or not all(isinstance(action, Place | Move | Wait) for action in plan):
@@ -27,7 +35,7 @@ def ask(policy: Policy, state: State, event: Event) -> Plan:
 
 
 def shown_to(policy: object, state: State) -> State:
-    """Return the state that a policy is shown: the state itself, or for a user's policy a snapshot."""
+    """Return the state that a policy is shown: the state itself, or a snapshot for a user's policy."""
     return Snapshot(state) if is_users(policy) else state
 
 
@@ -35,7 +43,7 @@ def _checked(action: Place | Move | Wait) -> Place | Move | Wait:
     """Return an action of a user's plan with plain Python numbers.
 
     Raises:
-        PlanError: The job or the placement is of another type; one line.
+        PlanError: If the job or the placement has another type.
     """
     if not isinstance(action.job_id, str):
         raise PlanError(f"P1: the plan names job {brief(action.job_id)}, which is no text")

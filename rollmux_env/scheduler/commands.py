@@ -1,6 +1,6 @@
-"""What the scheduler tells a driver, and which facts may answer it.
+"""The commands that the scheduler gives a driver, and the facts that may answer each.
 
-Commands are to be carried out when the journal entries of their step are durable, in their order.
+A driver carries out the commands of a step in order, when the journal entries of the step are durable.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ class Seating(NamedTuple):
     """The nodes of a job in a group.
 
     Attributes:
-        group: its id, or `LEASE`.
-        rollout, training: numbers within the group of the nodes that a phase holds.
-        rollout_nodes, training_nodes: these nodes, where the scheduler knows any by name.
-        colocated: rollouts hold training nodes, of the job's own or with `one_device`.
+        group: Id of the group, or `LEASE`.
+        rollout: Numbers within the group of the nodes that a rollout holds.
+        training: Numbers within the group of the nodes that a training holds.
+        rollout_nodes: Nodes that a rollout holds; empty if the scheduler knows no nodes by name.
+        training_nodes: Nodes that a training holds; empty if the scheduler knows no nodes by name.
+        colocated: Whether rollouts hold the training nodes, because the job is co-located or with `one_device`.
     """
 
     group: int
@@ -31,31 +33,48 @@ class Seating(NamedTuple):
 
 
 class Lend(NamedTuple):
-    """A job that nobody knows may do a worst-case pass here, as a guest."""
+    """Let an unprofiled job run a worst-case pass on these nodes, as a guest.
+
+    Attributes:
+        job_id: Identifier of the job.
+        seating: Nodes of the job.
+    """
 
     job_id: str
     seating: Seating
 
 
 class Place(NamedTuple):
-    """A job has this place and begins there; or goes on there, where it was moved."""
+    """Start a job in this place, or continue it here if it was moved.
+
+    Attributes:
+        job_id: Identifier of the job.
+        seating: Nodes of the job.
+    """
 
     job_id: str
     seating: Seating
 
 
 class Wait(NamedTuple):
-    """There is no place for a job yet."""
+    """Tell that there is no place for a job yet.
+
+    Attributes:
+        job_id: Identifier of the job.
+    """
 
     job_id: str
 
 
 class Grant(NamedTuple):
-    """A phase may run, now, on all its nodes; a sync on those of both phases.
+    """Permit a phase to run now on all its nodes; a sync runs on those of both phases.
 
     Attributes:
-        parts: of a rollout that can do with a part of its nodes: numbers of those that it has now.
-        switched: one of its nodes last ran another job. paired: another permit of its group was given at the same time.
+        job_id: Identifier of the job.
+        phase: Phase that may run.
+        parts: Numbers of the parts that a rollout has now, if it can run on a part of its nodes.
+        switched: Whether one of its nodes last ran another job.
+        paired: Whether another permit of its group was given at the same time.
     """
 
     job_id: str
@@ -66,30 +85,46 @@ class Grant(NamedTuple):
 
 
 class Shrink(NamedTuple):
-    """A tail leaves its nodes but for a share: where the scheduler knows parts of nodes, but for these."""
+    """Make a tail leave its nodes except for a share.
+
+    Attributes:
+        job_id: Identifier of the job.
+        parts: Numbers of the parts that the tail keeps, if the scheduler knows parts of nodes.
+    """
 
     job_id: str
     parts: tuple[int, ...] = ()
 
 
 class Grow(NamedTuple):
-    """A rollout has these parts of its nodes from now on; they are more than before."""
+    """Give a rollout more parts of its nodes.
+
+    Attributes:
+        job_id: Identifier of the job.
+        parts: Numbers of all parts that it has from now on.
+    """
 
     job_id: str
     parts: tuple[int, ...]
 
 
 class Move(NamedTuple):
-    """A job goes to another place: a replay drops the iteration in hand, a run ends it first."""
+    """Move a job to another place. A replay drops the unfinished iteration; a run finishes it first.
+
+    Attributes:
+        job_id: Identifier of the job.
+    """
 
     job_id: str
 
 
 class AtRisk(NamedTuple):
-    """A job breaks its SLO if it goes on as of late.
+    """Warn that a job breaks its SLO if it continues at its recent speed.
 
     Attributes:
-        slowdown: of late, against its solo time. moved: a better place has been found.
+        job_id: Identifier of the job.
+        slowdown: Recent slowdown, against the job's solo time.
+        moved: Whether a better place was found.
     """
 
     job_id: str
@@ -98,14 +133,18 @@ class AtRisk(NamedTuple):
 
 
 class Evict(NamedTuple):
-    """A job's processes are to end. Until they have, nothing that it holds is given to others."""
+    """End a job's processes. Until they have ended, other jobs get nothing that the job holds.
+
+    Attributes:
+        job_id: Identifier of the job.
+    """
 
     job_id: str
 
 
 Command = Lend | Place | Wait | Grant | Shrink | Grow | Move | AtRisk | Evict
 
-# By command, the facts that may answer it. Any job may fail at any time, and be halted once the run stops.
+# The facts that may answer each command. Any job may fail at any time, and be halted once the run stops.
 ANSWERS: dict[type[Command], tuple[type[facts.Fact], ...]] = {
     Lend: (facts.Ready, facts.Profiled, facts.Failed, facts.Halted),
     Place: (facts.Ready, facts.Continued, facts.Failed, facts.Halted),

@@ -1,6 +1,6 @@
-"""Jobs that may only have some nodes: their owners have started them there, or are on a host of which these are.
+"""Placement of jobs that may use only some nodes, because their owners started them there or run on a host with these nodes.
 
-No policy is asked about such a job: of the candidates that keep every rule, it gets the cheapest whose nodes are all among its own.
+The policy is not asked about such a job. It gets the cheapest candidate that keeps every rule and uses only the allowed nodes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from rollmux_env.scheduler.nodes import NodePool
 
 
 def confined_plan(state: State, pool: NodePool, job_id: str, names: Collection[str]) -> Plan:
-    """Where a waiting job goes; it waits where nothing of its own is free, or a rule would be broken.
+    """Return the placement of a waiting job on its allowed nodes. It waits if none is free or a rule would be broken.
 
     Args:
-        names: of the nodes that it may have.
+        state: State of the cluster.
+        pool: Nodes by name.
+        job_id: Identifier of the job.
+        names: Names of the allowed nodes.
     """
     table = candidates(state, job_id)
     fitting = [row for row in _rows(state, pool, table, names) if table.feasible[row]]
@@ -30,7 +33,14 @@ def confined_plan(state: State, pool: NodePool, job_id: str, names: Collection[s
 
 
 def confined_problem(state: State, pool: NodePool, job_id: str, names: Collection[str]) -> str | None:
-    """Why a waiting job cannot have a place on nodes of its own now; None: it can. One line."""
+    """Return in one line why a waiting job cannot be placed on its allowed nodes now, or None if it can.
+
+    Args:
+        state: State of the cluster.
+        pool: Nodes by name.
+        job_id: Identifier of the job.
+        names: Names of the allowed nodes.
+    """
     table = candidates(state, job_id)
     rows = [*_rows(state, pool, table, names)]
     if any(table.feasible[row] for row in rows):
@@ -41,7 +51,7 @@ def confined_problem(state: State, pool: NodePool, job_id: str, names: Collectio
 
 
 def _rows(state: State, pool: NodePool, table: CandidateTable, names: Collection[str]) -> Iterator[int]:
-    """Rows whose nodes are all among some; a group that is out as a whole counts by its training nodes."""
+    """Yield the candidates whose nodes are all allowed. A group that is rejected as a whole needs only its training nodes to be."""
     free = {name: sum(node.name in names for node in pool.free(name)) for name in ("rollout", "training")}
     for row in range(len(table)):
         group, new = int(table.group[row]), int(table.new_nodes[row])

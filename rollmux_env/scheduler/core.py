@@ -1,19 +1,26 @@
-"""The scheduler: one state machine that decides, for replays and for real runs. It has no clock, no processes and no files.
+"""The scheduler: one state machine that decides for replays and for real runs. It has no clock, no processes and no files.
 
-A driver tells it facts and carries out its commands (`facts`, `commands`; `commands.ANSWERS` says which fact answers which).
-All facts of an instant are told first; what follows from them is decided in this order:
+A driver reports facts and carries out commands (`facts`, `commands`; `commands.ANSWERS` says which fact answers which command). All
+facts of an instant are reported first. Their consequences are then decided in this order:
 
-    what jobs have done, pauses that end, departures and withdrawals (the policy is asked once), jobs on drained nodes, a tick, late
-    jobs, the queue, arrivals, nodes for the places of groups, guests; then permits, group by group
+1. progress of jobs, ends of pauses, departures and withdrawals (the policy is asked once)
+2. jobs on drained nodes
+3. a tick
+4. late jobs
+5. the queue
+6. arrivals
+7. nodes for the places of groups
+8. guests
+9. permits, group by group
 
-    step(now_s, facts) -> Step                  all of it: what a run does
-    placements(now_s), members.permits(now_s)   its two halves, and a method for each fact: what a replay does, which answers
+    step(now_s, facts) -> Step                  everything: what a run uses
+    placements(now_s), members.permits(now_s)   its two halves, with a method for each fact: what a replay uses, which answers
                                                 each command before it takes the next one
 
-Facts of phases go to `Members`, of jobs to `Jobs`, and of nodes to `Settling`; here it is decided what follows.
+Facts of phases go to `Members`, those of jobs to `Jobs`, and those of nodes to `Settling`; this module decides the consequences.
 
-The policy is asked later when fewer nodes are free than the state says: while nodes are lent, while guests or a job that moves are
-still on nodes that the members of their group have left, and while jobs on lost nodes have not been cleared.
+The policy is asked later if fewer nodes are free than the state says: while nodes are lent, while guests or a moving job still use
+nodes that the members of their group have left, and while jobs on lost nodes are not cleared.
 """
 
 from __future__ import annotations
@@ -44,10 +51,11 @@ Entry = Event | Assigned | Returned
 
 
 class Step(NamedTuple):
-    """What follows from the facts of an instant.
+    """The consequences of the facts of an instant.
 
     Attributes:
-        entries: what has changed, in order: to be made durable first. commands: to be carried out then.
+        entries: Journal entries of all changes, in order, to be made durable first.
+        commands: Commands to be carried out then.
     """
 
     entries: list[Entry]
@@ -55,20 +63,26 @@ class Step(NamedTuple):
 
 
 class Scheduler:
-    """Decides. See the module.
+    """The state machine; see the module.
 
     Args:
-        state: of the cluster, which the scheduler alone changes from now on.
-        policy: where jobs go. dispatch: which phase of a group is next; None where there are no phases (the fluid replay).
-        nodes: where nodes have names. None: the places of groups are all there is to say.
-        make_policy: makes a policy like `policy`. Where it is given, jobs that take longer than their profile says are known anew,
-            and jobs that break their SLO get a better place.
+        state: State of the cluster, which only the scheduler changes from now on.
+        policy: Placement policy.
+        dispatch: Dispatch policy, or None if there are no phases (the fluid replay).
+        nodes: Nodes by name, or None if nodes have no names.
+        make_policy: Factory of policies like `policy`, or None. With it, jobs that take longer than their profile get a new
+            profile, and jobs that break their SLO get a better place.
 
     Attributes:
-        state, nodes: as given.
-        planner: asks the policy. guests: who are profiled. review: how jobs do; None without `make_policy`.
-        members, jobs, settling: take the facts of phases, of jobs and of nodes; `settling` is None without `nodes`.
-        takes: by kind of fact, the method that takes it.
+        state: State of the cluster.
+        nodes: Nodes by name, or None.
+        planner: Caller of the placement policy.
+        guests: Jobs that are profiled.
+        review: Observer of the jobs' speed, or None without `make_policy`.
+        members: Receiver of the facts of phases.
+        jobs: Receiver of the facts of jobs.
+        settling: Receiver of the facts of nodes, or None without `nodes`.
+        takes: Method that receives each kind of fact.
     """
 
     def __init__(
@@ -96,11 +110,17 @@ class Scheduler:
         self.takes = _takes(self.jobs, self.members, self.guests, self.settling)
 
     def step(self, now_s: float, news: Iterable[Fact] = ()) -> Step:
-        """Take the facts of an instant, and say what follows.
+        """Take the facts of an instant, and return their consequences.
+
+        Args:
+            now_s: Time of the instant, in seconds.
+            news: Facts in order.
 
         Raises:
-            ValueError, KeyError: a fact that cannot be.
-            PlanError, InvariantError: a policy or the scheduler broke a numbered invariant.
+            ValueError: If a fact is impossible in the present state.
+            KeyError: If a fact names an unknown job.
+            PlanError: If a policy broke a numbered invariant.
+            InvariantError: If the scheduler broke a numbered invariant.
         """
         self.members.now_s = now_s
         self.take(news)
@@ -108,17 +128,17 @@ class Scheduler:
         return Step(self.take_entries(), commands)
 
     def take(self, news: Iterable[Fact]) -> None:
-        """Take facts, from which nothing follows yet."""
+        """Record facts without deciding their consequences."""
         for fact in news:
             self.takes[type(fact)](*fact)
 
     def take_entries(self) -> list[Entry]:
-        """Hand over what has changed since this was last asked."""
+        """Return and clear the journal entries of the changes since the last call."""
         assignments = [] if self.settling is None else self.settling.take_assignments()
         return [*self.planner.take_events(), *assignments]
 
     def close(self, now_s: float) -> list[Entry]:
-        """What is still to be journalled when a run stops: what jobs have done, and that until now nodes were provisioned."""
+        """Return the journal entries of the end of a run: the progress of jobs, and the time until which nodes were provisioned."""
         news = self.jobs.news
         self.planner.leave(now_s, News(progress=news.progress))
         news.progress = {}
@@ -126,14 +146,15 @@ class Scheduler:
         return self.take_entries()
 
     def restore(self, now_s: float, cluster: Cluster, gone: Collection[str]) -> list[str]:
-        """Go on with a state that has groups, on the nodes that there are now; the next step begins with the places of jobs.
+        """Continue with a state that has groups, on the nodes present now. The next step begins with the places of jobs.
 
         Args:
-            cluster: as the run was begun, with the most nodes that it may have.
-            gone: ids of jobs that have ended, whose departure may not be known.
+            now_s: Present time, in seconds.
+            cluster: Cluster as the run began, with the limits of its pools.
+            gone: Identifiers of jobs that have ended, whose departure may not be in the state.
 
         Returns:
-            Members of groups for which there are too few nodes: they have departed, and may arrive again.
+            Members of groups for which there are too few nodes. They have departed, and may arrive again.
         """
         state, nodes, settling = self.state, self.nodes, self.settling
         assert nodes is not None and settling is not None
@@ -159,24 +180,24 @@ class Scheduler:
 
     @property
     def asks(self) -> bool:
-        """Whether the policy may be asked: as many nodes are free as the state says."""
+        """Whether the policy may be asked: whether as many nodes are free as the state says."""
         return not self.members.stopped and (self.settling is None or self.settling.is_settled)
 
     @property
     def stuck(self) -> bool:
-        """Whether jobs wait that nothing will wake, unless others arrive."""
+        """Whether jobs wait that only further arrivals could wake."""
         state, comes = self.state, self.guests.present or self.members.stopped or self.planner.owes
         return bool(state.waiting) and not (comes or state.tables.order.size or (self.nodes is not None and self.nodes.drained))
 
     def is_to_go(self, job_id: str) -> bool:
-        """Whether a job is on a drained node and there is no other place for it: it is to make room, and to wait for one.
+        """Return whether a job has to give up its place, because it is on a drained node and there is no other place for it.
 
-        A job that goes says so between two iterations, when what it has done is kept: it fails and arrives again.
+        A job that gives up its place says so between two iterations, when its progress is saved: it fails and arrives again.
         """
         return job_id in self.members.seats and not self.members.stopped and self._is_to_move(job_id)
 
     def placements(self, now_s: float) -> Iterator[Command]:
-        """Decide who goes where, then say it, one command after the other."""
+        """Decide about placements, and yield the commands one after the other."""
         planner, jobs, members, settling = self.planner, self.jobs, self.members, self.settling
         members.now_s = now_s
         commands, jobs.commands = jobs.commands, []
@@ -210,7 +231,7 @@ class Scheduler:
             yield from members.lend(self.guests)
 
     def _said(self, events: Iterable[Event]) -> Iterator[Command]:
-        """What a driver is told of what has happened to places."""
+        """Yield the commands that follow from events about places."""
         seats = self.members.seats
         for event in events:
             match event:
@@ -224,7 +245,7 @@ class Scheduler:
                     yield Move(job_id)
 
     def _is_due(self, now_s: float) -> bool:
-        """Whether there is anything to decide about placements."""
+        """Return whether there is anything to decide about placements."""
         news = self.jobs.news
         if news.resumed or news.departed or news.withdrawn or news.arriving:
             return True
@@ -235,10 +256,10 @@ class Scheduler:
         return (self.review is not None and self.review.is_due) or (self.guests.waiting and not self.guests.present)
 
     def _review(self, review: Review, asks: bool) -> Iterator[Command]:
-        """See how jobs do that have done an iteration."""
+        """Review the jobs that have finished an iteration."""
         seats = self.members.seats
         job_ids = [job_id for job_id in review.due() if job_id in seats]
-        here = [job_id for job_id in job_ids if not seats[job_id].moving]  # others may be in another shape than the state says
+        here = [job_id for job_id in job_ids if not seats[job_id].moving]  # moving jobs may be in another shape than the state says
         for event in review.reprofiled(self.state, here, self.members.now_s):
             self.planner.note(event)
         for job_id in job_ids:
@@ -250,7 +271,7 @@ class Scheduler:
                 yield finding.risk if moves else finding.risk._replace(moved=False)
 
     def _is_to_move(self, job_id: str) -> bool:
-        """Whether a job is on a drained node, or disturbs one that is to be alone, and can be moved."""
+        """Return whether a job has to leave its nodes, and can be moved."""
         seat = self.members.seats[job_id]
         return self.settling is not None and not seat.moving and self.settling.is_drained(seat)
 
@@ -264,7 +285,7 @@ class Scheduler:
 
 
 def _takes(jobs: Jobs, members: Members, guests: Guests, settling: Settling | None) -> dict[type[Fact], Callable[..., None]]:
-    """What takes each kind of fact; those of nodes only where nodes have names."""
+    """Return the receiver of each kind of fact; facts of nodes have one only if nodes have names."""
     table: dict[type[Fact], Callable[..., None]] = {
         facts.Arrived: jobs.arrived,
         facts.Confined: jobs.confined,

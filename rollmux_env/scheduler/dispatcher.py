@@ -1,26 +1,27 @@
-"""The dispatcher of one co-execution group: which phase gets its run permit next.
+"""The dispatcher of one co-execution group: it decides which phase gets its permit next.
 
-A state machine without clock, durations or input and output: whoever drives it (the event replay from a heap, the runtime from
-messages) reports what happened, then takes the permits that follow. It knows jobs by id and asks a dispatch policy; what a report
-and a permit do to the group stands in `rollmux_env.kernel.dispatch.rules`.
+It is a state machine without clock, durations, input or output. Its driver (the event replay from a heap, the runtime from
+messages) reports what happened, then takes the resulting permits. It knows jobs by id and asks a dispatch policy. The effects of
+reports and permits on the group are in `rollmux_env.kernel.dispatch.rules`.
 
     reports   joined, ready, threshold, finished, sampled, absent, withdraw, leaving, gone
     answers   permits(), and `migrations` with them
 
-A sync that needs both sides of a job at once (NCCL between trainer and engines) asks for a permit too, of all the job's nodes. No
-policy is asked about it. The `init` of a job, in which it loads its models and starts its engines, is granted as a sync is.
+A sync that needs both sides of a job at once (NCCL between trainer and engines) also asks for a permit, for all the job's nodes.
+The policy is not asked about it. The `init` of a job, in which it loads its models and starts its engines, is granted like a sync.
 
-Long-tail migration: a driver whose policy has a `migration` reports when its share of a rollout's responses is done. From then on
-the policy may have the rest moved to a share of the same nodes, which the tail has for itself until the rollout is finished. The
-nodes are then free for the next rollout, on what the tail leaves of them.
+Long-tail migration: if the policy has a `migration`, the driver reports when its share of a rollout's responses is done. From then
+on the policy may move the rest to a share of the same nodes, which the tail holds alone until the rollout is finished. The next
+rollout can start on the part of the nodes that the tail leaves.
 
-What a policy answers is checked, so that one of a user's own breaks no rule of the group:
+The policy's answers are checked, so that a user's policy cannot break a rule of the group. An error begins with the name of its
+rule:
 
-D1  it is None, a phase or a member of this group
-D2  a phase waits for its permit, and for no sync
+D1  the answer is None, a phase or a member of this group
+D2  the phase waits for its permit, and for no sync
 D3  all nodes of the phase are free
 D4  a member whose tail is to move runs a rollout on all its nodes, is past the threshold, and no other tail holds one of them
-D5  it is not None where every member waits for a permit and nothing runs: nothing would ever happen
+D5  the answer is not None if every member waits for a permit and nothing runs, since the group would be stuck
 """
 
 from __future__ import annotations
@@ -35,15 +36,18 @@ from rollmux_env.user_code import brief, guarded
 
 
 class Dispatcher:
-    """The group as a state machine.
+    """The state machine of a group.
 
     Args:
-        number: the group's id, or `LEASE` of jobs on lent nodes.
+        policy: Dispatch policy.
+        number: Id of the group, or `LEASE` for jobs on lent nodes.
 
     Attributes:
-        number: as given. policy: chooses among the waiting phases. view: what it sees.
-        group: what the group is at; a driver sets its `now_s` before somebody joins and before it asks.
-        migrations: jobs whose tails the last `permits` moved; to be carried out before its permits.
+        number: Id of the group, or `LEASE`.
+        policy: Dispatch policy.
+        view: The group as the policy sees it.
+        group: State of the group. A driver sets its `now_s` before a job joins and before it asks for permits.
+        migrations: Jobs whose tails the last `permits` moved, to be carried out before its permits.
     """
 
     def __init__(self, policy: DispatchPolicy, number: int = 0) -> None:
@@ -66,12 +70,19 @@ class Dispatcher:
         staleness: int = 0,
         slo: float = float("inf"),
     ) -> None:
-        """A job is the last member of the group from now on; it takes part from the first time that it is ready.
+        """Add a job as the last member of the group. It takes part from the first time that it is ready.
 
         Args:
-            rollout_nodes: numbers of those that it is pinned to; none of a job whose rollouts take the training nodes.
-            rollout_s, training_s: worst cases, seconds; for policies that go by size.
-            sync_s: seconds. staleness: in versions. slo: multiple of T_solo; for policies that go by what a member has left of it.
+            job_id: Identifier of the job.
+            rollout_nodes: Numbers of the job's rollout nodes; empty if its rollouts use the training nodes.
+            rollout_s: Worst case of a rollout in seconds, for policies that consider durations.
+            training_s: Worst case of a training in seconds, for policies that consider durations.
+            sync_s: Planned seconds of a sync.
+            staleness: Staleness, in versions.
+            slo: Largest acceptable slowdown as a multiple of T_solo, for policies that consider slack.
+
+        Raises:
+            ValueError: If the job is a member already.
         """
         if job_id in self._members:
             raise ValueError(f"job {job_id} is a member already")
@@ -86,11 +97,20 @@ class Dispatcher:
         self.group.n += 1
 
     def ready(self, job_id: str, phase: HoldName) -> bool:
-        """A member's phase could run: the phase before it, and the sync before a rollout, are over; of a stale member, the last one
-        of its kind and what it needs of the other. Or a sync or an init could.
+        """Report that a phase of a member could run.
+
+        A rollout is ready after the last training and sync, a training after its rollout. A stale member's phase is ready when the
+        previous one of its kind is over and it has what it needs from the other kind. A sync or an init may be ready too.
+
+        Args:
+            job_id: Identifier of the member.
+            phase: Phase that is ready.
 
         Returns:
-            Whether it is still a member: False for the rollout of a member that was leaving and has now gone.
+            Whether the job is still a member: False if a leaving member is ready for a rollout, with which it has gone.
+
+        Raises:
+            ValueError: If a phase of this kind runs already.
         """
         member = self._members[job_id]
         row = member.row
@@ -111,12 +131,18 @@ class Dispatcher:
         return True
 
     def sampled(self, job_id: str) -> None:
-        """A stale member has run its last rollout: its turns on rollout nodes are skipped. It trains what is left."""
+        """Report that a stale member has run its last rollout. Its turns on rollout nodes are skipped; it trains the rest."""
         self._members[job_id].row.turn_rollout = ABSENT
 
     def absent(self, job_id: str) -> None:
-        """A member between two iterations is in nobody's way until it is ready for a rollout; then it comes after the others. A
-        stale one keeps what it has sampled, with which it has `continued` then, and gives back a rollout that it has not begun."""
+        """Report that a member between two iterations is absent.
+
+        It blocks no other member until it is ready for a rollout, and then comes after the others. A stale member keeps its
+        untrained samples, with which it has `continued` then, and gives back a rollout that it has not begun.
+
+        Raises:
+            ValueError: If the member has an unfinished iteration.
+        """
         row = self._members[job_id].row
         if not rules.is_between(row):
             raise ValueError(f"job {job_id} has an iteration in hand")
@@ -124,18 +150,25 @@ class Dispatcher:
         self._forget()
 
     def threshold(self, job_id: str) -> None:
-        """So many of the responses of a member's rollout are done that the rest may be migrated."""
+        """Report that enough responses of a member's rollout are done for the rest to migrate.
+
+        Raises:
+            ValueError: If the rollout does not run on all of its nodes.
+        """
         row = self._members[job_id].row
         if row.rolls != ROLLOUT:
             raise ValueError(f"the rollout of job {job_id} does not run on all of its nodes")
         rules.threshold(row)
 
     def continued(self, job_id: str, phase: HoldName, runs: bool, sampled: int | None = None) -> None:
-        """A new member has an iteration in hand: one that it began before this dispatcher was there.
+        """Report that a new member has an unfinished iteration, which it began before this dispatcher existed.
 
         Args:
-            phase: the last one that it began. runs: it has its permit still; else it is a rollout that is over.
-            sampled: rollouts that are over, and their trainings not, beyond those of which this was told; None: as the others say.
+            job_id: Identifier of the member.
+            phase: Last phase that it began.
+            runs: Whether the phase still has its permit; otherwise it is a finished rollout.
+            sampled: Number of finished rollouts without finished training that were not reported before, or None to derive it from
+                `phase` and `runs`.
         """
         row = self._members[job_id].row
         if phase == "init":
@@ -152,11 +185,16 @@ class Dispatcher:
             rules.begin(self.group, row, CODES[phase])
 
     def finished(self, job_id: str, phase: HoldName, seconds: float, counts: bool = True) -> None:
-        """A phase has run and its nodes are free.
+        """Report that a phase has run, which frees its nodes.
 
         Args:
-            seconds: how long it took, for policies that go by size.
-            counts: False of a rollout beside its iterations: the member's own one is still to come.
+            job_id: Identifier of the member.
+            phase: Phase that has run.
+            seconds: Duration, for policies that consider durations.
+            counts: Whether the phase belongs to an iteration; False for an additional rollout.
+
+        Raises:
+            ValueError: If the phase does not run.
         """
         member = self._members.get(job_id)
         if member is None:
@@ -170,11 +208,13 @@ class Dispatcher:
             row.joined_s = self.group.now_s
 
     def leaving(self, job_id: str) -> bool:
-        """A member wants to go. It does so at the end of its iteration: when it is next ready for a rollout. A stale one goes at
-        once: what it runs, or has not trained, is dropped.
+        """Report that a member wants to leave.
+
+        It leaves at the end of its iteration: when it is next ready for a rollout. A stale member leaves at once: its running
+        phases and its untrained samples are dropped.
 
         Returns:
-            Whether it has gone already.
+            Whether it has left already.
         """
         row = self._members[job_id].row
         if row.begun and not row.staleness:
@@ -184,7 +224,7 @@ class Dispatcher:
         return True
 
     def withdraw(self, job_id: str) -> None:
-        """A member waits for no permit any more; what it runs goes on."""
+        """Withdraw a member's requests for permits. Its running phases continue."""
         row = self._members[job_id].row
         rules.withdraw(self.group, row)
         if not row.syncs:
@@ -192,7 +232,7 @@ class Dispatcher:
         self._forget()
 
     def gone(self, job_id: str) -> None:
-        """A member is no longer there. What it runs is over and its nodes are free."""
+        """Remove a member. Its phases are over and their nodes are free."""
         member = self._members.pop(job_id)
         self._inits.discard(job_id)
         rules.go(self.group, member.row)
@@ -202,11 +242,15 @@ class Dispatcher:
         self.group.n -= 1
 
     def _forget(self) -> None:
-        """Leave out phases that wait no more."""
+        """Remove phases that no longer wait."""
         self.view.asked[:] = [phase for phase in self.view.asked if phase.waits]
 
     def permits(self) -> list[Permit]:
-        """Give every permit that the policy chooses to give now; to be asked after all reports of an instant."""
+        """Return all permits that the policy gives now. It is called after all reports of an instant.
+
+        Raises:
+            PlanError: If the policy broke a rule or raised an exception.
+        """
         group, permits = self.group, list[Permit]()
         choose = guarded(self.policy.choose, "the dispatch policy")
         self.migrations = []
@@ -227,13 +271,13 @@ class Dispatcher:
         return permits
 
     def _grant_sync(self, number: int) -> Permit:
-        """Grant the sync of the member in row `number`, or its loading of models."""
+        """Grant the sync or the init of the member in row `number`."""
         rules.grant(self.group, self._rows, self._rows[number], SYNC)
         job_id = self.view.views[number].job_id
         return job_id, "init" if job_id in self._inits else "sync"
 
     def _grant(self, phase: WaitingPhase) -> Permit:
-        """Check the invariants D1 to D3 for a phase that the policy has chosen, and grant it."""
+        """Check D1 to D3 for a phase that the policy has chosen, and grant it."""
         group, member = self.group, phase.member
         if member.group is not self.view:
             raise _broken("D1", f"a phase of job {member.job_id} of another group")
@@ -246,7 +290,7 @@ class Dispatcher:
         return member.job_id, phase.phase
 
     def _check_goes_on(self) -> None:
-        """D5, once the policy has chosen nothing."""
+        """Check D5 after the policy has chosen nothing."""
         group = self.group
         if not (group.busy or group.tails) and all(row.waits_rollout or row.waits_training for row in self._rows):
             raise _broken("D5", f"nothing, though nothing runs and all {group.n} jobs of group {self.number} wait for permits")

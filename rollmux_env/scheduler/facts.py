@@ -1,6 +1,6 @@
-"""What a driver tells the scheduler.
+"""The facts that a driver reports to the scheduler.
 
-A new fact is a class here, in `Fact`, and a method that takes it, in `Scheduler.takes`; a test holds them together.
+A new fact is a class here, in `Fact`, and a method that receives it, in `Scheduler.takes`; a test checks that they match.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rollmux_env.scheduler.nodes import PoolName, PoolNode
 from rollmux_env.scheduler.view import DispatchPolicy, HoldName
 
 PhaseOfShape = tuple[int, Side]
-"""Number of a shape, and a phase in it."""
+"""Number of a shape, and a phase of it."""
 
 
 class _OfJob(NamedTuple):
@@ -27,12 +27,13 @@ class _OfNodes(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """A job wants a place, and is known by its worst case.
+    """A job with a known worst case wants a place.
 
     Attributes:
-        again: it had to give up its place, and waits before all others of its priority.
-        alive: names of the nodes on which its processes have its state. Where it gets just these now, it begins without a cold
-            start. A job that has to wait (`commands.Wait`) ends them.
+        job: Job that arrives.
+        again: Whether it had to give up its place; it then precedes all other jobs of its priority in the queue.
+        alive: Names of the nodes on which its processes hold its state. If it gets exactly these now, it begins without a cold
+            start. If it has to wait (`commands.Wait`), it ends the processes.
     """
 
     job: Job
@@ -41,21 +42,31 @@ class Arrived(NamedTuple):
 
 
 class Confined(NamedTuple):
-    """A job that waits, or is about to arrive, may have these nodes alone; told before `Arrived`."""
+    """A job that waits, or is about to arrive, may use only these nodes; reported before `Arrived`.
+
+    Attributes:
+        job_id: Identifier of the job.
+        names: Names of the nodes.
+    """
 
     job_id: str
     names: frozenset[str]
 
 
 class Alone(_OfJob):
-    """A job keeps more of its nodes than it may: from now on nobody is to share a group with it."""
+    """A job keeps more of its nodes' memory than it may; from now on no other job may share a group with it.
+
+    Attributes:
+        job_id: Identifier of the job.
+    """
 
 
 class Estimated(NamedTuple):
-    """Worst cases of a job that is about to arrive are estimates, until its iterations have measured them.
+    """Worst cases of a job that is about to arrive are estimates until its iterations have measured them.
 
     Attributes:
-        phases: which, by number of the shape and name.
+        job_id: Identifier of the job.
+        phases: Estimated phases, by number of the shape and name.
     """
 
     job_id: str
@@ -63,12 +74,13 @@ class Estimated(NamedTuple):
 
 
 class Unprofiled(NamedTuple):
-    """Jobs have to be measured before they can arrive: they want nodes for a worst-case pass each.
+    """Jobs need nodes for a worst-case pass each, since they have to be measured before they can arrive.
 
     Attributes:
-        needs: nodes that each job asks for, by id and pool.
-        rule: a dispatch policy of their own, on lent nodes; told with the `Profiled` of the last guest, on those of its batch.
-        names: of the nodes that they may have; none: any.
+        needs: Number of nodes that each job asks for, by id and pool.
+        rule: Dispatch policy on lent nodes, or None for the usual one. With one, it is reported together with the `Profiled` of the
+            last guest, and the jobs use the nodes of that guest's batch.
+        names: Names of the nodes that they may use, or empty for any.
     """
 
     needs: Mapping[str, Mapping[PoolName, int]]
@@ -77,15 +89,23 @@ class Unprofiled(NamedTuple):
 
 
 class Profiled(_OfJob):
-    """A guest has done its pass, and is none any more."""
+    """A guest has finished its pass, and is no guest any longer.
+
+    Attributes:
+        job_id: Identifier of the job.
+    """
 
 
 class Ready(NamedTuple):
-    """A phase could run: the phase before it, and the sync before a rollout, are over; or what needs all the job's nodes, an init
-    or a sync. A stale job's rollouts wait for the sync of 1 + staleness iterations before, and become ready while it trains.
+    """A phase could run.
+
+    A rollout is ready after the previous training and sync; a training after its rollout; an init or a sync when it needs all the
+    job's nodes. A stale job's rollouts wait for the sync of 1 + staleness iterations before, and become ready while it trains.
 
     Attributes:
-        parts: of a rollout that can do with a part of its nodes: what these are cut into.
+        job_id: Identifier of the job.
+        phase: Phase that is ready.
+        parts: Parts into which the nodes of a rollout are divided, if it can run on some of them; otherwise empty.
     """
 
     job_id: str
@@ -94,21 +114,32 @@ class Ready(NamedTuple):
 
 
 class Threshold(_OfJob):
-    """So many of the responses of a rollout are done that the rest may be migrated."""
+    """Enough responses of a rollout are done for the rest to migrate.
+
+    Attributes:
+        job_id: Identifier of the job.
+    """
 
 
 class Shrunk(_OfJob):
-    """A tail has left the parts of its nodes that it was to leave."""
+    """A tail has left the parts of its nodes that it had to leave.
+
+    Attributes:
+        job_id: Identifier of the job.
+    """
 
 
 class Finished(NamedTuple):
     """A phase has run, and its nodes are free.
 
     Attributes:
-        seconds: how long it took. cold: it began with a cold start.
-        counts: False of a rollout beside the job's iterations: that of the iteration is still to come.
-        device_gb: memory that the job keeps on each GPU of a node until its next phase there, GB.
-        cold_s: seconds of that cold start, where they are to replace those that are known; else None.
+        job_id: Identifier of the job.
+        phase: Phase that has run.
+        seconds: Duration.
+        cold: Whether it began with a cold start.
+        counts: Whether it belongs to an iteration; False for an additional rollout.
+        device_gb: Memory that the job keeps on each GPU of a node until its next phase there, in GB.
+        cold_s: Seconds of the cold start if they replace the known ones, else None.
     """
 
     job_id: str
@@ -121,12 +152,14 @@ class Finished(NamedTuple):
 
 
 class Continued(NamedTuple):
-    """A job that had a place before the driver was there has an iteration in hand; told before it says anything else.
+    """A job that had a place before the driver existed has an unfinished iteration; reported before its other facts.
 
     Attributes:
-        phase: the last one that it began. runs: it has its permit still; else it is a rollout that is over.
-        sampled: rollouts that are over, and their trainings not; None: of a job on-policy, as `phase` and `runs` say. Of a stale
-            job this is told of each phase that it has in hand, with 0 from the second time on.
+        job_id: Identifier of the job.
+        phase: Last phase that it began.
+        runs: Whether the phase still has its permit; otherwise it is a finished rollout.
+        sampled: Number of finished rollouts without finished training, or None for an on-policy job, for which `phase` and `runs`
+            determine it. A stale job reports this fact for each unfinished phase, with 0 from the second one on.
     """
 
     job_id: str
@@ -136,22 +169,32 @@ class Continued(NamedTuple):
 
 
 class Sampled(_OfJob):
-    """A stale job has run its last rollout, and trains what is left."""
+    """A stale job has run its last rollout, and trains the rest.
+
+    Attributes:
+        job_id: Identifier of the job.
+    """
 
 
 class Synced(NamedTuple):
-    """A sync has taken so many seconds."""
+    """A sync has finished.
+
+    Attributes:
+        job_id: Identifier of the job.
+        seconds: Duration.
+    """
 
     job_id: str
     seconds: float
 
 
 class Iterated(NamedTuple):
-    """An iteration is over, and what has to be kept of it is kept.
+    """An iteration is over, and its results are saved.
 
     Attributes:
-        progress: of the job, in all. seconds: from the wish for its rollout to the end of its sync; None where nobody looks.
-        movable: whether it can go on elsewhere, as it turns out.
+        progress: Total progress of the job.
+        seconds: Duration from the request for its rollout to the end of its sync, or None if it was not measured.
+        movable: Whether the job turns out to be able to continue elsewhere.
     """
 
     progress: Progress
@@ -160,10 +203,11 @@ class Iterated(NamedTuple):
 
 
 class Vacated(NamedTuple):
-    """A job that is to move has left its old place.
+    """A job that has to move has left its old place.
 
     Attributes:
-        progress: with what the move has cut short; None where that is nothing.
+        job_id: Identifier of the job.
+        progress: Progress including what the move cut short, or None if nothing was.
     """
 
     job_id: str
@@ -171,14 +215,19 @@ class Vacated(NamedTuple):
 
 
 class Resumed(_OfJob):
-    """The pause of a move is over."""
+    """The pause of a move is over.
+
+    Attributes:
+        job_id: Identifier of the job.
+    """
 
 
 class Left(NamedTuple):
-    """A job has done its stay; asked between two iterations. What a stale job runs then, or has not trained, is dropped.
+    """A job departs between two iterations. The running phases and untrained samples of a stale job are dropped.
 
     Attributes:
-        over_budget: its budget is spent before.
+        job_id: Identifier of the job.
+        over_budget: Whether its budget was exhausted before the end of its stay.
     """
 
     job_id: str
@@ -186,14 +235,19 @@ class Left(NamedTuple):
 
 
 class Failed(_OfJob):
-    """A job has failed, has lost a process, or is wanted no longer. Nothing is granted to it any more."""
+    """A job has failed, has lost a process, or was cancelled. It gets no more permits.
+
+    Attributes:
+        job_id: Identifier of the job.
+    """
 
 
 class Cleared(NamedTuple):
-    """All processes of a job that was evicted have ended.
+    """All processes of an evicted job have ended.
 
     Attributes:
-        progress: with what it has run and lost; None where that is what was said last.
+        job_id: Identifier of the job.
+        progress: Progress including what it ran and lost, or None if it equals the last report.
     """
 
     job_id: str
@@ -201,33 +255,57 @@ class Cleared(NamedTuple):
 
 
 class Halted(_OfJob):
-    """A job's processes have ended because the run stops. It keeps its place for the day on which the run goes on."""
+    """A job's processes have ended because the run stops. It keeps its place until the run continues.
+
+    Attributes:
+        job_id: Identifier of the job.
+    """
 
 
 class Absent(_OfJob):
-    """A job between two iterations does something first, for nobody knows how long: it is in nobody's way until it is ready."""
+    """A job between two iterations is busy with something else for an unknown time. It blocks no other job until it is ready.
+
+    Attributes:
+        job_id: Identifier of the job.
+    """
 
 
 class Lost(_OfNodes):
-    """Nodes are no longer there."""
+    """Nodes are gone.
+
+    Attributes:
+        names: Names of the nodes.
+    """
 
 
 class Drained(_OfNodes):
-    """Nodes get no new jobs. Those on them are moved, as far as there is room and they can be."""
+    """Nodes get no new jobs. The jobs on them are moved as far as possible.
+
+    Attributes:
+        names: Names of the nodes.
+    """
 
 
 class Undrained(_OfNodes):
-    """Nodes get jobs again."""
+    """Nodes get jobs again.
+
+    Attributes:
+        names: Names of the nodes.
+    """
 
 
 class Joined(NamedTuple):
-    """More nodes are there."""
+    """Nodes were added.
+
+    Attributes:
+        nodes: Added nodes.
+    """
 
     nodes: tuple[PoolNode, ...]
 
 
 class Stop(NamedTuple):
-    """Nothing more is to begin."""
+    """The run stops: no new phase may begin."""
 
 
 Fact = (

@@ -1,4 +1,4 @@
-"""Jobs that nobody knows yet, which are profiled on lent nodes, or as guests of a group on those of the group."""
+"""Jobs without a profile, which are profiled on lent nodes, or as guests on the nodes of a group."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Batch(NamedTuple):
     """Jobs that are profiled together.
 
     Attributes:
-        needs: nodes that each asks for, by id and pool.
-        rule: the dispatch policy that they are under on lent nodes; None for the usual one.
-        names: of the nodes that they may have; none: any.
+        needs: Number of nodes that each job asks for, by id and pool.
+        rule: Dispatch policy on lent nodes, or None for the usual one.
+        names: Names of the nodes that they may use, or empty for any.
     """
 
     needs: dict[str, Mapping[PoolName, int]]
@@ -27,20 +27,22 @@ class Batch(NamedTuple):
 
     @property
     def most(self) -> dict[PoolName, int]:
-        """Nodes of each pool that are enough for any of them."""
+        """Number of nodes of each pool that suffices for any of the jobs."""
         return {pool: max((need[pool] for need in self.needs.values()), default=0) for pool in POOLS}
 
     def may_have(self, name: str) -> bool:
-        """Whether they may have a node."""
+        """Return whether the jobs may use a node."""
         return not self.names or name in self.names
 
 
 class Guests:
-    """One batch is profiled at a time, in the order in which they came.
+    """The jobs that are profiled, one batch at a time, in order of arrival.
 
     Attributes:
-        present: ids of the jobs that are being profiled. group: where: the number of a group, or `LEASE`; None where nobody is.
-        lent: nodes of each pool that are lent; None where nobody has a lease. names: of those that may be; none: any.
+        present: Identifiers of the jobs that are being profiled.
+        group: Number of the group whose nodes they use, `LEASE` for lent nodes, or None without jobs.
+        lent: Number of lent nodes of each pool, or None if none are lent.
+        names: Names of the nodes that may be lent, or empty for any.
     """
 
     def __init__(self) -> None:
@@ -52,23 +54,29 @@ class Guests:
 
     @property
     def waiting(self) -> bool:
-        """Whether somebody waits to be profiled."""
+        """Whether jobs wait to be profiled."""
         return bool(self._batches)
 
     def ask(self, needs: Needs, rule: DispatchPolicy | None, names: frozenset[str]) -> None:
-        """Jobs want to be profiled. Those under a rule of their own come first, and stay on the nodes that are lent already."""
+        """Queue jobs to be profiled. Those with a dispatch policy come first, and use the nodes that are already lent.
+
+        Args:
+            needs: Number of nodes that each job asks for, by id and pool.
+            rule: Dispatch policy on lent nodes, or None for the usual one.
+            names: Names of the nodes that they may use, or empty for any.
+        """
         batch = Batch(dict(needs), rule, names)
         self._batches.insert(0 if rule is not None else len(self._batches), batch)
 
     def go(self, job_id: str) -> None:
-        """A job is profiled, or never will be."""
+        """Remove a job that is profiled or has failed."""
         self.present.discard(job_id)
         for batch in self._batches:
             batch.needs.pop(job_id, None)
         self._batches = [batch for batch in self._batches if batch.needs]
 
     def end(self) -> bool:
-        """Give back what was lent, if nobody is left who goes on there; whether something changed."""
+        """Return the lent nodes if no job needs them any longer, and return whether something changed."""
         if self.group is None or self.present:
             return False
         if self.lent and self._batches and self._batches[0].rule is not None:
@@ -79,7 +87,10 @@ class Guests:
         return True
 
     def next(self, state: State, nodes: NodePool) -> Batch | None:
-        """The jobs that can be profiled now; `group` and `lent` say where. None while a job still has nodes that are missing."""
+        """Return the jobs that can be profiled now, and set `group` and `lent`.
+
+        The answer is None if there are none, or while nodes are missing that a job still has.
+        """
         if self.present or not self._batches or nodes.missing:
             return None
         batch = self._batches[0]
@@ -96,7 +107,7 @@ class Guests:
         return self._batches.pop(0)
 
     def places(self) -> set[Place]:
-        """What is lent, as the pool assigns it."""
+        """Return the places of the lent nodes."""
         return {(LEASE, pool, number) for pool, count in (self.lent or {}).items() for number in range(count)}
 
 

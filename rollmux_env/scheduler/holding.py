@@ -1,9 +1,9 @@
-"""Who holds which nodes by name: permits take them, ends of phases give them back, and tails share them.
+"""Holders of named nodes: permits take nodes, ends of phases give them back, and tails share them.
 
-A job whose rollout can do with a part of its nodes says what these are cut into: its engines, each with devices of its own. The
-dispatcher decides that a tail moves. Here is what follows from it: the tail keeps a share of the job's parts and leaves the others;
-the next rollout begins, on those of its own parts that the tail does not hold, as soon as they have been left; and when the tail is
-over, it gets the rest. A job that cannot do with a part is never asked for its tail, and waits for those that are in its way.
+A job whose rollout can run on a part of its nodes reports the parts into which they are divided: its engines, each with separate
+devices. When the dispatcher moves a tail, the tail keeps a share of the job's parts and leaves the others. The next rollout begins
+on those of its parts that the tail does not hold, as soon as they have been left. When the tail is over, that rollout gets the
+rest. The tail of a job that cannot run on a part never moves; the job waits for tails on its nodes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Numbers = tuple[int, ...]
 
 @dataclass
 class _Use:
-    """What a rollout uses of its nodes: numbers of its parts."""
+    """The parts of its nodes that a rollout uses, by number."""
 
     nodes: tuple[PoolNode, ...]
     parts: tuple[PoolNode, ...]
-    holds: Numbers  # the devices are its own
-    wants: Numbers  # what it is to use
+    holds: Numbers  # parts whose devices it holds
+    wants: Numbers  # parts that it has to use
     tail: bool = False
-    history: list[tuple[float, Numbers, bool]] = field(default_factory=list)  # since when it holds what, and whether as a tail
+    history: list[tuple[float, Numbers, bool]] = field(default_factory=list)  # (start, held parts, whether as a tail)
 
     @property
     def leaving(self) -> bool:
-        """It is a tail that still holds what it is to leave."""
+        """Whether it is a tail that still holds parts that it has to leave."""
         return not set(self.holds) <= set(self.wants)
 
     def own_parts(self) -> list[PoolNode]:
@@ -42,10 +42,11 @@ class _Use:
 
 
 class Shares:
-    """The rollouts that hold nodes.
+    """The parts of nodes that rollouts hold.
 
     Args:
-        nodes: where their devices are taken and given back. migration: what tails keep; None where none move.
+        nodes: Nodes whose devices are taken and given back.
+        migration: Share that tails keep, or None if tails do not migrate.
     """
 
     def __init__(self, nodes: NodePool, migration: Migration | None) -> None:
@@ -53,13 +54,16 @@ class Shares:
         self._uses: dict[str, _Use] = {}
 
     def begin(self, job_id: str, nodes: tuple[PoolNode, ...], parts: tuple[PoolNode, ...], now_s: float) -> bool | None:
-        """A rollout is to begin.
+        """Begin a rollout.
 
         Args:
-            parts: what its nodes are cut into; nothing of a job that needs all of them.
+            job_id: Identifier of the job.
+            nodes: Nodes of the rollout.
+            parts: Parts into which its nodes are divided, or empty if it needs all nodes.
+            now_s: Present time, in seconds.
 
         Returns:
-            Whether one of its nodes last ran another job; None: it has to wait for a tail.
+            Whether one of its nodes last ran another job, or None if it has to wait for a tail.
         """
         free = self._free(nodes, parts or nodes)
         if free is None or not free or (not parts and len(free) < len(nodes)):
@@ -69,10 +73,14 @@ class Shares:
         return self._nodes.take(job_id, use.own_parts())
 
     def migrate(self, job_id: str, wanted: Collection[str]) -> Numbers:
-        """A tail is to leave its nodes but for a share; returns the parts that it keeps.
+        """Make a tail leave its nodes except for a share.
 
         Args:
-            wanted: names of the nodes that the next rollouts need; the others come first among those that the tail keeps.
+            job_id: Identifier of the job.
+            wanted: Names of the nodes that the next rollouts need; the tail prefers to keep other nodes.
+
+        Returns:
+            Parts that the tail keeps.
         """
         assert self._migration is not None
         use = self._uses[job_id]
@@ -81,11 +89,11 @@ class Shares:
         return use.wants
 
     def parts(self, job_id: str) -> Numbers:
-        """The parts that a rollout is to use from now on."""
+        """Return the parts that a rollout has to use from now on."""
         return self._uses[job_id].wants
 
     def left(self, job_id: str, now_s: float) -> None:
-        """It uses no others any more."""
+        """Release the parts that a tail had to leave."""
         use = self._uses[job_id]
         if use.leaving:
             self._nodes.give(job_id, [use.parts[k] for k in use.holds if k not in use.wants])
@@ -93,7 +101,7 @@ class Shares:
             use.history.append((now_s, use.holds, use.tail))
 
     def grow(self, now_s: float) -> list[str]:
-        """Give rollouts the parts that tails have left them meanwhile; ids of those that have more now."""
+        """Give rollouts the parts that tails have left, and return the ids of the rollouts that have more now."""
         grown = []
         for job_id, use in self._uses.items():
             free = None if use.tail or len(use.holds) == len(use.parts) else self._free(use.nodes, use.parts)
@@ -105,11 +113,11 @@ class Shares:
         return grown
 
     def end(self, job_id: str) -> None:
-        """A rollout is over, and its devices are free."""
+        """End a rollout and release its devices."""
         self._nodes.give(job_id, self._uses.pop(job_id).own_parts())
 
     def spans(self, job_id: str, now_s: float) -> tuple[Span, ...]:
-        """What a rollout has held of its nodes and when; nothing where that is all of them, all the time."""
+        """Return the shares of its nodes that a rollout has held over time; empty if it held all of them throughout."""
         use = self._uses[job_id]
         if len(use.history) == 1 and len(use.holds) == len(use.parts):
             return ()
@@ -122,7 +130,7 @@ class Shares:
         return tuple(spans)
 
     def _free(self, nodes: tuple[PoolNode, ...], parts: Sequence[PoolNode]) -> Numbers | None:
-        """Which parts no tail holds; None: a tail is about to leave some of them."""
+        """Return the parts that no tail holds, or None if a tail is about to leave some of them."""
         names = {node.name for node in nodes}
         taken: set[tuple[str, int | str]] = set()
         for use in self._uses.values():
@@ -134,7 +142,15 @@ class Shares:
 
 
 def kept_parts(parts: Sequence[PoolNode], wanted: Collection[str], migration: Migration) -> Numbers:
-    """Which parts a tail keeps: its share, the same of each node if that goes, else rather of nodes that nobody waits for."""
+    """Return the parts that a tail keeps: its share, equally from each node if possible.
+
+    Parts of nodes that are not wanted come first.
+
+    Args:
+        parts: Parts into which the nodes of the rollout are divided.
+        wanted: Names of the nodes that the next rollouts need.
+        migration: Share that a tail keeps.
+    """
     count: dict[str, int] = {}
     order = []
     for number, part in enumerate(parts):
@@ -144,23 +160,24 @@ def kept_parts(parts: Sequence[PoolNode], wanted: Collection[str], migration: Mi
 
 
 class Holding:
-    """The nodes in jobs' hands.
+    """The nodes that jobs hold.
 
     Args:
-        nodes: of which they are. migration: what tails keep; None where none move.
+        nodes: Nodes by name.
+        migration: Share that tails keep, or None if tails do not migrate.
 
     Attributes:
-        shares: the parts of nodes that rollouts have.
+        shares: The parts of nodes that rollouts hold.
     """
 
     def __init__(self, nodes: NodePool, migration: Migration | None = None) -> None:
         self.shares = Shares(nodes, migration)
         self._nodes = nodes
-        self._delayed: dict[str, bool] = {}  # rollouts whose permits wait for a tail, and whether another one was given then
-        self._room = False  # nodes have been left since somebody looked
+        self._delayed: dict[str, bool] = {}  # rollouts whose permits wait for a tail, and whether their permit was paired
+        self._room = False  # whether nodes were released since the last `make_room`
 
     def grants(self, permits: list[Permit], migrations: Iterable[str], seats: Seats, now_s: float) -> list[Command]:
-        """What the permits of a group mean for its nodes: tails shrink, and phases begin as far as nothing is in their way."""
+        """Return the commands for the permits of a group: tails shrink, and phases begin if their nodes are available."""
         wanted = {node.name for job_id, phase in permits if phase == "rollout" for node in seats[job_id].seating.rollout_nodes}
         commands: list[Command] = [Shrink(job_id, self.shares.migrate(job_id, wanted)) for job_id in migrations]
         for job_id, phase in permits:
@@ -168,7 +185,7 @@ class Holding:
         return commands
 
     def begin(self, seat: Seat, phase: HoldName, now_s: float) -> None:
-        """A job has these nodes already."""
+        """Record that a job already holds the nodes of a phase."""
         self._grant(seat, phase, False, now_s)
 
     def _grant(self, seat: Seat, phase: HoldName, paired: bool, now_s: float) -> list[Command]:
@@ -187,12 +204,12 @@ class Holding:
         return [Grant(job_id, phase, parts, switched, paired)]
 
     def shrunk(self, job_id: str, now_s: float) -> None:
-        """A tail has left what it was to leave."""
+        """Record that a tail has left the parts that it had to leave."""
         self.shares.left(job_id, now_s)
         self._room = True
 
     def give(self, seat: Seat, phase: HoldName) -> None:
-        """A phase is over, if a job holds nodes for it, and they are free."""
+        """Release the nodes of a phase that is over, if the job holds any."""
         if phase not in seat.holds:
             return
         seat.holds.remove(phase)
@@ -205,17 +222,17 @@ class Holding:
             self._room = True
 
     def give_all(self, seat: Seat) -> None:
-        """What a job holds is free, and it waits for nothing."""
+        """Release everything that a job holds, and its waiting rollout."""
         self.withdraw(seat.job_id)
         for phase in [*seat.holds]:
             self.give(seat, phase)
 
     def withdraw(self, job_id: str) -> None:
-        """A job waits for no tail any more."""
+        """Remove a job's rollout that waits for a tail."""
         self._delayed.pop(job_id, None)
 
     def make_room(self, seats: Seats, now_s: float) -> list[Command]:
-        """Where tails have left nodes: rollouts beside them get more of theirs, and those that have waited for them begin."""
+        """Return the commands that follow when tails have left nodes: rollouts beside them grow, and waiting rollouts begin."""
         if not self._room:
             return []
         self._room = False

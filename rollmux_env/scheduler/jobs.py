@@ -1,4 +1,4 @@
-"""What jobs tell the scheduler, until it decides: who comes and goes, what they have done, and how they are by now."""
+"""Receiver of the facts of jobs: arrivals, departures, progress and measurements, until the scheduler decides."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from rollmux_env.scheduler.view import HoldName
 
 
 class Jobs:
-    """Facts of jobs. A method takes the fact that has its name.
+    """Facts of jobs. Each method receives the fact of its name.
 
     Args:
-        planner: whose state is told at once how jobs are by now, and else when it is decided. members: of groups.
-        guests: who are profiled. settling: of nodes that have names. review: of how jobs do; None: nobody looks.
+        planner: Planner whose state learns new measurements at once, and everything else at the next decision.
+        members: Members of groups.
+        guests: Jobs that are profiled.
+        settling: Named nodes, or None.
+        review: Observer of the jobs' speed, or None.
 
     Attributes:
-        news: what the state does not know yet.
-        commands: to be given before all that is decided.
+        news: Facts that the state does not have yet.
+        commands: Commands to be given before those of the next decision.
     """
 
     def __init__(
@@ -39,29 +42,34 @@ class Jobs:
         self._settling = settling
         self._review = review
 
-    # Who comes.
+    # Arrivals.
 
     def arrived(self, job: Job, again: bool = False, alive: frozenset[str] = frozenset()) -> None:
+        """Queue a job's arrival for the next decision."""
         self.news.arriving.append(Arrived(job, again, alive))
 
     def confined(self, job_id: str, names: frozenset[str]) -> None:
+        """Restrict a job to some nodes."""
         self._planner.confined[job_id] = names
         self._planner.wake()
 
     def estimated(self, job_id: str, phases: frozenset[PhaseOfShape]) -> None:
+        """Mark worst cases of a job as estimates."""
         if self._review is not None:
             self._review.estimates.add(job_id, phases)
 
     def profiled(self, job_id: str) -> None:
+        """Remove a guest that has been profiled."""
         if self._members.remove(job_id) is None:
             raise ValueError(f"job {job_id} is not being profiled")
         self._guests.go(job_id)
 
     def resumed(self, job_id: str) -> None:
-        if job_id not in self.news.resumed:  # it may have left at the same instant
+        """Queue the end of a job's pause for the next decision."""
+        if job_id not in self.news.resumed:  # a departure at the same instant may have added it already
             self.news.resumed.append(job_id)
 
-    # What they do.
+    # Phases and iterations.
 
     def finished(
         self,
@@ -73,6 +81,7 @@ class Jobs:
         device_gb: float = 0.0,
         cold_s: float | None = None,
     ) -> None:
+        """Release the nodes of a finished phase, and record its measurements."""
         self._members.finished(job_id, phase, seconds, counts)
         if self._members.seats[job_id].guest or phase == "sync":
             return
@@ -87,10 +96,12 @@ class Jobs:
             self._know(job_starting(self._state.job(job_id), phase, cold_s))
 
     def synced(self, job_id: str, seconds: float) -> None:
+        """Record the duration of a sync."""
         if self._review is not None and not self._members.seats[job_id].guest:
             self._review.pace(job_id).phase("sync", seconds, False)
 
     def iterated(self, progress: Progress, seconds: float | None = None, movable: bool = True) -> None:
+        """Record a job's progress and the duration of its iteration."""
         self.news.progress[progress.job_id] = progress
         if not movable:
             self._stays(progress.job_id)
@@ -98,6 +109,7 @@ class Jobs:
             self._review.iterated(progress.job_id, seconds)
 
     def vacated(self, job_id: str, progress: Progress | None = None) -> None:
+        """Let a moving job take its new place."""
         if not self._members.seats[job_id].moving:
             raise ValueError(f"job {job_id} has not been moved")
         if progress is not None:
@@ -106,15 +118,18 @@ class Jobs:
             self._review.forget(job_id)
         self._members.vacate(job_id)
 
-    # Who goes.
+    # Departures and failures.
 
     def left(self, job_id: str, over_budget: bool = False) -> None:
+        """Remove a job from its group, and queue its departure for the next decision."""
         self._members.leave(job_id)
         self._depart(job_id, over_budget)
 
     def end_stays(self, now_s: float) -> None:
-        """Let jobs leave that have done their stay by now, or spent their budget, as the fluid replay has it: they progress at one
-        iteration a period until something changes."""
+        """Let jobs depart that have finished their stay or exhausted their budget by now, as in the fluid replay.
+
+        Their progress is one iteration per period until something changes.
+        """
         done = self._state.tables.departing(now_s + INSTANT_S)
         for job_id in done:
             self.left(job_id)
@@ -123,6 +138,7 @@ class Jobs:
                 self.left(job_id, over_budget=True)
 
     def failed(self, job_id: str) -> None:
+        """Evict a job that has failed, and withdraw it from the queue or from its group."""
         self.commands.append(Evict(job_id))
         if job_id in self._state.waiting:
             self.news.withdrawn.append(job_id)
@@ -133,6 +149,7 @@ class Jobs:
             self._members.fail(seat)
 
     def lost(self, names: frozenset[str]) -> None:
+        """Mark nodes as missing, and fail the jobs on them."""
         settling = self._settling
         assert settling is not None
         settling.nodes.missing |= names
@@ -143,6 +160,7 @@ class Jobs:
                     self.failed(job_id)
 
     def cleared(self, job_id: str, progress: Progress | None = None) -> None:
+        """Remove a job whose processes have ended, and queue its departure for the next decision."""
         if self._settling is not None:
             self._settling.uncleared.discard(job_id)
         seat = self._members.remove(job_id)
@@ -156,11 +174,12 @@ class Jobs:
             self._depart(job_id)
 
     def halted(self, job_id: str) -> None:
+        """Remove a job whose processes have ended because the run stops."""
         if self._members.remove(job_id) is not None:
             self._guests.go(job_id)
 
     def _depart(self, job_id: str, over_budget: bool = False) -> None:
-        """A job that has a place leaves it for ever."""
+        """Queue the departure of a job from its place."""
         if self._state.is_paused(job_id):
             self.resumed(job_id)
         self.news.departed[job_id] = over_budget
@@ -169,7 +188,7 @@ class Jobs:
             self._review.estimates.forget(job_id)
 
     def _made(self, job_id: str, seconds: float) -> None:
-        """A job has its models and its engines: that was its cold start, and its SLO counts from now on if it has done nothing."""
+        """Record the end of a job's init as its cold start. If the job has done no iteration, its SLO counts from now on."""
         if not self._state.iterations_done(job_id):
             self._planner.note(Begun(self._members.now_s, job_id))
         job = self._state.job(job_id)
@@ -177,7 +196,7 @@ class Jobs:
             self._know(job_starting(job_starting(job, "rollout", seconds / 2), "training", seconds / 2))
 
     def _stays(self, job_id: str) -> None:
-        """A job cannot be moved; one that is to move already begins anew."""
+        """Mark a job as not movable. If it is already moving, it fails and begins again."""
         job = self._state.job(job_id)
         if job.movable:
             self._know(job.model_copy(update={"movable": False}))
@@ -185,6 +204,6 @@ class Jobs:
             self.failed(job_id)
 
     def _know(self, job: Job) -> None:
-        """A job is known anew."""
+        """Replace the known figures of a job."""
         self._state.now_s = self._members.now_s
         self._planner.note(Reprofiled(self._members.now_s, job))

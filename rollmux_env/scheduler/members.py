@@ -1,6 +1,6 @@
-"""The members of groups: the phases that they report, the permits that they get, and the nodes that they hold of their places.
+"""The members of groups: the phases that they report, the permits that they get, and the nodes that they hold.
 
-What a phase does to a group, its dispatcher says; what it does to nodes, `Holding`, where nodes have names.
+The dispatcher of a group handles the effect of a phase on the group, and `Holding` its effect on named nodes.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from rollmux_env.timing.tail import migration_of
 
 
 class Members:
-    """Jobs in groups and guests. A method takes the fact that has its name.
+    """Jobs in groups and guests. Each method under "Facts" receives the fact of its name.
 
     Args:
-        state: says which jobs are in which group.
-        dispatch: which phase of a group is next; None where there are no phases, and so no seats (the fluid replay).
-        settling: of nodes that have names; None: the places of groups are all there is to say.
-        seats: by id; `settling` sees them too.
+        state: State of the cluster.
+        dispatch: Dispatch policy, or None if there are no phases and so no seats (the fluid replay).
+        settling: Named nodes, or None.
+        seats: Seats of jobs by id, shared with `settling`.
 
     Attributes:
-        seats: as given.
-        migration: when `threshold` is to be told of a rollout, and what its tail keeps; None: never.
-        now_s: the time of the last instant. stopped: nothing more is to begin.
+        seats: Seats of jobs by id.
+        migration: When `threshold` is reported for a rollout, and how much its tail keeps, or None if tails do not migrate.
+        now_s: Time of the last instant, in seconds.
+        stopped: Whether the run stops, so that no phase may begin.
     """
 
     def __init__(self, state: State, dispatch: DispatchPolicy | None, settling: Settling | None, seats: dict[str, Seat]) -> None:
@@ -50,6 +51,7 @@ class Members:
     # Facts.
 
     def ready(self, job_id: str, phase: HoldName, parts: tuple[PoolNode, ...] = ()) -> None:
+        """Queue a phase that could run."""
         seat = self.seats[job_id]
         if seat.failed:
             return
@@ -59,16 +61,19 @@ class Members:
         self._touched[seat.group] = None
 
     def threshold(self, job_id: str) -> None:
+        """Allow the migration of a rollout's tail."""
         seat = self.seats[job_id]
         if not seat.failed and (self._holding is None or len(seat.parts) > 1):
             seat.group.threshold(job_id)
             self._touched[seat.group] = None
 
     def shrunk(self, job_id: str) -> None:
+        """Release the parts that a tail has left."""
         assert self._holding is not None
         self._holding.shrunk(job_id, self.now_s)
 
     def finished(self, job_id: str, phase: HoldName, seconds: float, counts: bool = True) -> None:
+        """End a phase and release its nodes."""
         seat = self.seats[job_id]
         if self._holding is not None:
             self._holding.give(seat, phase)
@@ -76,17 +81,20 @@ class Members:
         self._touched[seat.group] = None
 
     def sampled(self, job_id: str) -> None:
+        """Skip further rollouts of a stale job."""
         group = self.seats[job_id].group
         group.sampled(job_id)
         self._touched[group] = None
 
     def continued(self, job_id: str, phase: HoldName, runs: bool, sampled: int | None = None) -> None:
+        """Record an unfinished iteration of a job that had a place before."""
         seat = self.seats[job_id]
         seat.group.continued(job_id, phase, runs, sampled)
         if runs and self._holding is not None:
             self._holding.begin(seat, phase, self.now_s)
 
     def absent(self, job_id: str) -> None:
+        """Let other members pass a job that is absent between two iterations."""
         seat = self.seats[job_id]
         if not seat.failed:
             if self._holding is not None:
@@ -96,17 +104,18 @@ class Members:
             self._touched[seat.group] = None
 
     def stop(self) -> None:
+        """Stop giving permits."""
         self.stopped = True
 
-    # Who is a member where.
+    # Membership.
 
     def place(self, job_id: str) -> Place:
-        """A job takes the place that the state says."""
+        """Give a job the place that the state says."""
         self.seats[job_id] = Seat(job_id, *self._seated(job_id))
         return Place(job_id, self.seats[job_id].seating)
 
     def lend(self, guests: Guests) -> Iterator[Lend]:
-        """Let the next jobs be profiled, if there are nodes for it."""
+        """Let the next jobs be profiled, if there are nodes for them."""
         settling = self._settling
         while settling is not None and (batch := guests.next(self._state, settling.nodes)) is not None:
             settling.unsettle(LEASE)
@@ -121,7 +130,7 @@ class Members:
                 yield Lend(job_id, seating)
 
     def vacate(self, job_id: str) -> None:
-        """A job that moves has left its old place, and takes the new one."""
+        """Let a moving job leave its old place and take the new one."""
         seat = self.seats[job_id]
         seat.group.gone(job_id)
         self._left(seat)
@@ -129,7 +138,11 @@ class Members:
         seat.group, seat.seating = self._seated(job_id)
 
     def leave(self, job_id: str) -> None:
-        """A job leaves its group at the end of an iteration."""
+        """Remove a job from its group at the end of an iteration.
+
+        Raises:
+            ValueError: If the job has an unfinished iteration.
+        """
         if self._dispatch is None:
             return
         seat = self.seats.pop(job_id)
@@ -138,7 +151,11 @@ class Members:
         self._left(seat)
 
     def remove(self, job_id: str) -> Seat | None:
-        """A job is no member of a group any more, at whatever it is, and holds nothing; the seat that it had."""
+        """Remove a job from its group, whatever it is running, and release what it holds.
+
+        Returns:
+            Seat of the job, or None if it had none.
+        """
         seat = self.seats.pop(job_id, None)
         if seat is not None:
             seat.group.gone(job_id)
@@ -146,17 +163,17 @@ class Members:
         return seat
 
     def fail(self, seat: Seat) -> None:
-        """Nothing is granted to a job any more; what it holds goes back when it is removed."""
+        """Give a job no more permits. What it holds is released when it is removed."""
         seat.failed = True
         seat.group.withdraw(seat.job_id)
         self._touched[seat.group] = None
         if self._holding is not None:
             self._holding.withdraw(seat.job_id)
 
-    # Answers.
+    # Permits.
 
     def permits(self, now_s: float) -> list[Command]:
-        """Give the permits that are due, group by group."""
+        """Return the commands of the permits that are due, group by group."""
         commands: list[Command] = []
         holding = self._holding
         if self.stopped:
@@ -180,7 +197,7 @@ class Members:
         return commands
 
     def spans(self, job_id: str, now_s: float) -> tuple[Span, ...]:
-        """What the rollout of a job has held of its nodes until now; nothing where that is all of them, all the time."""
+        """Return the shares of its nodes that a job's rollout has held until now; empty if it held all of them throughout."""
         return self._holding.shares.spans(job_id, now_s) if self._holding is not None else ()
 
     def _seated(self, job_id: str) -> tuple[Dispatcher, Seating]:
@@ -191,14 +208,14 @@ class Members:
         return group, seating
 
     def _group(self, number: int) -> Dispatcher:
-        """The members of a group, or nobody yet."""
+        """Return the dispatcher of a group, new if there is none yet."""
         if number not in self._groups:
             assert self._dispatch is not None
             self._groups[number] = Dispatcher(self._dispatch, number)
         return self._groups[number]
 
     def _left(self, seat: Seat) -> None:
-        """A job is no member of its group any more: what it held is free, and its group's nodes may be others than before."""
+        """Release what a job held in the group that it left. The nodes of the group may change."""
         if self._settling is not None and self._holding is not None:
             self._settling.unsettle(seat.seating.group)
             self._holding.give_all(seat)

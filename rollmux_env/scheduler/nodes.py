@@ -1,4 +1,4 @@
-"""The nodes of a cluster by name: which place of which group each one has, and which job holds which of its devices."""
+"""The nodes of a cluster by name: the place that each one has in a group, and the job that holds each of its devices."""
 
 from __future__ import annotations
 
@@ -14,32 +14,38 @@ from rollmux_env.errors import InvariantError
 PoolName = Literal["rollout", "training"]
 POOLS: tuple[PoolName, PoolName] = ("rollout", "training")
 Place = tuple[int, PoolName, int]  # group, pool, number of the node within the group
-LEASE = -1  # in place of a group's number: nodes of no group, lent to jobs that are being profiled
+LEASE = -1  # number used instead of a group's for nodes that are lent to jobs being profiled
 
 
 class PoolNode(Protocol):
-    """What the scheduler knows of a node, or of a part of one. A driver's nodes may have more."""
+    """Protocol of a node, or of a part of one. A driver's nodes may have more attributes."""
 
     @property
     def name(self) -> str:
-        """Unique; a part has the name of its node."""
+        """Unique name; a part has the name of its node."""
         ...
 
     @property
-    def pool(self) -> PoolName: ...
+    def pool(self) -> PoolName:
+        """Pool of the node."""
+        ...
 
     @property
     def devices(self) -> tuple[int | str, ...]:
-        """Numbers or names of what it computes on, at least one: GPUs, or cores where there are none."""
+        """Numbers or names of its computing devices, at least one: GPUs, or cores if there are none."""
         ...
 
 
 @dataclass(frozen=True)
 class Assigned:
-    """A group's node is this one from now on, until the group gives it back.
+    """The assignment of a node to a place of a group, until the group gives it back.
 
     Attributes:
-        group: id, or `LEASE`. number: the node's within the group. node: its name.
+        at_s: Time of the assignment, in seconds.
+        group: Id of the group, or `LEASE`.
+        pool: Pool of the node.
+        number: Number of the node within the group.
+        node: Name of the node.
     """
 
     at_s: float
@@ -51,7 +57,12 @@ class Assigned:
 
 @dataclass(frozen=True)
 class Returned:
-    """A node is free again."""
+    """The return of a node by its group.
+
+    Attributes:
+        at_s: Time of the return, in seconds.
+        node: Name of the node.
+    """
 
     at_s: float
     node: str
@@ -59,10 +70,14 @@ class Returned:
 
 @dataclass(frozen=True)
 class Span:
-    """What a rollout held of a node for a time, where that was not all of it, or not all the time.
+    """A share of a node that a rollout held for some time, if it did not hold all of its nodes throughout.
 
     Attributes:
-        node: its name. share: of the node. tail: it is what was left of the rollout, migrated.
+        node: Name of the node.
+        from_s: Start, in seconds.
+        until_s: End, in seconds.
+        share: Share of the node.
+        tail: Whether it was held by the migrated tail of the rollout.
     """
 
     node: str
@@ -73,15 +88,15 @@ class Span:
 
 
 class NodePool:
-    """Assigns nodes to the places that groups have, and knows who holds each.
+    """The assignment of nodes to places of groups, and the holders of their devices.
 
     Args:
-        nodes: all there are.
+        nodes: All nodes.
 
     Attributes:
-        drained: names of nodes that get no places any more, whether they are there or not.
-        missing: names of nodes that are gone, and are still somebody's.
-        changes: how often nodes have come or gone.
+        drained: Names of nodes that get no new places, whether they are present or not.
+        missing: Names of nodes that are gone but still assigned or held.
+        changes: Number of times that nodes were added or lost.
     """
 
     def __init__(self, nodes: Iterable[PoolNode]) -> None:
@@ -89,53 +104,53 @@ class NodePool:
         self.drained: set[str] = set()
         self.missing: set[str] = set()
         self.changes = 0
-        self._of_group: dict[int, dict[Place, PoolNode]] = {}  # the nodes of its places
+        self._of_group: dict[int, dict[Place, PoolNode]] = {}  # nodes of each group's places
         self._place_of: dict[str, Place] = {}  # by node
-        self._number: dict[str, int] = {}  # nodes in the order in which they came
-        self._idle: dict[PoolName, list[tuple[int, str]]] = {}  # nodes that no place has, in that order
+        self._number: dict[str, int] = {}  # number of each node in the order in which they were added
+        self._idle: dict[PoolName, list[tuple[int, str]]] = {}  # nodes without a place, in that order
         self._holders: dict[tuple[str, int | str], str] = {}  # by node and device
         self._last: dict[str, str] = {}
         self.add(nodes)
 
     def nodes(self, pool: PoolName) -> list[PoolNode]:
-        """All that are there."""
+        """Return all present nodes of a pool."""
         return [node for node in self._nodes.values() if node.pool == pool]
 
     def count(self, pool: PoolName) -> int:
-        """How many are there."""
+        """Return the number of present nodes of a pool."""
         return self._count[pool]
 
     def free(self, pool: PoolName) -> list[PoolNode]:
-        """Nodes that no place has, and that are not drained."""
+        """Return the nodes of a pool that have no place and are not drained."""
         return [*self._free(pool)]
 
     def free_count(self, pool: PoolName) -> int:
-        """How many nodes no place has, of those that are not drained."""
+        """Return the number of nodes of a pool that have no place and are not drained."""
         return sum(1 for _ in self._free(pool)) if self.drained else len(self._idle.get(pool, ()))
 
     def in_service(self, pool: PoolName) -> int:
-        """How many nodes there are, without those that are drained and that no place has any more."""
+        """Return the number of present nodes of a pool, without drained ones that have no place."""
         idle = self.drained - self._place_of.keys()
         return sum(node.name not in idle for node in self.nodes(pool))
 
     def drained_groups(self) -> set[int]:
-        """Groups that have a drained node."""
+        """Return the groups that have a drained node."""
         return {self._place_of[name][0] for name in self.drained & self._place_of.keys()}
 
     def node(self, group: int, pool: PoolName, number: int) -> PoolNode:
-        """The node of a place that has one."""
+        """Return the node of an assigned place."""
         return self._of_group[group][group, pool, number]
 
     def assigned(self, group: int) -> list[str]:
-        """Names of a group's nodes, rollout nodes first."""
+        """Return the names of a group's nodes, rollout nodes first."""
         return [node.name for _, node in sorted(self._of_group.get(group, {}).items(), key=itemgetter(0))]
 
     def assigned_by_group(self) -> dict[int, list[str]]:
-        """Names of the nodes of every group, rollout nodes first."""
+        """Return the names of the nodes of every group, rollout nodes first."""
         return {group: self.assigned(group) for group in sorted(self._of_group)}
 
     def lose(self, now_s: float) -> list[Returned]:
-        """The missing nodes are nobody's any more, and so no place has them."""
+        """Remove the missing nodes from their places, and return the changes."""
         names, self.missing = self.missing, set()
         places = [self._place_of[name] for name in names if name in self._place_of]
         self._nodes = {name: node for name, node in self._nodes.items() if name not in names}
@@ -144,12 +159,12 @@ class NodePool:
         return lost
 
     def add(self, nodes: Iterable[PoolNode]) -> None:
-        """More nodes are there."""
+        """Add nodes."""
         self._nodes |= {node.name: node for node in nodes}
         self._find_idle()
 
     def restore(self, entries: Iterable[Assigned | Returned]) -> None:
-        """Repeat the assignments of an earlier pool, as far as its nodes are there by name."""
+        """Repeat the assignments of an earlier pool, as far as its nodes are present by name."""
         for entry in entries:
             if isinstance(entry, Returned):
                 if entry.node in self._place_of:
@@ -158,7 +173,7 @@ class NodePool:
                 self._assign((entry.group, entry.pool, entry.number), self._nodes[entry.node])
 
     def pool_of(self, name: str) -> PoolName:
-        """The pool of a node."""
+        """Return the pool of a node."""
         return self._nodes[name].pool
 
     def settle(
@@ -169,14 +184,17 @@ class NodePool:
         own: Mapping[Place, Collection[str]] | None = None,
         groups: Iterable[int] | None = None,
     ) -> list[Assigned | Returned]:
-        """Give every wanted place a node, and take back those of places that nobody wants, unless a job still uses the node.
+        """Give every wanted place a node, and take back the nodes of other places unless a job still uses them.
 
         Args:
-            own: names of the nodes that some places may have.
-            groups: whose places these are, where the others stay as they are.
+            wanted: Places that need a node.
+            used: Names of nodes that jobs still use.
+            now_s: Present time, in seconds.
+            own: Names of the nodes that some places may have, or None.
+            groups: Groups to which `wanted` refers, or None for all; the places of other groups stay unchanged.
 
         Raises:
-            InvariantError: there are more places than nodes.
+            InvariantError: If there are more places than nodes.
         """
         places = set(wanted)
         entries: list[Assigned | Returned] = [*self.take_back(places, used, now_s, groups)]
@@ -194,21 +212,28 @@ class NodePool:
     def take_back(
         self, wanted: Collection[Place], used: Collection[str], now_s: float, groups: Iterable[int] | None = None
     ) -> list[Returned]:
-        """Free the nodes of places that nobody wants, unless a job still uses the node; of some groups, or of all."""
+        """Free the nodes of places that are not wanted, unless a job still uses the node.
+
+        Args:
+            wanted: Places that keep their nodes.
+            used: Names of nodes that jobs still use.
+            now_s: Present time, in seconds.
+            groups: Groups to which `wanted` refers, or None for all.
+        """
         there = self._of_group if groups is None else groups
         nodes = [item for group in there for item in self._of_group.get(group, {}).items()]
         freed = [place for place, node in nodes if place not in wanted and node.name not in used]
         return [Returned(now_s, self._free_place(place).name) for place in freed]
 
     def has_others(self, group: int, wanted: Collection[Place]) -> bool:
-        """Whether a group has places beside these."""
+        """Return whether a group has places other than the wanted ones."""
         return any(place not in wanted for place in self._of_group.get(group, ()))
 
     def take(self, job_id: str, nodes: Sequence[PoolNode]) -> bool:
-        """A job holds nodes, or parts of nodes, from now on; whether one of them last ran another job.
+        """Let a job hold nodes, or parts of nodes, and return whether one of them last ran another job.
 
         Raises:
-            InvariantError: a device of one is held already.
+            InvariantError: If a device of one is held already.
         """
         wanted = [(node.name, device) for node in nodes for device in node.devices]
         for place in wanted:
@@ -220,10 +245,10 @@ class NodePool:
         return switched
 
     def give(self, job_id: str, nodes: Sequence[PoolNode]) -> None:
-        """A job holds nodes, or parts of nodes, no longer.
+        """Release nodes, or parts of nodes, that a job holds.
 
         Raises:
-            InvariantError: it did not.
+            InvariantError: If the job does not hold one of them.
         """
         for node in nodes:
             for device in node.devices:
@@ -232,7 +257,7 @@ class NodePool:
                 del self._holders[node.name, device]
 
     def holders(self, names: Collection[str]) -> tuple[str, ...]:
-        """Ids of the jobs that hold any of these nodes."""
+        """Return the ids of the jobs that hold any of the given nodes."""
         return tuple(sorted({job_id for (name, _), job_id in self._holders.items() if name in names}))
 
     def _free(self, pool: PoolName) -> Iterator[PoolNode]:
@@ -259,7 +284,7 @@ class NodePool:
         del idle[bisect_left(idle, (self._number[node.name], node.name))]
 
     def _free_place(self, place: Place) -> PoolNode:
-        """A place has no node any more; returns which it had."""
+        """Free a place, and return its node."""
         places = self._of_group[place[0]]
         node = places.pop(place)
         if not places:

@@ -1,7 +1,7 @@
-"""What would become of a job that came now, and what is to become of those that wait: nothing of it happens.
+"""Forecasts for a job that would arrive now, and for those that wait, without changing the state.
 
-A waiting job is expected to have a place when the fluid replay of the present state gives it one, with nobody arriving: jobs
-take their worst case, and leave when their iterations, their stay or their budget are over.
+The expected start of a waiting job is when the fluid replay of the present state, without further arrivals, gives it a place: jobs
+take their worst case, and depart when their iterations, their stay or their budget are over.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.scheduler.quotas import Quotas, held_words
 from rollmux_env.scheduler.reasons import behind, no_place
 
-INSTANTS = 500  # at which something changes: so far ahead is looked, by default
-_ASKED = 20  # jobs about which the policy is asked, to find the first that waits for nodes and not for a quota
+INSTANTS = 500  # default number of instants that are simulated
+_ASKED = 20  # largest number of jobs about which the policy is asked to find the first that waits for nodes, not for a quota
 
 
 class Waiting(NamedTuple):
-    """A job that waits.
+    """The forecast for a waiting job.
 
     Attributes:
-        position: in the queue, from 1. eta_s: when it is expected to have a place; None: unknown. reason: why it waits, in words.
+        job_id: Identifier of the job.
+        position: Position in the queue, from 1.
+        eta_s: Expected time of its placement in seconds, or None if unknown.
+        reason: Reason why it waits, in words.
     """
 
     job_id: str
@@ -44,13 +47,18 @@ class Waiting(NamedTuple):
 
 @dataclass(frozen=True)
 class Preview:
-    """What would become of a job.
+    """The forecast for a job that would arrive now. Values that do not apply are None or empty.
 
     Attributes:
-        fits: it would have a place at once. What follows is None, or empty, where that does not go with it.
-        strategy: `direct_packing`, `rollout_scaling` or `isolated`. group: its number. delta_usd_per_hour: more than now, $/h.
-        period_s: of the group, with the job in it. slowdown: of all its members, the period over T_solo.
-        position: in the queue, from 1. eta_s: as of `Waiting`; of a job that fits, now. reason: why it would wait, in words.
+        fits: Whether it would get a place at once.
+        strategy: `direct_packing`, `rollout_scaling` or `isolated`.
+        group: Number of its group.
+        delta_usd_per_hour: Additional price of all groups, in $/h.
+        period_s: Period of its group with the job, in seconds.
+        slowdown: Period over T_solo of each member of the group.
+        position: Position in the queue, from 1.
+        eta_s: Expected time of its placement in seconds; for a job that fits, now.
+        reason: Reason why it would wait, in words.
     """
 
     fits: bool
@@ -65,15 +73,17 @@ class Preview:
 
 
 def preview(state: State, policy: Policy, *jobs: Job, instants: int = INSTANTS, stuck: Collection[str] = ()) -> tuple[Preview, ...]:
-    """What would become of jobs that came now, one after the other: of each, as if those before it had come.
+    """Return the forecasts for jobs that would arrive now one after the other, each as if those before it had arrived.
 
     Args:
-        state, policy: are left as they are. jobs: of names that the state does not know.
-        instants: so far ahead is looked for their places.
-        stuck: Jobs of which it is not known when they leave.
+        state: State of the cluster, left unchanged.
+        policy: Placement policy, left unchanged.
+        jobs: Jobs whose ids the state does not know.
+        instants: Number of instants that are simulated to find their places.
+        stuck: Jobs whose departure is unknown.
 
     Raises:
-        PlanError: the policy breaks an invariant, or cannot be copied; one line.
+        PlanError: If the policy breaks an invariant or cannot be copied.
     """
     twin, policy = forecast(state), _own(policy)
     scheduler = Scheduler(twin, policy)
@@ -81,7 +91,7 @@ def preview(state: State, policy: Policy, *jobs: Job, instants: int = INSTANTS, 
 
 
 def _arrived(scheduler: Scheduler, policy: Policy, job: Job, instants: int, stuck: Collection[str]) -> Preview:
-    """What becomes of a job that arrives."""
+    """Return the forecast for a job after its arrival."""
     state = scheduler.state
     before_usd_per_hour = state.usd_per_hour
     arrived = job.model_copy(update={"arrival_s": state.now_s})
@@ -100,15 +110,16 @@ def _arrived(scheduler: Scheduler, policy: Policy, job: Job, instants: int, stuc
 
 
 def waiting(state: State, policy: Policy, instants: int = INSTANTS, stuck: Collection[str] = ()) -> tuple[Waiting, ...]:
-    """What is to become of all jobs that wait, in the order of the queue.
+    """Return the forecasts for all jobs that wait, in the order of the queue.
 
     Args:
-        state, policy: are left as they are.
-        instants: so far ahead is looked; a job that has no place by then has no `eta_s`.
-        stuck: Jobs of which it is not known when they leave; a place that one may have to leave first has no `eta_s`.
+        state: State of the cluster, left unchanged.
+        policy: Placement policy, left unchanged.
+        instants: Number of instants that are simulated; a job without a place by then has no `eta_s`.
+        stuck: Jobs whose departure is unknown; a place that may depend on one has no `eta_s`.
 
     Raises:
-        PlanError: as `preview`.
+        PlanError: If the policy breaks an invariant or cannot be copied.
     """
     if not state.waiting:
         return ()
@@ -122,15 +133,15 @@ def waiting(state: State, policy: Policy, instants: int = INSTANTS, stuck: Colle
 
 
 def _own(policy: Policy) -> Policy:
-    """A copy of a policy, since it is to see what never happens."""
+    """Return a copy of a policy, since it will see events that never happen."""
     try:
         return deepcopy(policy)
-    except Exception as error:  # of a user's class
+    except Exception as error:  # a user's class may raise anything
         raise PlanError(f"the policy cannot be copied: {type(error).__name__}") from None
 
 
 def _expected(state: State, scheduler: Scheduler, instants: int, stuck: Collection[str]) -> dict[str, float]:
-    """Return when waiting jobs get a place, as far as that is known; the state goes on until then."""
+    """Return the time at which waiting jobs get a place, as far as known, by simulating the state."""
     expected: dict[str, float] = {}
     ticks = scheduler.planner.ticks
     if state.arrived:
@@ -149,16 +160,17 @@ def _expected(state: State, scheduler: Scheduler, instants: int, stuck: Collecti
 
 
 def _leaving(state: State, until_s: float) -> Iterator[str]:
-    """Yield the ids of the running jobs that leave by then."""
+    """Yield the ids of the running jobs that depart by `until_s`."""
     yield from state.tables.departing(until_s)
     yield from state.charges.spent(until_s)
 
 
 def reasons(state: State, policy: Policy) -> list[str]:
-    """Why each of the jobs that wait does, in the order of the queue.
+    """Return the reason why each waiting job waits, in the order of the queue.
 
     Args:
-        state: is left as it is. policy: is asked where quotas may pass jobs over.
+        state: State of the cluster, left unchanged.
+        policy: Placement policy, which is asked if quotas may pass jobs over.
     """
     words: list[str] = []
     quotas, asked = Quotas(state), 0

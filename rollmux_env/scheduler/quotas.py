@@ -1,7 +1,7 @@
-"""What quotas (`cluster.quotas`) let jobs do: a decision may not leave a user of its jobs with more than the quota.
+"""Enforcement of quotas (`cluster.quotas`): a decision may not leave a user of its jobs above the quota.
 
-Only decisions are held against quotas, since there is no preemption: when another user's job leaves a group, what it held falls to
-those who stay, and that may be above their quota. They get no other place until they are below it again.
+Only decisions are checked against quotas, since there is no preemption: when another user's job leaves a group, its share falls to
+the remaining members, which may raise them above their quota. They get no other place until they are below it again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rollmux_env.keys.job import Job
 
 
 def held_words(state: State, user: str) -> str:
-    """What a user holds of the quota, in words."""
+    """Return in words how much of the quota a user holds."""
     quota, share = state.cluster.quotas[user], state.charges.user_share(user)
     whose = f"user {user}" if user else "the user without a name"
     parts = []
@@ -33,19 +33,19 @@ def held_words(state: State, user: str) -> str:
 
 
 def is_above(state: State, user: str, share: Share) -> bool:
-    """Whether so much is above a user's quota."""
+    """Return whether a share is above a user's quota."""
     return _is_more(share, _quota(state, user))
 
 
 def _quota(state: State, user: str) -> Share:
-    """What a user may hold at most; infinite where nothing is said."""
+    """Return the largest share that a user may hold, infinite without a limit."""
     quota = state.cluster.quotas.get(user)
     nodes, usd = (None, None) if quota is None else (quota.nodes, quota.usd_per_hour)
     return Share(inf if nodes is None else nodes, inf if usd is None else usd)
 
 
 class Quotas:
-    """What quotas say of plans and of waiting jobs. It holds while the state stays as it is."""
+    """Checks of plans and of waiting jobs against quotas. An object is valid while the state does not change."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -53,10 +53,12 @@ class Quotas:
         self._shares: dict[str, Share] = {}
 
     def broken(self, plan: Plan, policy: Policy) -> set[str]:
-        """The users of jobs that a plan places or moves whom it would leave with more than their quota, and than they have now.
+        """Return the users whose quota a plan breaks.
+
+        They are users of jobs that it places or moves, who would hold more than their quota and more than now.
 
         Raises:
-            PlanError: the plan breaks an invariant.
+            PlanError: If the plan breaks an invariant.
         """
         state = self._state
         jobs = [state.job(action.job_id) for action in plan if not isinstance(action, Wait) and state.knows(action.job_id)]
@@ -72,7 +74,7 @@ class Quotas:
         return {user for user, share in after.items() if _is_more(share, self._user_share(user)) and is_above(state, user, share)}
 
     def _placed(self, job: Job, placement: Placement) -> Share | None:
-        """What a job's user holds with it in a place; None: there is no such place."""
+        """Return the share of a job's user with the job in a place, or None if there is no such place."""
         state, user, share = self._state, job.user, self._user_share(job.user)
         demand = demand_of(job, state.cluster, placement.shape)
         new_usd = usd_per_hour(demand, state.cluster, placement.new_rollout_nodes, placement.training_nodes)
@@ -86,16 +88,19 @@ class Quotas:
         members = group["members"][: group["n_members"]].tolist()
         own, among = sum(state.job(state.tables.job_id(member)).user == user for member in members), len(members)
         nodes = int(group["n_nodes"] + group["training_nodes"])
-        # Of the job's pools, as the group is.
+        # The group has nodes of the job's pools.
         usd = usd_per_hour(demand, state.cluster, int(group["n_nodes"]), int(group["training_nodes"]))
-        mine, ours = own / among, (own + 1) / (among + 1)  # of the group, before and with the job
+        mine, ours = own / among, (own + 1) / (among + 1)  # the user's part of the group, before and with the job
         return Share(
             share.nodes - mine * nodes + ours * (nodes + new.nodes),
             share.usd_per_hour - mine * usd + ours * (usd + new.usd_per_hour),
         )
 
     def bars(self, job: Job) -> bool:
-        """Whether the job would take its user above the quota, in any shape, in a group of its own and in every group with room."""
+        """Return whether a job would take its user above the quota in every shape.
+
+        It is checked for a group with no other member and for every group with room.
+        """
         if job.user not in self._state.cluster.quotas:
             return False
         return all(self._bars(job, shape) for shape in range(1 + len(job.shapes)))
@@ -121,7 +126,7 @@ class Quotas:
         return self._shares[user]
 
     def _joins(self, user: str, rollout_pool: str, training_pool: str, training_nodes: int) -> bool:
-        """Whether a job of the user could join a group on the nodes that it has."""
+        """Return whether a job of the user could join a group without new nodes."""
         state, limits, order = self._state, self._state.limits, self._state.tables.order
         if not order.size:
             return False
@@ -141,7 +146,7 @@ class Quotas:
         usd = usd + groups["training_nodes"][order] * usd_of[groups["training_pool"][order]]
         mine = Counter(int(state.tables.jobs["group"][row]) for row in state.charges.running(user))
         own = np.array([mine.get(int(row), 0) for row in order])
-        more = (own + 1) / (members + 1) - own / members  # of each group, at least
+        more = (own + 1) / (members + 1) - own / members  # smallest increase of the user's part of each group
         share, most = self._user_share(user), _quota(state, user)
         fits = share.nodes + more * nodes <= most.nodes * (1 + TOLERANCE)
         fits &= share.usd_per_hour + more * usd <= most.usd_per_hour * (1 + TOLERANCE)

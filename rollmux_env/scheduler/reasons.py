@@ -1,4 +1,4 @@
-"""Why a job waits, in words."""
+"""Reasons why a job waits, in words."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rollmux_env.kernel.candidates import SLO
 
 
 def behind(state: State, head: str) -> str:
-    """Why a job waits that has another one before it."""
+    """Return the reason of a job that waits behind another one."""
     lacks = _lacks(state, head)
     ahead = f" of priority {state.job(head).priority}" if state.job(head).priority else ""
     return f"waits behind {head}{ahead}" + (f", which needs {_asked(lacks)}; {_free(lacks)}" if lacks else "")
 
 
 def no_place(state: State, job_id: str, prunes: bool = False) -> str:
-    """Return why a waiting job has no place that is the next in its turn, or would be.
+    """Return the reason why the next job in the queue has no place.
 
     Args:
         state: State of the cluster.
-        job_id: Id of the job.
+        job_id: Identifier of the job.
         prunes: Whether the policy leaves saturated groups out.
     """
     if waits_for_link(state, job_id):
@@ -43,16 +43,20 @@ def no_place(state: State, job_id: str, prunes: bool = False) -> str:
 
 
 def _numbers(table: CandidateTable) -> str:
-    """Return the groups that would take a job, by number."""
+    """Return the numbers of the groups that would take a job, in words."""
     groups = np.unique(table.group[table.feasible]).tolist()
     return f"group{'s' if len(groups) > 1 else ''} {', '.join(map(str, groups))}"
 
 
 def alone_because(state: State, table: CandidateTable, prunes: bool) -> str:
-    """Why a job that is about to have a group of its own shares none; nothing where there is none, or the policy just prefers it.
+    """Return the reason why a job that gets a new group shares none.
+
+    It is empty if there is no other group, or the policy merely prefers a new one.
 
     Args:
-        table: its candidates, before it is placed. prunes: the policy leaves saturated groups out.
+        state: State of the cluster.
+        table: Candidates of the job before it is placed.
+        prunes: Whether the policy leaves saturated groups out.
     """
     takers = table.feasible & (table.group >= 0)
     if not takers.any():
@@ -61,11 +65,11 @@ def alone_because(state: State, table: CandidateTable, prunes: bool) -> str:
 
 
 def _saturated(table: CandidateTable, takers: npt.NDArray[np.bool_]) -> str:
-    """Return that the groups which would take a job are saturated; an empty string if one of them is not.
+    """Return that the groups which would take a job are saturated, or an empty text if one of them is not.
 
     Args:
         table: Candidates of the job.
-        takers: Whether each candidate would take it; shape (candidates,).
+        takers: Whether each candidate would take it, shape (candidates,).
     """
     if not table.saturated[takers].all() or (table.group[takers] < 0).any():
         return ""
@@ -75,7 +79,7 @@ def _saturated(table: CandidateTable, takers: npt.NDArray[np.bool_]) -> str:
 
 
 def _groups(state: State, table: CandidateTable) -> list[str]:
-    """What speaks against each group; of those that SLOs close, the nearest one's numbers."""
+    """Return the reasons against the groups; for groups whose SLOs reject the job, the figures of the nearest one."""
     order = np.lexsort((table.reason, table.group))
     group, reason = table.group[order], table.reason[order]
     last = np.append(group[1:] != group[:-1], True) & (group >= 0) & (reason != SLO)
@@ -89,7 +93,7 @@ def _groups(state: State, table: CandidateTable) -> list[str]:
 
 
 def _lacks(state: State, job_id: str) -> dict[str, tuple[int, int]]:
-    """(asked, free) nodes, by pool, of the pools that have too few left for a group of the job's own."""
+    """Return the asked and the free number of nodes of the pools that have too few for a new group of the job."""
     asked = nodes_asked(state.job(job_id), state.cluster)
     lacks: dict[str, tuple[int, int]] = {}
     for (name, pool), used in zip(state.cluster.pools.items(), state.nodes.sum(axis=1).tolist(), strict=True):

@@ -1,6 +1,6 @@
-"""Where jobs that run would go if they came now: a policy is asked as at an arrival, and what it says is a move.
+"""New places for running jobs: the policy is asked as at an arrival, and its answer becomes a move.
 
-A group with a drained node is in nobody's choice: its members are as if they had left, and its nodes as if they were not there.
+Groups with a drained node are hidden from the policy: it sees the state as if their members had departed and their nodes were gone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rollmux_env.scheduler.quotas import Quotas
 
 
 def without(state: State, groups: Collection[int]) -> State:
-    """The state as it would be without some groups and their nodes; a copy."""
+    """Return a copy of the state without some groups and their nodes."""
     twin, now_s = state.copy(), state.now_s
     for group in state.group_list():
         if group.id in groups:
@@ -33,13 +33,13 @@ def without(state: State, groups: Collection[int]) -> State:
 
 
 def _empty_queue(state: State) -> None:
-    """Who comes now comes before those that wait."""
+    """Withdraw all waiting jobs, since a relocated job precedes them."""
     for waiting in [*state.waiting]:
         apply(state, Withdrawn(state.now_s, waiting))
 
 
 def _ask(state: State, job: Job, policy: Policy, hidden: Collection[int] = ()) -> tuple[Place, ...]:
-    """Let a job arrive now, with what is known of it by now; what the policy says of it, which does not see some groups."""
+    """Let a job arrive now with its present figures, and return the policy's placement of it. Some groups may be hidden."""
     arrived = Arrived(state.now_s, job.model_copy(update={"arrival_s": state.now_s}))
     apply(state, arrived)
     shown = without(state, hidden) if hidden else state
@@ -47,11 +47,14 @@ def _ask(state: State, job: Job, policy: Policy, hidden: Collection[int] = ()) -
 
 
 def better_place(state: State, job_id: str, policy: Policy) -> Plan:
-    """The move of a running job to where the policy would place it now; nothing where that is as it is now or may not be.
+    """Return the move of a running job to where the policy would place it now.
+
+    The plan is empty if that is its present place, or the move is not allowed.
 
     Args:
-        state: as it is now, with the job's progress; it is left as it is.
-        policy: one of its own, since it sees what never happens.
+        state: Present state, with the job's progress; left unchanged.
+        job_id: Identifier of the job.
+        policy: Separate policy object, since it sees events that never happen.
     """
     job, home = state.job(job_id), state.group_of(job_id)
     if state.is_paused(job_id) or not job.movable:
@@ -61,7 +64,7 @@ def better_place(state: State, job_id: str, policy: Policy) -> Plan:
     apply(twin, Departed(state.now_s, job_id))
     for action in _ask(twin, job, policy)[:1]:
         place = action.placement
-        alone = place.group is None and len(home.jobs) == 1  # which it is everywhere
+        alone = place.group is None and len(home.jobs) == 1  # any other new group would be equivalent
         if place.shape == state.shape(job_id) and (alone or place.group == home.id):
             return ()
         plan = (Move(job_id, place),)
@@ -78,20 +81,23 @@ def better_place(state: State, job_id: str, policy: Policy) -> Plan:
 def other_places(
     state: State, job_ids: Iterable[str], groups: Collection[int], policy: Policy, alone: Collection[str] = ()
 ) -> list[Moved]:
-    """Where a policy would place running jobs if they came now, one after the other, before those that wait.
+    """Return where a policy would place running jobs if they arrived now one after the other, before those that wait.
 
-    Whoever drains a node wants them to go: unlike a policy's own moves these may cost a job more than its SLO allows (P7).
+    Unlike a policy's own moves, these may cost a job more than its SLO allows (P7), since the nodes have to be vacated.
 
     Args:
-        job_ids: movable ones of these groups, none of them in a pause. groups: those that jobs have to leave.
-        policy: one that may see what never happens. alone: jobs that nobody may share a group with.
+        state: Present state, left unchanged.
+        job_ids: Movable jobs of these groups, none of them paused.
+        groups: Groups that jobs have to leave.
+        policy: Policy object that may see events that never happen.
+        alone: Jobs with which no other job may share a group.
 
     Returns:
-        Moves to be applied in this order, of those for which there is a place.
+        Moves in the order in which they have to be applied, for the jobs for which there is a place.
     """
     twin = without(state, groups)
     moves: list[Moved] = []
-    taken: list[int] = []  # groups of those that are to be alone
+    taken: list[int] = []  # groups of jobs that share no group
     _empty_queue(twin)
     for job_id in job_ids:
         hidden = [group.id for group in twin.group_list()] if job_id in alone else taken
@@ -101,7 +107,7 @@ def other_places(
             if not plan or (state.cluster.quotas and Quotas(twin).broken(plan, policy)):
                 raise PlanError("there is no place for it")
             carry_out(trial, plan, policy.keeps_slo)
-        except PlanError:  # or only together with moves of others
+        except PlanError:  # there is no place, or only together with moves of other jobs
             apply(twin, Withdrawn(state.now_s, job_id))
             continue
         twin = trial

@@ -1,11 +1,11 @@
-"""Watches whether running jobs are as they were profiled and keep their SLOs, and looks for a better place where they do not.
+"""Observation of running jobs: whether they match their profile and keep their SLO, and a better place if they do not.
 
-A profile is a worst case. One that is exceeded again and again is none any more: the job is then planned by the longest phases of
-late. Phases that stay below it prove nothing, since the next one may be as long as it says.
+A profile is a worst case. A profile that is exceeded repeatedly is replaced by the longest recent phases. Phases below the profile
+prove nothing, since the next one may be as long as the profile says.
 
-A job is profiled as it is written. In another shape its worst case is an estimate. Iterations are shorter than the worst case by as
-much in one shape as in another: so when enough of them are known of both, the estimate is replaced by the profile, times as long as
-the phases took in the shape of what they took in the job's own.
+A job is profiled as written. In another shape its worst case is an estimate. Iterations are assumed to be shorter than the worst
+case by the same factor in both shapes. When enough iterations of both are known, the estimate is therefore replaced by the profile
+times the ratio of the mean durations in the two shapes.
 """
 
 from __future__ import annotations
@@ -28,30 +28,39 @@ from rollmux_env.scheduler.commands import AtRisk
 from rollmux_env.scheduler.facts import PhaseOfShape
 from rollmux_env.scheduler.relocation import better_place
 
-_CHANGE = 0.01  # of what a job keeps on a GPU; less is how exactly that is measured
-WINDOW = 8  # of the last iterations that are looked at
-LEAST = 4  # of them before anything is concluded
-_EXCEEDED = 1.1  # of the profile by the median
-_MATTERS = 0.01  # of the solo time; less is noise
+_CHANGE = 0.01  # smallest relative change of a job's memory on a GPU that exceeds the error of measurement
+WINDOW = 8  # number of recent iterations that are considered
+LEAST = 4  # smallest number of iterations from which anything is concluded
+_EXCEEDED = 1.1  # factor by which the median must exceed the profile
+_MATTERS = 0.01  # smallest excess, as a share of the solo time, that is not noise
 
 
 class Pace:
-    """The last warm iterations of a job in its place."""
+    """The recent warm iterations of a job in its place."""
 
     def __init__(self) -> None:
-        self.asked = 0  # iterations since a better place was looked for
+        self.asked = 0  # number of iterations since a better place was last searched
         self._iterations: deque[float] = deque(maxlen=WINDOW)
         self._phases: dict[str, deque[float]] = {}
         self._cold = False
 
     def phase(self, name: str, seconds: float, cold: bool) -> None:
-        """`rollout`, `training` or `sync` has taken so long, permits and switches aside; one of a cold start does not count."""
+        """Record the duration of a phase. Phases with a cold start do not count.
+
+        Args:
+            name: `rollout`, `training` or `sync`.
+            seconds: Duration without waiting for permits and without switches.
+            cold: Whether it began with a cold start.
+        """
         self._cold |= cold
         if not cold:
             self._phases.setdefault(name, deque(maxlen=WINDOW)).append(seconds)
 
     def iteration(self, seconds: float) -> None:
-        """An iteration is over, from the wish for its rollout to the end of its sync; with a cold phase it does not count."""
+        """Record the duration of an iteration, from the request for its rollout to the end of its sync.
+
+        An iteration with a cold phase does not count.
+        """
         if not self._cold:
             self._iterations.append(seconds)
         self._cold = False
@@ -59,22 +68,22 @@ class Pace:
 
     @property
     def iteration_s(self) -> float | None:
-        """Mean seconds of an iteration of late; None before enough are known."""
+        """Mean seconds of recent iterations, or None before enough are known."""
         return fmean(self._iterations) if len(self._iterations) >= LEAST else None
 
     def is_late(self, job: Job) -> bool:
-        """Whether the job breaks its SLO if it goes on as of late."""
+        """Return whether the job breaks its SLO at its recent speed."""
         return self.iteration_s is not None and self.iteration_s > job.slo * job.solo_s * (1 + TOLERANCE)
 
     @property
     def mean_s(self) -> dict[str, float]:
-        """Mean seconds of late of those of `rollout`, `training` and `sync` of which enough are known."""
+        """Mean recent seconds of `rollout`, `training` and `sync`, for those of which enough are known."""
         return {name: fmean(seconds) for name, seconds in self._phases.items() if len(seconds) >= LEAST}
 
     def alone_s(self, job: Job, shape: int) -> float | None:
-        """T_solo by the job's phases of late: the profile's, times as much as they were of what it says of them, in the mean.
+        """Return T_solo by the job's recent phases: the profile's, scaled by the ratio of their mean durations to the profile.
 
-        None before enough of both phases are known. A sync that nobody has reported takes what is planned.
+        None before enough of both phases are known. A sync without reports takes its planned time.
         """
         known_s, mean_s = _known_s(job, shape), self.mean_s
         if not {"rollout", "training"} <= mean_s.keys():
@@ -82,7 +91,7 @@ class Pace:
         return job.solo_s * _iteration_s(job, known_s | mean_s) / _iteration_s(job, known_s)
 
     def drifted(self, job: Job, shape: int) -> Job | None:
-        """The job as it is of late in its shape, if its phases take longer than its profile says; else None."""
+        """Return the job with its recent figures in its shape if its phases take longer than its profile says, else None."""
         known_s = _known_s(job, shape)
         longer_s = {
             name: max(seconds)
@@ -99,26 +108,28 @@ class Pace:
 
 
 class Estimates:
-    """Worst cases of shapes that nobody has profiled, and what the iterations of the jobs say of them."""
+    """Estimated worst cases of shapes without a profile, and what the jobs' iterations say about them."""
 
     def __init__(self) -> None:
         self._open: dict[str, set[PhaseOfShape]] = {}
         self._mean_s: dict[str, dict[int, Mapping[str, float]]] = {}
 
     def add(self, job_id: str, phases: Collection[PhaseOfShape]) -> None:
-        """Worst cases of a job are estimates."""
+        """Mark worst cases of a job as estimates."""
         self._open[job_id] = {*phases}
 
     def forget(self, job_id: str) -> None:
-        """A job has ended; one that comes again is told of again."""
+        """Remove a job that has ended."""
         self._open.pop(job_id, None)
         self._mean_s.pop(job_id, None)
 
     def measured(self, job: Job, shape: int, mean_s: Mapping[str, float]) -> Job:
-        """The job with what its iterations have measured by now; itself where that is nothing new.
+        """Return the job with the worst cases that its iterations have measured by now, or the same job if there are none.
 
         Args:
-            shape: in which it is. mean_s: of its phases there of late, by name, as far as enough of them are known.
+            job: Job with its known figures.
+            shape: Number of its present shape.
+            mean_s: Mean recent seconds of its phases in this shape, for those of which enough are known.
         """
         if not self._open.get(job.id):
             return job
@@ -133,7 +144,12 @@ class Estimates:
         return job
 
     def scaled(self, former: Job, job: Job) -> Job:
-        """A job whose own worst cases are others than before: what was derived from them changes alike."""
+        """Return a job with its estimates scaled like its own worst cases.
+
+        Args:
+            former: Job with its former worst cases.
+            job: Job with its new worst cases.
+        """
         for number, phase in sorted(self._open.get(job.id, ())):
             times = getattr(job, phase).worst_case_s / getattr(former, phase).worst_case_s
             if times != 1:
@@ -143,11 +159,11 @@ class Estimates:
 
 
 class Finding(NamedTuple):
-    """What is to be done about a job that is late.
+    """The consequences for a late job.
 
     Attributes:
-        plan: its move to a better place; nothing where there is none, or it was not looked for.
-        risk: what to say; None: nothing new.
+        plan: Move to a better place; empty if there is none or it was not searched.
+        risk: Warning to give, or None.
     """
 
     plan: Plan
@@ -155,14 +171,16 @@ class Finding(NamedTuple):
 
 
 class Review:
-    """The last iterations of all running jobs.
+    """The recent iterations of all running jobs.
 
     Args:
-        make_policy: makes the policy that is asked for a better place.
+        make_policy: Factory of the policies that are asked for a better place.
 
     Attributes:
-        make_policy: as given. paces: by job.
-        late: ids of the jobs that break their SLO as of late. estimates: of shapes that nobody has profiled.
+        make_policy: Factory of the policies that are asked for a better place.
+        paces: Recent iterations by job.
+        late: Identifiers of the jobs that break their SLO at their recent speed.
+        estimates: Estimated worst cases of shapes without a profile.
     """
 
     def __init__(self, make_policy: Callable[[], Policy]) -> None:
@@ -173,32 +191,38 @@ class Review:
         self._due: dict[str, None] = {}
 
     def pace(self, job_id: str) -> Pace:
-        """That of a job."""
+        """Return the recent iterations of a job."""
         return self.paces.setdefault(job_id, Pace())
 
     def iterated(self, job_id: str, seconds: float) -> None:
-        """An iteration is over."""
+        """Record the duration of a finished iteration."""
         self.pace(job_id).iteration(seconds)
         self._due[job_id] = None
 
     def forget(self, job_id: str) -> None:
-        """A job has another place, or none any more: what it did of late says nothing."""
+        """Remove the recent iterations of a job that has another place or none."""
         self.paces.pop(job_id, None)
         self._due.pop(job_id, None)
         self.late.discard(job_id)
 
     @property
     def is_due(self) -> bool:
-        """Whether jobs have done an iteration since `due` was last asked."""
+        """Whether jobs have finished an iteration since the last call of `due`."""
         return bool(self._due)
 
     def due(self) -> list[str]:
-        """Jobs that have done an iteration since this was last asked."""
+        """Return the jobs that have finished an iteration since the last call."""
         due, self._due = [*self._due], {}
         return due
 
     def reprofiled(self, state: State, job_ids: Iterable[str], now_s: float) -> list[Reprofiled]:
-        """Jobs that take longer than is known of them, or whose shape is measured by now, as they are."""
+        """Return new figures of jobs that take longer than known, or whose estimates have been measured.
+
+        Args:
+            state: State with the known figures.
+            job_ids: Jobs to review.
+            now_s: Present time, in seconds.
+        """
         events = []
         for job_id in job_ids:
             job, shape, pace = state.job(job_id), state.shape(job_id), self.pace(job_id)
@@ -209,10 +233,12 @@ class Review:
         return events
 
     def look(self, state: State, job_id: str, movable: bool) -> Finding:
-        """See whether a job is late, and look for a better place the first time and every so often.
+        """Return whether a job is late, and a better place, which is searched the first time and regularly afterwards.
 
         Args:
-            movable: whether it may be moved now.
+            state: State that the policy is shown.
+            job_id: Identifier of the job.
+            movable: Whether the job may be moved now.
         """
         job, pace = state.job(job_id), self.pace(job_id)
         if pace.iteration_s is None:
@@ -230,7 +256,10 @@ class Review:
 
 
 def job_keeping(state: State, job_id: str, phase: Side, device_gb: float) -> Job | None:
-    """A running job with what one of its phases has been seen to keep, as far as there is memory; None: as is known already."""
+    """Return a running job with the memory that one of its phases was observed to keep on each GPU, or None if it is known already.
+
+    The new figure is limited to the available memory.
+    """
     job, shape = state.job(job_id), state.shape(job_id)
     part: Phase = getattr(job.phases(shape), phase)
     more_gb = min(device_gb - part.device_gb, _room_gb(state, job_id, phase))
@@ -240,13 +269,13 @@ def job_keeping(state: State, job_id: str, phase: Side, device_gb: float) -> Job
 
 
 def job_starting(job: Job, phase: Side, cold_s: float) -> Job:
-    """A job with an observed cold start of a phase in place of the one that was known."""
+    """Return a job with an observed cold start of a phase."""
     part: Phase = getattr(job, phase)
     return job.model_copy(update={phase: part.model_copy(update={"switch": part.switch.model_copy(update={"cold_s": cold_s})})})
 
 
 def _room_gb(state: State, job_id: str, phase: Side) -> float:
-    """Memory that is left for more on each GPU of the nodes of a running job's phase, GB; infinite where there is no limit."""
+    """Return the memory left on each GPU of the nodes of a running job's phase, in GB, or infinity without a limit."""
     view, pools = state.view, state.limits.pools["device_gb"]
     group = view.groups[view.jobs["group"][state.row(job_id)]]
     if phase == "training" or state.cluster.one_device or group["exclusive"]:
@@ -256,7 +285,7 @@ def _room_gb(state: State, job_id: str, phase: Side) -> float:
 
 
 def _known_s(job: Job, shape: int) -> dict[str, float]:
-    """What the profile says of a job in a shape."""
+    """Return the profiled seconds of a job's phases and sync in a shape."""
     phases = job.phases(shape)
     return {"rollout": phases.rollout.worst_case_s, "training": phases.training.worst_case_s, "sync": job.sync_s}
 

@@ -1,4 +1,4 @@
-"""Jobs in groups: who is a member where, on which nodes, and what of them it holds."""
+"""Seats: the membership of a job in a group, its nodes there, and those that it holds."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ class Seat:
     """A job in a group.
 
     Attributes:
-        group: the dispatcher of the group in which it takes part. seating: its nodes there.
-        guest: it is being profiled; the state knows nothing of it.
-        moving: it has another place, and will go there. failed: nothing is granted to it any more.
-        parts: what its rollout nodes are cut into, as it said last.
-        holds: the phases whose nodes it has; only where nodes have names.
+        job_id: Identifier of the job.
+        group: Dispatcher of the group.
+        seating: Nodes of the job in the group.
+        guest: Whether it is being profiled; the state does not know a guest.
+        moving: Whether it has to move to another place.
+        failed: Whether it gets no more permits.
+        parts: Last reported parts into which its rollout nodes are divided.
+        holds: Phases whose nodes it holds; only if nodes have names.
     """
 
     __slots__ = ("failed", "group", "guest", "holds", "job_id", "moving", "parts", "seating")
@@ -34,17 +37,17 @@ class Seat:
         self.holds: set[HoldName] = set()
 
     def nodes(self) -> set[str]:
-        """Names of all its nodes."""
+        """Return the names of all its nodes."""
         return {node.name for node in self.every_node()}
 
     def every_node(self) -> tuple[PoolNode, ...]:
-        """All its nodes, each once."""
+        """Return all its nodes, each once."""
         rollout_nodes, training_nodes = self.seating.rollout_nodes, self.seating.training_nodes
         return training_nodes if self.seating.colocated else rollout_nodes + training_nodes
 
 
 def seating_of(state: State, nodes: NodePool | None, job_id: str) -> Seating:
-    """The nodes of a running job, as the state says."""
+    """Return the nodes of a running job in its placement of the state."""
     group = state.group_of(job_id)
     training = tuple(range(group.training_nodes))
     pins = state.pins(job_id)
@@ -56,7 +59,7 @@ def seating_of(state: State, nodes: NodePool | None, job_id: str) -> Seating:
 
 
 def guest_seating(state: State, nodes: NodePool, number: int, needs: Mapping[PoolName, int]) -> Seating:
-    """The first nodes of a group, or of lent ones, as many as a guest asks for."""
+    """Return the first nodes of a group, or of lent ones, as many as a guest asks for."""
     hosts = next((group.rollout_nodes for group in state.group_list() if group.id == number), None)
     rollout = tuple(range(needs["rollout"])) if hosts is None else hosts[: needs["rollout"]]
     training = tuple(range(needs["training"]))
@@ -66,7 +69,7 @@ def guest_seating(state: State, nodes: NodePool, number: int, needs: Mapping[Poo
 
 
 def nodes_of(seat: Seat, state: State, nodes: NodePool) -> set[str]:
-    """Names of a job's nodes, where it moves of both places."""
+    """Return the names of a job's nodes; of a moving job those of both places."""
     there = seating_of(state, nodes, seat.job_id) if seat.moving else None
     return seat.nodes() | ({node.name for node in there.rollout_nodes + there.training_nodes} if there else set())
 

@@ -1,4 +1,4 @@
-"""Which nodes the places of groups and of guests have, where nodes have names: those that the state says, of those in service."""
+"""Assignment of named nodes to the places of groups and of guests that the state has."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from rollmux_env.scheduler.seats import Seat
 
 
 class Settling:
-    """Gives the places of groups nodes when the state has changed, and takes back those of places that are no more.
+    """Assigns nodes to the places of groups when the state has changed, and takes back those of former places.
 
-    The methods under "Facts" take those that have their names.
+    The methods under "Facts" receive the facts of their names.
 
     Args:
-        nodes: the pool. planner: whose state and news it follows. guests: who has lent nodes.
-        seats: of jobs, by id; what they still hold nobody else gets.
+        nodes: Nodes by name.
+        planner: Planner whose state and events are followed.
+        guests: Guests with lent nodes.
+        seats: Seats of jobs by id. No other job gets the nodes that they still hold.
 
     Attributes:
-        nodes: as above. uncleared: ids of jobs on missing ones.
-        resizes: there are more or fewer nodes in service than the state has been told.
+        nodes: Nodes by name.
+        uncleared: Identifiers of jobs on missing nodes that are not cleared yet.
+        resizes: Whether the number of nodes in service may differ from that in the state.
     """
 
     def __init__(self, nodes: NodePool, planner: Planner, guests: Guests, seats: Mapping[str, Seat]) -> None:
@@ -37,34 +40,38 @@ class Settling:
         self._seats = seats
         self._caps = _caps(self._state.cluster)
         self._assignments: list[Assigned | Returned] = []
-        self._unsettled: set[int] | None = None  # groups whose nodes may be others' than the state and the seats say; None: any
-        self._homes: dict[str, int] = {}  # groups of jobs, as their nodes were last settled
+        self._unsettled: set[int] | None = None  # groups whose nodes may differ from the state and the seats, or None for all
+        self._homes: dict[str, int] = {}  # group of each job when nodes were last settled
 
     # Facts.
 
     def drained(self, names: frozenset[str]) -> None:
+        """Give nodes no new places."""
         self.nodes.drained |= names
         self.resizes = True
 
     def undrained(self, names: frozenset[str]) -> None:
+        """Give nodes places again."""
         self.nodes.drained -= names
         self.resizes = True
 
     def joined(self, nodes: tuple[PoolNode, ...]) -> None:
+        """Add nodes."""
         for node in nodes:
             self._caps[node.pool] = None if (cap := self._caps.get(node.pool)) is None else cap + 1
         self.nodes.add(nodes)
         self.resizes = True
 
     def alone(self, job_id: str) -> None:
+        """Let no other job share a group with a job."""
         self._planner.alone.add(job_id)
         self.resizes = True
 
-    # What follows.
+    # Consequences.
 
     @property
     def is_due(self) -> bool:
-        """Whether there are more or fewer nodes than the state has been told, or may be."""
+        """Whether the number of nodes in service may differ from that in the state."""
         return self.resizes or (bool(self.nodes.missing) and not self.uncleared)
 
     @property
@@ -78,7 +85,7 @@ class Settling:
         )
 
     def follow(self) -> None:
-        """Let places have nodes, and the state know how many are in service, now that some have left."""
+        """Settle the places after departures, and update the number of nodes in service in the state."""
         if self.nodes.missing and not self.uncleared:
             self._unsettled = None
             self._assignments += self.nodes.lose(self._state.now_s)
@@ -89,53 +96,59 @@ class Settling:
             self._planner.hidden = self.nodes.drained_groups() | {self._state.group_of(job_id).id for job_id in self._alone()}
 
     def take_assignments(self) -> list[Assigned | Returned]:
-        """Hand over what has changed hands since this was last asked."""
+        """Return and clear the assignments and returns since the last call."""
         assignments, self._assignments = self._assignments, []
         return assignments
 
     def most(self) -> dict[PoolName, int]:
-        """Nodes of each pool that the state may provision."""
+        """Return the number of nodes of each pool that the state may provision."""
         there = {pool: self.nodes.in_service(pool) for pool in POOLS}
         return {pool: min(there[pool], self._caps.get(pool) or there[pool]) for pool in POOLS}
 
     def resize(self) -> None:
-        """Let the state know how many nodes are in service: as many as it holds, where a job that moves holds drained ones too."""
+        """Update the number of nodes in service in the state.
+
+        It is at least the number that the state uses, which a moving job may raise by drained nodes.
+        """
         state, cluster, most = self._state, self._state.cluster, self.most()
         used: dict[PoolName, int] = {"rollout": state.rollout_nodes, "training": state.training_nodes}
         there = {pool: max(count, used[pool]) for pool, count in most.items()}
         if any(cluster.pools[side].max_nodes != there[side] for side in cluster.sides):
             self._planner.resize(state.now_s, there["rollout"], there["training"])
-        elif self.resizes:  # there are others than before, and as many
+        elif self.resizes:  # the number is the same, but not the nodes
             self._planner.wake()
         self.resizes = there != most
 
     def is_drained(self, seat: Seat) -> bool:
-        """Whether a job has a drained node, or shares its group with one that is to be alone, and can be moved."""
+        """Return whether a job has to leave its nodes, and can be moved.
+
+        It has to if one of them is drained, or if it shares its group with a job that no other one may share a group with.
+        """
         if seat.guest or seat.failed:
             return False
         state, others = self._state, {*self._alone()} - {seat.job_id}
-        disturbs = bool(others) and not others.isdisjoint(state.group_of(seat.job_id).jobs)  # none has been told to leave it
+        disturbs = bool(others) and not others.isdisjoint(state.group_of(seat.job_id).jobs)  # no member has been told to leave it
         if not disturbs and not seat.nodes() & self.nodes.drained:
             return False
         return state.job(seat.job_id).movable and not state.is_paused(seat.job_id)
 
     def unsettle(self, number: int) -> None:
-        """The nodes of a group, or lent ones, may be others' than the state and the seats say."""
+        """Mark a group, or the lent nodes, as possibly different from the state and the seats."""
         if self._unsettled is not None:
             self._unsettled.add(number)
 
     def settle(self, job_id: str | None = None) -> None:
-        """Let the nodes of groups be those that the state says, where they may not be.
+        """Make the nodes of groups match the state.
 
         Args:
-            job_id: of a job that may have got its place just now, and is to have nodes of its own (`Planner.own_nodes`).
+            job_id: Job that may just have got its place and needs particular nodes (`Planner.own_nodes`), or None.
         """
         changed = self._changed()
         if changed is not None and not changed:
             return
         state, nodes = self._state, self.nodes
         places = self._places(changed)
-        # A job's nodes are its group's: nobody else's matter where nodes may be taken back.
+        # A job's nodes belong to its group, so only jobs of changed groups can still use nodes that are taken back.
         used: set[str] = set()
         if changed is None or any(nodes.has_others(number, places) for number in changed):
             seats = (seat for seat in self._seats.values() if changed is None or seat.seating.group in changed)
@@ -143,7 +156,7 @@ class Settling:
         self._assignments += nodes.settle(places, used, state.now_s, self._own(job_id), changed)
 
     def _own(self, job_id: str | None) -> dict[Place, frozenset[str]]:
-        """Names of the nodes that places may have: those of a job that may have got its place just now, and of guests."""
+        """Return the names of the nodes that some places may have: those of a job that just got its place, and of guests."""
         state, names = self._state, None
         own = dict.fromkeys(self._guests.places() if self._guests.names else (), self._guests.names)
         if job_id is not None and state.is_running(job_id):
@@ -155,20 +168,20 @@ class Settling:
         return own | {(group.id, "training", number): names for number in range(group.training_nodes)}
 
     def restore(self, cluster: Cluster) -> None:
-        """Go on with the groups of the state: places that are no more give back their nodes.
+        """Continue with the groups of the state, and take back the nodes of former places.
 
         Args:
-            cluster: with the most nodes that may be provisioned.
+            cluster: Cluster with the limits of its pools.
         """
         self._caps = _caps(cluster)
         self._assignments += self.nodes.take_back(self._places(None), (), self._state.now_s)
 
     def _alone(self) -> list[str]:
-        """Jobs in groups that are to be alone there."""
+        """Return the running jobs with which no other job may share a group."""
         return [job_id for job_id in self._planner.alone if job_id in self._seats and self._state.is_running(job_id)]
 
     def _places(self, numbers: Iterable[int] | None) -> set[Place]:
-        """The places that groups have, and guests, whose number is `LEASE`; None: all of them."""
+        """Return the places of groups and of guests, whose number is `LEASE`; of all groups if `numbers` is None."""
         places: set[Place] = set()
         groups = self._state.view.groups
         for number in [LEASE, *self._state.tables.group_rows] if numbers is None else numbers:
@@ -181,7 +194,7 @@ class Settling:
         return places
 
     def _changed(self) -> set[int] | None:
-        """Groups that may have other places than when this was last asked; None: any."""
+        """Return the groups whose places may have changed since the last call, or None for all."""
         state = self._state
         changed, self._unsettled = self._unsettled, set()
         for event in self._planner.news():

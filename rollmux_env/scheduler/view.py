@@ -1,6 +1,6 @@
-"""What a dispatch policy sees of a group: `GroupView`. It stays as it is when the rows below it change; nothing in it can be set.
+"""The view of a group that a dispatch policy sees: `GroupView`. It is read-only, and stays stable when the rows below it change.
 
-docs/reference/dispatch.md tells how to write a policy.
+docs/reference/dispatch.md explains how to write a policy.
 """
 
 from __future__ import annotations
@@ -14,31 +14,32 @@ from rollmux_env.kernel.dispatch.turns import movable, wanted
 
 PhaseName = Literal["rollout", "training"]
 HoldName = Literal["init", "rollout", "training", "sync"]
-Permit = tuple[str, HoldName]  # whose phase or sync may run, now, on all its nodes
+Permit = tuple[str, HoldName]  # a job, and its phase or sync that may run now on all its nodes
 
 CODES: dict[HoldName, int] = {"init": SYNC, "rollout": ROLLOUT, "training": TRAINING, "sync": SYNC}
 ALL_NODES: frozenset[HoldName] = frozenset({"init", "sync"})
-"""Phases that have all nodes of their job."""
+"""Phases that hold all nodes of their job."""
 
 
 class DispatchPolicy(Protocol):
-    """Who decides which waiting phase gets its nodes next. One object serves many groups and keeps nothing between calls.
+    """Protocol of a dispatch policy, which decides which waiting phase gets its nodes next.
 
-    One that migrates tails has an attribute `migration`: a `rollmux_env.timing.tail.Migration`.
+    One object serves many groups and keeps no state between calls. A policy that migrates tails has an attribute `migration`: a
+    `rollmux_env.timing.tail.Migration`.
     """
 
     def choose(self, group: GroupView) -> WaitingPhase | MemberView | None:
-        """Decide one thing; asked again until there is nothing to do.
+        """Make one decision. It is called again until it returns None.
 
         Returns:
-            One of `group.waiting` whose nodes are all free; or one of `group.movable`, whose tail then leaves its nodes but for a
-            share; or None: nothing happens until something else is reported.
+            One of `group.waiting` whose nodes are all free; one of `group.movable`, whose tail then leaves its nodes except for a
+            share; or None, if nothing is to happen until the next report.
         """
         ...
 
 
 class _ReadOnly:
-    """Nothing of it can be set but by `_set`, once, when it is made."""
+    """Object whose attributes can be set only by `_set`, once, when it is made."""
 
     __slots__ = ()
 
@@ -54,8 +55,9 @@ class WaitingPhase(_ReadOnly):
     """A phase that waits for its permit.
 
     Attributes:
-        member: whose. phase: `rollout` or `training`.
-        nodes: those that it needs, a bit each: bit 0 for all training nodes, bit n + 1 for rollout node n.
+        member: Member of the group.
+        phase: `rollout` or `training`.
+        nodes: Nodes that it needs as a bit mask: bit 0 for all training nodes, bit n + 1 for rollout node n.
     """
 
     __slots__ = ("_row", "member", "nodes", "phase")
@@ -70,12 +72,12 @@ class WaitingPhase(_ReadOnly):
 
     @property
     def number(self) -> int:
-        """Phases are numbered in the order in which they became ready."""
+        """Number of the phase, in the order in which phases became ready."""
         return self._row.rollout_number if self.phase == "rollout" else self._row.training_number
 
     @property
     def overtaken(self) -> int:
-        """How many permits were given on any of its nodes to phases that became ready later."""
+        """Number of permits given on any of its nodes to phases that became ready later."""
         return self._row.rollout_overtaken if self.phase == "rollout" else self._row.training_overtaken
 
     @property
@@ -90,12 +92,12 @@ class WaitingPhase(_ReadOnly):
 
     @property
     def expected_s(self) -> float:
-        """Mean seconds of the member's phases of this kind in this group; the worst case until one has finished."""
+        """Mean seconds of the member's phases of this kind in this group, or the worst case before the first has finished."""
         return self._row.rollout_s if self.phase == "rollout" else self._row.training_s
 
 
 def _of_row(name: str) -> Any:
-    """An attribute of the row that the engine keeps."""
+    """Return a property that reads an attribute of the engine's row."""
     return property(attrgetter(f"row.{name}"))
 
 
@@ -103,15 +105,23 @@ class MemberView(_ReadOnly):
     """A job in the group.
 
     Attributes:
-        job_id: the job. group: of which it is a member. rollout, training: its phases, whether they wait or not.
-        order: its place in the order of admission; not consecutive.
-        nodes: those of its rollouts, as in `WaitingPhase.nodes`; bit 0 alone where these take the training nodes.
-        rollout_turn, training_turn: meta-iteration of its next phase of the kind; 2^62 where it takes no part.
-        passed: whether its rollout has reached the threshold of migration. trains: whether it runs a training. syncs: whether it
-            runs a sync that holds all its nodes. All 0 or 1.
-        staleness: how many versions old the weights may be that sample what it trains on; above 0 it rolls out while it trains.
-        sync_s: seconds, as planned. slo: its longest slowdown, as a multiple of its T_solo. joined_s: by `GroupView.now_s`.
-        row: what the engine keeps of it; not for policies, whose next version may look otherwise.
+        job_id: Identifier of the job.
+        group: Group of which it is a member.
+        rollout: Rollout of the member, waiting or not.
+        training: Training of the member, waiting or not.
+        order: Rank in the order of admission; numbers are not consecutive.
+        nodes: Nodes of its rollouts as in `WaitingPhase.nodes`; only bit 0 if they use the training nodes.
+        rollout_turn: Meta-iteration of its next rollout, or 2^62 if it takes no part.
+        training_turn: Meta-iteration of its next training, or 2^62 if it takes no part.
+        passed: 1 if its rollout has reached the threshold of migration, else 0.
+        trains: 1 if it runs a training, else 0.
+        syncs: 1 if it runs a sync that holds all its nodes, else 0.
+        staleness: Largest number of versions by which the weights that sampled a response may be old; above 0 it samples while it
+            trains.
+        sync_s: Planned seconds of a sync.
+        slo: Largest acceptable slowdown, as a multiple of T_solo.
+        joined_s: Time at which it joined, on the clock of `GroupView.now_s`.
+        row: State of the engine, not for policies: it may change in any version.
     """
 
     __slots__ = ("group", "job_id", "rollout", "row", "training")
@@ -139,27 +149,31 @@ class MemberView(_ReadOnly):
 
     @property
     def rolls(self) -> Literal["rollout", "tail"] | None:
-        """`rollout` while it runs one on all its nodes, `tail` once that was migrated, else None."""
+        """`rollout` if it runs one on all its nodes, `tail` if its tail has migrated, else None."""
         return "tail" if self.row.rolls == TAIL else "rollout" if self.row.rolls else None
 
     @property
     def finished_s(self) -> float:
-        """Summed seconds of the phases that it has finished in this group."""
+        """Sum of the seconds of the phases that it has finished in this group."""
         return self.row.sum_rollout_s + self.row.sum_training_s
 
     def last_served(self, nodes: int) -> int:
-        """Which permit of the group was its last one for any of these nodes; 0 where it has had none."""
+        """Return the number of the group's permit that it last got for any of these nodes, or 0 if it got none."""
         row = self.row
         return max(row.served_rollout if row.nodes & nodes else 0, row.served_training if nodes & TRAINING_POOL else 0)
 
 
 class GroupView(_ReadOnly):
-    """A co-execution group while a policy chooses.
+    """A co-execution group at the time of a decision.
 
     Attributes:
-        now_s: the time, seconds, by the driver's clock.
-        busy: the nodes that run a full phase, a bit each. tails: those of which a migrated tail holds a share.
-        row, rows, views, asked: what the engine keeps of it; not for policies.
+        now_s: Present time in seconds, on the driver's clock.
+        busy: Nodes that run a full phase, as a bit mask.
+        tails: Nodes of which a migrated tail holds a share, as a bit mask.
+        row: State of the engine, not for policies.
+        rows: State of the engine, not for policies.
+        views: State of the engine, not for policies.
+        asked: State of the engine, not for policies.
     """
 
     __slots__ = ("asked", "row", "rows", "views")
@@ -177,16 +191,16 @@ class GroupView(_ReadOnly):
 
     @property
     def members(self) -> Sequence[MemberView]:
-        """In order of admission."""
+        """Members in order of admission."""
         return tuple(self.views)
 
     @property
     def waiting(self) -> list[WaitingPhase]:
-        """Phases that wait for a permit, in the order in which they became ready; those that wait for a sync are left out."""
+        """Phases that wait for a permit, in the order in which they became ready, without those that wait for a sync."""
         return [phase for phase in self.asked if not phase.behind_sync] if self.row.occupied else [*self.asked]
 
     @property
     def movable(self) -> list[MemberView]:
-        """Members whose tail may migrate: past the threshold, on nodes that hold no other tail and that a rollout waits for."""
+        """Members whose tail may migrate: past the threshold, on nodes that hold no other tail and for which a rollout waits."""
         nodes = wanted(self.row, self.rows)
         return [view for view in self.views if movable(self.row, view.row, nodes)]
