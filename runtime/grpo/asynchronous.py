@@ -18,13 +18,12 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Condition, RLock, Thread
-from typing import Any
 
 from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Rolled, Rollout
 from runtime.grpo.state import read_rollouts, write_rollouts
 from runtime.jobs.spec import JobSpec
-from runtime.phases import Paused, Session, WorkerHandle, runtime_hook, set_side
+from runtime.phases import Paused, Session, runtime_hook, set_side
 
 _ENDS_S = 10.0  # in which a rollout whose engines have gone comes to its end
 
@@ -158,7 +157,7 @@ class AsynchronousGrpo(Grpo):
     """
 
     def __init__(self, spec: JobSpec) -> None:
-        super().__init__(spec)
+        super().__init__(spec, concurrent=True)
         self._buffer = SampleBuffer(spec.staleness, spec.iterations)
         self._sampler: Thread | None = None
         self._counted = RLock()  # the buffer goes with where the job is in its data
@@ -214,14 +213,11 @@ class AsynchronousGrpo(Grpo):
             rollouts = self._buffer.rollouts
         write_rollouts(folder, self._buffer.version, rollouts, runtime_hook.wait)
 
-    def _due(self) -> Rolled:
-        return super()._due() if runtime_hook.worst_case else self._buffer.take(runtime_hook.iteration).rolled
+    def _next_samples(self) -> Rolled:
+        return super()._next_samples() if runtime_hook.worst_case else self._buffer.take(runtime_hook.iteration).rolled
 
     def _trained(self, rolled: Rolled) -> None:
         """It has counted already: the next one may have been sampled."""
-
-    def _beside(self, worker: WorkerHandle, method: str, *arguments: Any) -> Any:
-        return worker.beside(method, *arguments)  # its rollout or training may be under way
 
     def _sample(self, session: Session) -> None:
         """Sample as long as there is something to do; in a thread of its own."""

@@ -190,16 +190,17 @@ def _out_of_the_run() -> Iterator[None]:
     set_session(None)
 
 
-def run(engines: tuple[JobSpec, list[RolloutWorker]], control: RunControl | None) -> list[list[Response]]:
+def run(made: tuple[JobSpec, list[RolloutWorker]], control: RunControl | None) -> list[list[Response]]:
     """Rollouts of a real job, one after the other: the responses of each, in the order in which they are trained on."""
-    (spec, workers), session = engines, Lockstep()
+    (spec, workers), session = made, Lockstep()
     set_session(session)  # type: ignore[arg-type]
     job = Grpo(spec)
     handles = [Handle(worker, session) for worker in workers]
     sizes = [1, 1, 2][: len(handles)]
     for worker, size in zip(workers, sizes, strict=True):
         (worker.restore if size == 1 else worker.offload)()
-    vars(job)["_engines"], vars(job)["_control"], vars(job)["_sizes"] = handles, control, sizes
+    engines = vars(job)["_engines"]
+    vars(engines).update(_workers=handles, control=control, _sizes=sizes)
     found = []
     for _ in range(ROLLOUTS):
         job.rollout()

@@ -241,7 +241,7 @@ def rounds_run(spec: JobSpec, every: int) -> list[tuple[list[int], list[int]]]:
         run.done.clear()
         due = made._rounds.next()  # noqa: SLF001
         made.rollout()
-        rolled = made._due()  # noqa: SLF001
+        rolled = made._next_samples()  # noqa: SLF001
         parts = [share for one in rolled.samples for share in run.wait(one)]
         assert len(rolled.complete) == due.wanted
         found.append(([*rolled.complete], [len(part.responses) for part in parts]))

@@ -85,8 +85,8 @@ def test_an_engine_takes_new_weights_in_the_middle_of_responses_where_it_may() -
     made = AsynchronousGrpo(spec_of(staleness=1, rollout={"engine": "torch", "interruptible": True}))
     versions: list[tuple[int, ...]] = []
     made.load("rollout")
-    (worker,) = made._engines  # noqa: SLF001 (a thread, whose object is looked into)
-    engine = worker.held._engine  # type: ignore[attr-defined]  # noqa: SLF001
+    (worker,) = vars(made._engines)["_workers"]  # noqa: SLF001 (a thread, whose object is looked into)
+    engine = worker.held._engine  # noqa: SLF001
     generate = engine.generate
 
     def slowly(*arguments: Any, **options: Any) -> Any:
@@ -105,13 +105,13 @@ def test_an_engine_takes_new_weights_in_the_middle_of_responses_where_it_may() -
 
     landed = Event()
     engine.generate = slowly
-    know = worker.held.know  # type: ignore[attr-defined]
+    know = worker.held.know
 
     def tell(weights: Any) -> None:
         know(weights)
         landed.set()
 
-    worker.held.know = tell  # type: ignore[attr-defined]
+    worker.held.know = tell
 
     def begins(number: int, phase: str) -> None:
         if (number, phase) == (0, "train"):

@@ -89,9 +89,10 @@ def job(topology: str, dies: int | None = None) -> tuple[Grpo, list[Engine], lis
     ranks = [Rank(0, DATA[: cut // 4]), Rank(1, DATA[cut // 4 :])]
     held = ((0, cut),), ((cut, LAYOUT.nbytes),) if cut < LAYOUT.nbytes else ()
     kept = [Kept(5, LAYOUT, ranges) for ranges in held]
-    made._engines, made._machines = [Worker(engine) for engine in engines], ["x", "x", "y"]  # noqa: SLF001 (would be processes)
-    made._stager = [0, 0, 2]  # noqa: SLF001
-    made._ranks, made._weights = [Worker(rank) for rank in ranks], kept  # noqa: SLF001 (of the same)
+    handles = [Worker(engine) for engine in engines]  # would be processes
+    vars(made._engines).update(_workers=handles, _machines=["x", "x", "y"], _stagers=[0, 0, 2])  # noqa: SLF001
+    vars(made._ranks).update(_workers=[Worker(rank) for rank in ranks])  # noqa: SLF001
+    made._weights = kept  # noqa: SLF001
     return made, engines, ranks
 
 
