@@ -1,4 +1,4 @@
-"""What happens to placements at one instant: the policy is asked, and what it says is checked and applied."""
+"""The placement decisions of one instant: the policy is asked, and its answers are checked and applied."""
 
 from __future__ import annotations
 
@@ -40,11 +40,14 @@ INSTANT_S = 1e-6  # times this close are one instant
 
 @dataclass
 class News:
-    """What has happened to jobs since the last instant.
+    """Facts of jobs since the last instant.
 
     Attributes:
-        progress: what they have done, by job. resumed: ids of those whose pause is over. departed: of those that go, and whether
-            since their budget is spent. withdrawn: of those that wait no longer. arriving: those that come.
+        progress: Progress by job.
+        resumed: Identifiers of jobs whose pause is over.
+        departed: Whether its budget is exhausted, for each job that departs.
+        withdrawn: Identifiers of jobs that leave the queue.
+        arriving: Jobs that arrive.
     """
 
     progress: dict[str, Progress] = field(default_factory=dict)
@@ -55,11 +58,17 @@ class News:
 
 
 class Ticks:
-    """When a policy that asks for it is woken: at whole multiples of its `wakes_every_s` after the first arrival, while jobs run.
+    """The times at which a policy is woken: whole multiples of its `wakes_every_s` after the first arrival, while jobs run.
+
+    Args:
+        policy: Placement policy.
 
     Attributes:
-        every_s: the policy's, or None.
-        next_s: the next time; infinite where no job runs, or the policy does not ask.
+        every_s: The policy's `wakes_every_s`, or None.
+        next_s: Time of the next tick in seconds; infinite if no job runs, or the policy does not ask to be woken.
+
+    Raises:
+        InputError: If `wakes_every_s` is not a number of seconds above `INSTANT_S`.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -73,7 +82,9 @@ class Ticks:
         """Find the first tick after an instant.
 
         Args:
-            first_s: when the first job arrived. running: whether jobs run.
+            now_s: Time of the instant, in seconds.
+            first_s: Time of the first arrival, in seconds.
+            running: Whether jobs run.
         """
         self.next_s = inf
         if running and self.every_s is not None:
@@ -82,21 +93,25 @@ class Ticks:
 
 
 class Planner:
-    """Owns the state, with the queue in it, and the policy.
+    """The owner of the state, including the queue, and the caller of the policy.
 
     Args:
-        state: as it is when the planner takes over.
-        policy: asked at arrivals, departures and ticks.
+        state: State when the planner takes over.
+        policy: Policy that is asked at arrivals, departures and ticks.
 
     Attributes:
-        ticks: when the policy wants to be woken.
-        events: what has been applied, until somebody takes it.
-        decision_s: seconds of computing of each call of the policy for a waiting job.
-        hidden: groups that the policy is not to see.
-        confined: jobs that may have some nodes alone, and the names of these. alone: jobs that nobody may share a group with.
-        alive: jobs that arrive at this instant, and the names of the nodes on which their processes are.
-        why: of jobs that have got a group of their own, why they share none; None: nobody wants to know.
-        nodes: where nodes have names. settle: gives the places of groups nodes, those of a job that is to have its own these.
+        state: State of the cluster.
+        policy: Placement policy.
+        ticks: Times at which the policy is woken.
+        events: Applied events that have not been taken yet.
+        decision_s: Seconds of computation of each call of the policy for a waiting job.
+        hidden: Groups that the policy does not see.
+        confined: Names of the allowed nodes, for each job that may use only some nodes.
+        alone: Jobs with which no other job may share a group.
+        alive: Names of its nodes, for each job that arrives now with running processes.
+        why: Reason why it shares no group, for each job that got a new one; None if reasons are not recorded.
+        nodes: Nodes by name, or None.
+        settle: Function that gives the places of groups nodes, with particular nodes for one job.
     """
 
     def __init__(self, state: State, policy: Policy) -> None:
@@ -104,7 +119,7 @@ class Planner:
         self.policy = policy
         self.ticks = Ticks(policy)
         self.events: list[Event] = []
-        self._reported = 0  # so many of them are no news
+        self._reported = 0  # number of events that `news` has returned
         self.decision_s: list[float] = []
         self.hidden: Collection[int] = ()
         self.confined: dict[str, frozenset[str]] = {}
@@ -113,45 +128,50 @@ class Planner:
         self.why: dict[str, str] | None = None
         self.nodes: NodePool | None = None
         self.settle: Callable[[str], None] = lambda _: None
-        self._departed: Departed | None = None  # the last one that the policy has not been asked about
-        self._ticked: Ticked | None = None  # likewise
-        self._serves = False  # there may be a place for who waits
-        self._head: str | None = None  # the first who waits for nodes, and not for a quota
+        self._departed: Departed | None = None  # last departure about which the policy has not been asked
+        self._ticked: Ticked | None = None  # last tick about which the policy has not been asked
+        self._serves = False  # whether nodes may have become free since the queue was last served
+        self._head: str | None = None  # first job that waits for nodes, not for a quota
         self._knows_head = not state.waiting
 
     @property
     def owes(self) -> bool:
-        """Whether the policy has not been asked about everything yet."""
+        """Whether the policy still has to be asked about something."""
         return self._serves or self._departed is not None or self._ticked is not None
 
     @property
     def shown(self) -> State:
-        """The state as the policy is to see it."""
+        """State that the policy is shown."""
         return without(self.state, self.hidden) if self.hidden else self.state
 
     def wake(self) -> None:
-        """There may be a place for who waits."""
+        """Serve the queue at the next decision, since a waiting job may get a place."""
         self._serves = True
 
     def note(self, event: Event) -> None:
-        """Apply an event and keep it."""
+        """Apply an event and record it."""
         apply(self.state, event)
         self.events.append(event)
 
     def take_events(self) -> list[Event]:
-        """Hand over what has been applied since this was last asked."""
+        """Return and clear the events that were applied since the last call."""
         events, self.events = self.events, []
         self._reported = 0
         return events
 
     def news(self) -> list[Event]:
-        """What has been applied since this was last asked, and since the events were taken."""
+        """Return the events that were applied since the last call, and since the events were taken."""
         news = self.events[self._reported :]
         self._reported = len(self.events)
         return news
 
     def leave(self, now_s: float, news: News) -> None:
-        """The first half of an instant: what jobs have done, pauses that end, and who goes."""
+        """Apply progress, ends of pauses, departures and withdrawals: the first half of an instant.
+
+        Args:
+            now_s: Time of the instant, in seconds.
+            news: Facts of jobs since the last instant.
+        """
         self.state.now_s = now_s
         if news.progress:
             self.note(Progressed(now_s, tuple(news.progress.values())))
@@ -166,15 +186,16 @@ class Planner:
             self._serves = True
 
     def resize(self, now_s: float, rollout_nodes: int, training_nodes: int) -> None:
-        """The pools have so many nodes from now on."""
+        """Set the number of nodes of both pools."""
         self.note(Resized(now_s, rollout_nodes, training_nodes))
         self._serves = True
 
     def answer(self, now_s: float, asks: bool) -> None:
-        """The second half begins: the policy is asked once about those who left, then about a tick, if one is due.
+        """Ask the policy about departures and ticks that have not been handled yet: the beginning of the second half of an instant.
 
         Args:
-            asks: whether the policy may be asked now; else it will be.
+            now_s: Time of the instant, in seconds.
+            asks: Whether the policy may be asked now; otherwise it is asked later.
         """
         state, policy = self.state, self.policy
         if asks and self._departed is not None:
@@ -188,10 +209,12 @@ class Planner:
             self.move(ask(policy, self.shown, ticked))
 
     def admit(self, now_s: float, arriving: Iterable[facts.Arrived], asks: bool) -> None:
-        """The second half ends: the queue is served from its head, then come those who arrive.
+        """Serve the queue from its head, then handle arrivals: the end of the second half of an instant.
 
         Args:
-            asks: as of `answer`.
+            now_s: Time of the instant, in seconds.
+            arriving: Jobs that arrive.
+            asks: Whether the policy may be asked now; otherwise it is asked later.
         """
         state = self.state
         if asks and self._serves:
@@ -210,10 +233,10 @@ class Planner:
             self.ticks.after(now_s, first_s, state.tables.order.size > 0)
 
     def move(self, plan: Plan) -> bool:
-        """Check a plan that only moves jobs, and apply it unless quotas forbid it; whether it has been.
+        """Check and apply a plan that only moves jobs, unless quotas forbid it, and return whether it was applied.
 
         Raises:
-            PlanError: it breaks an invariant.
+            PlanError: If the plan breaks an invariant.
         """
         if self.state.cluster.quotas and Quotas(self.state).broken(plan, self.policy):
             return False
@@ -221,7 +244,10 @@ class Planner:
         return True
 
     def _turn(self, job_id: str) -> int | None:
-        """From which place of the queue on to serve it when a job has come; None: it waits behind one that waits for nodes."""
+        """Return the position in the queue from which to serve it after a job's arrival.
+
+        The answer is None if the job waits behind one that waits for nodes.
+        """
         waiting = self.state.waiting
         if waiting[0] == job_id:
             return 0
@@ -233,10 +259,11 @@ class Planner:
         return place if self._head is None or self._head in waiting[place:] else None
 
     def _serve(self, now_s: float, place: int = 0) -> None:
-        """Ask about the jobs of the queue in their order, until one does not fit; quotas pass jobs over.
+        """Ask about the jobs of the queue in order, until one does not fit. Jobs above their quota are passed over.
 
         Args:
-            place: where to begin: those before have been passed over, and nothing has changed since.
+            now_s: Time of the instant, in seconds.
+            place: Position to begin at: earlier jobs have been passed over, and nothing has changed since.
         """
         state = self.state
         self._serves, self._knows_head, self._head = False, True, None
@@ -257,10 +284,15 @@ class Planner:
             place = 0 if admitted else place + 1
 
     def _admit(self, event: Arrived, passed: int, quotas: Quotas) -> bool | None:
-        """Ask the policy about a waiting job; whether it has a place now, or None: it is passed over, for its user's quota.
+        """Ask the policy about a waiting job.
 
         Args:
-            passed: so many before it in the queue are. quotas: of the state as it is.
+            event: Arrival of the job.
+            passed: Number of jobs before it in the queue that have been passed over.
+            quotas: Quotas in the present state.
+
+        Returns:
+            Whether the job has a place now, or None if it is passed over because of its user's quota.
         """
         state = self.state
         began_s = perf_counter()
@@ -274,7 +306,7 @@ class Planner:
         if names is None or self.nodes is None:
             plan = ask(self.policy, shown, event)
         else:
-            self.settle(event.job.id)  # others may have got places in this instant
+            self.settle(event.job.id)  # other jobs may have got places in this instant
             plan = confined_plan(shown, self.nodes, event.job.id, names)
         self.decision_s.append(perf_counter() - began_s)
         if state.cluster.quotas and (above := quotas.broken(plan, self.policy)):
@@ -287,18 +319,18 @@ class Planner:
         return state.is_running(event.job.id)
 
     def own_nodes(self, job_id: str) -> frozenset[str] | None:
-        """Names of the nodes that the places of a job which has just been admitted are to have; None: any."""
+        """Return the names of the nodes that a job just admitted has to have, or None for any."""
         if job_id in self.confined:
             return self.confined[job_id]
         enters_warm = job_id in self.alive and self.state.tables.jobs.entered_warm[self.state.row(job_id)]
         return self.alive[job_id] if enters_warm else None
 
     def _warm(self, event: Arrived) -> None:
-        """Say where a job could enter warm, if it could."""
+        """Record where a job could enter without a cold start, if anywhere."""
         alive, nodes = self.alive.get(event.job.id), self.nodes
         if alive is None or nodes is None:
             return
-        self.settle(event.job.id)  # others may have got places in this instant
+        self.settle(event.job.id)  # other jobs may have got places in this instant
         group = next((group for group, names in nodes.assigned_by_group().items() if alive == {*names}), None)
         if group is not None and self.state.tables.group_rows.get(group) is not None:
             self.note(Warm(event.at_s, event.job.id, group, tuple(sorted(alive))))
