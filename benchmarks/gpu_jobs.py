@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,12 +75,13 @@ def run_jobs(work: Path, shape: str, leave: bool) -> dict[str, Any]:
     with watching():
         words = ["--leave"] if leave else ["--compare", "solo"]
         status = subprocess.run([*ROLLMUX, "run", str(file), "--out", str(out), *words]).returncode
-    if status:
+    if not (out / "results.json").exists():
         raise SystemExit(f"rollmux run ended with status {status}")
     results: dict[str, Any] = json.loads((out / "results.json").read_text())
     switches = [f"{phase} {switch_of(one)}" for phase, one in results["switches"]["a"].items()]
     print(f"cold and warm switches of job a: {'; '.join(switches)}", flush=True)
-    return {name: results[name] for name in ("seconds", "jobs", "pools", "throughput", "switches", "permit_ms", "syncs")}
+    named = ("outcome", "seconds", "jobs", "pools", "throughput", "switches", "permit_ms", "syncs")
+    return {"status": status, **{name: results[name] for name in named}}
 
 
 def switch_of(figures: dict[str, float | None]) -> str:
@@ -102,19 +104,20 @@ def run_attached(work: Path, shape: str) -> dict[str, Any]:
             script = [sys.executable, str(EXAMPLE), "--model", str(model), "--iterations", str(iterations)]
             words = [*ROLLMUX, "exec", str(file), "--job", name, "--at", str(service), "--", *script, "--out", str(work / name)]
             commands.append(subprocess.Popen(words))
-        statuses = [command.wait() for command in commands]
-    if any(statuses):
-        raise SystemExit(f"the two jobs ended with status {statuses[0]} and {statuses[1]}")
+        status = max(command.wait() for command in commands)
     record = read_run(service)
+    if not record.phases:
+        raise SystemExit("no job has had a turn")
     nodes = {node for part in record.phases for node in part.nodes}
     turns = [sorted((part.start_s, part.end_s) for part in record.phases if node in part.nodes) for node in nodes]
     figures = {
+        "status": status,
         "iterations": {name: sum(done.job_id == name for done in record.iterations) for name in ("first", "second")},
         "turns": sum(map(len, turns)),
         "overlapping_turns": sum(before[1] > after[0] for own in turns for before, after in pairwise(own)),
         "turn_s": {
             name: median(part.end_s - part.start_s for part in record.phases if part.phase == name)
-            for name in ("rollout", "training")
+            for name in {part.phase for part in record.phases}
         },
         "kept_gb": max(part.device_gb for part in record.phases),
     }
@@ -160,10 +163,12 @@ def main() -> None:
     options.add_argument("--figures", type=Path, help="file for the figures, JSON")
     asked = options.parse_args()
     asked.work.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGINT, lambda *_: None)  # what it has started gets it too, ends, and leaves figures
     attached = asked.kind == "attached"
     figures = run_attached(asked.work, asked.shape) if attached else run_jobs(asked.work, asked.shape, asked.leave)
     if asked.figures:
         write_whole(asked.figures, json.dumps(figures))
+    sys.exit(figures["status"])
 
 
 if __name__ == "__main__":
