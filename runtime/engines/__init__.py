@@ -1,4 +1,4 @@
-"""What samples responses: `interface` says what an engine does, `make_engine` makes one."""
+"""Engines that sample responses. `interface` defines what an engine does, and `make_engine` creates one."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ def make_engine(
     """Load a model into an engine of this process.
 
     Args:
-        kind: `vllm`, `torch`, or `auto`: vLLM where it runs, else torch.
-        model_dir: a Hugging Face directory with config.json and safetensors.
-        max_length: tokens of a prompt and its response together, at most.
-        threads: of this process on a CPU: one for each core that it owns.
-        tensor_parallel: devices that hold the model together; 1 with torch.
-        options: `rollout.engine_options` of the job file, of those that are set: of vLLM alone.
+        kind: `vllm`, `torch`, or `auto` for vLLM if it can be used and torch otherwise.
+        model_dir: Hugging Face directory with config.json and safetensors.
+        max_length: Largest number of tokens of a prompt and its response together.
+        seed: Seed of the engine itself. Responses depend on `Sampling.seed`.
+        threads: Number of threads of this process on a CPU, one for each of its cores.
+        tensor_parallel: Number of devices that hold the model together; 1 with torch.
+        options: Set options of the job file's `rollout.engine_options`, or None. Only vLLM has any.
 
     Raises:
-        InputError: the directory, the engine or the number of devices cannot be used; one line.
+        InputError: The directory, the engine or the number of devices cannot be used.
     """
     import torch
 
@@ -66,16 +67,17 @@ def make_engine(
 
 
 def why_torch(kind: Kind, cuda: bool, head: int | None = None) -> str | None:
-    """Why `auto` falls back to the torch engine here, one line for the user; None where it does not. `head` as `vllm_problem`'s."""
+    """Return why `auto` uses the torch engine here, or None if it does not. `head` is that of `vllm_problem`."""
     problem = vllm_problem(cuda, head) if kind == "auto" else None
     return None if problem is None else f"engine auto samples with torch, not vLLM: {problem}"
 
 
 def vllm_problem(cuda: bool, head: int | None = None) -> str | None:
-    """Why vLLM cannot be used here, one line; None if it can. Imports neither vLLM nor torch.
+    """Return why vLLM cannot be used here, or None if it can. Imports neither vLLM nor torch.
 
     Args:
-        head: size of the model's attention heads, where it is about a model.
+        cuda: Whether this process sees a CUDA device.
+        head: Size of the model's attention heads, or None without a model.
     """
     from runtime.engines.probe import CPU_HEADS, probe_vllm
 

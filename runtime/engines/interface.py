@@ -1,7 +1,7 @@
-"""What samples responses from a language model, as the runtime sees it.
+"""The interface of engines, which sample responses from a language model.
 
-An engine lives in the process of one rollout worker for as long as its job does. Between phases it is offloaded: its state waits in
-host memory and the device is free for the next job.
+An engine lives in the process of one rollout worker as long as its job does. Between phases it is offloaded: its state waits in
+host memory, and the device is free for the next job.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 Kind = Literal["auto", "vllm", "torch"]
 COLDEST, HOTTEST = 0.01, 2.0
-"""Temperatures between which every engine samples as it is told: vLLM refuses higher ones, and takes the lowest for lower ones."""
+"""Range of temperatures in which all engines sample alike. vLLM refuses higher ones and raises lower ones to the lowest."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to sample.
+    """Settings of sampling.
 
     Attributes:
-        temperature: 0 is greedy, else from `COLDEST` to `HOTTEST`.
-        top_p: the smallest set of tokens of this probability or more is sampled from; 1 is all of them.
-        max_tokens: tokens of a response, those of `resume` included.
-        seed: the same seed, streams, prompts and weights give the same responses from the same engine.
-        ignore_end: the end token does not end a response, so that every response runs to max_tokens: the worst case.
+        temperature: 0 for greedy sampling, otherwise from `COLDEST` to `HOTTEST`.
+        top_p: Probability of the smallest set of tokens to sample from, 1 for all tokens.
+        max_tokens: Largest number of tokens of a response, including those of `resume`.
+        seed: Seed of the responses. The same seed, streams, prompts and weights give the same responses from the same engine.
+        ignore_end: Whether to continue after an end token, so that every response has max_tokens tokens: the worst case.
     """
 
     temperature: float = 1.0
@@ -48,16 +48,16 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Response:
-    """What an engine sampled for a prompt.
+    """A response that an engine sampled.
 
     Attributes:
-        prompt: index into the prompts that were given.
-        token_ids: the end token included, where the response ended with one.
-        logprobs: of each token, natural, under the distribution that it was sampled from (temperature and top_p applied); of greedy
-            tokens under the model's own distribution (temperature 1).
-        finished: False where generation was stopped before the response ended.
-        version: of the weights that sampled it; where it was resumed, of those that sampled its last part.
-        before: versions that sampled its first tokens, one a token, where it was resumed with newer weights.
+        prompt: Index of its prompt.
+        token_ids: Tokens of the response, including the end token if there is one.
+        logprobs: Natural log-prob of each token under the distribution that it was sampled from, with temperature and top_p. For
+            greedy tokens, under the model's distribution at temperature 1.
+        finished: Whether it has ended. False if generation was stopped before.
+        version: Version of the weights that sampled it, or its last part if it was resumed.
+        before: Versions that sampled each of its first tokens, if it was resumed with newer weights.
     """
 
     prompt: int
@@ -69,16 +69,17 @@ class Response:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Of the weights that sampled each token."""
+        """Version of the weights that sampled each token."""
         return self.before + (self.version,) * (len(self.token_ids) - len(self.before))
 
 
 class Progress(NamedTuple):
-    """How far a call of `generate` is.
+    """Progress of a call of `generate`.
 
     Attributes:
-        finished: responses that are done, or dropped. responses: all of them.
-        tokens: sampled so far in this call, those of unfinished responses included.
+        finished: Number of responses that are finished or dropped.
+        responses: Number of all responses.
+        tokens: Number of tokens sampled so far in this call, including those of unfinished responses.
     """
 
     finished: int
@@ -87,10 +88,11 @@ class Progress(NamedTuple):
 
 
 class Batch(ABC):
-    """Responses that an engine samples together, a row each.
+    """Responses that an engine samples together, one in each row.
 
     Args:
-        earlier: what each row goes on behind. version: of the weights.
+        earlier: Unfinished response that each row continues, or None.
+        version: Version of the weights.
     """
 
     def __init__(self, earlier: Sequence[Response | None], version: int) -> None:
@@ -99,22 +101,22 @@ class Batch(ABC):
     @property
     @abstractmethod
     def running(self) -> int:
-        """Rows that are neither over nor dropped."""
+        """Number of rows that have neither ended nor been dropped."""
 
     @abstractmethod
     def step(self) -> tuple[list[Response], int]:
-        """Go on a little: the responses that ended with it, and how many tokens were sampled."""
+        """Sample a little. Return the responses that ended, and the number of sampled tokens."""
 
     @abstractmethod
     def drop(self, rows: Collection[int]) -> None:
-        """These go on no more; those that are over already stay so."""
+        """Stop sampling rows. Rows that have already ended are not affected."""
 
     @abstractmethod
     def sampled(self, row: int) -> tuple[Sequence[int], Sequence[float], bool]:
-        """Tokens and log-probs of a row, without what it goes on behind, and whether it has come to its end."""
+        """Return tokens and log-probs of a row without the part that it continues, and whether it has ended."""
 
     def response(self, row: int) -> Response:
-        """A row as far as it is, with what it went on behind."""
+        """Return the response of a row so far, including the part that it continues."""
         (tokens, logprobs, finished), old = self.sampled(row), self._earlier[row]
         if old is None:
             return Response(row, tuple(tokens), tuple(logprobs), finished, self._version)
@@ -126,15 +128,15 @@ class Engine(ABC):
     """A loaded model that samples.
 
     Args:
-        model_dir: a Hugging Face directory.
-        max_length: tokens of a prompt and its response together, at most.
+        model_dir: Hugging Face directory of the model.
+        max_length: Largest number of tokens of a prompt and its response together.
 
     Attributes:
-        version: of the weights it holds; 0 for those it was made with.
-        preemptions: how often a full KV cache has put a response back, to be read again later.
+        version: Version of the weights that it holds, 0 for the initial ones.
+        preemptions: Number of times that a full KV cache has interrupted a response, to be prefilled again later.
 
     Raises:
-        InputError: the directory cannot be used.
+        InputError: The directory cannot be used.
     """
 
     def __init__(self, model_dir: Path, max_length: int) -> None:
@@ -153,22 +155,24 @@ class Engine(ABC):
         streams: Sequence[int] | None = None,
         ended: Callable[[Sequence[Response]], Collection[int]] | None = None,
     ) -> list[Response]:
-        """Sample one response a prompt, in the order of the prompts; repeat a prompt for a group of responses.
+        """Sample one response to each prompt, in the order of the prompts. Repeat a prompt for a group of responses.
 
         Args:
-            prompts: token ids, one or more each.
-            progress: called after each step.
-            stop: asked after each step; once True, generation ends and what is unfinished is returned so.
-            resume: unfinished responses of an earlier call, at most one a prompt (by `prompt`); each goes on behind its tokens,
-                and the response returned holds all of them.
-            streams: number of each prompt's random stream; by default its index.
-            ended: called with the responses that ended in a step, if any did; those to the prompts that it answers with (indices)
-                are dropped: they come back unfinished.
+            prompts: Token ids of each prompt, at least one.
+            sampling: Settings of sampling.
+            progress: Function that is called after each step, or None.
+            stop: Function that is called after each step, or None. Once it returns True, generation ends, and the other responses
+                are returned unfinished.
+            resume: Unfinished responses of an earlier call, at most one for each prompt (by `prompt`). Each is continued after its
+                tokens, and the returned response contains all of them.
+            streams: Number of each prompt's random stream, or None for its index.
+            ended: Function that is called with the responses that ended in a step, or None. It returns indices of prompts whose
+                responses are dropped; these are returned unfinished.
 
         Raises:
-            InputError: a setting of the sampling is out of its range, a prompt is empty or exceeds the engine's max_length with its
-                longest response, a token is unknown, or `resume` does not fit; one line.
-            RuntimeError: the engine is offloaded.
+            InputError: A setting of the sampling is out of its range, a prompt is empty or exceeds the engine's max_length with its
+                longest response, a token is unknown, or `resume` does not match.
+            RuntimeError: The engine is offloaded.
         """
         self._must_be_awake()
         check_sampling(sampling)
@@ -190,11 +194,15 @@ class Engine(ABC):
             return [batch.response(row) for row in range(len(prompts))]
 
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Take new weights, under their Hugging Face names; a tied output matrix may be left out.
+        """Load new weights.
+
+        Args:
+            weights: The weights under their Hugging Face names. A tied output matrix may be left out.
+            version: Version of the weights.
 
         Raises:
-            InputError: a name is missing or unknown, or a shape differs; the old weights stay.
-            RuntimeError: the engine is offloaded; hand them to `restore` instead.
+            InputError: A name is missing or unknown, or a shape differs. The old weights stay.
+            RuntimeError: The engine is offloaded. The weights then have to be passed to `restore`.
         """
         self._must_be_awake()
         self._load(self._checked(weights))
@@ -202,22 +210,26 @@ class Engine(ABC):
 
     @abstractmethod
     def offload(self, drop: bool = False) -> Footprint:
-        """Move state to host memory and give device memory back; again: no effect.
+        """Move the state to host memory, and release device memory. Has no effect if the engine is offloaded.
 
         Args:
-            drop: do not keep the weights, since `restore` will be given all of them.
+            drop: Whether to discard the weights, because `restore` will get new ones.
         """
 
     @abstractmethod
     def stay(self) -> Footprint:
-        """Stay on the device until the next phase; what is not needed for that is given back, where the engine can."""
+        """Stay on the device until the next phase, and release what is not needed for that, if the engine can."""
 
     def restore(self, weights: Mapping[str, Tensor] | None = None, version: int | None = None) -> Footprint:
-        """Come back to the device: weights, then `weights` staged meanwhile (as `update_weights`), then room for the KV cache.
+        """Return to the device: first the weights, then newer weights, then the KV cache.
+
+        Args:
+            weights: New weights as for `update_weights`, or None.
+            version: Version of the new weights.
 
         Raises:
-            InputError: as `update_weights`; the engine stays offloaded.
-            RuntimeError: its own weights were dropped, and none are given; or the device has no room for it.
+            InputError: The weights do not match, as for `update_weights`. The engine stays offloaded.
+            RuntimeError: The engine's weights were discarded and none are given, or the device has too little free memory.
         """
         new = self._checked(weights) if weights is not None else None
         if new is None and self._dropped:
@@ -229,7 +241,7 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give everything back; the engine is of no use afterwards."""
+        """Release everything. The engine cannot be used afterwards."""
 
     @property
     @abstractmethod
@@ -238,24 +250,24 @@ class Engine(ABC):
     @property
     @abstractmethod
     def _dropped(self) -> bool:
-        """It is offloaded, and has kept no weights."""
+        """Whether it is offloaded and has discarded its weights."""
 
     @abstractmethod
     def _batch(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, earlier: Sequence[Response | None], streams: Sequence[int]
     ) -> AbstractContextManager[Batch]:
-        """Begin with responses to prompts, each behind an earlier one or from its beginning; when it is left, nothing runs."""
+        """Start responses to prompts, each from its beginning or after an earlier part. At the end of the context none runs."""
 
     @abstractmethod
     def _load(self, weights: dict[str, Tensor]) -> None:
-        """Take weights that have been checked."""
+        """Load weights that have been checked."""
 
     @abstractmethod
     def _come_back(self, weights: dict[str, Tensor] | None) -> Footprint:
-        """As `restore`, with weights that have been checked."""
+        """Return to the device as `restore` does, with weights that have been checked."""
 
     def _checked(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Those of the model, as `ModelFiles.checked` has them; staged ones still say where they are."""
+        """Check weights as `ModelFiles.checked` does. Staged weights keep their path."""
         own = self._files.checked(weights)
         return StagedWeights(own, weights.path) if isinstance(weights, StagedWeights) else own
 
@@ -265,7 +277,7 @@ class Engine(ABC):
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Refuse settings that are out of their ranges; raises InputError, one line."""
+    """Check that the settings are in their ranges. Raises InputError otherwise."""
     if sampling.temperature and not COLDEST <= sampling.temperature <= HOTTEST:
         raise InputError(f"temperature: {sampling.temperature} is neither 0 nor from {COLDEST} to {HOTTEST:g}")
     if not 0 < sampling.top_p <= 1:
@@ -275,7 +287,7 @@ def check_sampling(sampling: Sampling) -> None:
 
 
 def check_prompts(prompts: Sequence[Sequence[int]], sampling: Sampling, vocabulary: int, max_length: int) -> None:
-    """Refuse prompts that are empty or too long, and unknown tokens; raises InputError, one line."""
+    """Check that prompts are neither empty nor too long, and that all tokens are known. Raises InputError otherwise."""
     for index, prompt in enumerate(prompts):
         if not prompt:
             raise InputError(f"prompt {index}: is empty")
@@ -287,10 +299,10 @@ def check_prompts(prompts: Sequence[Sequence[int]], sampling: Sampling, vocabula
 
 
 def resumed(prompts: Sequence[Sequence[int]], sampling: Sampling, resume: Sequence[Response]) -> list[Response | None]:
-    """For each prompt the unfinished response that it goes on with, or None.
+    """Return for each prompt the unfinished response that it continues, or None.
 
     Raises:
-        InputError: one is finished, or of no prompt, or of the same as another; one line.
+        InputError: A response is finished, its prompt does not exist, or there are two for one prompt.
     """
     first: list[Response | None] = [None] * len(prompts)
     for response in resume:

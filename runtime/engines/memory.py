@@ -1,4 +1,4 @@
-"""The least memory that sampling takes, from sizes alone, and the share of a GPU that vLLM takes, to fill it with KV cache."""
+"""Least memory of sampling, computed from sizes alone, and the share of a GPU that vLLM takes and fills with KV cache."""
 
 from __future__ import annotations
 
@@ -7,24 +7,29 @@ from typing import NamedTuple
 from rollmux_env.errors import InputError
 
 USUAL = 0.8
-"""Of a GPU that is empty; the rest is for what sleeping processes keep."""
+"""Share of an empty GPU that an engine takes. The rest is for processes that sleep there."""
 SEQUENCES = 256
-"""Most responses that vLLM samples at a time, where nobody says how many."""
+"""Default for the largest number of responses that vLLM samples at a time."""
 BLOCK = 16
-"""Tokens of a block of vLLM's cache on a GPU."""
-_WORK = 0.2  # of an engine's share: for what is neither weights nor cache; nobody has measured it
-_SPARE = 0.01  # of a GPU: what free memory loses while an engine starts
-_LEAST = 0.05
+"""Number of tokens in a block of vLLM's cache on a GPU."""
+_WORK = 0.2  # part of an engine's share that is neither weights nor cache; an estimate
+_SPARE = 0.01  # share of a GPU that free memory may lose while an engine starts
+_LEAST = 0.05  # least share of a GPU with which an engine can start
 
 
 class ModelSize(NamedTuple):
-    """A decoder's sizes.
+    """Sizes of a decoder model.
 
     Attributes:
-        parameters: all; a tied output matrix counts once. outside: those of no layer. layer: those of the largest layer.
-        layers: their number. hidden: width of what goes from layer to layer. inner: width of the feed-forward part.
-        vocabulary: number of token ids. cached: numbers that the KV cache holds a token.
-        whole_logits: its log-probs are not computed in chunks.
+        parameters: Number of all parameters, with a tied output matrix counted once.
+        outside: Number of parameters outside of layers.
+        layer: Number of parameters of the largest layer.
+        layers: Number of layers.
+        hidden: Width of the hidden states.
+        inner: Width of the feed-forward part.
+        vocabulary: Number of token ids.
+        cached: Number of values in the KV cache for one token.
+        whole_logits: Whether its log-probs cannot be computed in chunks.
     """
 
     parameters: int
@@ -39,11 +44,13 @@ class ModelSize(NamedTuple):
 
 
 class SamplingMemory(NamedTuple):
-    """Bytes of one engine.
+    """Memory of one engine in bytes.
 
     Attributes:
-        weights, cache: on each of its GPUs, or in its process; the cache is that of one response.
-        asleep: in host memory: its weights while it sleeps. staged: new ones, once for all engines of the job on a machine.
+        weights: Weights on each of its GPUs, or in its process.
+        cache: KV cache of one response on each of its GPUs, or in its process.
+        asleep: Weights in host memory while it sleeps.
+        staged: New weights in host memory, once for all engines of the job on a machine.
     """
 
     weights: int
@@ -53,15 +60,18 @@ class SamplingMemory(NamedTuple):
 
     @property
     def device(self) -> int:
-        """What it takes of a device at least."""
+        """Least memory that it takes on a device."""
         return self.weights + self.cache
 
 
 def sampling_memory(size: ModelSize, length: int, tensor_parallel: int, on_gpu: bool) -> SamplingMemory:
-    """What an engine takes at least: bf16 on GPUs, float32 on CPUs.
+    """Return the least memory that an engine takes, in bf16 on GPUs and in float32 on CPUs.
 
     Args:
-        length: tokens of the longest prompt and response. tensor_parallel: GPUs of the engine.
+        size: Sizes of the model.
+        length: Tokens of the longest prompt and response together.
+        tensor_parallel: Number of GPUs of the engine.
+        on_gpu: Whether the engine has GPUs.
     """
     number = 2 if on_gpu else 4
     whole = number * size.parameters
@@ -69,31 +79,35 @@ def sampling_memory(size: ModelSize, length: int, tensor_parallel: int, on_gpu: 
 
 
 def cache_wanted(parameters: int, cached: int, tokens: int, tensor_parallel: int, share_bytes: float) -> int | None:
-    """The bytes of KV cache on each GPU with which no response of a job has to wait for room.
+    """Return the size of the KV cache on each GPU with which no response of a job has to wait for space, in bytes.
 
     Args:
-        parameters: of the model. cached: numbers that the cache holds a token. tokens: of all that are sampled at a time, at their
-            longest, prompts included. tensor_parallel: GPUs of the engine. share_bytes: of each GPU, that the engine may take.
+        parameters: Number of parameters of the model.
+        cached: Number of values in the KV cache for one token.
+        tokens: Sum of the longest lengths of all responses that are sampled at a time, including prompts.
+        tensor_parallel: Number of GPUs of the engine.
+        share_bytes: Memory of each GPU that the engine may take, bytes.
 
     Returns:
-        None: so much may not fit the share; vLLM is to measure what does.
+        The size, or None if it may not fit into the share, so that vLLM has to measure what fits.
     """
     weights, wanted = (-(-2 * numbers // tensor_parallel) for numbers in (parameters, cached * tokens))
     return wanted if weights + wanted <= share_bytes * (1 - _WORK) else None
 
 
 def device_share(free_bytes: int, total_bytes: int, wanted: float | None) -> float:
-    """The share of a device's memory for an engine that starts while others sleep on it.
+    """Return the share of a device's memory for an engine that starts while others sleep on it.
 
     Args:
-        free_bytes, total_bytes: of the device. What sleepers keep is measured by it: they are not free.
-        wanted: `rollout.engine_options.gpu_memory`.
+        free_bytes: Free memory of the device, bytes. Memory of sleeping processes is not free.
+        total_bytes: Memory of the device, bytes.
+        wanted: The job's `rollout.engine_options.gpu_memory`, or None.
 
     Returns:
-        What is wanted; else `USUAL`, or what is free if that is less.
+        `wanted`, or without it `USUAL` or the free share if that is less.
 
     Raises:
-        InputError: so much is not free, or hardly anything; one line.
+        InputError: The wanted share is not free, or almost nothing is.
     """
     free = free_bytes / total_bytes - _SPARE
     if (wanted or _LEAST) > free:

@@ -1,4 +1,4 @@
-"""What an engine must know of a Hugging Face directory before it loads it: shapes of weights, end tokens, longest context."""
+"""Properties of a Hugging Face directory that an engine needs before loading: shapes of weights, end tokens, longest context."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from runtime.engines.pretrained import has_tokenizer, load_config, load_tokenize
 if TYPE_CHECKING:
     from torch import Tensor
 
-OUTPUT = "lm_head.weight"  # the output matrix of every causal language model in transformers
-_INPUT = "embed_tokens.weight"  # how the name of the input embedding ends
+OUTPUT = "lm_head.weight"  # name of the output matrix of every causal language model in transformers
+_INPUT = "embed_tokens.weight"  # end of the name of the input embedding
 _GENERATION = "generation_config.json"
-_NESTED = ("text_config", "llm_config", "language_config")  # of models of several modalities
-_BLOCK = 1 << 24  # numbers of a weight that are compared at once
+_NESTED = ("text_config", "llm_config", "language_config")  # keys of multimodal models
+_BLOCK = 1 << 24  # number of values of a weight that are compared at once
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,14 @@ class ModelFiles:
     """A model on disk.
 
     Attributes:
-        directory: config.json and safetensors are in it.
-        shapes: of every tensor, by its Hugging Face name; without the output matrix where it is tied.
-        embedding: name of the input embedding, of shape (vocabulary, hidden).
-        tied: the output matrix is the input embedding.
-        stated_ends: Tokens that end a response, by config.json and generation_config.json.
-        longest: tokens that the model can attend to.
-        cached: numbers that the KV cache holds a token. head: size of an attention head.
+        directory: Directory with config.json and safetensors.
+        shapes: Shape of every tensor by its Hugging Face name, without the output matrix if it is tied.
+        embedding: Name of the input embedding, whose shape is (vocabulary, hidden).
+        tied: Whether the output matrix is the input embedding.
+        stated_ends: Tokens that end a response according to config.json and generation_config.json.
+        longest: Largest number of tokens that the model can attend to.
+        cached: Number of values in the KV cache for one token.
+        head: Size of an attention head.
     """
 
     directory: Path
@@ -50,14 +51,14 @@ class ModelFiles:
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
-        """Tokens that end a response: those of the configuration, the generation configuration and the tokenizer together.
+        """Tokens that end a response, according to the configuration, the generation configuration or the tokenizer.
 
         Raises:
-            InputError: The tokenizer cannot be loaded, or there is no such token; one line.
+            InputError: The tokenizer cannot be loaded, or there is no such token.
         """
         end = load_tokenizer(self.directory).eos_token_id if has_tokenizer(self.directory) else None
         stated = self.stated_ends | ({end} if isinstance(end, int) else set())
-        ends = sorted(end for end in stated if end < self.vocabulary)  # the class of a tokenizer may add one that no logit is of
+        ends = sorted(end for end in stated if end < self.vocabulary)  # a tokenizer class may add tokens without a logit
         if not ends:
             raise InputError(
                 f"{self.directory}: no token of the model ends a response: config, generation config and tokenizer state none"
@@ -71,14 +72,14 @@ class ModelFiles:
 
     @property
     def parameters(self) -> int:
-        """Numbers that the weights are; a tied output matrix counts once."""
+        """Number of all parameters, with a tied output matrix counted once."""
         return sum(prod(shape) for shape in self.shapes.values())
 
     def checked(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weights under exactly the names of `shapes`.
+        """Return the weights under exactly the names of `shapes`.
 
         Raises:
-            InputError: a name is missing or unknown, or a shape differs.
+            InputError: A name is missing or unknown, or a shape differs.
         """
         stored = {name: tensor for name, tensor in weights.items() if not (self.tied and name == OUTPUT)}
         for name, shape in self.shapes.items():
@@ -91,29 +92,29 @@ class ModelFiles:
         return stored
 
     def types(self) -> dict[str, str]:
-        """The type of numbers of each weight on disk, as safetensors calls it (`BF16`); no tensor is read."""
+        """Return the data type of each weight on disk in safetensors' notation, such as `BF16`. No tensor is read."""
         return {name: file.get_slice(name).get_dtype() for name, file in self._stored()}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Each weight on disk, on the CPU, one at a time."""
+        """Yield the weights on disk one at a time, on the CPU."""
         return ((name, file.get_tensor(name)) for name, file in self._stored())
 
     def _stored(self) -> Iterator[tuple[str, Any]]:
-        """The name of each weight on disk, and the open file that it is in."""
+        """Yield the name of each weight on disk with the open file that contains it."""
         from safetensors import safe_open
 
         for path in _weight_files(self.directory):
             with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 - it is no mapping
+                for name in file.keys():  # noqa: SIM118 - not a mapping
                     if name in self.shapes:
                         yield name, file
 
 
 def read_model_files(directory: Path) -> ModelFiles:
-    """Read what `ModelFiles` holds; no tensor is loaded.
+    """Read the properties of a model's directory without loading a tensor.
 
     Raises:
-        InputError: config.json or the weights are missing or no such files.
+        InputError: config.json or the weights are missing or not valid.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -151,14 +152,14 @@ def read_model_files(directory: Path) -> ModelFiles:
         raise InputError(f"{directory / 'config.json'}: layers, heads, sizes and positions must be counts") from None
     files = ModelFiles(directory, shapes, embedding, tied, ends, *counts)
     if not ends:
-        files.end_ids  # noqa: B018 - the tokenizer must name one
+        files.end_ids  # noqa: B018 - raises if the tokenizer has no end token either
     return files
 
 
 def _is_tied(directory: Path, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], embedding: str) -> bool:
     """Return whether the output matrix is the input embedding.
 
-    Trainer and engines would each make of a contradiction what they like, and train another model than they sample.
+    With contradictory files, trainer and engines might decide differently, and the trained model would differ from the sampled one.
 
     Args:
         directory: Hugging Face directory of the model.
@@ -167,10 +168,10 @@ def _is_tied(directory: Path, config: Mapping[str, Any], shapes: Mapping[str, tu
         embedding: Name of the input embedding.
 
     Raises:
-        InputError: Configuration and weights disagree; one line.
+        InputError: Configuration and weights contradict each other.
     """
     tied = config.get("tie_word_embeddings")
-    if tied is None:  # the class of the model has a default of its own
+    if tied is None:  # the default depends on the class of the model
         tied = load_config(directory).tie_word_embeddings
     where = f"{directory / 'config.json'}: tie_word_embeddings is {'true' if tied else 'false'}"
     if not tied and OUTPUT not in shapes:
@@ -181,7 +182,7 @@ def _is_tied(directory: Path, config: Mapping[str, Any], shapes: Mapping[str, tu
 
 
 def _are_equal(directory: Path, *names: str) -> bool:
-    """Return whether two weights on disk are the same numbers; a block of rows of each is in memory at a time."""
+    """Return whether two weights on disk are equal. Only a block of rows of each is in memory at a time."""
     import torch
     from safetensors import safe_open
 
@@ -199,7 +200,7 @@ def _ends(path: Path, content: Mapping[str, Any]) -> frozenset[int]:
     """Return the end tokens that a configuration states.
 
     Raises:
-        InputError: They are no token ids; one line.
+        InputError: They are not token ids.
     """
     stated = content.get("eos_token_id")
     ends = stated if isinstance(stated, list) else [] if stated is None else [stated]

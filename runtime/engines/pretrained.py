@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken")
-"""Patterns of the files that a tokenizer may be in; any of them is one."""
+"""Patterns of the files that a tokenizer may be in. One of them is enough."""
 
 
 def load_config(directory: Path) -> Any:
     """Return the configuration of a model, with the defaults of its class.
 
     Raises:
-        InputError: transformers has no such model, or would have to run code of the directory; one line.
+        InputError: transformers has no such model, or would have to run code of the directory.
     """
     from transformers import AutoConfig
 
@@ -34,7 +34,7 @@ def load_config(directory: Path) -> Any:
 
 
 def has_tokenizer(directory: Path) -> bool:
-    """Return whether a folder holds the files of a tokenizer."""
+    """Return whether a folder contains the files of a tokenizer."""
     return any(any(directory.glob(name)) for name in TOKENIZERS)
 
 
@@ -42,7 +42,7 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     """Return the tokenizer of a model's directory.
 
     Raises:
-        InputError: transformers cannot load it, or would have to run code of the directory; one line.
+        InputError: transformers cannot load it, or would have to run code of the directory.
     """
     from transformers import AutoTokenizer
 
@@ -56,12 +56,12 @@ def load_model(directory: Path, dtype: dtype, config: Any = None) -> Any:
 
     Args:
         directory: Hugging Face directory of the model.
-        dtype: Type of the loaded weights.
+        dtype: Data type of the loaded weights.
         config: Configuration to use, or None for that of the directory.
 
     Raises:
-        InputError: transformers cannot load it, would have to run code of the directory, or would draw a weight that the files lack
-            at random; one line.
+        InputError: transformers cannot load it, would have to run code of the directory, or would initialise a weight at random
+            because the files lack it.
     """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -86,7 +86,7 @@ def load_model(directory: Path, dtype: dtype, config: Any = None) -> Any:
 
 @contextmanager
 def _refusing(directory: Path) -> Iterator[None]:
-    """Turn what transformers raises about a directory into an InputError of one line."""
+    """Turn errors of transformers about a directory into an InputError of one line."""
     try:
         yield
     except (ValueError, OSError, KeyError, ImportError) as error:

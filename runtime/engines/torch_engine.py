@@ -1,7 +1,7 @@
-"""The engine without an inference server: transformers' model, a KV cache, one batch.
+"""The engine without an inference server: a transformers model with a KV cache and one batch.
 
-Prompts are padded on the left, so that all rows end in the same column; a prompt that stands there several times (a group) is read
-once. A row leaves the batch, and its cache with it, as soon as its response ends.
+Prompts are padded on the left, so that all rows end in the same column. A prompt that occurs several times (a group) is prefilled
+once. A row leaves the batch with its cache as soon as its response ends.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from runtime.engines.pretrained import load_model
 
 
 class TorchEngine(Engine):
-    """Samples with transformers' model. Float32 on a CPU, bfloat16 on the first visible CUDA device.
+    """Samples with a transformers model, in float32 on a CPU or bfloat16 on the first visible CUDA device.
 
     Args:
-        model_dir, max_length: as `Engine` has them.
-        threads: that this process computes with on a CPU.
+        model_dir: Hugging Face directory of the model.
+        max_length: Largest number of tokens of a prompt and its response together.
+        threads: Number of threads of this process on a CPU.
 
     Raises:
-        InputError: the directory cannot be used.
+        InputError: The directory cannot be used.
     """
 
     def __init__(self, model_dir: Path, *, max_length: int, threads: int) -> None:
@@ -40,20 +41,23 @@ class TorchEngine(Engine):
         self._model = _load_model(model_dir, self._device)
         state = dict(self._model.named_parameters()) | dict(self._model.named_buffers())
         self._offloader = Offloader(lambda: state)
-        self._released: list[tuple[torch.UntypedStorage, int]] = []  # memory of weights that were not kept, and its bytes
+        self._released: list[tuple[torch.UntypedStorage, int]] = []  # storages of discarded weights, and their bytes
 
     def offload(self, drop: bool = False) -> Footprint:
+        """Offload to host memory. With `drop`, the weights are freed instead."""
         if drop and not self._offloader.offloaded:
-            storages = {one.data_ptr(): one.untyped_storage() for one in self._model.parameters()}.values()  # tied ones once
+            storages = {one.data_ptr(): one.untyped_storage() for one in self._model.parameters()}.values()  # tied weights once
             self._released = [(storage, storage.nbytes()) for storage in storages]
             for storage, _ in self._released:
                 storage.resize_(0)
         return self._offloader.offload()
 
     def stay(self) -> Footprint:
-        return self._offloader.stay()  # a KV cache has gone with its batch
+        """Return the footprint with the weights on the device. The KV cache was freed together with its batch."""
+        return self._offloader.stay()
 
     def close(self) -> None:
+        """Free the weights."""
         self._offloader.close()
         self._model = None
 
@@ -94,19 +98,20 @@ class TorchEngine(Engine):
 
 
 def numbers(seed: int, stream: int, count: int) -> NDArray[np.float64]:
-    """Uniform numbers in [0, 1), one for each token of a response; those of one response do not depend on the others."""
+    """Return uniform numbers in [0, 1), one for each token of a response, independent of other responses."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, stream)))).random(count)
 
 
 def draw(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Sample a token a row.
+    """Sample one token in each row.
 
     Args:
-        logits: (rows, vocabulary).
-        uniform: (rows,), in [0, 1): decides which token.
+        logits: Logits, shape (rows, vocabulary).
+        uniform: Random numbers in [0, 1) that select the tokens, shape (rows,).
+        sampling: Settings of sampling.
 
     Returns:
-        token ids and their log-probs under the distribution that they came from, (rows,) each.
+        Token ids, and their log-probs under the distribution that they were sampled from, shape (rows,) each.
     """
     if sampling.temperature == 0:
         logprobs = logits.float().log_softmax(-1)
@@ -121,7 +126,7 @@ def draw(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, T
 
 
 def _nucleus(logprobs: Tensor, top_p: float) -> Tensor:
-    """Leave the likeliest tokens that reach top_p together, at least one, and normalise."""
+    """Keep the likeliest tokens that together reach top_p, at least one, and normalise."""
     ordered, order = logprobs.sort(-1, descending=True)
     before = ordered.exp().cumsum(-1) - ordered.exp()
     ordered = ordered.masked_fill(before >= top_p, -torch.inf).log_softmax(-1)
@@ -129,7 +134,7 @@ def _nucleus(logprobs: Tensor, top_p: float) -> Tensor:
 
 
 class _Forward:
-    """The rows that are still sampled, as the model sees them."""
+    """The rows in progress, with the model's cache for them."""
 
     def __init__(self, model: Any, contexts: Sequence[tuple[int, ...]], new: int, device: torch.device) -> None:
         from transformers import DynamicCache
@@ -148,14 +153,14 @@ class _Forward:
         self._column = self._longest
 
     def read(self) -> Tensor:
-        """Read the contexts; the logits of each row's next token."""
+        """Prefill the contexts, and return the logits of each row's next token."""
         positions = (self._mask[:, : self._longest].cumsum(-1) - 1).clamp(min=0)
         logits = self._run(self._ids, positions)
         self._select(self._row_of)
         return logits[self._row_of]
 
     def step(self, tokens: Tensor, over: Tensor) -> Tensor:
-        """Append the rows' tokens; those that are over leave. The logits of the next ones."""
+        """Append the rows' tokens, remove the rows that are over, and return the logits of the next tokens."""
         if over.any():
             stay = (~over).nonzero().squeeze(-1)
             tokens = tokens[stay]
@@ -182,7 +187,7 @@ class _Forward:
 
 
 class _Rows(Batch):
-    """What was sampled for each row, and which rows the model still has."""
+    """Tokens sampled for each row, and the rows that are still in progress."""
 
     def __init__(
         self,
@@ -202,9 +207,9 @@ class _Rows(Batch):
         self._starts = [len(old.token_ids) if old else 0 for old in earlier]
         self._count = torch.tensor(self._starts, device=device)  # tokens of each response so far
         self._finished = torch.zeros(len(earlier), dtype=torch.bool, device=device)
-        self._live = torch.arange(len(earlier), device=device)  # rows that the model has, in order
-        self._over = torch.zeros_like(self._finished)  # which of these are over or dropped
-        self._last: Tensor | None = None  # their tokens
+        self._live = torch.arange(len(earlier), device=device)  # rows that the model has, in its order
+        self._over = torch.zeros_like(self._finished)  # whether each of these rows has ended or been dropped
+        self._last: Tensor | None = None  # last token of each of these rows
 
     @property
     def running(self) -> int:

@@ -1,11 +1,11 @@
-"""The engine on vLLM, in this process: stepped by hand, so that progress is seen and generation can be stopped.
+"""The engine on vLLM, in this process. It is stepped by hand, so that progress is visible and generation can be stopped.
 
-On GPUs it sleeps between phases: the KV cache is given back, and the weights wait in page-locked host memory (level 1) or are
-dropped where staged ones will come in their place (level 2). On a CPU it stays resident:
-vLLM has no sleep mode there, its weights are packed for the processor's kernels, and there is no device memory to give back.
+On GPUs it sleeps between phases: the KV cache is released, and the weights wait in page-locked host memory (level 1) or are
+discarded if staged ones will replace them (level 2). On a CPU it stays resident, because vLLM has no sleep mode there, its weights
+are packed for the processor's kernels, and there is no device memory to release.
 
-A model whose output matrix is tied to its embedding is loaded untied, with two equal matrices: vLLM's reloading of tied weights is
-silently wrong on CPUs (0.32).
+A model whose output matrix is tied to its embedding is loaded untied, with two equal matrices, because vLLM's reloading of tied
+weights is silently wrong on CPUs (0.32).
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ from runtime.residency.staging import WeightStage, pieces
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
-# On a CPU the KV cache has room for this many sequences of full length; vLLM queues the others.
+# Number of sequences of full length for which the KV cache on a CPU has space; vLLM queues the others.
 _CPU_FULL_SEQUENCES = 64
 
 
 def process_died(error: BaseException, executor: Any) -> bool:
-    """Whether an error of vLLM's is the death of one of its processes: it says so by `EngineDeadError`, or its executor knows.
+    """Return whether an error of vLLM is the death of one of its processes, by `EngineDeadError` or by its executor.
 
     Args:
-        executor: vLLM's, or None.
+        error: Error that vLLM raised.
+        executor: Executor of vLLM, or None.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -60,9 +61,9 @@ def process_died(error: BaseException, executor: Any) -> bool:
 
 
 def dies_with_its_processes(method: _Method) -> _Method:
-    """Let a method of an engine raise WorkerDied where a process of the engine's has ended, so that the job is made anew.
+    """Let a method of an engine raise WorkerDied if a process of the engine has died, so that the job is created again.
 
-    The engine's `executor()` is asked for what knows of the processes.
+    The engine's method `executor()` returns the object that knows the processes.
     """
 
     @functools.wraps(method)
@@ -78,19 +79,20 @@ def dies_with_its_processes(method: _Method) -> _Method:
 
 
 class VllmEngine(Engine):
-    """Samples with vLLM. Float32 on a CPU, bfloat16 on CUDA devices.
+    """Samples with vLLM, in float32 on a CPU or bfloat16 on CUDA devices.
 
-    One at a time in a process: vLLM keeps the number of threads and its distributed state for the whole process.
+    There can be only one in a process, because vLLM keeps the number of threads and its distributed state for the whole process.
 
     Args:
-        model_dir, max_length: as `Engine` has them.
-        seed: of vLLM itself; responses depend on `Sampling.seed`.
-        threads: that this process computes with on a CPU.
-        tensor_parallel: devices that hold the model together; vLLM starts a process for each where they are several.
-        options: `rollout.engine_options` of the job file, of those that are set.
+        model_dir: Hugging Face directory of the model.
+        max_length: Largest number of tokens of a prompt and its response together.
+        seed: Seed of vLLM itself. Responses depend on `Sampling.seed`.
+        threads: Number of threads of this process on a CPU.
+        tensor_parallel: Number of devices that hold the model together. With several, vLLM starts a process for each.
+        options: Set options of the job file's `rollout.engine_options`, or None.
 
     Raises:
-        InputError: the directory cannot be used, or the installed vLLM lacks something.
+        InputError: The directory cannot be used, or the installed vLLM lacks a feature.
     """
 
     def __init__(
@@ -111,13 +113,13 @@ class VllmEngine(Engine):
         self._several = tensor_parallel > 1
         self._seeded = options.get("seeded", True)
         self._requests = count()
-        self._level = 0  # of its sleep; 0 is awake
-        self._given_back = 0  # bytes of all devices, by its sleep
+        self._level = 0  # level of its sleep, 0 while awake
+        self._given_back = 0  # bytes on all devices that its sleep has released
         self._devices = tensor_parallel
-        self._device_bytes = 0  # bytes on all devices
+        self._device_bytes = 0  # bytes in use on all devices
         _environment(threads, self._gpu)
         torch.set_num_threads(threads)
-        # On a CPU a prompt is read in one step: vLLM 0.32 fails there where one that has a seed is split over two.
+        # On a CPU a prompt is prefilled in one step, because vLLM 0.32 fails there if a prompt with a seed is split over two steps.
         device: dict[str, Any] = (
             {
                 **self._share(options.get("gpu_memory"), sequences * -(-length // BLOCK) * BLOCK),
@@ -132,7 +134,7 @@ class VllmEngine(Engine):
                 "max_num_batched_tokens": max(4096, length, sequences),
             }
         )
-        # A tied model starts with random weights and takes the true ones, under both names, before anything is sampled.
+        # A tied model starts with random weights and gets the true ones, under both names, before anything is sampled.
         weights: dict[str, Any] = {"load_format": "safetensors"}
         if self._files.tied:
             weights = {"hf_overrides": {"tie_word_embeddings": False}, "load_format": "dummy"}
@@ -153,7 +155,7 @@ class VllmEngine(Engine):
                 tensor_parallel_size=tensor_parallel,
                 logprobs_mode="processed_logprobs",
                 worker_extension_cls="runtime.engines.vllm_worker.WorkerExtension",
-                weight_transfer_config={"backend": "staged"},  # of that module
+                weight_transfer_config={"backend": "staged"},  # registered by the module `vllm_worker`
                 disable_log_stats=True,
                 use_tqdm_on_load=False,
                 **device,
@@ -164,10 +166,10 @@ class VllmEngine(Engine):
         self._weight_bytes = sum(self._llm.collective_rpc("weight_bytes"))
         if not self._gpu:
             self._device_bytes = self._weight_bytes + kv_bytes
-        self._resident_gb = resident_gb()  # of this process, before it has slept
+        self._resident_gb = resident_gb()  # memory of this process before its first sleep
 
     def _share(self, wanted: float | None, tokens: int) -> dict[str, Any]:
-        """What of each GPU vLLM may take, and how much of that is for the cache, where the job needs less than all of it."""
+        """Return the options for the share of each GPU, and for the size of the cache if the job needs less than that."""
         free_bytes, total_bytes = torch.cuda.mem_get_info()
         share = device_share(free_bytes, total_bytes, wanted)
         cache = cache_wanted(self._files.parameters, self._files.cached, tokens, self._devices, share * total_bytes)
@@ -179,7 +181,7 @@ class VllmEngine(Engine):
 
     @dies_with_its_processes
     def offload(self, drop: bool = False) -> Footprint:
-        """On a CPU everything stays, and so says the footprint; on GPUs what CUDA itself holds does."""
+        """Offload to host memory. On a CPU everything stays, as the footprint shows; on GPUs CUDA's own memory does."""
         if self._gpu and not self._level:
             awake_bytes = self._device_bytes
             with self._count_memory():
@@ -189,9 +191,11 @@ class VllmEngine(Engine):
         return self._footprint()
 
     def stay(self) -> Footprint:
-        return self._footprint()  # weights and KV cache keep all that they have
+        """Return the footprint. Weights and KV cache keep all their memory."""
+        return self._footprint()
 
     def close(self) -> None:
+        """Shut vLLM's engine process down."""
         if self._llm is None:
             return
         self._llm.llm_engine.engine_core.shutdown()
@@ -201,7 +205,7 @@ class VllmEngine(Engine):
             torch.cuda.empty_cache()
 
     def executor(self) -> Any:
-        """What vLLM starts its processes with; None where it is in a process of its own, or closed."""
+        """Return vLLM's executor, which starts its processes, or None if it runs in another process or is closed."""
         core = getattr(getattr(self._llm, "llm_engine", None), "engine_core", None)
         return getattr(getattr(core, "engine_core", None), "model_executor", None)
 
@@ -230,11 +234,11 @@ class VllmEngine(Engine):
             self.preemptions += sum(batch.preempted.values())
             if batch.rows:
                 engine.abort_request(list(batch.rows))
-            while engine.has_unfinished_requests():  # so that the next call finds nothing of this one
+            while engine.has_unfinished_requests():  # so that none is left for the next call
                 engine.step()
 
     def _come_back(self, weights: dict[str, Tensor] | None) -> Footprint:
-        if self._level:  # vLLM's own way out of too little memory leaves an engine that is of no use
+        if self._level:  # an engine that runs out of memory inside vLLM cannot be used any more
             await_device_memory(self._given_back // self._devices, "an engine that wakes")
         with self._count_memory():
             if self._level:
@@ -251,7 +255,7 @@ class VllmEngine(Engine):
     def _footprint(self) -> Footprint:
         host = self._weight_bytes if self._level == 1 else 0
         grown = max(int((resident_gb() - self._resident_gb) * 1e9), 0)
-        mapped = min(host, grown)  # page-locked by this process, or by others of the engine
+        mapped = min(host, grown)  # page-locked by this process; the rest is locked by other processes of the engine
         if not self._gpu:
             return Footprint(self._device_bytes, host, mapped)
         free, total = torch.cuda.mem_get_info()
@@ -260,8 +264,11 @@ class VllmEngine(Engine):
 
     @contextmanager
     def _count_memory(self) -> Iterator[None]:
-        """Count what happens to the device's free memory meanwhile: the permit says that nobody else is on it. A process that is
-        none of the run's may be, and may free some; then less is known, but never less than nothing."""
+        """Measure the change of the device's free memory in this block.
+
+        The permit excludes other jobs from the device. A process outside of the run may be on it and may release memory. Then the
+        result is less accurate, but never negative.
+        """
         before = torch.cuda.mem_get_info()[0] if self._gpu else 0
         yield
         after = torch.cuda.mem_get_info()[0] if self._gpu else 0
@@ -272,16 +279,16 @@ class VllmEngine(Engine):
             self._llm.start_weight_update()
             self._llm.update_weights({"update_info": update_info})
             self._llm.finish_weight_update()
-        if not self._llm.reset_prefix_cache():  # what it remembers of prompts was computed with the old weights
+        if not self._llm.reset_prefix_cache():  # its entries were computed with the old weights
             raise RuntimeError("vLLM did not clear its prefix cache, which holds what the old weights computed")
 
     @contextmanager
     def _at_workers(self, weights: dict[str, Tensor]) -> Iterator[dict[str, Any]]:
-        """Weights as `runtime.engines.vllm_worker.Staged` has them."""
+        """Provide weights in the form of `runtime.engines.vllm_worker.Staged`."""
         alias = (OUTPUT, self._files.embedding) if self._files.tied else None
         if not self._several:
             yield {"weights": weights | ({alias[0]: weights[alias[1]]} if alias else {})}
-        elif isinstance(weights, StagedWeights):  # a process a device: each takes what it needs from where they wait
+        elif isinstance(weights, StagedWeights):  # one process for each device, which reads its part from the staged file
             yield {"path": weights.path, "alias": alias}
         else:
             stage, layout = WeightStage(), Layout.of(weights)
@@ -297,26 +304,26 @@ class VllmEngine(Engine):
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        seeds = np.random.SeedSequence((sampling.seed, stream, tokens))  # another one where it goes on behind so many tokens
+        seeds = np.random.SeedSequence((sampling.seed, stream, tokens))  # a continuation has another seed
         return SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             max_tokens=sampling.max_tokens - tokens,
-            seed=int(seeds.generate_state(1, np.uint64)[0] >> 1) if self._seeded else None,  # of 63 bits
+            seed=int(seeds.generate_state(1, np.uint64)[0] >> 1) if self._seeded else None,  # 63 bits
             ignore_eos=sampling.ignore_end,
             stop_token_ids=[] if sampling.ignore_end else list(self._files.end_ids),
-            logprobs=0,  # of the sampled token alone
+            logprobs=0,  # only of the sampled token
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
         )
 
 
 class _Requests(Batch):
-    """Requests of vLLM's engine.
+    """Requests to vLLM's engine.
 
     Attributes:
-        rows: those that run, by the name of their request.
-        preempted: how often each request has been preempted, of those that have been.
+        rows: Rows in progress by the name of their request.
+        preempted: Number of preemptions of each request that has had any.
     """
 
     def __init__(self, engine: Any, earlier: Sequence[Response | None], version: int) -> None:
@@ -359,21 +366,21 @@ class _Requests(Batch):
 
 
 def _environment(threads: int, gpu: bool) -> None:
-    """vLLM reads its settings from the environment, when it is imported and later; what the user set stays."""
-    if not gpu:  # its sampler would call a C++ compiler, for seconds and no gain
+    """Set vLLM's environment variables, which it reads on import and later. Values set by the user are kept."""
+    if not gpu:  # otherwise its sampler would call a C++ compiler, which takes seconds without a gain
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
-        if "torch._dynamo" in sys.modules:  # which has read it already, as where a model of transformers is loaded
+        if "torch._dynamo" in sys.modules:  # it has already read the variable, for example while transformers loaded a model
             from torch._dynamo import config
 
             config.disable = os.environ["TORCH_COMPILE_DISABLE"] == "1"
-    elif find_spec("flashinfer") is None:  # vLLM (0.32 too) imports it to see whether it can sample with it
+    elif find_spec("flashinfer") is None:  # otherwise vLLM (also 0.32) imports it to check whether it can sample with it
         os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
     for name, value in {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's loop in this process
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # whoever starts this process pins it to its cores
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # run the engine's loop in this process
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the parent process pins this one to its cores
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",  # its processes are all on this machine
+        "GLOO_SOCKET_IFNAME": "lo",  # all its processes are on this machine
         "NCCL_SOCKET_IFNAME": "=lo",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": str(threads),
@@ -383,7 +390,7 @@ def _environment(threads: int, gpu: bool) -> None:
 
 @contextmanager
 def _as_a_guest() -> Iterator[None]:
-    """Let vLLM start, but not warn of its own imports, nor leave an idle function in place of `torch.set_num_threads`."""
+    """Suppress vLLM's warnings about its own imports, and restore `torch.set_num_threads`, which it replaces."""
     true = torch.set_num_threads
     try:
         with warnings.catch_warnings():

@@ -1,7 +1,8 @@
-"""What runs inside each of vLLM's workers: a weight-transfer engine that takes weights which are staged in host memory.
+"""Code that runs inside each of vLLM's workers: a weight-transfer engine that loads weights staged in host memory.
 
-vLLM's own engines (NCCL, CUDA IPC) write into a model that is awake, from a trainer that is on its devices at the same time. Here
-other jobs hold both when weights are sent; so they wait in host memory, and this engine takes them at the job's next grant.
+vLLM's own transfer engines (NCCL, CUDA IPC) write into a model that is awake, from a trainer that is on its devices at the same
+time. Here other jobs hold both when weights are sent. So the weights wait in host memory, and this engine loads them at the job's
+next permit.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ BACKEND = "staged"
 
 @dataclass
 class Nothing(WeightTransferInitInfo):
-    """There is nobody to meet: weights are here already."""
+    """Initialisation without content, because no connection has to be set up."""
 
 
 @dataclass
@@ -30,10 +31,10 @@ class Staged(WeightTransferUpdateInfo):
     """All weights of a version, in one of two forms.
 
     Attributes:
-        weights: by name, for a worker in the process that staged them.
-        path: of `runtime.residency.layout.StagedWeights`, for workers in processes of their own: each takes its part from there.
-        alias: a name beside those of the file, and the one whose tensor it means.
-        keep: more will come there, so it is mapped (and page-locked) once.
+        weights: Weights by name, for a worker in the process that staged them, or None.
+        path: Path of `runtime.residency.layout.StagedWeights`, for workers in other processes, which read their parts from it.
+        alias: An additional name, and the name in the file whose tensor it means; or None.
+        keep: Whether further versions will come at this path, so that it stays mapped (and page-locked).
     """
 
     weights: Mapping[str, Tensor] | None = None
@@ -43,21 +44,21 @@ class Staged(WeightTransferUpdateInfo):
 
 
 class StagedTransfer(WeightTransferEngine[Nothing, Staged]):
-    """Loads staged weights, in the form of a checkpoint, layer by layer."""
+    """Loads staged weights layer by layer, in the form of a checkpoint."""
 
     init_info_cls, update_info_cls = Nothing, Staged
 
     def init_transfer_engine(self, init_info: Nothing) -> None:
-        """Nothing has to be set up."""
+        """Do nothing, because no connection is needed."""
 
     def start_weight_update(self) -> None:
-        """Make the layers ready to take weights as a checkpoint has them."""
+        """Prepare the layers to take weights in the form of a checkpoint."""
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: Staged) -> None:
-        """Load them: each worker its own part of them."""
+        """Load the weights. Each worker loads its part of them."""
         load: Any = self.model.load_weights
         if update_info.path is None:
             assert update_info.weights is not None
@@ -65,7 +66,7 @@ class StagedTransfer(WeightTransferEngine[Nothing, Staged]):
             return
         if self._staged is None:
             self._staged = StageReader(pinned=torch.cuda.is_available())
-        weights = self._staged.open(update_info.path).weights  # the engine keeps others from writing them
+        weights = self._staged.open(update_info.path).weights  # the engine holds a lock that keeps others from writing
         load(weights.items())
         if update_info.alias is not None:
             name, meant = update_info.alias
@@ -76,22 +77,22 @@ class StagedTransfer(WeightTransferEngine[Nothing, Staged]):
     _staged: StageReader | None = None
 
     def finish_weight_update(self) -> None:
-        """Bring the layers into the form that the device's kernels want."""
+        """Convert the layers to the form of the device's kernels."""
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         finalize_layerwise_reload(self.model, self.model_config)  # type: ignore[no-untyped-call]
 
     def shutdown(self) -> None:
-        """Give back what is mapped."""
+        """Unmap the staged file."""
         if self._staged is not None:
             self._staged.close()
 
     @staticmethod
     def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:
-        """vLLM 0.25 and 0.26 ask for it; a trainer stages weights by `runtime.sync`.
+        """Raise an error. vLLM 0.25 and 0.26 require this method, but a trainer stages weights by `runtime.sync`.
 
         Raises:
-            RuntimeError: always.
+            RuntimeError: Always.
         """
         raise RuntimeError("weights are staged by runtime.sync")
 
@@ -100,14 +101,14 @@ WeightTransferEngineFactory.register_engine(BACKEND, StagedTransfer)
 
 
 class WorkerExtension:
-    """Mixed into vLLM's worker class (`worker_extension_cls`); with its module the engine above is known there."""
+    """Mixin for vLLM's worker class (`worker_extension_cls`). Importing its module registers the transfer engine."""
 
     def weight_bytes(self: Any) -> int:
-        """Bytes of this worker's parameters."""
+        """Return the bytes of this worker's parameters."""
         return sum(parameter.numel() * parameter.element_size() for parameter in self.model_runner.get_model().parameters())
 
     def release_host_cache(self: Any) -> None:
-        """Give page-locked host memory that torch keeps for later back to the system: copies of weights that have woken."""
+        """Return page-locked host memory that torch caches to the system, such as copies of weights that have been restored."""
         own: Any = torch._C  # noqa: SLF001 (torch has no public call for it in all versions that are supported)
         empty = getattr(own, "_host_emptyCache", None) or getattr(own, "_accelerator_emptyHostCache", None)
         if empty is not None:

@@ -1,1 +1,1 @@
-"""Where a job's state is between its phases: in host memory, ready to come back."""
+"""The state of a job between its phases: in host memory, ready to return to the device."""

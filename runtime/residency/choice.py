@@ -1,4 +1,4 @@
-"""How state waits between phases: the cheapest way that leaves room for whoever runs meanwhile, from what was measured."""
+"""Choice of how state waits between phases: the fastest way that leaves enough memory for other jobs, by measurements."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from math import inf
 from typing import NamedTuple
 
 STAY = "stay"
-_SPARE = 0.01  # of a GPU: what the rounding of allocators may take
+_SPARE = 0.01  # share of a GPU that the rounding of allocators may take
 
 
 @dataclass(frozen=True)
 class Level:
-    """A way of waiting, as measured.
+    """A measured way to wait between phases.
 
     Attributes:
-        name: `stay` (nothing is given back), `keep` (weights wait in host memory, vLLM's level 1) or `drop` (staged weights will
-            come in their place, level 2).
-        seconds: of leaving the device and coming back together.
-        device_gb: that stay on each GPU meanwhile; 0 where there is none.
-        host_gb: of a node's host memory meanwhile, with all else that the job's processes have there.
+        name: `stay` (nothing is released), `keep` (weights wait in host memory, vLLM's level 1) or `drop` (staged weights will
+            replace them, level 2).
+        seconds: Seconds to leave the device and to return, together.
+        device_gb: Memory kept on each GPU meanwhile, GB, 0 without GPUs.
+        host_gb: Host memory on a node meanwhile, GB, including everything else of the job's processes there.
     """
 
     name: str
@@ -31,11 +31,12 @@ class Level:
 
 @dataclass(frozen=True)
 class Waits:
-    """How the state of a job's phase may wait on its nodes.
+    """Ways in which the state of a job's phase may wait on its nodes.
 
     Attributes:
-        levels: those that were measured; the last one takes least.
-        peak_gb: of each GPU while the phase runs. gpu_gb: that a GPU has. Both 0 where there is none, or nobody says.
+        levels: The measured ways. The last one takes the least memory.
+        peak_gb: Memory of each GPU while the phase runs, GB, 0 without GPUs or if it is unknown.
+        gpu_gb: Memory of a GPU, GB, 0 without GPUs or if it is unknown.
     """
 
     levels: tuple[Level, ...]
@@ -44,20 +45,22 @@ class Waits:
 
     @property
     def least(self) -> Level:
-        """Where all is given back that can be."""
+        """Way that releases everything that can be released."""
         return self.levels[-1]
 
     @property
     def can_stay(self) -> bool:
-        """Whether staying was measured."""
+        """Whether staying on the device was measured."""
         return self.levels[0].name == STAY
 
 
 class Place(NamedTuple):
-    """What waits, and where.
+    """A phase with its nodes.
 
     Attributes:
-        nodes: names of them. has_gpus: they have GPUs.
+        waits: Ways in which its state may wait.
+        nodes: Names of the nodes.
+        has_gpus: Whether the nodes have GPUs.
     """
 
     waits: Waits
@@ -66,21 +69,23 @@ class Place(NamedTuple):
 
 
 def cheapest(levels: Sequence[Level], device_gb: float, needed_gb: float) -> Level | None:
-    """The quickest of some ways that fits; of equally quick ones the one that keeps least. None: none does.
+    """Return the fastest way that fits, or None. Among equally fast ones it is the one that keeps the least memory.
 
     Args:
-        levels: measured on this device. device_gb: of the device. needed_gb: of all others on it, when one of them runs.
+        levels: Ways measured on this device.
+        device_gb: Memory of the device, GB.
+        needed_gb: Memory that all other jobs on it need while one of them runs, GB.
     """
     fitting = [level for level in levels if level.device_gb + needed_gb <= device_gb]
     return min(fitting, key=lambda level: (level.seconds, level.device_gb), default=None)
 
 
 class Room(NamedTuple):
-    """Memory of a node.
+    """Memory of a node for jobs.
 
     Attributes:
-        host_gb: Host memory for jobs, GB; None if it is not known.
-        strangers_gb: Memory of each GPU that processes which are none of the run's have, GB.
+        host_gb: Host memory for jobs, GB, or None if it is unknown.
+        strangers_gb: Memory of each GPU that processes outside of the run use, GB.
     """
 
     host_gb: float | None
@@ -88,11 +93,11 @@ class Room(NamedTuple):
 
 
 def fits(places: Sequence[Place], levels: Sequence[Level], rooms: Mapping[str, Room]) -> bool:
-    """Whether there is room on all nodes: for all who wait, and on GPUs for each of them to run while the others do.
+    """Return whether all nodes have enough memory for all waiting phases and, on GPUs, for each one to run while the others wait.
 
     Args:
-        places: Phases of jobs, and their nodes.
-        levels: How each of them waits.
+        places: Phases of jobs with their nodes.
+        levels: Way in which each of them waits.
         rooms: Memory of the nodes by name.
     """
     together = [*zip(places, levels, strict=True)]
@@ -101,20 +106,20 @@ def fits(places: Sequence[Place], levels: Sequence[Level], rooms: Mapping[str, R
 
 
 def _fit(here: Sequence[tuple[Place, Level]], room: Room) -> bool:
-    """Whether a node has room for those that are on it."""
+    """Return whether a node has enough memory for the phases on it."""
     if room.host_gb is not None and sum(level.host_gb for _, level in here) > room.host_gb:
         return False
     kept_gb, gpu_gb = sum(level.device_gb for _, level in here), min(place.waits.gpu_gb or inf for place, _ in here)
-    peaks_gb = [(place.waits.peak_gb or inf, level.device_gb) for place, level in here]  # inf: nobody knows
+    peaks_gb = [(place.waits.peak_gb or inf, level.device_gb) for place, level in here]  # inf if the peak is unknown
     most_gb = max(kept_gb - own_gb + max(peak_gb, own_gb) for peak_gb, own_gb in peaks_gb)
     return most_gb <= gpu_gb * (1 - _SPARE) - room.strangers_gb or not any(place.has_gpus for place, _ in here)
 
 
 def choose(places: Sequence[Place], rooms: Mapping[str, Room]) -> list[Level]:
-    """Choose how each of some phases that share nodes waits: those that save most seconds stay first, while there is room.
+    """Choose how each of several phases that share nodes waits. Those that save the most seconds by staying come first.
 
     Args:
-        places: All of them, in an order that breaks ties.
+        places: All phases, in an order that breaks ties.
         rooms: Memory of the nodes by name.
     """
     levels = [place.waits.least for place in places]

@@ -1,4 +1,4 @@
-"""Where tensors lie in the bytes of a set of weights, as in a safetensors file; without torch, for the job that plans a sync."""
+"""Layout of tensors in the bytes of a set of weights, as in a safetensors file. Free of torch, for the job that plans a sync."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _CODES = {
 
 
 class Memory(NamedTuple):
-    """Shared memory that holds bytes of weights.
+    """Shared memory that contains the bytes of weights.
 
     Attributes:
-        file: its descriptor in this process. first: where the bytes begin in it.
+        file: File descriptor in this process.
+        first: Offset of the first byte in the file.
     """
 
     file: int
@@ -36,10 +37,10 @@ class Memory(NamedTuple):
 
 
 class StagedWeights(dict[str, "Tensor"]):
-    """Weights by name that lie in a safetensors file in memory.
+    """Weights by name in a safetensors file in memory.
 
     Attributes:
-        path: of it, for other processes of the same user.
+        path: Path of the file for other processes of the same user.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], path: str) -> None:
@@ -49,11 +50,11 @@ class StagedWeights(dict[str, "Tensor"]):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each tensor lies in the bytes of a set of weights.
+    """Position of each tensor in the bytes of a set of weights.
 
     Attributes:
-        tensors: (name, safetensors' code of the dtype, shape, first byte, behind the last byte) of each, in order, without gaps.
-        nbytes: all of them.
+        tensors: Rows of the tensors, in order and without gaps: name, safetensors' code of the dtype, shape, first byte, and end.
+        nbytes: Number of all bytes.
     """
 
     tensors: tuple[tuple[str, str, tuple[int, ...], int, int], ...]
@@ -61,9 +62,9 @@ class Layout:
 
     @classmethod
     def of(cls, weights: Mapping[str, Tensor]) -> Layout:
-        """The layout of these weights; depends on names, dtypes and shapes alone."""
+        """Return the layout of weights. It depends only on names, dtypes and shapes."""
         rows, start = [], 0
-        for name in sorted(weights, key=lambda name: (-weights[name].element_size(), name)):  # so that each is aligned
+        for name in sorted(weights, key=lambda name: (-weights[name].element_size(), name)):  # keeps every tensor aligned
             tensor = weights[name]
             end = start + tensor.numel() * tensor.element_size()
             rows.append((name, _CODES[str(tensor.dtype).removeprefix("torch.")], tuple(tensor.shape), start, end))
@@ -71,10 +72,10 @@ class Layout:
         return cls(tuple(rows), start)
 
     def header(self, **metadata: str) -> bytes:
-        """What stands before the bytes in a safetensors file.
+        """Return the part of a safetensors file before the bytes.
 
         Args:
-            metadata: comes first in it.
+            metadata: Metadata, which come first in it.
         """
         entries: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
         entries |= {
@@ -87,14 +88,14 @@ class Layout:
 
     @classmethod
     def read(cls, header: bytes) -> Layout:
-        """The layout that a safetensors file says, from its header without the eight bytes of its length."""
+        """Parse the layout of a safetensors file from its header without the eight bytes of its length."""
         entries = json.loads(header)
         entries.pop("__metadata__", None)
         rows = [(name, one["dtype"], tuple(one["shape"]), *one["data_offsets"]) for name, one in entries.items()]
         return cls(tuple(rows), max((end for *_, end in rows), default=0))
 
     def views(self, data: Tensor) -> dict[str, Tensor]:
-        """The tensors over their bytes: uint8, of shape (nbytes,)."""
+        """Return the tensors as views of their bytes, which are uint8 of shape (nbytes,)."""
         import torch
 
         dtypes = {code: getattr(torch, name) for name, code in _CODES.items()}

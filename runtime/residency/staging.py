@@ -1,13 +1,14 @@
-"""New weights wait in host memory of the rollout node while another job holds its device.
+"""Host memory of a rollout node in which new weights wait while another job holds the node's device.
 
-A sender describes the weights by a `Layout` and sends their bytes in pieces, in any order, from several senders at once if it
-likes; the receiver's `WeightStage` knows when a version is complete. No device memory and no run permit are needed. At the job's
-next grant its engines take them.
+A sender describes the weights by a `Layout` and sends their bytes in pieces, in any order and possibly from several senders at
+once. The receiver's `WeightStage` recognises when a version is complete. None of this needs device memory or a run permit. The
+engines of the job take the weights at its next grant.
 
-One process of a machine stages for all engines of its job there. The staged bytes are a whole safetensors file in memory, which the
-others open by its path and read by a `StageReader`. Who writes has an exclusive lock of the file, who reads a shared one; and the
-file's header says which version is there, or none while one is being written. So nobody reads a mixture of two, also when the
-writer is killed: its lock goes with it, and the header says that nothing is there.
+One process of a machine stages for all engines of its job on that machine. The staged bytes form a whole safetensors file in
+memory. The other processes open it by its path and read it with a `StageReader`. A writer holds an exclusive lock on the file and a
+reader a shared one. The file's header contains the version of the weights, or no version while they are being written. So a
+reader never gets a mixture of two versions. This also holds when the writer is killed: its lock ends with it, and the header still
+contains no version.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ from torch import Tensor
 from runtime.residency.layout import Layout, Memory, StagedWeights
 
 _NO_VERSION = b"-" * 20
-_VERSION_AT = 8 + len('{"__metadata__":{"version":"')  # in the file
+_VERSION_AT = 8 + len('{"__metadata__":{"version":"')  # offset of the version in the file
 _VERSION = slice(_VERSION_AT, _VERSION_AT + len(_NO_VERSION))
 
 
 class Landed(NamedTuple):
-    """Weights that are staged.
+    """Staged weights that can be read.
 
     Attributes:
-        version: of them. path: of the memory, for processes of this machine.
+        version: Version of the weights.
+        path: Path of the memory for processes of this machine.
     """
 
     version: int
@@ -44,7 +46,16 @@ class Landed(NamedTuple):
 
 
 def pieces(weights: Mapping[str, Tensor], layout: Layout, most: int = 64 << 20) -> Iterator[tuple[int, Tensor]]:
-    """Cut weights into (offset, uint8 tensor on the CPU) for `WeightStage.receive`, of `most` bytes at most."""
+    """Cut weights into pieces for `WeightStage.receive`.
+
+    Args:
+        weights: Tensors by name, on any device.
+        layout: Layout of the weights.
+        most: Largest size of a piece, in bytes.
+
+    Yields:
+        Offset of each piece among the weights' bytes, and its bytes as a uint8 tensor on the CPU.
+    """
     for name, _, _, start, end in layout.tensors:
         data = weights[name].detach().cpu().contiguous().flatten().view(torch.uint8)
         for cut in range(0, end - start, most):
@@ -52,14 +63,15 @@ def pieces(weights: Mapping[str, Tensor], layout: Layout, most: int = 64 << 20) 
 
 
 class WeightStage:
-    """Receives weights into host memory, one version at a time; its memory is kept for the next one.
+    """Host memory that receives weights, one version at a time. It keeps its memory for the next version.
 
     Args:
-        pinned: page-lock the memory, for an engine on a CUDA device.
+        pinned: Page-lock the memory, for an engine on a CUDA device.
 
     Attributes:
-        version: of the weights that are staged or being received; None at first.
-        path: a safetensors file that other processes of the same user can open while this one lives; None at first.
+        version: Version of the weights that are staged or being received, None before the first one.
+        path: Path of a safetensors file that other processes of the same user can open while this object lives, None before the
+            first version.
     """
 
     def __init__(self, pinned: bool = False) -> None:
@@ -68,16 +80,21 @@ class WeightStage:
         self._pinned = pinned
         self._segment: Segment | None = None
         self._layout = Layout((), 0)
-        self._first = 0  # where the weights' bytes begin in the segment
-        self._ranges: list[tuple[int, int]] = []  # disjoint, sorted: first byte, behind the last
-        self._here = 0  # bytes in them
-        self._lock = Lock()  # of what was received
-        self._writes: int | None = None  # the descriptor whose lock says so
+        self._first = 0  # offset of the weights' bytes in the segment
+        self._ranges: list[tuple[int, int]] = []  # ranges that have been received: sorted, disjoint, each (first byte, end)
+        self._here = 0  # number of bytes in these ranges
+        self._lock = Lock()  # guards the two above
+        self._writes: int | None = None  # descriptor that holds the exclusive lock while a version is written
 
     def begin(self, layout: Layout, version: int) -> None:
-        """Expect the bytes of a version; what was staged before is dropped, and tensors taken from it are overwritten.
+        """Expect the bytes of a version.
 
-        Waits for those who read that, and keeps them from reading until the version is complete, or `end`.
+        The weights that were staged before are dropped, and tensors taken from them are overwritten. The call waits for those who
+        read them. From then on, reading is blocked until the version is complete or `end` is called.
+
+        Args:
+            layout: Layout of the weights.
+            version: Version of the weights.
         """
         if self._segment is None or layout != self._layout:
             self.close()
@@ -93,43 +110,47 @@ class WeightStage:
             self._finish()
 
     def end(self) -> None:
-        """Nothing more comes of the version; what there is of it counts as nothing, unless it is complete. Again: no effect."""
+        """Give up an incomplete version, so that readers find no version. Has no effect on a complete one, or when repeated."""
         if self._writes is not None:
             os.close(self._writes)
         self._writes = None
 
     def _finish(self) -> None:
-        """The version is complete."""
+        """Mark the version as complete and let others read it."""
         self._say(str(self.version).zfill(len(_NO_VERSION)).encode())
         self.end()
 
     def _say(self, version: bytes) -> None:
+        """Write a version, or `_NO_VERSION`, into the file's header."""
         assert self._segment is not None
         self._segment.bytes[_VERSION].copy_(torch.frombuffer(bytearray(version), dtype=torch.uint8))
 
     def receive(self, version: int, offset: int, data: Tensor) -> None:
-        """Take a piece.
+        """Copy a piece to its place.
 
         Args:
-            version: that `begin` announced.
-            offset: of its first byte among the weights' bytes.
-            data: uint8, of shape (n,).
+            version: Version of the weights, as passed to `begin`.
+            offset: Offset of the piece's first byte among the weights' bytes.
+            data: Bytes of the piece, uint8 of shape (n,).
 
         Raises:
-            ValueError: of another version, or its bytes lie outside the weights or came before; nothing is taken.
+            ValueError: The piece has another version, or its bytes lie outside of the weights or have been received before. Nothing
+                is copied then.
         """
         self.take(version, offset, offset + len(data), lambda room: room.copy_(data))
 
     def take(self, version: int, start: int, end: int, fill: Callable[[Tensor], object]) -> None:
-        """Let a piece be written where it belongs; several threads may, each its own.
+        """Let `fill` write a piece at its place. Several threads may do this at once, each with its own piece.
 
         Args:
-            version: that `begin` announced.
-            start, end: its bytes among the weights' bytes.
-            fill: is handed their memory, uint8 of shape (end - start,); what it raises leaves the piece missing.
+            version: Version of the weights, as passed to `begin`.
+            start: Offset of the piece's first byte among the weights' bytes.
+            end: Offset behind its last byte.
+            fill: Function that writes the piece into the memory passed to it, uint8 of shape (end - start,). If it raises, the
+                piece stays missing.
 
         Raises:
-            ValueError: as `receive`.
+            ValueError: As in `receive`.
         """
         with self._lock:
             self._check(version, start, end)
@@ -142,7 +163,7 @@ class WeightStage:
                 self._finish()
 
     def _check(self, version: int, start: int, end: int) -> int:
-        """Where among what was received some bytes belong."""
+        """Check that a piece is expected, and return its index in the ranges that have been received."""
         place = bisect(self._ranges, (start, end))
         before = self._ranges[place - 1][1] if place else 0
         behind = self._ranges[place][0] if place < len(self._ranges) else self._layout.nbytes
@@ -154,14 +175,14 @@ class WeightStage:
 
     @property
     def complete(self) -> bool:
-        """Every byte of the version is here."""
+        """Whether all bytes of the version have been received."""
         return self._segment is not None and self._here == self._layout.nbytes
 
     def weights(self) -> StagedWeights:
-        """The staged weights, without a copy; valid until the next `begin`.
+        """Return the staged weights without a copy. They are valid until the next `begin`.
 
         Raises:
-            RuntimeError: they are not complete.
+            RuntimeError: The weights are not complete.
         """
         if self._segment is None or self.path is None or not self.complete:
             raise RuntimeError(
@@ -170,24 +191,24 @@ class WeightStage:
         return StagedWeights(self._layout.views(self._segment.bytes[self._first :]), self.path)
 
     def landed(self) -> Landed | None:
-        """What others of this machine may read; None: nothing is complete."""
+        """Return what other processes of this machine can read, or None if no version is complete."""
         return Landed(self.version, self.path) if self.version is not None and self.path is not None and self.complete else None
 
     def bytes_at(self, path: str) -> Tensor | None:
-        """The whole file, if it is this stage's that is there."""
+        """Return the bytes of the whole file if `path` is the path of this stage, else None."""
         return self._segment.bytes if self._segment is not None and path == self.path else None
 
     def memory(self) -> Memory:
-        """Where the bytes of the weights are for other processes of this machine, after `begin`."""
+        """Return the memory in which other processes of this machine find the weights' bytes. `begin` must have been called."""
         assert self._segment is not None
         return Memory(self._segment.file, self._first)
 
     def footprint(self) -> Footprint:
-        """The host memory that it takes."""
+        """Return the host memory that the stage takes."""
         return self._segment.footprint() if self._segment is not None else Footprint()
 
     def close(self) -> None:
-        """Give the memory back. Again: no effect."""
+        """Release the memory. Has no effect when repeated."""
         self.end()
         if self._segment is not None:
             self._segment.close()
@@ -196,14 +217,18 @@ class WeightStage:
 
 
 class OpenedStage:
-    """What a process has staged, mapped into this one once and without a copy.
+    """Weights that a process has staged, mapped once into this process without a copy.
 
     Args:
-        path: of `StagedWeights`. pinned: page-lock it here too, for a CUDA device. mapped: its bytes, if this process has staged
-            them.
+        path: Path of the staged file, as in `StagedWeights`.
+        pinned: Page-lock the memory in this process too, for a CUDA device.
+        mapped: Bytes of the file if this process itself has staged it, None means the file is mapped.
+
+    Attributes:
+        weights: Tensors by name.
 
     Raises:
-        OSError: there is no such file any more.
+        OSError: The file no longer exists.
     """
 
     def __init__(self, path: str, pinned: bool, mapped: Tensor | None = None) -> None:
@@ -224,13 +249,21 @@ class OpenedStage:
         self.weights = layout.views(mapped[first : first + layout.nbytes])
 
     def is_at(self, path: str) -> bool:
-        """Whether a path, whose number another file may have got meanwhile, still leads to it; raises OSError if to none."""
+        """Return whether a path still leads to this file. Another file may have got the same path since.
+
+        Raises:
+            OSError: The path leads to no file.
+        """
         there, here = os.stat(path), os.fstat(self._file)
         return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
     @contextmanager
     def read(self) -> Iterator[int | None]:
-        """Keep its writer from it, after waiting for him; gives the version that is there whole, or None."""
+        """Keep writers out during the block, after waiting for a current one.
+
+        Yields:
+            Version of the weights, None if they are not complete.
+        """
         fcntl.flock(self._file, fcntl.LOCK_SH)
         try:
             version = self._bytes[_VERSION].numpy().tobytes()
@@ -238,26 +271,27 @@ class OpenedStage:
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
             if self._map is not None and not self._pinned:
-                self._map.madvise(mmap.MADV_DONTNEED)  # the content stays; this process's resident size does not hold it
+                self._map.madvise(mmap.MADV_DONTNEED)  # the content stays, but no longer counts as this process's resident memory
 
     def footprint(self) -> Footprint:
-        """What of this process's resident size is another one's memory, which that one counts."""
+        """Return how much of this process's resident memory belongs to another process, which counts it."""
         return Footprint(mapped=os.fstat(self._file).st_blocks * 512 if self._pinned else 0)
 
     def close(self) -> None:
-        """Give it back; tensors that were taken of it stay valid."""
+        """Close the file. Tensors that were taken from it stay valid."""
         self._locked.close()
         os.close(self._file)
 
 
 class StageReader:
-    """Reads what a process of this machine has staged, and keeps it mapped as long as it is the same memory.
+    """Reader of the weights that a process of this machine has staged. It keeps them mapped while the memory stays the same.
 
     Args:
-        pinned: page-lock it here too. own: the stage of this process, which may be the one that is read.
+        pinned: Page-lock the memory in this process too.
+        own: Stage of this process, which may be the one to be read. None means this process stages nothing.
 
     Attributes:
-        landed: what is there to be read, as this process has been told last; None: nothing.
+        landed: Latest staged weights of which this process has been told, None means there are none.
     """
 
     def __init__(self, pinned: bool, own: WeightStage | None = None) -> None:
@@ -267,10 +301,13 @@ class StageReader:
 
     @contextmanager
     def reading(self) -> Iterator[tuple[StagedWeights, int]]:
-        """The weights that are there and their version, not older than was told; a sync that is under way is waited for.
+        """Keep writers out during the block, after waiting for a sync that is under way.
+
+        Yields:
+            The staged weights and their version, which may be newer than in `landed`.
 
         Raises:
-            RuntimeError: there are none, or only a part; one line.
+            RuntimeError: There are no staged weights, or they are incomplete. The message is one line.
         """
         if self.landed is None:
             raise RuntimeError("no weights are staged")
@@ -285,7 +322,11 @@ class StageReader:
             yield StagedWeights(opened.weights, path), version
 
     def open(self, path: str) -> OpenedStage:
-        """What is there. Raises OSError: nothing any more."""
+        """Return the file at a path, opened now or before.
+
+        Raises:
+            OSError: The file no longer exists.
+        """
         if self._opened is not None and not self._opened.is_at(path):
             self.close()
         if self._opened is None:
@@ -293,18 +334,18 @@ class StageReader:
         return self._opened
 
     def footprint(self) -> Footprint:
-        """As `OpenedStage.footprint`."""
+        """Return the memory that `OpenedStage.footprint` reports, or an empty footprint if nothing is open."""
         return self._opened.footprint() if self._opened is not None else Footprint()
 
     def close(self) -> None:
-        """Give back what is mapped. Again: no effect."""
+        """Unmap the memory. Has no effect when repeated."""
         if self._opened is not None:
             self._opened.close()
         self._opened = None
 
 
 def _locked(path: str) -> int:
-    """A descriptor of a file that nobody else reads or writes until it is closed, after waiting for those who do."""
+    """Open a file, wait for all who read or write it, and keep others out until the returned descriptor is closed."""
     file = os.open(path, os.O_RDWR)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,1 +1,1 @@
-"""New weights on their way from the training ranks to the rollout workers: what goes where, and how it gets there."""
+"""Transfer of new weights from the training ranks to the rollout workers: the plan, the streams, and their wire format."""

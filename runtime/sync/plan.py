@@ -1,8 +1,8 @@
-"""Which bytes of new weights go from which training rank to which rollout worker, and by which way.
+"""Plan of a weight sync: which bytes go from which training rank to which rollout workers, and in which order.
 
-The bytes are those of a `runtime.residency.layout.Layout`, numbered from 0. `aware` is the RollMux paper's topology-aware sync:
-the ranks' disjoint shards cross the slow link once, in parallel streams, and the rollout workers pass them on to each other. `flat`
-is what it is compared with: every rollout node gets everything from rank 0.
+The bytes are those of a `runtime.residency.layout.Layout`, numbered from 0. There are two topologies. `aware` is the topology-aware
+sync of the RollMux paper: the ranks' disjoint shards cross the slow link once, in parallel streams, and the rollout workers pass
+them on to each other. `flat` is the baseline: rank 0 sends everything to every rollout node.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from runtime.residency.layout import Layout
 
 Topology = Literal["aware", "flat"]
 Ranges = tuple[tuple[int, int], ...]
-"""(first byte, behind the last) of parts of the weights: ascending, disjoint, none empty."""
+"""Parts of the weights, each as (first byte, end): ascending, disjoint, none empty."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Some bytes of the weights and their way.
+    """A part of the weights and the workers through which it goes.
 
     Attributes:
-        number: of the stream, from 0.
-        rank: the training rank that sends it.
-        way: rollout workers in the order in which they have it: the first from the rank, over the link; each next one from the one
-            before it.
-        ranges: its bytes, in this order.
-        first: how many bytes of its ranges the rank has given to earlier streams.
+        number: Number of the stream, from 0.
+        rank: Training rank that sends the stream.
+        way: Rollout workers in the order in which they receive the stream. The first receives it from the rank over the slow link,
+            and each further one from the worker before it.
+        ranges: Bytes of the stream, in the order in which they are sent.
+        first: Number of the rank's bytes that go into the rank's earlier streams.
     """
 
     number: int
@@ -39,22 +39,22 @@ class Stream:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in it."""
+        """Number of bytes in the stream."""
         return length(self.ranges)
 
 
 def make_plan(parts: Sequence[Ranges], nodes: Sequence[Hashable], topology: Topology, least: int = 1) -> tuple[Stream, ...]:
-    """The streams of a sync.
+    """Return the streams of a sync.
+
+    With `aware`, there are as many streams as ranks or workers, whichever are more, so that all of them take part. A rank with
+    several streams cuts its bytes evenly. Every byte crosses the slow link once, and enters every further node once. With `flat`,
+    there is one stream for each rollout node. Streams without bytes are left out.
 
     Args:
-        parts: what each training rank holds; `flat` looks at rank 0 alone, which has to hold everything.
-        nodes: the rollout node of each rollout worker; workers of a node stand together.
-        least: streams of `aware` at least, each with a connection and a thread of its own.
-
-    Returns:
-        `aware`: as many streams as there are ranks or workers, whichever are more, so that all of them take part; a rank that has
-        several cuts its bytes evenly. Every byte crosses the link once, and enters every further node once. `flat`: one a node.
-        Streams without bytes are left out.
+        parts: Bytes that each training rank holds. `flat` uses only those of rank 0, which must hold everything.
+        nodes: Rollout node of each rollout worker. Workers of the same node follow each other.
+        topology: Topology of the sync.
+        least: Smallest number of streams of `aware`. Each stream takes a connection and a thread.
     """
     if topology == "flat":
         firsts = [k for k, node in enumerate(nodes) if node not in nodes[:k]]
@@ -65,7 +65,7 @@ def make_plan(parts: Sequence[Ranges], nodes: Sequence[Hashable], topology: Topo
         streams = []
         for number in range(count):
             rank = number % len(parts)
-            mine = range(rank, count, len(parts))  # numbers of the rank's streams
+            mine = range(rank, count, len(parts))  # numbers of this rank's streams
             total, place = length(parts[rank]), mine.index(number)
             start, end = total * place // len(mine), total * (place + 1) // len(mine)
             streams.append(Stream(number, rank, _way(number % len(nodes), nodes), cut(parts[rank], start, end), start))
@@ -73,7 +73,13 @@ def make_plan(parts: Sequence[Ranges], nodes: Sequence[Hashable], topology: Topo
 
 
 def shard(layout: Layout, rank: int, world: int) -> Ranges:
-    """The bytes that a rank of FSDP2 holds: of each tensor the rows that `torch.chunk` along the first dimension gives it."""
+    """Return the bytes that a rank of FSDP2 holds: of each tensor, the rows that `torch.chunk` gives it along the first dimension.
+
+    Args:
+        layout: Layout of the whole weights.
+        rank: Number of the rank.
+        world: Number of ranks.
+    """
     ranges = []
     for _, _, shape, start, end in layout.tensors:
         rows = shape[0] if shape else 1
@@ -85,7 +91,7 @@ def shard(layout: Layout, rank: int, world: int) -> Ranges:
 
 
 def cut(ranges: Ranges, start: int, end: int) -> Ranges:
-    """Of the bytes in some ranges, those from the `start`-th up to the `end`-th."""
+    """Return the `start`-th to `end`-th byte, exclusive, of the bytes in `ranges`."""
     parts, before = [], 0
     for first, behind in ranges:
         low, high = max(start - before, 0), min(end - before, behind - first)
@@ -96,12 +102,12 @@ def cut(ranges: Ranges, start: int, end: int) -> Ranges:
 
 
 def length(ranges: Ranges) -> int:
-    """Bytes in some ranges."""
+    """Return the number of bytes in `ranges`."""
     return sum(behind - first for first, behind in ranges)
 
 
 def _way(entry: int, nodes: Sequence[Hashable]) -> tuple[int, ...]:
-    """From the worker where a stream enters: round the others of its node, then node by node round the rest."""
+    """Return the way of a stream that enters at a worker: round the other workers of its node, then node by node."""
     there = [*range(entry, len(nodes)), *range(entry)]
     own = [k for k in there if nodes[k] == nodes[entry]]
     order = list(dict.fromkeys(nodes[k] for k in there if nodes[k] != nodes[entry]))
@@ -109,7 +115,7 @@ def _way(entry: int, nodes: Sequence[Hashable]) -> tuple[int, ...]:
 
 
 def _joined(ranges: Sequence[tuple[int, int]]) -> Ranges:
-    """Without empty ranges, and with neighbours made one."""
+    """Return ranges without the empty ones, and with adjacent ones merged."""
     ranges_out: list[tuple[int, int]] = []
     for first, behind in ranges:
         if first == behind:

@@ -1,13 +1,14 @@
-"""How the streams of a plan get there: training ranks send them, rollout workers receive them into their stage and pass them on.
+"""Transfer of the streams of a plan: training ranks send them, rollout workers receive them into their stage and pass them on.
 
-A connection for every hop of every stream, and a thread for every stream, so that each waits for nobody but those on its own way.
-All of it lives for one sync. Between two processes of one machine the bytes are read from shared memory (`runtime.sync.wire`).
-Else they go over the connection: plain TCP, from the rank's host memory into the stage, and on from there. Not torch's gloo, since
-its connections cannot be ended: who fails here ends its own, and so the streams of those before and behind it.
+Every hop of every stream has its own connection, and every stream its own thread, so that a stream waits only for the members on
+its own way. All of this lives for one sync. Between two processes of one machine, the bytes are read from shared memory (see
+`runtime.sync.wire`). Otherwise they go over the connection: plain TCP, from the rank's host memory into the stage, and on from
+there. Gloo of PyTorch is not used, since its connections cannot be ended from outside: here a member that fails ends its own
+connections, and thereby the streams of the members before and after it.
 
-Anybody may reach an inbox: headers are read side by side, so that nobody holds up others. A connection has so long for its whole
-header, and so many may be without one at a time: then the oldest has to go, since the header of one that belongs here comes right
-behind it.
+Anybody can connect to an inbox. Headers are read side by side, so that no connection delays another. A connection has a limited
+time for its whole header. The number of connections without a header is limited too: the oldest one is closed when there are more,
+since a member sends its header right after it connects.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ if TYPE_CHECKING:
     from runtime.residency.staging import WeightStage
 
 
-_HEADER_S = 10.0  # for the whole header of a connection
-_MOST = 128  # connections without a header
+_HEADER_S = 10.0  # time limit for the whole header of a connection, in seconds
+_MOST = 128  # largest number of connections without a header
 
 TIMEOUT_S = 600.0
-"""For one that hangs; one that has died is noticed at once."""
+"""Time limit for a member that hangs, in seconds. A member that has died is noticed at once."""
 
 
 class Connections(contextlib.ExitStack):
-    """All that a member has open during a sync. When one stream fails all are ended, and leaving the block raises its problem."""
+    """All connections that a member has open during a sync. If one stream fails, all are ended, and leaving the block raises."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,6 +59,7 @@ class Connections(contextlib.ExitStack):
             raise self._problem
 
     def add(self, one: socket.socket) -> socket.socket:
+        """Set the time limit of a connection, and end it together with the others."""
         one.settimeout(TIMEOUT_S)
         with self._lock:
             self.callback(one.close)
@@ -67,7 +69,7 @@ class Connections(contextlib.ExitStack):
         return one
 
     def open_offer(self, offer: bytes) -> Memory | None:
-        """The shared memory that a header offers, if it can be reached."""
+        """Open the shared memory that a header offers, until the block ends. Returns None if it cannot be reached from here."""
         memory = wire.open_offer(offer)
         if memory is not None:
             self.callback(os.close, memory.file)
@@ -75,7 +77,11 @@ class Connections(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def failing(self, what: str) -> Iterator[None]:
-        """Name what fails in this block, and end all connections then."""
+        """End all connections if the block fails, and keep the first error for the end of the outer block.
+
+        Args:
+            what: Description of the block, for the message.
+        """
         try:
             yield
         except Exception as error:
@@ -87,39 +93,41 @@ class Connections(contextlib.ExitStack):
 
 
 def _end(one: socket.socket) -> None:
-    """End a connection for both sides and for the threads that wait on it; whoever opened it closes it."""
+    """End a connection for both sides and for the threads that wait on it. Its opener still has to close it."""
     with contextlib.suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)
 
 
 class Arrivals:
-    """What comes to a listening socket, until this is closed.
+    """Headers of the connections to a listening socket, read side by side.
 
     Args:
-        server: listens. size: bytes of a header.
+        server: Listening socket.
+        size: Size of a header, in bytes.
     """
 
     def __init__(self, server: socket.socket, size: int) -> None:
         self._server, self._size = server, size
-        self._waiting: dict[socket.socket, tuple[float, bytearray]] = {}  # until when, and its header so far; the oldest first
+        self._waiting: dict[socket.socket, tuple[float, bytearray]] = {}  # deadline, and the header so far; the oldest first
         self._selector = selectors.DefaultSelector()
         server.setblocking(False)
         self._selector.register(server, selectors.EVENT_READ)
 
     def close(self) -> None:
-        """Let go of those that have not said who they are."""
+        """Close the connections whose header is incomplete."""
         self._selector.close()
         for one in self._waiting:
             one.close()
 
     def next(self, until_s: float) -> tuple[socket.socket, bytes]:
-        """The next connection whose header is complete, and the header; whoever sent it.
+        """Return the next connection with a complete header, and the header. The sender is not checked.
 
         Args:
-            until_s: on `time.monotonic`'s clock.
+            until_s: Time to give up, on the clock of `time.monotonic`, in seconds.
 
         Raises:
-            TimeoutError: there was none until then. OSError: the server has ended.
+            TimeoutError: There was none until then.
+            OSError: The listening socket is closed.
         """
         while (now_s := monotonic()) < until_s:
             while self._waiting and (oldest := next(iter(self._waiting))) and self._waiting[oldest][0] <= now_s:
@@ -135,7 +143,7 @@ class Arrivals:
         raise TimeoutError("timed out")
 
     def _accept(self) -> None:
-        with contextlib.suppress(BlockingIOError, ConnectionError):  # it has gone again
+        with contextlib.suppress(BlockingIOError, ConnectionError):  # the connection may be gone again
             one = self._server.accept()[0]
             one.setblocking(False)
             self._waiting[one] = monotonic() + _HEADER_S, bytearray()
@@ -144,7 +152,7 @@ class Arrivals:
                 self._drop(next(iter(self._waiting)))
 
     def _read(self, one: socket.socket) -> bytes | None:
-        """Read on in a connection's header; the header when it is complete, and the connection is the caller's then."""
+        """Read more of a connection's header. Returns the header once it is complete; the caller then owns the connection."""
         header = self._waiting[one][1]
         try:
             data = one.recv(self._size - len(header))
@@ -162,19 +170,20 @@ class Arrivals:
         return None
 
     def _drop(self, one: socket.socket) -> None:
+        """Close a connection whose header is incomplete."""
         self._selector.unregister(one)
         del self._waiting[one]
         one.close()
 
 
 class Inbox:
-    """Where a rollout worker is reached during a sync.
+    """Listening socket of a rollout worker during a sync.
 
     Args:
-        host: address of this process as the others see it.
+        host: Address of this process as the other members see it.
 
     Attributes:
-        address: host and port.
+        address: Host and port.
     """
 
     def __init__(self, host: str) -> None:
@@ -182,13 +191,18 @@ class Inbox:
         self.address: Address = self._server.getsockname()[:2]
 
     def receive(self, worker: int, transfer: Transfer, stage: WeightStage) -> int:
-        """Fill the worker's stage with a version, and pass on to other workers what they are to have from here.
+        """Fill the worker's stage with a version of the weights, and pass on the streams that go further.
+
+        Args:
+            worker: Number of this rollout worker.
+            transfer: The sync.
+            stage: Stage of this worker.
 
         Returns:
-            Bytes that came to this worker from ranks, over connections, headers included.
+            Number of bytes that came to this worker directly from ranks over connections, including headers.
 
         Raises:
-            RuntimeError: a stream broke, or brought something else; one line. The stage is incomplete then.
+            RuntimeError: A stream broke or brought something else. The stage is incomplete then. The message is one line.
         """
         stage.begin(transfer.layout, transfer.version)
         expected = {stream.number: stream for stream in transfer.streams if worker in stream.way}
@@ -208,7 +222,7 @@ class Inbox:
                 if announced is None:
                     source.close()
                     continue
-                connections.add(source)  # so that it ends with the others, whatever it brings
+                connections.add(source)  # so that it is ended with the others, whatever it brings
                 numbers, offer = announced
                 hop = _Hop(transfer, _taken(numbers, transfer, expected), source, connections.open_offer(offer))
                 came.append(hop)
@@ -216,22 +230,25 @@ class Inbox:
         return sum(wire_bytes(hop.stream, hop.memory is not None) for hop in came if hop.stream.way[0] == worker)
 
     def close(self) -> None:
-        """Take no connections any more. Again: no effect."""
+        """Accept no more connections. Has no effect when repeated."""
         self._server.close()
 
 
 def send_streams(rank: int, transfer: Transfer, version: int, data: Tensor, memory: Memory | None = None) -> int:
-    """Send a training rank's streams; every worker on their ways receives at the same time.
+    """Send a training rank's streams. Every worker on their ways must receive at the same time.
 
     Args:
-        version: of what the rank holds. data: its bytes, in order: uint8 on the CPU. memory: where other processes of this machine
-            can read them.
+        rank: Number of the rank.
+        transfer: The sync.
+        version: Version of the weights that the rank holds.
+        data: Bytes that the rank holds, in order, uint8 on the CPU.
+        memory: Memory in which other processes of this machine can read these bytes, None means they cannot.
 
     Returns:
-        Bytes sent over connections, headers included.
+        Number of bytes sent over connections, including headers.
 
     Raises:
-        RuntimeError: the rank holds something else, or a stream broke; one line.
+        RuntimeError: The rank holds something else, or a stream broke. The message is one line.
     """
     mine = [stream for stream in transfer.streams if stream.rank == rank]
     with (
@@ -249,7 +266,14 @@ def send_streams(rank: int, transfer: Transfer, version: int, data: Tensor, memo
 
 @dataclass(frozen=True)
 class _Hop:
-    """A stream as it comes to a worker: the connection, and the sender's shared memory where the pieces are read from that."""
+    """A stream that arrives at a worker.
+
+    Attributes:
+        transfer: The sync.
+        stream: The stream.
+        source: Connection over which the stream arrives.
+        memory: The sender's shared memory from which the pieces are read, None means they come over the connection.
+    """
 
     transfer: Transfer
     stream: Stream
@@ -260,13 +284,22 @@ class _Hop:
 def _announce(
     connections: Connections, transfer: Transfer, workers: dict[int, int], memory: Memory | None
 ) -> dict[int, socket.socket]:
-    """Connect to the workers that some streams, by number, go to next, and offer them the memory that holds the bytes.
+    """Connect to the next worker of each stream, and offer it the memory that contains the bytes.
 
-    This is done before a byte is sent, and to all of them even where one cannot be reached: a worker that has been told of a stream
-    notices when it ends early.
+    This happens before any byte is sent, and with all workers even if one of them cannot be reached: a worker that knows of a
+    stream notices when it ends early.
+
+    Args:
+        connections: All connections of this member, to which the new ones are added.
+        transfer: The sync.
+        workers: Next worker of each stream, by the stream's number.
+        memory: Memory to offer, None means none.
+
+    Returns:
+        The connection of each stream, by the stream's number.
 
     Raises:
-        OSError: one cannot be reached.
+        OSError: A worker cannot be reached.
     """
     opened, problem, offer = dict[int, socket.socket](), None, wire.offer(memory)
     for stream in transfer.streams:
@@ -274,7 +307,7 @@ def _announce(
             try:
                 worker = workers[stream.number]
                 to = connections.add(socket.create_connection(transfer.addresses[worker], TIMEOUT_S))
-                to.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # tags are short, and nothing waits for them
+                to.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # tags are short and must not be delayed
                 to.sendall(wire.header(transfer, stream, worker, offer))
                 opened[stream.number] = to
             except OSError as error:
@@ -285,7 +318,7 @@ def _announce(
 
 
 def _send(connections: Connections, to: socket.socket, transfer: Transfer, stream: Stream, data: memoryview) -> int:
-    """Send a stream; the bytes that went over its connection."""
+    """Send a stream, and return the number of bytes that went over its connection."""
     is_shared = False
     with connections.failing(_broke(transfer, stream, f"training rank {stream.rank}")):
         is_shared = wire.expect_welcome(to, transfer, stream, stream.way[0], TIMEOUT_S)
@@ -303,10 +336,11 @@ def _send(connections: Connections, to: socket.socket, transfer: Transfer, strea
 
 
 def _receive(connections: Connections, hop: _Hop, to: socket.socket | None, worker: int, stage: WeightStage) -> None:
-    """Take a stream into the stage, and pass it on to `to` if it goes further."""
+    """Receive a stream into the stage, and pass it on over the connection `to` unless that is None."""
     transfer, stream, source = hop.transfer, hop.stream, hop.source
 
     def take(piece: tuple[int, int], start: int, room: Tensor) -> None:
+        """Write a piece to its place `room`; `start` is its offset in the sender's memory."""
         memory, what = room.numpy().data, f"bytes {piece[0]} to {piece[1]} came"
         if hop.memory is None:
             wire.read(source, memory)
@@ -326,7 +360,7 @@ def _receive(connections: Connections, hop: _Hop, to: socket.socket | None, work
         place = stream.way.index(worker)
         behind = stream.way[place + 1 :]
         is_shared = to is not None and wire.expect_welcome(to, transfer, stream, behind[0], TIMEOUT_S)
-        at = stream.first  # of a rank's bytes
+        at = stream.first  # offset among the sending rank's own bytes
         for piece in wire.pieces(stream):
             stage.take(transfer.version, *piece, partial(take, piece, at if place == 0 else piece[0]))
             at += piece[1] - piece[0]
@@ -336,10 +370,15 @@ def _receive(connections: Connections, hop: _Hop, to: socket.socket | None, work
 
 
 def _taken(announced: tuple[int, int, int], transfer: Transfer, expected: dict[int, Stream]) -> Stream:
-    """The stream that a connection announces, taken out of those that are missing.
+    """Return the stream that a connection announces, and remove it from the expected ones.
+
+    Args:
+        announced: Version, number of the stream, and number of bytes, from the header.
+        transfer: The sync.
+        expected: Streams that have not arrived yet, by number.
 
     Raises:
-        RuntimeError: it brings another version, or what is not to come here.
+        RuntimeError: The connection brings another version, or a stream that is not expected here.
     """
     version, number, nbytes = announced
     stream = expected.pop(number, None)
@@ -349,4 +388,5 @@ def _taken(announced: tuple[int, int, int], transfer: Transfer, expected: dict[i
 
 
 def _broke(transfer: Transfer, stream: Stream, where: str) -> str:
+    """Return the beginning of the message about a stream that broke."""
     return f"weights of version {transfer.version}, stream {stream.number} of {len(transfer.streams)}, broke at {where}"

@@ -1,16 +1,17 @@
-"""What a stream looks like on a connection, and how both sides know each other.
+"""Wire format of a stream, and how both sides of a connection authenticate each other.
 
     sender      header                    piece, tag   piece, tag   ...
     receiver            welcome                                           thanks
 
-Between two processes of one machine bytes need no connection. A sender that has its bytes in a memfd offers it in the header of a
-stream, whose tag says who it is. The receiver opens it by /proc, which the kernel allows to processes of the same user alone, looks
-whether it is the one that is meant, and says in its welcome that it takes the pieces from there: then only their tags come, each
-when its piece is there. If anything is otherwise the bytes come over the connection. A copy by `preadv` and not by a mapping: what
-the sender loses meanwhile is an error and no signal, and the receiver's resident size stays what it is.
+Between two processes of one machine, the bytes need not go over the connection. A sender that has its bytes in a memfd offers that
+memory in the header of the stream, and the header's tag authenticates the sender. The receiver opens the memory by its path under
+/proc, which the kernel allows only to processes of the same user, checks that it is the right file, and says in its welcome that it
+reads the pieces from there. Then only the tags go over the connection, each one when its piece is ready. In all other cases the
+bytes go over the connection. The receiver copies by `preadv` and not by a mapping: memory that the sender frees meanwhile then
+causes an error and not a signal, and the receiver's resident memory does not grow.
 
-A tag says that what it belongs to comes from one who knows the sync's secret, for this place of this stream and no other; nothing
-is encrypted. HMAC-SHA256, since processors compute it faster than keyed BLAKE2 (`benchmarks/sync_tags.py`).
+A tag proves that its sender knows the sync's secret, for exactly this position in this stream. Nothing is encrypted. Tags are
+HMAC-SHA256, since processors compute it faster than keyed BLAKE2 (`benchmarks/sync_tags.py`).
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ _OFFER = struct.Struct("!16sqqqq")
 OFFER_BYTES = _OFFER.size
 NO_OFFER = bytes(OFFER_BYTES)
 TAG_BYTES = 16
-"""The first of those that HMAC gives; they follow every piece."""
+"""Length of a tag: the first bytes of an HMAC. A tag follows every piece."""
 _NUMBERS = struct.Struct("!qqq")
 HEADER_BYTES = _NUMBERS.size + OFFER_BYTES + TAG_BYTES
-"""Of each stream, on every hop: which it is, of what version and size, and where in shared memory it is."""
+"""Size of a header, in bytes: version, number and size of the stream, an offer of shared memory, and a tag."""
 _TAGGED = struct.Struct("!8sqqqq")
 _PIECE = 1 << 20
 
 
 def offer(memory: Memory | None) -> bytes:
-    """What a header says of shared memory; of none, or where machines cannot be told apart, `NO_OFFER`."""
+    """Return the offer of shared memory in a header: `NO_OFFER` for None, or if this machine has no identity."""
     if memory is None or not memory_id():
         return NO_OFFER
     return _OFFER.pack(memory_id(), os.getpid(), memory.file, os.fstat(memory.file).st_ino, memory.first)
 
 
 def open_offer(data: bytes) -> Memory | None:
-    """The memory that is offered, for reading; whoever opens it closes its file. None: it cannot be reached from here."""
+    """Open the offered memory for reading. The caller closes its file. Returns None if it cannot be reached from here."""
     machine, pid, number, inode, first = _OFFER.unpack(data)
     if data == NO_OFFER or machine != memory_id():
         return None
@@ -63,13 +64,16 @@ def open_offer(data: bytes) -> Memory | None:
 
 
 def copy(memory: Memory, start: int, to: memoryview, sender: socket.socket) -> None:
-    """Read bytes from the `start`-th on.
+    """Copy bytes from shared memory.
 
     Args:
-        to: is filled. sender: the connection to whom the memory belongs.
+        memory: The memory.
+        start: Offset of the first byte to copy.
+        to: Memory to fill.
+        sender: Connection to the process that owns the memory.
 
     Raises:
-        RuntimeError: it has ended before they were all here; they may be others then.
+        RuntimeError: The sender ended before all bytes were copied, so they may be wrong.
     """
     count = os.preadv(memory.file, [to], memory.first + start)
     poll = select.poll()
@@ -80,12 +84,14 @@ def copy(memory: Memory, start: int, to: memoryview, sender: socket.socket) -> N
 
 @dataclass(frozen=True)
 class Transfer:
-    """A sync, as all who take part know it.
+    """A sync, as all members know it.
 
     Attributes:
-        version: of the weights. layout: of their bytes. streams: the plan.
-        addresses: of the inbox of each rollout worker.
-        secret: 32 random bytes, the key of all tags. It is never sent on a connection of the sync.
+        version: Version of the weights.
+        layout: Layout of the weights' bytes.
+        streams: Plan of the sync.
+        addresses: Address of the inbox of each rollout worker.
+        secret: Key of all tags, 32 random bytes. It is never sent over a connection of the sync.
     """
 
     version: int
@@ -96,25 +102,35 @@ class Transfer:
 
 
 def pieces(stream: Stream) -> Iterator[tuple[int, int]]:
-    """(first byte, behind the last) of a stream's pieces, in order."""
+    """Yield (first byte, end) of each piece of a stream, in order."""
     for first, behind in stream.ranges:
         for start in range(first, behind, _PIECE):
             yield start, min(start + _PIECE, behind)
 
 
 def wire_bytes(stream: Stream, shared: bool = False) -> int:
-    """Bytes that a stream sends over a hop's connection; `shared`: its pieces are read from shared memory."""
+    """Return the number of bytes that a stream sends over the connection of a hop.
+
+    Args:
+        stream: The stream.
+        shared: Whether its pieces are read from shared memory.
+    """
     return HEADER_BYTES + (0 if shared else stream.nbytes) + TAG_BYTES * sum(1 for _ in pieces(stream))
 
 
 def header(transfer: Transfer, stream: Stream, worker: int, offer: bytes) -> bytes:
-    """What a connection to a rollout worker begins with."""
+    """Return the header that begins a connection to a rollout worker."""
     numbers = transfer.version, stream.number, stream.nbytes
     return _NUMBERS.pack(*numbers) + offer + _tag(transfer, b"header", *numbers, worker, data=offer)
 
 
 def read_header(data: bytes, transfer: Transfer, worker: int) -> tuple[tuple[int, int, int], bytes] | None:
-    """Version, number and bytes of the stream that a connection announces to this worker, and its offer; None of a stranger's."""
+    """Parse and check the header of a connection.
+
+    Returns:
+        Version, number and size of the announced stream, and the offer of shared memory. None if the sender does not know the
+        secret, or means another worker.
+    """
     numbers: tuple[int, int, int] = _NUMBERS.unpack_from(data)
     offer, tag = data[_NUMBERS.size : -TAG_BYTES], data[-TAG_BYTES:]
     known = hmac.compare_digest(tag, _tag(transfer, b"header", *numbers, worker, data=offer))
@@ -122,52 +138,59 @@ def read_header(data: bytes, transfer: Transfer, worker: int) -> tuple[tuple[int
 
 
 def welcome(transfer: Transfer, stream: Stream, worker: int, shared: bool) -> bytes:
-    """What a worker answers to a header: it is the one that is meant, and it takes the pieces from shared memory or not."""
+    """Return a worker's answer to a header, which says whether it reads the pieces from shared memory."""
     purpose = b"shared" if shared else b"welcome"
     return _tag(transfer, purpose, transfer.version, stream.number, stream.nbytes, worker)
 
 
 def expect_welcome(source: socket.socket, transfer: Transfer, stream: Stream, worker: int, within_s: float) -> bool:
-    """Read a welcome; whether the pieces are taken from shared memory. Raises as `expect`."""
+    """Read a welcome, and return whether the pieces are read from shared memory. Raises as `expect`."""
     answers = [welcome(transfer, stream, worker, shared) for shared in (False, True)]
     return bool(_answer(source, answers, "a welcome came", within_s))
 
 
 def thanks(transfer: Transfer, stream: Stream, worker: int) -> bytes:
-    """What a worker answers to a stream, when everybody behind it has it too."""
+    """Return a worker's answer to a complete stream. It is sent after all workers behind it have answered too."""
     return _tag(transfer, b"thanks", transfer.version, stream.number, stream.nbytes, worker)
 
 
 def piece_tag(transfer: Transfer, stream: Stream, piece: tuple[int, int], data: memoryview) -> bytes:
-    """The tag of a piece's bytes; the same on every hop over which they go."""
+    """Return the tag of a piece's bytes. It is the same on every hop over which they go."""
     return _tag(transfer, b"piece", transfer.version, stream.number, *piece, data=data)
 
 
 def there_tag(transfer: Transfer, stream: Stream, piece: tuple[int, int]) -> bytes:
-    """What says that a piece is in shared memory."""
+    """Return the tag that says that a piece is ready in shared memory."""
     return _tag(transfer, b"there", transfer.version, stream.number, *piece)
 
 
 def expect(source: socket.socket, tag: bytes, what: str, within_s: float | None = None) -> None:
-    """Read a tag.
+    """Read a tag and check it.
 
     Args:
-        what: it is part of, for the message. within_s: as `read`.
+        source: Connection to read from.
+        tag: Expected tag.
+        what: Description of the tag, for the message.
+        within_s: Time limit, as in `read`.
 
     Raises:
-        RuntimeError: it is another one; or as `read`.
+        RuntimeError: The tag is another one, or the connection ended.
+        TimeoutError: It took too long.
     """
     _answer(source, [tag], what, within_s)
 
 
 def read(source: socket.socket, memory: memoryview, within_s: float | None = None) -> None:
-    """Fill some memory.
+    """Fill some memory from a connection.
 
     Args:
-        within_s: seconds that it may take altogether; None: the connection's timeout from one byte to the next.
+        source: Connection to read from.
+        memory: Memory to fill.
+        within_s: Time limit for all of it, in seconds. None means the connection's own time limit, from one byte to the next.
 
     Raises:
-        RuntimeError: the connection ends before it is full. TimeoutError: it takes too long.
+        RuntimeError: The connection ended before the memory was full.
+        TimeoutError: It took too long.
     """
     idle_s, until_s, at = source.gettimeout(), monotonic() + (within_s or 0.0), 0
     while at < len(memory):
@@ -183,7 +206,7 @@ def read(source: socket.socket, memory: memoryview, within_s: float | None = Non
 
 
 def _answer(source: socket.socket, tags: Sequence[bytes], what: str, within_s: float | None) -> int:
-    """Read one of some tags; which it is."""
+    """Read a tag, and return its index among the possible ones. Raises as `expect`."""
     answer = bytearray(TAG_BYTES)
     read(source, memoryview(answer), within_s)
     for number, tag in enumerate(tags):
@@ -193,6 +216,7 @@ def _answer(source: socket.socket, tags: Sequence[bytes], what: str, within_s: f
 
 
 def _tag(transfer: Transfer, purpose: bytes, *numbers: int, data: memoryview | bytes = b"") -> bytes:
+    """Return the tag for a purpose, some numbers and some bytes."""
     mac = hmac.new(transfer.secret, _TAGGED.pack(purpose, *numbers), "sha256")
     mac.update(data)
     return mac.digest()[:TAG_BYTES]
