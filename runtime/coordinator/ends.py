@@ -9,6 +9,7 @@ from rollmux_env.replay.run import waits_for_ever
 from rollmux_env.scheduler import facts
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.run_state import Follows, RunState
+from runtime.coordinator.slices import sides_of, slice_of
 from runtime.jobside.messages import End, Report, Stopped
 from runtime.journal.facts import Fact
 
@@ -23,8 +24,9 @@ def left(handle: JobHandle, over_budget: bool = False, notes: tuple[Fact, ...] =
     """
     number, iterations, attached = handle.iteration, handle.spec.iterations, handle.spec.is_attached
     early = attached and not over_budget and (number < iterations or bool(notes) or handle.ending.why is not None)
-    handle.gone = over_budget or attached  # another one that has done its last iteration may be measured alone before it goes
-    handle.stand()
+    if over_budget or attached:  # another one that has done its last iteration may be measured alone before it goes
+        handle.close()
+    handle.leave_place()
     lines: tuple[str, ...] = ()
     if attached:
         lines = (f"{handle.id}: done after {number} iterations",)
@@ -36,15 +38,14 @@ def left(handle: JobHandle, over_budget: bool = False, notes: tuple[Fact, ...] =
 
 def make_room(run: RunState, handle: JobHandle) -> None:
     """A job on a drained node gives up its place, between two iterations; it goes on from its last checkpoint elsewhere."""
-    handle.ending.why, handle.ending.again = End(EVICTED, "step", "its node is drained"), True
+    handle.begin_end(End(EVICTED, "step", "its node is drained"), again=True)
     run.tell(facts.Failed(handle.id))
 
 
 def rest(run: RunState, handle: JobHandle) -> None:
     """End the processes of a job that has to wait; they are started again when it has a place."""
     if handle.actors.controller is not None and handle.lives:
-        handle.ending.resting, handle.permits.since_s = True, run.log.now()
-        handle.refuse(Stopped("waits for nodes"))
+        handle.begin_rest(run.log.now(), Stopped("waits for nodes"))
 
 
 def interrupted_slices(run: RunState, handle: JobHandle) -> tuple[Fact, ...]:
@@ -54,7 +55,7 @@ def interrupted_slices(run: RunState, handle: JobHandle) -> tuple[Fact, ...]:
     for phase, hold in handle.permits.holds.items():
         report = Report(phase, False, hold.start_s, hold.start_s, now_s)
         spans = run.scheduler.members.spans(handle.id, now_s) if phase == "rollout" else ()
-        slices += [handle.slice(report, now_s, spans, ok=False, side=side) for side in handle.sides_of(phase)]
+        slices += [slice_of(handle, report, now_s, spans, ok=False, side=side) for side in sides_of(handle, phase)]
     return tuple(slices)
 
 

@@ -16,7 +16,9 @@ from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
 from runtime.checkpoints import ResumePoint
 from runtime.coordinator.ends import EVICTED, RunEnd, interrupted_slices
-from runtime.coordinator.job_handle import PROFILE, Actors, Ending, JobHandle, Place, Residency, Saved
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.job_records import PROFILE
+from runtime.coordinator.job_state import JobState
 from runtime.coordinator.node_changes import NodeChanges
 from runtime.coordinator.profiling import arrival
 from runtime.coordinator.run_state import Errand, RunState
@@ -34,8 +36,9 @@ _LOOK_S = 5.0  # between looks at the machines
 class Processes:
     """Starts and ends those of one kind. `handle.actors.controller` is not None while a job has any."""
 
-    def start(self, handle: JobHandle) -> None:
-        """Start a job's processes on the nodes of its place, or let whoever has them know that it has one."""
+    def start(self, handle: JobHandle) -> Any:
+        """Start a job's processes on the nodes of its place, or let whoever has them know that it has one; returns what stands for
+        them."""
         raise NotImplementedError
 
     async def wait(self, handle: JobHandle) -> End:
@@ -125,9 +128,8 @@ class JobLifecycle:
     def _start(self, handle: JobHandle) -> None:
         """Start a job's processes, if it has none and is not about to end."""
         if handle.is_at_rest and not self._run.stopping:
-            handle.actors.has_come = handle.actors.alive = False
             self._end.watched.add(handle)
-            self._processes.of(handle).start(handle)
+            handle.actors.begin(self._processes.of(handle).start(handle))
             self._run.spawn(self._watch(handle))
 
     async def _watch(self, handle: JobHandle) -> None:
@@ -141,12 +143,12 @@ class JobLifecycle:
             end = self._make_neighbours_leave(handle, end)
         if end.outcome in ("failed", "died", EVICTED):
             await self.fail(handle, end, again=end.outcome != "failed")
-        elif not (handle.gone or handle.ending.why or handle.ending.resting):  # the run stops; the job keeps its place for then
+        elif handle.lives and handle.state is not JobState.RESTING:  # the run stops; the job keeps its place for then
             self._halt(handle)
         await self._processes.of(handle).drop(handle)
         run.ended(handle)
         self._end.watched.discard(handle)
-        if handle.ending.resting and handle.ending.why is None:
+        if handle.state is JobState.RESTING:
             self._rested(handle)
         self._end.check()
 
@@ -156,21 +158,21 @@ class JobLifecycle:
         beside = self._run.residents.ran_out(handle, pool) if pool else ()
         if pool is None or not beside:
             return end
-        names = ", ".join(node.name for node in handle.nodes_of(pool))
+        names = ", ".join(node.name for node in handle.place.nodes_of(pool))
         problem = f"out of memory in its {pool} on {names}, beside state of {', '.join(beside)}, which leaves"
         return replace(end, outcome="died", problem=problem)
 
     def _rested(self, handle: JobHandle) -> None:
         """A job that waits has no processes any more; it may have got a place meanwhile."""
-        handle.ending.resting, handle.actors.controller, handle.actors.workers, handle.permits.since_s = False, None, [], None
+        handle.end_rest()
         if self._run.present(handle):
-            handle.permits.since_s = self._run.log.now()
+            handle.permits.work(self._run.log.now())
             self._start(handle)
 
     def _halt(self, handle: JobHandle, *notes: Fact) -> None:
-        handle.gone = handle.ending.halted = True
+        handle.halt()
         self._run.tell(facts.Halted(handle.id), notes=notes)
-        handle.stand()
+        handle.leave_place()
         handle.profile.end()
 
     async def fail(self, handle: JobHandle, end: End, again: bool) -> None:
@@ -186,7 +188,7 @@ class JobLifecycle:
         await run.written()
         if not handle.lives:
             return
-        handle.ending.why, handle.ending.again = end, again
+        handle.begin_end(end, again)
         if handle.id in run.scheduler.members.seats:
             run.tell(facts.Failed(handle.id), *self._losses(dead_machines))
         else:  # it has no nodes: the scheduler need not know
@@ -208,7 +210,7 @@ class JobLifecycle:
         run = self._run
         run.log.say(f"{handle.id}: cancelled")
         ending = handle.ending.why is not None
-        handle.ending.why, handle.ending.again = End("cancelled"), False
+        handle.begin_end(End("cancelled"))
         note = Cancelled(run.log.now(), handle.id)
         if ending:
             run.log.write(note)
@@ -229,7 +231,7 @@ class JobLifecycle:
         else:
             resume = await asyncio.to_thread(handle.saved.go_back, folder, max(0, handle.iteration))
         await run.written()
-        handle.ending.cleared.set()
+        handle.ending.clear()
         if handle.gone:  # it has come to its end meanwhile
             return
         slices = interrupted_slices(run, handle)
@@ -259,10 +261,10 @@ class JobLifecycle:
                 problem = f"{problem} ({DEATHS} times in a row without an iteration done)"
             notes += (Failed(run.log.now(), handle.id, end.where, problem, end.details),)
             run.log.say(f"{handle.id}: FAILED in {end.where}: {problem}")
-        handle.gone = True
+        handle.close()
         waits = handle.id in run.scheduler.state.waiting
         run.tell(facts.Cleared(handle.id), *([facts.Failed(handle.id)] if waits else []), notes=notes)
-        handle.stand()
+        handle.leave_place()
 
     def _begin_anew(self, handle: JobHandle, resume: ResumePoint, slices: tuple[Fact, ...]) -> None:
         """A job that has died is made anew, and arrives again if it had a place."""
@@ -273,23 +275,10 @@ class JobLifecycle:
         note = Restarted(run.log.now(), job_id, begins, resume.problems[0] if resume.problems else why)
         notes = slices if handle.spec.is_attached else (*slices, note)  # its owner sets it back, if at all
         run.log.say(f"{job_id}: {why}; goes on at iteration {begins + 1}")
-        successor = JobHandle(
-            handle.spec,
-            handle.job,
-            begins,
-            begins,
-            handle.done,
-            changed=handle.changed,
-            place=Place(parks=handle.place.parks or (handle.spec.attach and begins == handle.spec.iterations)),
-            saved=Saved(handle.saved.last, handle.saved.recorded),
-            ending=Ending(deaths=_deaths(handle), restarted=note.why),
-            actors=Actors(warnings=handle.actors.warnings),
-            recent=handle.recent,
-            residency=Residency(handle.residency.waits, exceeds=handle.residency.exceeds),
-        )
+        successor = handle.successor(begins, _deaths(handle), note.why)
         placed = run.scheduler.state.is_running(job_id)
-        handle.gone = True
-        handle.stand()
+        handle.close()
+        handle.leave_place()
         run.handles[job_id] = successor
         news: list[facts.Fact] = [facts.Cleared(job_id)]
         problem = None
@@ -351,7 +340,7 @@ def _busy_since(handle: JobHandle) -> list[tuple[float, HoldName | None]]:
         running = [(hold.since_s, phase) for phase, hold in handle.permits.holds.items() if hold.since_s]
         if running or any(not waits.done() for waits in handle.permits.waits.values()):
             return [*running]
-    return [] if handle.permits.since_s is None else [(handle.permits.since_s, handle.phase)]
+    return [] if handle.permits.since_s is None else [(handle.permits.since_s, handle.permits.phase)]
 
 
 def _deaths(handle: JobHandle) -> int:

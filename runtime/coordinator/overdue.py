@@ -44,7 +44,7 @@ def overdue_phases(run: RunState, handle: JobHandle) -> Iterator[Overdue]:
     for phase, hold in handle.permits.holds.items():
         worst_s = worst_case_s(run, handle, phase)
         if worst_s is not None and now_s - hold.start_s > worst_s + SLACK_S:
-            names = tuple(sorted(node.name for node in handle.nodes_of(phase)))
+            names = tuple(sorted(node.name for node in handle.place.nodes_of(phase)))
             yield Overdue(handle.id, phase, names, now_s - hold.start_s, worst_s)
 
 

@@ -25,6 +25,7 @@ from rollmux_env.scheduler.view import GroupView, WaitingPhase
 from runtime.coordinator import profiles
 from runtime.coordinator.ends import RunEnd, rest
 from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.job_state import JobState
 from runtime.coordinator.profiles import Measured, Profile
 from runtime.coordinator.run_state import RunState
 from runtime.jobs.shapes import estimated_phases
@@ -77,7 +78,8 @@ class Profiling:
         for handle in [run.handles[job_id] for job_id in ids]:  # one that has died meanwhile is another one now
             run.coming -= 1
             if run.plan.only_profile:
-                handle.gone = handle.gone or handle.actors.controller is None
+                if handle.actors.controller is None:
+                    handle.close()
                 handle.tell(None, run.log.now())
             elif handle.job is not None and not handle.gone and not run.stopping:
                 enlist(run, handle)
@@ -116,7 +118,8 @@ class Profiling:
     def _state(self, handle: JobHandle, longest_s: Mapping[str, float]) -> None:
         """An attached job says itself what its phases take, as far as that has not been measured."""
         log = self._run.log
-        job = handle.job = profiles.job_as_stated(handle.spec, log.now(), longest_s)
+        job = profiles.job_as_stated(handle.spec, log.now(), longest_s)
+        handle.learn(job)
         log.write(Profiled(log.now(), job, not longest_s))
         if handle.spec.nodes is not None:
             self._run.confine(handle, frozenset(name for names in handle.spec.nodes_named.values() for name in names))
@@ -124,8 +127,9 @@ class Profiling:
     def _learn(self, handle: JobHandle, profile: Profile, cached: bool) -> None:
         log = self._run.log
         plan = self._run.plan
-        job = handle.job = with_shapes(handle.spec, profile.job(handle.spec, log.now()), plan.cluster, plan.nodes)
-        handle.residency.waits = profile.waits
+        job = with_shapes(handle.spec, profile.job(handle.spec, log.now()), plan.cluster, plan.nodes)
+        handle.learn(job)
+        handle.residency.learn(profile.waits)
         without_core = tuple(pool for pool in profile.parts if pool in handle.profile.without_core)
         fact = Profiled(log.now(), job, cached, profile.waits, profile.provisional, without_core)
         self._run.cold_starts.profiled(fact)
@@ -246,7 +250,7 @@ class Profiling:
             names = run.scheduler.planner.confined.get(handle.id, frozenset())  # of its owner's host
             run.tell(facts.Unprofiled({handle.id: needs_of(self._run, handle)}, names=names))
         if handle.place.parks:
-            handle.place.parks = False
+            handle.place.park(False)
             if handle.job is not None and not run.scheduler.state.is_running(handle.id):  # else it still has what it is to give up
                 enlist(run, handle)
 
@@ -256,33 +260,34 @@ class Profiling:
         assert profile is not None
         if handle.iteration < profile.iterations or not {"rollout", "training"} <= longest_s.keys():
             return False
-        names = handle.names
+        names = handle.place.names
         run.log.say(f"{handle.id}: profiled: rollout {longest_s['rollout']:.2f} s, training {longest_s['training']:.2f} s")
         self._state(handle, longest_s)
-        handle.begins, handle.permits.busy_s = handle.iteration, {"rollout": 0.0, "training": 0.0}
+        handle.counts.begin_place()
+        handle.permits.count_anew()
         if not handle.spec.movable:
             run.confine(handle, names)
-        handle.stand()
+        handle.leave_place()
         if handle.job is not None and (problem := run.too_large(handle.job)):
             run.tell(facts.Profiled(handle.id))
             run.refuse(handle, problem)
             return False
         run.tell(facts.Profiled(handle.id), *arrival(run, handle))
-        return run.present(handle) and names != handle.names
+        return run.present(handle) and names != handle.place.names
 
     def passed(self, handle: JobHandle, done: Done) -> bool:
         """A pass of a job is over. Whether its processes are to end, since there are too many."""
         profile = handle.profile
-        profile.movable, handle.actors.alive = done.movable, done.alive
-        handle.permits.began_s.clear()
-        profile.passes -= 1
-        if profile.passes or self._repeats(handle):
+        profile.movable = done.movable
+        handle.actors.keep(done.alive)
+        handle.permits.forget()
+        if profile.count() or self._repeats(handle):
             profile.passes = max(1, profile.passes)
             self._run.order(handle)
             return False
         profile.end()
         more = self._next_round()
-        handle.stand()
+        handle.leave_place()
         self._run.tell(facts.Profiled(handle.id), *more)
         return self._is_crowded
 
@@ -334,9 +339,10 @@ def arrival(run: RunState, handle: JobHandle, again: bool = False) -> tuple[fact
         again: it had to give up the one that it had.
     """
     assert handle.job is not None
-    changes = {"arrival_s": run.log.now(), "iterations": max(1, handle.spec.iterations - handle.begins)}
-    stays = handle.actors.alive and handle.actors.controller is not None and handle.ending.why is None and not handle.ending.resting
-    alive = handle.names if stays else frozenset()
+    changes = {"arrival_s": run.log.now(), "iterations": max(1, handle.spec.iterations - handle.counts.begins)}
+    stays = handle.actors.alive and handle.actors.controller is not None and handle.lives and handle.state is not JobState.RESTING
+    handle.arrive()
+    alive = handle.place.names if stays else frozenset()
     phases = estimated_phases(handle.spec)
     shapes = (facts.Estimated(handle.id, phases),) if phases else ()
     return (*shapes, facts.Arrived(handle.job.model_copy(update=changes), again, alive))

@@ -42,13 +42,11 @@ class RayProcesses(Processes):
         self._coordinator = coordinator
         self._models = models
 
-    def start(self, handle: JobHandle) -> None:
+    def start(self, handle: JobHandle) -> Any:
         """Start a job's controller."""
         here = ray.get_runtime_context().get_node_id()  # no other machine takes it along
         actor = ray.remote(Controller).options(**on_machine(here), max_concurrency=2)
-        handle.actors.controller = actor.remote(
-            handle.spec, self._coordinator, self._logs(handle), handle.ending.restarted, self._models
-        )
+        return actor.remote(handle.spec, self._coordinator, self._logs(handle), handle.ending.restarted, self._models)
 
     async def wait(self, handle: JobHandle) -> End:
         """Wait for the end of a job's controller, whatever it is."""
@@ -57,7 +55,7 @@ class RayProcesses(Processes):
         try:
             pid = await controller.identity.remote()
             here = ray.get_runtime_context().get_node_id()
-            handle.actors.processes.setdefault(here, set()).add((pid, started(pid)))
+            handle.actors.note_process(here, pid, started(pid))
             while not (await asyncio.wait([run], timeout=_LOOKS_S))[0]:
                 if not started(pid):  # what it has forked holds its sockets, and Ray does not notice
                     await self._sweep(self._logs(handle), handle)

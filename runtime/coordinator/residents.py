@@ -11,11 +11,11 @@ memory runs out all the same, what that job needs counts as unknown, so that no 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.scheduler.view import HoldName
 from runtime.coordinator.job_handle import JobHandle
+from runtime.jobs.shapes import nodes_in
 from runtime.machine import Pool
 from runtime.machines.nodes import POOLS
 from runtime.residency.choice import STAY, Level, Place, Room, Waits, choose, fits
@@ -40,13 +40,13 @@ class Residents:
 
     def may_stay(self, handle: JobHandle, pool: Pool) -> bool:
         """Whether the state of a phase that is over may stay where it is."""
-        waits = handle.waits_here.get(pool)
+        waits = _waits_here(handle).get(pool)
         if (
             self._leave
             or waits is None
             or not waits.can_stay
             or handle.is_guest
-            or handle.place.moving
+            or handle.is_moving
             or handle.ending.why is not None
         ):
             return False
@@ -79,24 +79,19 @@ class Residents:
             The ids of the jobs whose state stayed on its nodes; they leave before the phase begins again.
         """
         beside = self._beside(handle, pool)
-        if pool in handle.residency.waits:
-            handle.residency.waits[pool] = replace(handle.residency.waits[pool], peak_gb=0.0)
+        handle.residency.forget_peak(pool)
         return tuple(dict.fromkeys(other.id for other, _ in beside))
 
     def stays(self, handle: JobHandle, pool: Pool, host_gb: float, device_gb: float) -> None:
         """It has stayed, and takes so much; where that is more than was known, that is known from now on."""
         self._staying[handle, pool] = tuple(node.name for node in handle.place.nodes[pool])
-        handle.residency.to_leave.discard(pool)  # it was asked before it was decided anew
-        waits = handle.residency.waits[pool]
-        stay = waits.levels[0]
-        more = replace(stay, host_gb=max(stay.host_gb, host_gb), device_gb=max(stay.device_gb, device_gb))
-        handle.residency.waits[pool] = replace(waits, levels=(more, *waits.levels[1:]))
+        handle.residency.stay(pool, host_gb, device_gb)
 
     def went(self, handle: JobHandle, pools: tuple[Pool, ...] = POOLS) -> None:
         """It is there no longer."""
         for pool in pools:
             self._staying.pop((handle, pool), None)
-            handle.residency.to_leave.discard(pool)
+            handle.residency.leave(pool)
 
     def ended(self, handle: JobHandle) -> None:
         """Forget a job whose processes have ended or have other nodes now."""
@@ -107,7 +102,7 @@ class Residents:
     def leaving(self, handle: JobHandle) -> tuple[Pool, ...]:
         """Where a job has to leave now; all that it has, if it moves. What runs leaves when it is over."""
         staying = [pool for pool in POOLS if (handle, pool) in self._staying and pool not in handle.permits.holds]
-        return tuple(pool for pool in staying if handle.place.moving or pool in handle.residency.to_leave)
+        return tuple(pool for pool in staying if handle.is_moving or pool in handle.residency.to_leave)
 
     def admit(self, handle: JobHandle, phase: HoldName) -> bool:
         """Give a job the permit that it has been granted, or hold it back until there is room; whether it has it."""
@@ -121,8 +116,8 @@ class Residents:
             return True
         self._held_back[handle, phase] = None
         for other, pool in in_the_way:
-            other.residency.to_leave.add(pool)
-            other.ask_to_leave(self.leaving(other))
+            other.residency.ask_to_leave(pool)
+            other.permits.ask_to_leave(self.leaving(other))
         return False
 
     def held_back(self) -> list[tuple[JobHandle, HoldName]]:
@@ -139,7 +134,7 @@ class Residents:
                 names = tuple(node.name for node in nodes)
                 if mine & {*names} and (present or (other, pool) in self._staying):
                     gpus = any(node.gpus for node in nodes)
-                    places[other, pool] = Place(other.waits_here.get(pool) or _unknown(other, pool), names, gpus)
+                    places[other, pool] = Place(_waits_here(other).get(pool) or _unknown(other, pool), names, gpus)
         return places
 
     def _in_the_way(self, handle: JobHandle, pool: HoldName) -> list[_Key]:
@@ -157,7 +152,7 @@ class Residents:
 
     def _beside(self, handle: JobHandle, pool: HoldName) -> list[_Key]:
         """Return whose state stays on the nodes of a phase, its own aside."""
-        names = {node.name for node in handle.nodes_of(pool)}
+        names = {node.name for node in handle.place.nodes_of(pool)}
         return [key for key, nodes in self._staying.items() if names & {*nodes} and key != (handle, pool)]
 
     def _chosen(self, places: Mapping[_Key, Place]) -> dict[_Key, Level]:
@@ -166,6 +161,14 @@ class Residents:
     def _rooms(self, places: Mapping[_Key, Place]) -> dict[str, Room]:
         nodes = {node.name: self._cluster.pools[node.pool] for handle, pool in places for node in handle.place.nodes[pool]}
         return {name: Room(pool.node_memory_gb, self._strangers_gb.get(name, 0.0)) for name, pool in nodes.items()}
+
+
+def _waits_here(handle: JobHandle) -> Mapping[Pool, Waits]:
+    """How a job's phases may wait that have as many nodes as when they were profiled, or more: on fewer it is not known."""
+    if not handle.place.shape:
+        return handle.residency.waits
+    own, here = nodes_in(handle.spec, 0), nodes_in(handle.spec, handle.place.shape)
+    return {pool: waits for pool, waits in handle.residency.waits.items() if here[pool] >= own[pool]}
 
 
 def _unknown(handle: JobHandle, pool: Pool) -> Waits:

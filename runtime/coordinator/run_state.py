@@ -30,7 +30,7 @@ from rollmux_env.scheduler.preview import reasons
 from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import CHECKPOINTS
-from runtime.coordinator.job_handle import PROFILE, Asked, Hold, JobHandle
+from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.residents import Residents
 from runtime.coordinator.run_log import RunLog
 from runtime.coordinator.run_plan import RunPlan
@@ -200,10 +200,7 @@ class RunState:
         """
         if late:
             for handle in self.handles.values():
-                handle.permits.interrupted = True
-                handle.permits.since_s = None if handle.permits.since_s is None else self.log.now()  # nobody has hung
-                for hold in handle.permits.holds.values():
-                    hold.since_s = self.log.now()
+                handle.permits.interrupt(self.log.now())
             self._settle()
             self._writable.set()
 
@@ -215,7 +212,8 @@ class RunState:
             self.log.say(f"{entry.job_id}: {entry.placement.strategy.replace('_', ' ')}, group {group.id}{words}")
         elif isinstance(entry, Reprofiled):
             handle, job = self.handles[entry.job.id], entry.job
-            former, handle.job = handle.job, job
+            former = handle.job
+            handle.learn(job)
             for line in _known_anew(former, job):
                 self.log.say(f"{job.id}: {line}")
 
@@ -225,16 +223,15 @@ class RunState:
             case commands.Place(_, seating):
                 self._place(handle, seating)
             case commands.Lend(_, seating):
-                handle.sit(seating)
-                handle.iteration = handle.iteration if handle.spec.is_attached or handle.is_over else PROFILE
+                handle.lend(seating)
                 self.order(handle)
             case commands.Grant():
                 self._grant(handle, command)
             case commands.Shrink(_, parts) | commands.Grow(_, parts):
-                handle.tail.uses = parts
+                handle.tail.use(parts)
                 handle.changed.ring()
             case commands.Move():
-                handle.place.moving = True
+                handle.begin_move()
             case commands.Evict():
                 self.evict(handle)
             case commands.Wait():
@@ -247,22 +244,17 @@ class RunState:
                 self.log.say(risk if moved else f"{risk}; there is no better place for it now")
 
     def _place(self, handle: JobHandle, seating: commands.Seating) -> None:
-        handle.permits.follows_s = self.log.now()
-        if handle.place.group is None:
-            handle.iteration = handle.begins
+        handle.permits.follow(self.log.now())
         if handle.place.nodes != {"rollout": seating.rollout_nodes, "training": seating.training_nodes}:
             self.ended(handle)
-        handle.sit(seating, self.scheduler.state.shape(handle.id))
+        handle.take_place(seating, self.scheduler.state.shape(handle.id))
         self.order(handle)
 
     def _grant(self, handle: JobHandle, grant: commands.Grant) -> None:
-        now_s, phase = self.log.now(), grant.phase
-        at_s, number = handle.permits.asks.pop(phase, Asked(now_s, handle.iteration))
-        handle.permits.holds[phase] = Hold(phase, at_s, now_s, grant.switched, grant.paired, number)
-        if phase == "rollout" or not handle.spec.is_asynchronous:
-            handle.tail.progress, handle.tail.past_threshold = {}, False
-            handle.tail.uses = handle.tail.knows = grant.parts
-        self.admit(handle, phase)
+        handle.permits.grant(grant, self.log.now(), handle.iteration)
+        if grant.phase == "rollout" or not handle.spec.is_asynchronous:
+            handle.tail.begin(grant.parts)
+        self.admit(handle, grant.phase)
 
     def _figures(self, job_id: str) -> str:
         """How far the figures of a reason may be trusted, and what gives better ones."""
@@ -272,7 +264,7 @@ class RunState:
     def admit(self, handle: JobHandle, phase: HoldName) -> None:
         """Give a granted permit, if the job waits for it and there is room where it is for."""
         if self.residents.admit(handle, phase):
-            handle.permits.since_s = handle.permits.holds[phase].since_s = self.log.now()
+            handle.permits.admit(phase, self.log.now())
 
     def went(self, handle: JobHandle, pool: Pool) -> None:
         """Note that a job's state has left the devices of its nodes; others may have waited for that."""
@@ -299,10 +291,9 @@ class RunState:
         if handle.gone:  # it has been refused
             return
         if handle.ending.why is None:
-            handle.ending.again = True
-            absent = sorted(handle.names - ({node.name for node in self.all_nodes()} - self.nodes.missing))
+            absent = sorted(handle.place.names - ({node.name for node in self.all_nodes()} - self.nodes.missing))
             why = f"its node {absent[0]} has gone" if absent else "it is to move, but has workers and no checkpoint"
-            handle.ending.why = End("died", "step", why)
+            handle.begin_end(End("died", "step", why), again=True)
         self.errands.put_nowait(Errand(handle, ends=True))
 
     def beside(self, handle: JobHandle) -> tuple[str, ...]:
@@ -355,7 +346,8 @@ class RunState:
     def refuse(self, handle: JobHandle, problem: str, where: str = "placement") -> None:
         """A job cannot be placed at all. It ends as one that is done."""
         self.log.say(f"{handle.id}: FAILED in {where}: {problem}")
-        handle.ending.why, handle.gone = End("failed", where, problem), True
+        handle.begin_end(End("failed", where, problem))
+        handle.close()
         self.tell(facts.Failed(handle.id), notes=(Failed(self.log.now(), handle.id, where, problem),))
         handle.tell(None, self.log.now())
 

@@ -40,7 +40,7 @@ class SoloIterations:
             why = f"the processes of {_MOST} jobs wait for that already"
         else:
             self._measured.append(handle)
-            handle.place.leaving = True  # its devices
+            handle.place.leave_after(checkpoint=True)  # its devices
             run.order(handle)
             self._end.check()
             return True
@@ -65,7 +65,7 @@ class SoloIterations:
             await over
         for handle in self._measured:
             if handle.lives and not run.stopping:
-                handle.gone = True
+                handle.close()
                 handle.tell(None, run.log.now())
         self._end.check()
 
@@ -79,14 +79,13 @@ class SoloIterations:
     def iterated(self, handle: JobHandle) -> None:
         """A job has done an iteration alone."""
         run, now_s = self._run, self._run.log.now()
-        began_s = handle.permits.began_s.pop(handle.iteration, now_s)
+        began_s, _ = handle.permits.iterate(handle.iteration, now_s, is_asynchronous=False)
         run.log.write(SoloIteration(handle.id, handle.iteration, began_s, now_s))
         run.log.say(f"{handle.id}: alone, {now_s - began_s:.2f} s")
-        handle.iteration += 1
-        handle.profile.passes -= 1
-        if handle.profile.passes:
+        handle.counts.begin(handle.iteration + 1)
+        if handle.profile.count():
             run.order(handle)
         else:
-            handle.stand()
+            handle.leave_place()
             run.tell(facts.Profiled(handle.id))
             handle.profile.end()

@@ -12,15 +12,18 @@ from enum import Enum
 
 from rollmux_client import Turns
 
+from rollmux_env.cluster.events import Progress
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
-from runtime.coordinator.job_handle import PROFILE, Asked, JobHandle
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.run_state import Follows
+from runtime.coordinator.slices import sides_of, slice_of
 from runtime.jobside.job_log import SHOWN
 from runtime.jobside.messages import Checkpoint, Done, Report
 from runtime.journal.facts import Checkpointed, Fact, Iteration, PhaseSlice, SyncSlice
 from runtime.machine import Node
-from runtime.standstill import PATIENCE, warnings
+from runtime.standstill import warnings
 
 
 class Next(Enum):
@@ -48,7 +51,7 @@ def next_of(handle: JobHandle, spent: bool, drained: bool) -> Next:
         return Next.DONE
     if spent:
         return Next.OVER_BUDGET
-    if handle.place.moving:
+    if handle.is_moving:
         return Next.MOVE
     return Next.MAKE_ROOM if drained else Next.GO_ON
 
@@ -62,11 +65,11 @@ def asked(
         number: of the iteration. parts: what the nodes of a rollout are cut into, where it can do with a part of them.
         extra: a rollout that counts no iteration.
     """
-    handle.permits.asks[phase] = Asked(now_s, PROFILE if phase == "init" else number)
+    handle.permits.ask(phase, PROFILE if phase == "init" else number, now_s)
     if phase == "rollout":
-        handle.tail.parts = parts
+        handle.tail.cut(parts)
         if not extra:
-            handle.permits.began_s[number] = now_s
+            handle.permits.begin(number, now_s)
     return Follows((facts.Ready(handle.id, phase, parts),))
 
 
@@ -78,9 +81,8 @@ def released(handle: JobHandle, report: Report, done: PhaseSlice, cold_s: float 
     """
     phase: HoldName = "training" if report.phase == "training" else "rollout"
     seconds, counts = report.done_s - report.run_s, not done.extra
-    if handle.iteration != PROFILE and report.phase != "init":
-        handle.permits.busy_s[handle.pool_of(phase)] += done.busy_s
-    _give_back(handle, phase)
+    counted = handle.iteration != PROFILE and report.phase != "init"
+    handle.give_back(phase, done.busy_s if counted else 0.0)
     device_gb = 0.0 if report.stays else report.device_gb  # who stays leaves before others need the room
     news: tuple[facts.Fact, ...] = (facts.Finished(handle.id, phase, seconds, report.cold, counts, device_gb, cold_s),)
     if handle.spec.is_asynchronous and phase == "rollout" and counts and done.iteration + 1 == handle.spec.iterations:
@@ -92,9 +94,9 @@ def released_init(handle: JobHandle, now_s: float) -> Follows:
     """A job has loaded its models and started its engines, on all of its nodes, and offloaded them."""
     hold = handle.permits.holds["init"]
     report = Report("init", False, hold.start_s, hold.start_s, now_s, cold=True)
-    notes = tuple(handle.slice(report, now_s, (), side=side) for side in handle.sides_of("init"))
-    _give_back(handle, "init")
-    handle.permits.follows_s = now_s
+    notes = tuple(slice_of(handle, report, now_s, side=side) for side in sides_of(handle, "init"))
+    handle.give_back("init")
+    handle.permits.follow(now_s)
     return Follows((facts.Finished(handle.id, "init", now_s - hold.start_s, cold=True),), notes)
 
 
@@ -105,7 +107,7 @@ def released_sync(handle: JobHandle, now_s: float, cold: bool, is_first: bool = 
         is_first: it was one before the iterations, which says nothing of those that follow.
     """
     hold = handle.permits.holds["sync"]
-    _give_back(handle, "sync")
+    handle.give_back("sync")
     finished = facts.Finished(handle.id, "sync", now_s - hold.start_s, cold)
     over = synced(handle, hold.iteration, hold.start_s, now_s, (), hold.asked_s)
     return over._replace(news=(finished, *(() if is_first else over.news)))
@@ -119,7 +121,7 @@ def synced(
     Args:
         beside: jobs that had the rollout nodes meanwhile. asked_s: when the owner asked for all nodes of the job, if it did.
     """
-    names = tuple(node.name for node in (handle.place.nodes["rollout"] if asked_s is None else handle.nodes_of("sync")))
+    names = tuple(node.name for node in (handle.place.nodes["rollout"] if asked_s is None else handle.place.nodes_of("sync")))
     profile = handle.iteration == PROFILE or handle.is_guest or handle.is_over
     note = SyncSlice(handle.id, profile, number, names, start_s, end_s, beside, asked_s)
     return Follows((facts.Synced(handle.id, end_s - start_s),), (note,))
@@ -132,32 +134,28 @@ def iterated(handle: JobHandle, done: Done, now_s: float, asked_for: int | None)
         asked_for: iterations that it had to do when it arrived; None where it has not.
     """
     number = handle.iteration
-    began_s = handle.permits.began_s.pop(number, 0.0 if handle.spec.is_asynchronous else now_s)
-    if handle.spec.is_asynchronous:
-        began_s, handle.permits.follows_s = max(began_s, handle.permits.follows_s), now_s
-    interrupted, handle.permits.interrupted = handle.permits.interrupted, False
+    began_s, interrupted = handle.permits.iterate(number, now_s, handle.spec.is_asynchronous)
+    if handle.counts.add(done.metrics):
+        handle.ending.forgive()
     notes: tuple[Fact, ...] = (Iteration(handle.id, number, began_s, now_s, done.metrics, interrupted),)
     shown = "".join(f", {name} {done.metrics[name]:.4g}" for name in SHOWN if name in done.metrics)
     lines = [f"{handle.id}: iteration {number + 1} of {handle.spec.iterations}, {now_s - began_s:.2f} s{shown}"]
-    handle.recent = [*handle.recent[-PATIENCE:], done.metrics]
-    lines += [f"{handle.id}: WARNING: {line}" for line in warnings(handle.recent, handle.spec.algorithm.top_p)]
+    lines += [f"{handle.id}: WARNING: {line}" for line in warnings(handle.counts.recent, handle.spec.algorithm.top_p)]
     if done.checkpoint is not None:
         written = checkpointed(handle, done.checkpoint, now_s)
         notes, lines = notes + written.notes, [*written.lines, *lines]
-    handle.iteration = number + 1
-    if handle.iteration > handle.done:
-        handle.done, handle.ending.deaths = handle.iteration, 0
     if handle.job is None:
         return Follows((), notes, tuple(lines))
     seconds = None if interrupted else now_s - began_s
-    return Follows((facts.Iterated(handle.so_far(asked_for), seconds, done.movable),), notes, tuple(lines))
+    so_far = max(0, handle.iteration - (handle.spec.iterations - (asked_for or 0)))  # some may have been done before it arrived
+    busy_s = handle.permits.busy_s
+    progress = Progress(handle.id, so_far, busy_s["rollout"], busy_s["training"])
+    return Follows((facts.Iterated(progress, seconds, done.movable),), notes, tuple(lines))
 
 
 def checkpointed(handle: JobHandle, checkpoint: Checkpoint, now_s: float) -> Follows:
     """What a job is after some iterations is on the disk; it goes on from there after a restart."""
-    lines = (f"{handle.id}: its checkpoint is written",) if handle.saved.full is not None else ()
-    handle.saved.full, handle.saved.last, handle.saved.seconds = None, checkpoint.folder, checkpoint.seconds
-    handle.saved.recorded.add(checkpoint.iterations)
+    lines = (f"{handle.id}: its checkpoint is written",) if handle.saved.add(checkpoint) else ()
     return Follows((), (Checkpointed(now_s, handle.id, checkpoint.iterations, checkpoint.seconds, checkpoint.gb),), lines)
 
 
@@ -180,8 +178,3 @@ def continued(handle: JobHandle, rollouts: int, trainings: int, runs: Collection
         known = [facts.Continued(job_id, "rollout", False)]
     is_last = handle.spec.is_asynchronous and rollouts == handle.spec.iterations
     return Follows((*known, *([facts.Sampled(job_id)] if is_last else [])))
-
-
-def _give_back(handle: JobHandle, phase: HoldName) -> None:
-    del handle.permits.holds[phase]
-    handle.changed.ring()

@@ -191,11 +191,11 @@ def go_on(run: RunState, node_changes: NodeChanges, record: RunRecord) -> None:
     node_changes.known = record.nodes | node_changes.known
     for handle in run.handles.values():
         if problem := run.problem_of(_recall, run, handle, _own(record, handle), notes):
-            handle.gone = True
+            handle.close()
             notes.append(Failed(run.log.now(), handle.id, "resume", problem))
             run.log.say(f"{handle.id}: FAILED in resume: {problem}")
     for exceeded in record.exceeded:
-        run.handles[exceeded.job_id].residency.exceeds = exceeded.why
+        run.handles[exceeded.job_id].residency.exceed(exceeded.why)
     gone = [handle.id for handle in run.handles.values() if handle.gone]
     restored = Restored(run.log.now(), tuple(gone))
     again = restore(run.scheduler, record, restored.at_s, gone)
@@ -204,7 +204,7 @@ def go_on(run: RunState, node_changes: NodeChanges, record: RunRecord) -> None:
     for job_id in again:
         handle = run.handles[job_id]
         if _is_over(handle, _own(record, handle)):  # only somebody may still have used its nodes
-            handle.gone = True
+            handle.close()
         else:
             enlist(run, handle)
 
@@ -216,39 +216,39 @@ def _own(record: RunRecord, handle: JobHandle) -> RunRecord:
 def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fact]) -> None:
     """What the journal and the checkpoints know of a job."""
     state, job_id, folder = run.scheduler.state, handle.id, run.checkpoints(handle.id)
-    handle.job = state.job(job_id) if state.knows(job_id) else record.jobs.get(job_id)
-    handle.residency.waits = next((dict(fact.waits) for fact in record.profiled if fact.job.id == job_id), {})
+    handle.learn(state.job(job_id) if state.knows(job_id) else record.jobs.get(job_id))
+    handle.residency.learn(next((fact.waits for fact in record.profiled if fact.job.id == job_id), {}))
     ever = (done.number + 1 for done in (*record.iterations, *record.repeated) if done.job_id == job_id)
-    handle.done = max(ever, default=0)  # also where it went back before: what was told of it stays true
+    handle.counts.recall(max(ever, default=0))  # also where it went back before: what was told of it stays true
     if handle.spec.is_attached:
         _recall_attached(run, handle, record)
         return
     if _is_over(handle, record):
-        handle.gone = True
+        handle.close()
         return
-    handle.saved.recorded = {fact.iterations for fact in record.checkpointed if fact.job_id == job_id}
-    resume = handle.saved.go_back(folder, handle.done)
-    handle.iteration = handle.begins = resume.iterations
+    handle.saved.recall({fact.iterations for fact in record.checkpointed if fact.job_id == job_id})
+    resume = handle.saved.go_back(folder, handle.counts.done)
+    handle.counts.resume(resume.iterations)
     if state.knows(job_id):
         _recall_work(run, handle)
         why = resume.problems[0] if resume.problems else "the run was resumed"
-        notes.append(Restarted(run.log.now(), job_id, handle.begins, why))
-        run.log.say(f"{job_id}: goes on at iteration {handle.begins + 1}")
+        notes.append(Restarted(run.log.now(), job_id, handle.counts.begins, why))
+        run.log.say(f"{job_id}: goes on at iteration {handle.counts.begins + 1}")
 
 
 def _is_over(handle: JobHandle, record: RunRecord) -> bool:
     """Whether a job has ended, or has nothing left to do. The owner of an attached job says when it is over."""
     ended = {fact.job_id for fact in (*record.failed, *record.cancelled)} | record.over_budget
-    return handle.id in ended or (handle.done == handle.spec.iterations and not handle.spec.is_attached)
+    return handle.id in ended or (handle.counts.done == handle.spec.iterations and not handle.spec.is_attached)
 
 
 def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord) -> None:
     """Of a job that runs elsewhere nothing is lost; one that has ended keeps its place while somebody may be using that."""
     job_id, state = handle.id, run.scheduler.state
-    handle.iteration = handle.begins = len(record.iterations)
+    handle.counts.resume(len(record.iterations))
     done = any(fact.job_id == job_id and fact.done for fact in record.leases_ended)
     if done or (_is_over(handle, record) and not (state.is_running(job_id) and is_in_use(record, job_id))):
-        handle.gone = True
+        handle.close()
         return
     if state.knows(job_id):
         _recall_work(run, handle)
@@ -257,4 +257,5 @@ def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord) -> Non
 def _recall_work(run: RunState, handle: JobHandle) -> None:
     state = run.scheduler.state
     row = state.row(handle.id)
-    handle.permits.busy_s = {pool: float(getattr(state.tables.jobs, f"{pool}_busy_s")[row]) for pool in POOLS}
+    handle.permits.count_anew({pool: float(getattr(state.tables.jobs, f"{pool}_busy_s")[row]) for pool in POOLS})
+    handle.arrive()

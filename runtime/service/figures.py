@@ -139,7 +139,7 @@ class Figures:
         if isinstance(command, Grant) and self._run is not None:
             handle = self._run.handles[command.job_id]
             hold = handle.permits.holds[command.phase]
-            pool = handle.pool_of(command.phase)
+            pool = handle.place.pool_of(command.phase)
             self.metrics.write("rollmux_permits", 1.0, pool=pool)
             self.metrics.write("rollmux_permit_wait_seconds", max(0.0, hold.start_s - hold.asked_s), pool=pool)
             self._keep_permit.discard(command.job_id)
@@ -196,5 +196,5 @@ def held_spans(run: RunState, handle: JobHandle, now_s: float) -> tuple[Span, ..
     every: list[Span] = []
     for phase, hold in handle.permits.holds.items():
         spans = run.scheduler.members.spans(handle.id, now_s) if phase == "rollout" else ()
-        every += spans or (Span(node.name, hold.start_s, now_s, 1.0, False) for node in handle.nodes_of(phase))
+        every += spans or (Span(node.name, hold.start_s, now_s, 1.0, False) for node in handle.place.nodes_of(phase))
     return tuple(every)

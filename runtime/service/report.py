@@ -22,7 +22,8 @@ from rollmux_env.keys.job import Job
 from rollmux_env.report.job_shapes import shape_in_use
 from rollmux_env.scheduler.preview import Waiting
 from rollmux_env.scheduler.review import Pace
-from runtime.coordinator.job_handle import PROFILE, JobHandle
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.overdue import Overdue, overdue_phases
 from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import JobSpec
@@ -207,7 +208,7 @@ class Reports:
             return "profiling"
         if not state.is_running(handle.id):
             return "waiting"
-        return "moving" if handle.place.moving or state.is_paused(handle.id) else "running"
+        return "moving" if handle.is_moving or state.is_paused(handle.id) else "running"
 
     def _job(self, handle: JobHandle, position: int | None, known: Waiting | None) -> dict[str, Any]:
         if (ended := self._ended.get(handle.id)) is not None:
@@ -215,9 +216,9 @@ class Reports:
         run, job_id, state = self._run, handle.id, self._run.scheduler.state
         job, name = state.job(job_id) if state.knows(job_id) else handle.job, self.state_of(handle)
         metrics = self._figures.reported.get(job_id, {})
-        done = handle.iteration if handle.spec.is_attached else max(handle.done, 0)
+        done = handle.iteration if handle.spec.is_attached else max(handle.counts.done, 0)
         report = _described(handle.spec, name, self._problem(handle), job, done, metrics, run.plan.cluster)
-        report |= {"phase": handle.phase, "usd": _charged_usd(state, job_id)} | self._pace(job_id, job)
+        report |= {"phase": handle.permits.phase, "usd": _charged_usd(state, job_id)} | self._pace(job_id, job)
         if position is not None:
             report |= {"position": position, "eta_s": known.eta_s if known is not None else None}
         if not handle.gone:
@@ -277,7 +278,7 @@ class Reports:
         holding: list[Span] = []
         for handle in run.handles.values():
             if handle.permits.holds:
-                names = {node.name for phase in handle.permits.holds for node in handle.nodes_of(phase) if node.pool == pool}
+                names = {node.name for phase in handle.permits.holds for node in handle.place.nodes_of(phase) if node.pool == pool}
                 holding += (span for span in held_spans(run, handle, now_s) if span.node in names)
         draining = sum(node.name in drained for node in nodes)
         suspect = sum(node.name in suspects for node in nodes)

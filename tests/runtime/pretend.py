@@ -107,8 +107,8 @@ class Killed(BaseException):
 class Waiting(Processes):
     """Processes of jobs that the test speaks for."""
 
-    def start(self, handle: JobHandle) -> None:
-        handle.actors.controller = object()
+    def start(self, handle: JobHandle) -> object:
+        return object()
 
     async def wait(self, handle: JobHandle) -> End:
         await asyncio.Event().wait()
@@ -144,9 +144,9 @@ class Pretended(Processes):
         self.made: dict[str, int] = {}  # how often a job's processes were started
         self.passes: dict[str, int] = {}  # of the profiler, that a job has made
 
-    def start(self, handle: JobHandle) -> None:
-        handle.actors.controller = object()
+    def start(self, handle: JobHandle) -> object:
         self.living[handle] = asyncio.ensure_future(self._live(handle))
+        return object()
 
     async def wait(self, handle: JobHandle) -> End:
         task = self.living[handle]
@@ -230,7 +230,7 @@ class Pretended(Processes):
                 state += 1
                 self._iterated()
                 turns = handle.spec.options.get("turns", False)  # it could be moved, until it is to be
-                movable = keeps or (turns and not handle.place.moving)
+                movable = keeps or (turns and not handle.is_moving)
                 is_last = keeps and state == handle.spec.iterations
                 done = Done({"count": float(state)}, movable, keeps, write(folder, state) if is_last else None)
                 self.stops_after -= 1

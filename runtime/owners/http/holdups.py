@@ -34,7 +34,7 @@ def holdup(ledger: Ledger, handle: JobHandle) -> str | None:
         return suspects_words(own)
     if handle.ending.why is not None and not handle.ending.again and handle.permits.holds:
         ttl_s = ledger.run.plan.leases.ttl_s
-        return f"is being ended: its owner has {ttl_s:g} s to end its {handle.phase}, and then its lease is lost"
+        return f"is being ended: its owner has {ttl_s:g} s to end its {handle.permits.phase}, and then its lease is lost"
     overdue = next(overdue_phases(ledger.run, handle), None)
     if overdue is not None:
         return overdue.words
@@ -44,7 +44,7 @@ def holdup(ledger: Ledger, handle: JobHandle) -> str | None:
 def _blockers(ledger: Ledger, handle: JobHandle) -> Iterator[str]:
     """Yield what is wrong with the jobs that hold the nodes of the permits that a job waits for."""
     awaited = [phase for phase, waits in handle.permits.waits.items() if not waits.done() and phase not in handle.permits.holds]
-    names = {node.name for phase in awaited for node in handle.nodes_of(phase)}
+    names = {node.name for phase in awaited for node in handle.place.nodes_of(phase)}
     if not names:
         return
     run = ledger.run

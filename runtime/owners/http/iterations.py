@@ -11,6 +11,7 @@ from runtime.coordinator.ends import interrupted_slices, left
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.profiling import Profiling
 from runtime.coordinator.run_state import Follows
+from runtime.coordinator.slices import slice_of
 from runtime.jobside.job_log import iteration_line
 from runtime.jobside.messages import Done, End, Report
 from runtime.journal.facts import Exceeded, Iteration, LeaseEnded, TakenBack
@@ -45,7 +46,7 @@ class Iterations:
         if may_end and self._is_over_budget(handle):
             return
         turns.ask(turn)
-        handle.wait_for(turn.phase)
+        handle.permits.wait_for(turn.phase)
         run.follow(asked(handle, turn.phase, turn.iteration, run.log.now(), extra=turn.extra))
 
     def keeps(self, lease: Lease, phase: HoldName, device_gb: float) -> None:
@@ -53,12 +54,12 @@ class Iterations:
         handle = lease.handle
         if phase == "sync" or handle.residency.exceeds:
             return
-        shared = handle.pool_of("rollout") == "training"  # what it keeps of both phases is on the same devices
+        shared = handle.place.pool_of("rollout") == "training"  # what it keeps of both phases is on the same devices
         stated = [getattr(handle.spec, pool).device_gb for pool in (POOLS if shared or phase == "init" else (phase,))]
         if None in stated or device_gb <= (stated_gb := sum(stated) if shared else max(stated)):
             return
         note = Exceeded(self._run.log.now(), handle.id, phase, device_gb, stated_gb)
-        handle.residency.exceeds = note.why
+        handle.residency.exceed(note.why)
         self._run.follow(Follows((facts.Alone(handle.id),), (note,), (f"{handle.id}: WARNING: {note.why}",)))
 
     def finish(self, lease: Lease, phase: HoldName) -> None:
@@ -74,14 +75,14 @@ class Iterations:
             handle.profile.took(phase, now_s - start_s)
         lease.turns.release(phase)
         lease.warm |= {*POOLS} if phase == "init" else {phase}
-        handle.permits.waits.pop(phase, None)
+        handle.permits.wait_no_more(phase)
         if phase == "init":
             self._run.follow(released_init(handle, now_s))
         elif phase == "sync":
             self._run.follow(released_sync(handle, now_s, cold, turn.iteration < lease.turns.begins))
         else:
             report = Report(phase, False, start_s, start_s, now_s, cold=cold)
-            self._run.follow(released(handle, report, handle.slice(report, now_s, (), extra=turn.extra)))
+            self._run.follow(released(handle, report, slice_of(handle, report, now_s, extra=turn.extra)))
         if phase == "training" and not handle.spec.sync_s:
             self.iterated(lease)
 
@@ -118,7 +119,7 @@ class Iterations:
         run.follow(follows)
         lease.turns.done = handle.iteration
         handle.changed.ring()
-        moves = handle.place.moving or run.scheduler.is_to_go(handle.id)
+        moves = handle.is_moving or run.scheduler.is_to_go(handle.id)
         if handle.job is None:
             moves = self.profiling.iterated(handle)
         lease.go("move" if moves else "stay")
@@ -138,7 +139,7 @@ class Iterations:
             return
         if not lease.turns.is_fresh:
             raise Conflict(f"job {handle.id}: its owner has begun iteration {lease.turns.begins}; attach again to go back")
-        handle.iteration, handle.begins = number, min(handle.begins, number)
+        handle.counts.go_back(number)
         lease.turns.go_back(number)
         line = f"its owner goes back from iteration {counted} to {number}: those behind that are done again"
         run.log.write(TakenBack(run.log.now(), handle.id, lease.id, number))
@@ -197,7 +198,7 @@ class Iterations:
         why = "its owner says that the job is done"
         note, is_ending = LeaseEnded(run.log.now(), handle.id, lease.id, True, why), handle.ending.why is not None
         run.log.say(f"{handle.id}: done after {handle.iteration} iterations")
-        handle.ending.why, handle.ending.again = End("done"), False
+        handle.begin_end(End("done"))
         run.follow(Follows(() if is_ending else (facts.Failed(handle.id),), (note,)))
 
     def end_spent(self, lease: Lease) -> None:

@@ -95,10 +95,10 @@ class Leases:
             why, position = reason(run, handle)
             return {"placed": False, "reason": why, "position": position}
         check_from(handle, from_iteration)
-        now_s, names = run.log.now(), tuple(node.name for node in handle.nodes_of("sync"))
+        now_s, names = run.log.now(), tuple(node.name for node in handle.place.nodes_of("sync"))
         owner = Attached(now_s, job_id, secrets.token_hex(16), host, boot, processes, names)
         taken = Lease(owner, handle, stay, now_s, turns_of(handle, handle.iteration))
-        handle.actors.has_come = True
+        handle.actors.come()
         self.ledger.add(taken)
         if from_iteration is not None:
             self._iterations.take_back(taken, from_iteration)
@@ -177,7 +177,7 @@ class Leases:
         self._check_lives(lease)
         if lease.moves:
             elsewhere = lease.is_elsewhere
-            if not (elsewhere or lease.handle.place.moving or self._run.scheduler.is_to_go(lease.handle.id)):
+            if not (elsewhere or lease.handle.is_moving or self._run.scheduler.is_to_go(lease.handle.id)):
                 lease.go("stay")
             elif elsewhere or lease.turns.may_leave(turn):
                 return {"granted": False, "move": True}
@@ -257,7 +257,7 @@ class Leases:
         lease = self.ledger.lease(lease_id)
         with self.ledger.sign(lease):
             self._check_lives(lease)
-            lease.handle.tail.progress[_OWN] = (done, total, tokens)
+            lease.handle.tail.count(_OWN, done, total, tokens)
         return {}
 
     async def heartbeat(self, lease_id: str, pids: Sequence[int] = (), pid_space: str = "") -> dict[str, Any]:
@@ -486,7 +486,7 @@ def _bring_to(run: RunState, stay: Stay | None, host: str, handle: JobHandle) ->
     names = _nodes_of_host(run, handle.spec, host)
     if names is None or (stay is not None and stay.lease is not None):
         return
-    if run.present(handle) and handle.names <= names:
+    if run.present(handle) and handle.place.names <= names:
         return
     run.confine(handle, names)
     if stay is not None and run.present(handle):

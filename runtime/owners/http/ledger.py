@@ -21,8 +21,10 @@ from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
-from runtime.coordinator.job_handle import PROFILE, Hold, JobHandle
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.overdue import worst_case_s
+from runtime.coordinator.permits import Hold
 from runtime.coordinator.run_state import RunState
 from runtime.jobside.messages import End, Stopped
 from runtime.journal.facts import Attached, Fact, Freed, Granted, LeaseEnded, OwnProcess, Suspected
@@ -111,7 +113,7 @@ class Lease:
     @property
     def is_elsewhere(self) -> bool:
         """Whether the place that its job has now is another one: no permit of that is for its owner."""
-        return {*self.owner.nodes} != self.handle.names
+        return {*self.owner.nodes} != self.handle.place.names
 
     @property
     def is_awaited(self) -> bool:
@@ -288,7 +290,7 @@ class Ledger:
         now_s, job_id = self.run.log.now(), lease.handle.id
         facts: list[Any] = [LeaseEnded(now_s, job_id, lease.id, False, why)]
         if lease.holds:
-            names = tuple(sorted({node.name for phase in lease.turns.granted for node in lease.handle.nodes_of(phase)}))
+            names = tuple(sorted({node.name for phase in lease.turns.granted for node in lease.handle.place.nodes_of(phase)}))
             lease.suspects = set(names)
             self.suspected[job_id] = lease
             facts.append(Suspected(now_s, job_id, lease.id, names))
@@ -366,8 +368,7 @@ class Ledger:
         now_s = self.run.log.now()
         for lease in self.leases.values():
             lease.sign_s = min(now_s, lease.sign_s + late_s)
-            for hold in lease.handle.permits.holds.values():
-                hold.since_s = now_s  # no request to release it was answered
+            lease.handle.permits.excuse(now_s)  # no request to release a phase was answered
 
     def look(self) -> None:
         """Give up leases that are lost, free what their owners do not use any more, and give unclaimed places to others."""
@@ -389,7 +390,7 @@ class Ledger:
             if stay is None or stay.living is not None or not handle.lives or handle.spec.command is not None:
                 continue
             if now_s - stay.since_s > rules.claim_s:  # it gives its place to others, and asks for one when its owner comes
-                handle.place.parks = True
+                handle.place.park(True)
                 stay.end(End("died", "step", "nobody has attached to it"))
 
     def _too_long(self, lease: Lease, most: float, now_s: float) -> str:
@@ -550,7 +551,7 @@ def _continue(ledger: Ledger, stay: Stay, lease: Lease, is_over: bool) -> None:
         stay.lease, lease.stay = None, Stay(stay.since_s)  # when what it held is free, that of the next lease is not
         _displaced(ledger, lease)
         if is_over:
-            handle.ending.why = End("cancelled")
+            handle.begin_end(End("cancelled"))
             run.tell(facts.Failed(handle.id))
         return
     if elsewhere:
@@ -559,18 +560,18 @@ def _continue(ledger: Ledger, stay: Stay, lease: Lease, is_over: bool) -> None:
     if lease.suspects:
         ledger.suspected[handle.id] = lease
     lease.sign_s = lease.sign_s if lease.ended else stay.since_s
-    for hold in handle.permits.holds.values():
-        hold.since_s = stay.since_s  # while there was no coordinator nobody could give it back
+    handle.permits.excuse(stay.since_s)  # while there was no coordinator nobody could give one back
     run.follow(continued(handle, turns.rollouts, turns.trainings, turns.open))
     if is_over:
         if not lease.ended:
             lease.go("stop")
-        handle.ending.why, lease.stops_s = End("cancelled"), stay.since_s
+        handle.begin_end(End("cancelled"))
+        lease.stops_s = stay.since_s
         run.tell(facts.Failed(handle.id))
     elif lease.ended:
         stay.end(End("died", "step", lease.ended))
     else:
-        handle.actors.has_come = True
+        handle.actors.come()
         run.log.say(f"{handle.id}: its lease goes on")
 
 
@@ -586,7 +587,7 @@ def _displaced(ledger: Ledger, lease: Lease) -> None:
             lease.suspects = set(names)
             entries.append(Suspected(now_s, job_id, lease.id, tuple(names)))
         run.log.write(*entries)
-    lease.handle.give_up()
+    lease.handle.permits.give_up()
     if lease.suspects:
         lease.sign_s = now_s
         ledger.leases[lease.id] = ledger.suspected[job_id] = lease
@@ -615,7 +616,7 @@ def _recall_phases(lease: Lease, record: RunRecord) -> None:
         if not _is_over(record, grant):
             lease.turns.take_up(Turn(grant.phase, grant.iteration, grant.extra))
             number = PROFILE if grant.phase == "init" else grant.iteration
-            handle.permits.holds[grant.phase] = Hold(grant.phase, grant.asked_s, grant.start_s, grant.switched, False, number)
+            handle.permits.hold(Hold(grant.phase, grant.asked_s, grant.start_s, grant.switched, False, number))
 
 
 def _is_over(record: RunRecord, grant: Granted) -> bool:

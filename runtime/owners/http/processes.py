@@ -83,14 +83,14 @@ class AttachedProcesses(Processes):
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
 
-    def start(self, handle: JobHandle) -> None:
+    def start(self, handle: JobHandle) -> Stay:
         """A job has a place: let its owner know, who may be waiting."""
-        now_s = self.ledger.run.log.now()
-        stay = handle.actors.controller = Stay(now_s)
+        stay = Stay(self.ledger.run.log.now())
         recalled = self.ledger.recalled.pop(handle.id, None)
         if recalled is not None:
             recalled.handle, recalled.stay, stay.lease = handle, stay, recalled
         handle.changed.ring()
+        return stay
 
     async def wait(self, handle: JobHandle) -> End:
         """Wait until the job leaves its place."""
@@ -148,12 +148,11 @@ class CommandProcesses(AttachedProcesses):
         self._access = access
         self._listens.set()
 
-    def start(self, handle: JobHandle) -> None:
+    def start(self, handle: JobHandle) -> Stay:
         """A job has a place: start its command there."""
-        super().start(handle)
-        stay = self.ledger.stay(handle)
-        assert stay is not None
+        stay = super().start(handle)
         self._running[handle] = asyncio.ensure_future(self._run(handle, stay))
+        return stay
 
     async def kill(self, handle: JobHandle) -> None:
         """End a job's processes; what they held is free then."""
@@ -215,7 +214,7 @@ class CommandProcesses(AttachedProcesses):
         return status
 
     def _popen(self, handle: JobHandle) -> subprocess.Popen[bytes]:
-        spec, nodes = handle.spec, handle.nodes_of("sync")
+        spec, nodes = handle.spec, handle.place.nodes_of("sync")
         assert spec.command is not None
         here = [node for node in nodes if not node.host or same_host(node.host, os.uname().nodename)]
         with open_log(self._logs(handle), _LOG) as log:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import Any
 
 from rollmux_env.scheduler import facts
 from runtime.coordinator.ends import rest
-from runtime.coordinator.job_handle import PROFILE, JobHandle, how_far
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.job_records import PROFILE
+from runtime.coordinator.job_state import JobState
 from runtime.coordinator.lifecycle import JobLifecycle
 from runtime.coordinator.profiling import Profiling
 from runtime.coordinator.run_state import Follows, RunState
+from runtime.coordinator.slices import slice_of
 from runtime.coordinator.solo import SoloIterations
-from runtime.jobside.messages import MOST_WARNINGS, Checkpoint, Done, End, Order, Report, Stopped
+from runtime.jobside.messages import Checkpoint, Done, End, Order, Report, Stopped
 from runtime.journal.facts import Absent, Offloaded
 from runtime.journal.write import Unwritable
 from runtime.machine import Node, Pool, boot_id
@@ -51,28 +53,22 @@ class JobCalls:
 
     async def started_worker(self, handle: JobHandle, worker: Any) -> None:
         """A job has one more process."""
-        handle.actors.workers.append(worker)
+        handle.actors.add(worker)
 
     async def has_process(self, handle: JobHandle, machine: str, pid: int, start: int) -> None:
         """Note a process of a job, as `Actors.processes` has it."""
-        handle.actors.processes.setdefault(machine, set()).add((pid, start))
+        handle.actors.note_process(machine, pid, start)
 
     async def order(self, handle: JobHandle, done: Done | None) -> Order | None:
         """The last order has been carried out, if there was one; answer with the next one, or None: the job is done."""
-        handle.permits.since_s, handle.actors.has_come = None, True
+        handle.permits.work(None)
+        handle.actors.come()
         await self._run.written()
         if done is not None and self._run.present(handle):
             self._completed(handle, done)
-        if self._run.stopping or handle.ending.resting:
+        if self._run.stopping or handle.state is JobState.RESTING:
             raise Stopped("stops with the run" if self._run.stopping else "waits for nodes")
-        if handle.actors.order is None:
-            handle.actors.order = asyncio.get_running_loop().create_future()
-        waits = handle.actors.order
-        try:
-            order = await waits
-        finally:
-            if handle.actors.order is waits:  # else it has been told to end, and what it is to do when it begins again
-                handle.actors.order = None
+        order = await handle.actors.next_order()
         await self._run.written()
         if self._run.stopping and order is not None:
             raise Stopped("stops with the run")
@@ -94,7 +90,7 @@ class JobCalls:
             Stopped: the run stops. Paused: the job's rollouts wait.
         """
         run = self._run
-        handle.permits.since_s = None
+        handle.permits.work(None)
         await run.written()
         if run.stopping:
             raise Stopped("stops with the run")
@@ -102,7 +98,7 @@ class JobCalls:
             raise Paused
         number = handle.iteration if iteration is None else iteration
         asked_before = pool in handle.permits.asks or pool in handle.permits.holds  # and waited for something else since
-        handle.wait_for(pool)
+        handle.permits.wait_for(pool)
         if not asked_before:
             follows = protocol.asked(handle, pool, number, run.log.now(), parts)
             if run.present(handle):
@@ -119,10 +115,10 @@ class JobCalls:
 
     async def pause(self, handle: JobHandle, pauses: bool) -> None:
         """Whether no further rollout of a job is to begin; one that waits for its permit does not wait on then."""
-        handle.permits.pauses = pauses
-        waits = handle.permits.waits.get("rollout")
-        if pauses and waits is not None and not waits.done():
-            waits.set_exception(Paused())
+        if pauses:
+            handle.permits.pause(Paused())
+        else:
+            handle.permits.unpause()
 
     async def continued(self, handle: JobHandle, sampled: int) -> None:
         """A job that was made anew, or has been away, has run so many rollouts that it has not trained on yet."""
@@ -153,18 +149,18 @@ class JobCalls:
         run = self._run
         await run.written()
         phase: Pool = "training" if report.phase == "training" else "rollout"
-        hold = handle.permits.holds.get(phase)
-        if hold is None:
+        if phase not in handle.permits.holds:
             return ()  # the job has failed meanwhile
-        now_s = handle.permits.since_s = run.log.now()
+        now_s = run.log.now()
+        handle.permits.work(now_s)
         if report.keeps:
-            run.log.write(handle.slice(report, now_s, ()))
-            hold.start_s = hold.asked_s = now_s
+            run.log.write(slice_of(handle, report, now_s))
+            handle.permits.repeat(phase, now_s)
             return ()
         if handle.iteration == PROFILE:
             self._profiling.add_measurement(handle, report)
         spans = run.scheduler.members.spans(handle.id, now_s) if report.phase == "rollout" else ()
-        done = handle.slice(report, now_s, spans, extra=report.phase == "init")
+        done = slice_of(handle, report, now_s, spans, extra=report.phase == "init")
         follows = protocol.released(handle, report, done, self._profiling.cold_start(handle, done))
         run.residents.saw(handle, phase, report.device_gb, report.taken_gb)
         if report.stays:
@@ -179,7 +175,7 @@ class JobCalls:
         run = self._run
         await run.written()
         if handle.iteration == PROFILE and handle.job is None:
-            handle.profile.sync_s = end_s - start_s
+            handle.profile.synced(end_s - start_s)
         follows = protocol.synced(handle, handle.iteration, start_s, end_s, run.beside(handle))
         run.tell(*(follows.news if run.present(handle) else ()), notes=follows.notes)
         return run.residents.leaving(handle)
@@ -191,8 +187,7 @@ class JobCalls:
             done: responses that are finished, of those that `who` counts. total: all of the phase.
         """
         run = self._run
-        handle.tail.progress[who] = (done, total, tokens)
-        responses, total, _ = how_far(handle.tail.progress)
+        responses, total = handle.tail.count(who, done, total, tokens)
         if handle.tail.is_woken:
             handle.changed.ring()
         migration = run.scheduler.members.migration
@@ -201,14 +196,12 @@ class JobCalls:
         if migration is None or "rollout" not in handle.permits.holds or handle.tail.past_threshold or not run.present(handle):
             return
         if migration.at * total <= responses < total:
-            handle.tail.past_threshold = True
+            handle.tail.pass_threshold()
             run.tell(facts.Threshold(handle.id))
 
     async def warned(self, handle: JobHandle, text: str) -> None:
         """A process of a job has something to tell the user; each text once."""
-        known = handle.actors.warnings
-        if text not in known and len(known) < MOST_WARNINGS:
-            known.add(text)
+        if handle.actors.warn(text):
             self._run.log.say(f"{handle.id}: WARNING: {text}")
 
     async def changes(self, handle: JobHandle) -> bool:
@@ -224,13 +217,12 @@ class JobCalls:
 
     async def wake(self, handle: JobHandle, responses: int | None) -> None:
         """A job's rollout stops when so many of its responses have finished."""
-        handle.tail.wake = responses
+        handle.tail.wake_at(responses)
         handle.changed.ring()
 
     async def parts(self, handle: JobHandle) -> tuple[int, ...]:
         """Numbers of the parts that a job's rollout is to use from now on."""
-        handle.tail.knows = handle.tail.uses
-        return handle.tail.uses
+        return handle.tail.learn()
 
     async def left(self, handle: JobHandle) -> None:
         """A job's rollout uses no others any more."""
@@ -266,17 +258,18 @@ class JobCalls:
         """
         run, folder = self._run, self._run.checkpoints(handle.id).parent.parent
         free = free_bytes(folder)  # now: whoever hears of it may make room at once
-        handle.permits.since_s = None
+        handle.permits.work(None)
         await run.written()
         if handle.saved.full is None and run.present(handle) and not run.stopping:
             run.log.say(f"{handle.id}: its checkpoint cannot be written, and is tried again when there is room: {problem}")
-            handle.give_up()
+            handle.permits.give_up()
             run.tell(facts.Absent(handle.id), notes=(Absent(run.log.now(), handle.id, problem),))
-        handle.saved.full, handle.permits.interrupted = problem, handle.permits.interrupted or bool(handle.permits.began_s)
+        handle.saved.fail(problem)
+        handle.permits.hold_up()
         await wait_for_room(folder, free, lambda: run.stopping or handle.ending.why is not None)
         if run.stopping:
             raise Stopped("stops with the run")
-        handle.permits.since_s = run.log.now()
+        handle.permits.work(run.log.now())
 
     async def memory_limit(self, handle: JobHandle, pool: str) -> float | None:
         """GB of host memory that a node of a pool has for jobs; of either pool, where none is named; None: nobody says."""
@@ -287,7 +280,7 @@ class JobCalls:
     async def exceeded(self, handle: JobHandle, node: str, gb: float, limit_gb: float) -> None:
         """A process of a job has more host memory than its node has for jobs: the job fails."""
         problem = f"{node} has {gb:.2f} GB of host memory; a node has {limit_gb:.2f} GB for jobs"
-        where = handle.phase or "step"
+        where = handle.permits.phase or "step"
         await self._lifecycle.fail(handle, End("failed", where, problem), again=False)
 
     def _completed(self, handle: JobHandle, done: Done) -> None:
@@ -303,16 +296,16 @@ class JobCalls:
     def _iterated(self, handle: JobHandle, done: Done) -> None:
         run, now_s = self._run, self._run.log.now()
         follows = protocol.iterated(handle, done, now_s, run.scheduler.state.job(handle.id).iterations)
-        spent = handle.ending.over_budget = run.scheduler.state.charges.is_spent(run.scheduler.state.row(handle.id), now_s)
+        spent = handle.ending.spend(run.scheduler.state.charges.is_spent(run.scheduler.state.row(handle.id), now_s))
         what = protocol.next_of(handle, spent, False)
         settles = done.keeps or (handle.spec.is_asynchronous if spent else not done.movable)
         if what is Next.DONE or (what is not Next.GO_ON and not settles):
             self._carry_out(handle, what, follows)
             return
         run.follow(follows)  # who leaves writes a checkpoint before that, and ends what is under way
-        moves = what is Next.MOVE and handle.place.moving
+        moves = what is Next.MOVE and handle.is_moving
         goes = done.keeps and run.scheduler.is_to_go(handle.id)
-        handle.place.leaving = what is Next.OVER_BUDGET or (done.movable and (moves or goes))
+        handle.place.leave_after(checkpoint=what is Next.OVER_BUDGET or (done.movable and (moves or goes)))
         if handle.ending.why is None:
             run.order(handle)
 
@@ -320,15 +313,15 @@ class JobCalls:
         """Let a job leave its place that has waited for what it has said now; False: it has waited for nothing."""
         if not (handle.place.leaving and handle.lives and self._run.present(handle)):
             return False
-        handle.place.leaving = False
+        handle.place.leave_after(checkpoint=False)
         what = protocol.next_of(handle, handle.ending.over_budget, self._run.scheduler.is_to_go(handle.id))
         if what is Next.MOVE:
-            handle.give_up()
+            handle.permits.give_up()
         self._carry_out(handle, what, follows)
         return True
 
     def _carry_out(self, handle: JobHandle, what: Next, follows: Follows) -> None:
         carry_out(self._run, handle, what, follows)
         if what is Next.OVER_BUDGET or (what is Next.DONE and not self._solo.keeps(handle)):
-            handle.gone = True
+            handle.close()
             handle.tell(None, self._run.log.now())

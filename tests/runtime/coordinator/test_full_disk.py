@@ -98,7 +98,7 @@ def test_while_the_journal_cannot_be_written_nothing_is_granted_and_then_all_goe
             await asyncio.sleep(0.01)
         assert read_facts(tmp_path / JOURNAL) == known and len(watched.commands) == commands and not outcome.done()
         for handle in driver.run.handles.values():
-            handle.permits.since_s = -1e9  # as if this had taken long
+            handle.permits.work(-1e9)  # as if this had taken long
         processes.limit(1 << 20)
         return await outcome, driver.run.log.lines(0)
 

@@ -201,7 +201,7 @@ def test_iterations_that_a_job_has_done_do_not_become_fewer_when_it_goes_back_an
             break
     assert not record.iterations and len(record.repeated) == before
     done: list[int] = []
-    assert carry_out(plan, then={1: lambda driver: done.append(driver.run.handles["a"].done)}) == "done"
+    assert carry_out(plan, then={1: lambda driver: done.append(driver.run.handles["a"].counts.done)}) == "done"
     assert done == [before]
 
 

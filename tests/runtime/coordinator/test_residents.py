@@ -11,7 +11,8 @@ import pytest
 
 from rollmux_env.cluster.events import Resumed
 from rollmux_env.scheduler.commands import Seating
-from runtime.coordinator.job_handle import Hold, JobHandle
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.permits import Hold
 from runtime.coordinator.residents import Residents
 from runtime.journal.audit import check_run
 from runtime.journal.facts import Offloaded, PhaseSlice
@@ -99,17 +100,18 @@ def test_a_permit_is_held_back_until_whoever_has_no_right_to_stay_has_left() -> 
         a, b = (JobHandle(spec) for spec in plan.specs)
         residents = Residents({"a": a, "b": b}, plan.cluster)
         for handle in (a, b):
-            handle.sit(Seating(0, (0,), (0,), ONE_OF_EACH[:1], ONE_OF_EACH[1:], False))
+            handle.arrive()
+            handle.take_place(Seating(0, (0,), (0,), ONE_OF_EACH[:1], ONE_OF_EACH[1:], False))
             waits = waits_of(handle)
             assert waits is not None
-            handle.residency.waits = {"rollout": waits, "training": waits}
-            handle.wait_for("rollout")
+            handle.residency.learn({"rollout": waits, "training": waits})
+            handle.permits.wait_for("rollout")
         assert not residents.may_stay(a, "rollout")  # beside b; it has stayed before b came
         residents.stays(a, "rollout", 7.5, 0.0)
-        b.wait_for("training")
-        b.permits.holds["training"] = Hold("training", 0.0, 0.0, False, False)
+        b.permits.wait_for("training")
+        b.permits.hold(Hold("training", 0.0, 0.0, False, False))
         assert residents.admit(b, "training") and b.permits.waits["training"].result() == ()  # nobody is there
-        b.permits.holds["rollout"] = Hold("rollout", 0.0, 0.0, False, False)
+        b.permits.hold(Hold("rollout", 0.0, 0.0, False, False))
         waiting = a.permits.waits["rollout"]
         assert not residents.admit(b, "rollout") and residents.held_back() == [(b, "rollout")]
         assert waiting.result() == residents.leaving(a) == ("rollout",)
@@ -128,9 +130,10 @@ def _on_gpus() -> tuple[Residents, JobHandle, JobHandle]:
     profiled: Any = object()
     a, b = (JobHandle(spec, profiled) for spec in plan.specs)
     for handle in (a, b):
-        handle.sit(Seating(0, (0,), (0,), GPUS[:1], GPUS[1:], False))
+        handle.arrive()
+        handle.take_place(Seating(0, (0,), (0,), GPUS[:1], GPUS[1:], False))
         levels = Level("stay", 0.0, 20.0, 1.0), Level("keep", 1.0, 2.0, 1.0)
-        handle.residency.waits = {pool: Waits(levels, 30.0, 80.0) for pool in POOLS}
+        handle.residency.learn({pool: Waits(levels, 30.0, 80.0) for pool in POOLS})
     return Residents({"a": a, "b": b}, plan.cluster), a, b
 
 

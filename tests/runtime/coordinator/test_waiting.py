@@ -27,9 +27,10 @@ class Counted(Pretended):
 
     most = 0
 
-    def start(self, handle: JobHandle) -> None:
-        super().start(handle)
+    def start(self, handle: JobHandle) -> object:
+        controller = super().start(handle)
         self.most = max(self.most, sum(not task.done() for task in self.living.values()))
+        return controller
 
 
 def carry_out(plan: RunPlan, **more: Any) -> Counted:

@@ -26,7 +26,7 @@ def test_an_owner_gets_no_permit_of_nodes_where_it_is_not(over: int, tmp_path: P
         await run.settle()
         run = await run.replaced()
         await run.settle()
-        assert run.driver.run.handles["a"].names.isdisjoint(before)
+        assert run.driver.run.handles["a"].place.names.isdisjoint(before)
         assert await run.leases.acquire(lease, phases[over], 0, 5.0) == {"granted": False, "move": True}
         await run.leases.end(lease)
         lease = await run.place("a")

@@ -121,11 +121,11 @@ def test_nodes_to_be_measured_on_that_nobody_claims_are_given_up(later: bool, tm
         assert (await run.leases.attach("a", 0.0, HERE, ()))["placed"] is False
         await run.leases.end(first, done=True)
         await run.settle()
-        assert run.driver.run.handles["a"].names
+        assert run.driver.run.handles["a"].place.names
         if later:
             run.pass_time(301.0)
             await run.settle()
-            assert not run.driver.run.handles["a"].names
+            assert not run.driver.run.handles["a"].place.names
         with just_before_attaching(lambda: run.pass_time(301.0)):
             lease = await run.place("a")
         for number in range(4):

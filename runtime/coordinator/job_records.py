@@ -1,0 +1,472 @@
+"""Records of a job: its place, its rollout's tail, its profile, its checkpoints, its end, its processes, what stays of it.
+
+A record's fields are written by its own methods and by `JobHandle`; those of a profile by the profiler, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rollmux_env.scheduler.commands import Seating
+from rollmux_env.scheduler.view import ALL_NODES, HoldName
+from runtime.checkpoints import ResumePoint, drop_above, newest
+from runtime.coordinator.profiles import Measured
+from runtime.jobside.messages import MOST_WARNINGS, Checkpoint, End, Nodes, Order
+from runtime.machine import Node, Pool
+from runtime.residency.choice import Waits
+from runtime.standstill import PATIENCE
+
+PROFILE = -1  # in place of an iteration's number, where a phase belongs to none
+
+
+@dataclass
+class Counts:
+    """The iterations of a job.
+
+    Attributes:
+        iteration: Number of the iteration in progress, or of the next one; `PROFILE` in a profile.
+        begins: Number of the iteration that its place begins with.
+        done: Largest number of iterations that it ever had done.
+        recent: Metrics of its last iterations.
+    """
+
+    iteration: int = 0
+    begins: int = 0
+    done: int = 0
+    recent: list[Mapping[str, float]] = field(default_factory=list)
+
+    def begin(self, iteration: int) -> None:
+        """The job is to do this iteration next."""
+        self.iteration = iteration
+
+    def add(self, metrics: Mapping[str, float]) -> bool:
+        """The job has done its iteration; returns whether it has done more than ever before."""
+        self.iteration += 1
+        self.recent = [*self.recent[-PATIENCE:], metrics]
+        is_most = self.iteration > self.done
+        self.done = max(self.done, self.iteration)
+        return is_most
+
+    def begin_place(self) -> None:
+        """The job's place begins with the next iteration."""
+        self.begins = self.iteration
+
+    def go_back(self, number: int) -> None:
+        """The job continues after fewer iterations than are counted."""
+        self.iteration, self.begins = number, min(self.begins, number)
+
+    def recall(self, done: int) -> None:
+        """A journal tells that the job has done so many iterations."""
+        self.done = done
+
+    def resume(self, begins: int) -> None:
+        """The job and its place continue with this iteration."""
+        self.iteration = self.begins = begins
+
+
+@dataclass
+class Place:
+    """The place of a job.
+
+    Attributes:
+        group: Number of its group, `LEASE`, or None if it has no place.
+        numbers: Numbers of its nodes within the group, by phase.
+        nodes: Its nodes, by phase; those that it had last if it has no place.
+        shape: Number of the shape in which it runs there.
+        leaving: Whether it writes a checkpoint, and leaves then.
+        parks: Whether an attached job asks for no place until its owner comes.
+    """
+
+    group: int | None = None
+    numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    nodes: Nodes = field(default_factory=dict)
+    shape: int = 0
+    leaving: bool = False
+    parks: bool = False
+
+    def take(self, seating: Seating, shape: int) -> None:
+        """The job has this place, where it runs in a shape."""
+        self.group, self.shape, self.leaving = seating.group, shape, False
+        self.numbers = {"rollout": seating.rollout, "training": seating.training}
+        self.nodes = {"rollout": seating.rollout_nodes, "training": seating.training_nodes}  # type: ignore[dict-item]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of its nodes."""
+        return frozenset(node.name for nodes in self.nodes.values() for node in nodes)
+
+    def nodes_of(self, phase: HoldName) -> tuple[Node, ...]:
+        """Return the nodes that a phase, or a sync, holds."""
+        if phase in ALL_NODES:
+            return tuple(dict.fromkeys(node for nodes in self.nodes.values() for node in nodes))
+        return self.nodes[phase]  # type: ignore[index]
+
+    def pool_of(self, phase: HoldName) -> Pool:
+        """Return the pool whose nodes a phase holds: rollouts of a co-located job hold training nodes, and what has all nodes
+        counts as a training."""
+        return self.nodes["training" if phase in ALL_NODES else phase][0].pool  # type: ignore[index]
+
+    def give_up(self) -> None:
+        """The job has no place."""
+        self.group, self.leaving = None, False
+
+    def leave_after(self, checkpoint: bool) -> None:
+        """Whether the job leaves its place as soon as its next checkpoint is written."""
+        self.leaving = checkpoint
+
+    def park(self, parks: bool) -> None:
+        """Whether the job asks for no place until its owner comes."""
+        self.parks = parks
+
+
+@dataclass
+class Tail:
+    """How far a job's rollout is, and which of its nodes it uses.
+
+    Attributes:
+        parts: Parts into which the rollout's nodes are cut, if it can do with some of them.
+        uses: Numbers of the parts that the rollout is to use.
+        knows: Numbers of the parts that the rollout has been told to use.
+        past_threshold: Whether the rollout has reached the threshold of migration.
+        wake: Finished responses at which the rollout stops, to ask its rollout policy, or None.
+        progress: Finished responses, all responses, and tokens, by the process that counts them.
+    """
+
+    parts: tuple[Node, ...] = ()
+    uses: tuple[int, ...] = ()
+    knows: tuple[int, ...] = ()
+    past_threshold: bool = False
+    wake: int | None = None
+    progress: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether as many responses have finished as the rollout stops for."""
+        return self.wake is not None and how_far(self.progress)[0] >= self.wake
+
+    def cut(self, parts: tuple[Node, ...]) -> None:
+        """The nodes of the next rollout are cut into these parts."""
+        self.parts = parts
+
+    def begin(self, parts: tuple[int, ...]) -> None:
+        """A phase begins; of a rollout the numbers of the parts that it uses."""
+        self.progress, self.past_threshold = {}, False
+        self.uses = self.knows = parts
+
+    def use(self, parts: tuple[int, ...]) -> None:
+        """The rollout is to use these parts from now on."""
+        self.uses = parts
+
+    def learn(self) -> tuple[int, ...]:
+        """Tell the rollout which parts it is to use."""
+        self.knows = self.uses
+        return self.uses
+
+    def count(self, who: str, done: int, total: int, tokens: int) -> tuple[int, int]:
+        """A process has counted finished responses, all of them, and tokens; the first two, of all processes."""
+        self.progress[who] = (done, total, tokens)
+        return how_far(self.progress)[:2]
+
+    def pass_threshold(self) -> None:
+        """The rollout has reached the threshold of migration."""
+        self.past_threshold = True
+
+    def wake_at(self, responses: int | None) -> None:
+        """The rollout stops when so many responses have finished."""
+        self.wake = responses
+
+
+@dataclass
+class ProfilePass:
+    """How a job is being measured.
+
+    Attributes:
+        passes: Number of passes that it still has to make.
+        over: Future that ends with its passes, or with the job.
+        measurements: Measurements of its phases.
+        sync_s: Seconds of its sync.
+        own_s: Seconds of an iteration between its phases.
+        movable: Whether it can continue in another place.
+        without_core: Phases that had no core when they were last measured.
+        repeats: Whether they have been measured once more.
+        loads_first: Whether no engine like its own has been loaded here before.
+        asks: Whether an attached job has asked for nodes for its first iterations, which are measured.
+        longest_s: Seconds of the longest of its phases then, by name.
+    """
+
+    passes: int = 0
+    over: asyncio.Future[None] | None = None
+    measurements: dict[str, Measured] = field(default_factory=dict)
+    sync_s: float = 0.0
+    own_s: float = 0.0
+    movable: bool = True
+    without_core: set[Pool] = field(default_factory=set)
+    repeats: bool = False
+    loads_first: bool = False
+    asks: bool = False
+    longest_s: dict[str, float] = field(default_factory=dict)
+
+    def begin(self, passes: int) -> asyncio.Future[None]:
+        """Let the job make some passes; returns a future that ends with them."""
+        self.over, self.passes = asyncio.get_running_loop().create_future(), passes
+        return self.over
+
+    def end(self) -> None:
+        """Let nothing wait for the job any more."""
+        if self.over is not None and not self.over.done():
+            self.over.set_result(None)
+
+    def count(self) -> int:
+        """A pass is over; returns the number of those that are left."""
+        self.passes -= 1
+        return self.passes
+
+    def took(self, phase: str, seconds: float) -> None:
+        """A phase of a job whose first iterations are measured is over."""
+        self.longest_s[phase] = max(self.longest_s.get(phase, 0.0), seconds)
+
+    def synced(self, seconds: float) -> None:
+        """The sync of a pass is over."""
+        self.sync_s = seconds
+
+
+@dataclass
+class Saved:
+    """The checkpoints of a job.
+
+    Attributes:
+        last: Folder of the last one.
+        recorded: Iterations of those that the journal knows.
+        seconds: Seconds that writing the last one took.
+        full: Message of the system if there is no room for the next one.
+    """
+
+    last: str | None = None
+    recorded: set[int] = field(default_factory=set)
+    seconds: float = 0.0
+    full: str | None = None
+
+    def add(self, checkpoint: Checkpoint) -> bool:
+        """A checkpoint is written; returns whether there was no room for it before."""
+        was_full, self.full = self.full is not None, None
+        self.last, self.seconds = checkpoint.folder, checkpoint.seconds
+        self.recorded.add(checkpoint.iterations)
+        return was_full
+
+    def fail(self, problem: str) -> None:
+        """There is no room for a checkpoint."""
+        self.full = problem
+
+    def recall(self, recorded: set[int]) -> None:
+        """A journal knows the checkpoints of these iterations."""
+        self.recorded = recorded
+
+    def go_back(self, folder: Path, most: int) -> ResumePoint:
+        """Make the newest whole checkpoint that the journal knows the last one, and drop later ones.
+
+        Args:
+            folder: Folder of the job's checkpoints.
+            most: Largest number of iterations of the checkpoint.
+        """
+        resume = newest(folder, most, self.recorded)
+        drop_above(folder, resume.iterations)
+        self.recorded = {iterations for iterations in self.recorded if iterations <= resume.iterations}
+        self.last = None if resume.folder is None else str(resume.folder)
+        return resume
+
+
+@dataclass
+class Ending:
+    """Why and how a job's processes end.
+
+    Attributes:
+        why: Why they are being ended, or None if they are not.
+        again: Whether the job is made anew then.
+        cleared: Event that they have ended.
+        halted: Whether the job ended with the run, and continues with it.
+        over_budget: Whether the job ends when its checkpoint is written.
+        deaths: Number of deaths since the job had done as many iterations.
+        restarted: Why the job was made anew.
+    """
+
+    why: End | None = None
+    again: bool = False
+    cleared: asyncio.Event = field(default_factory=asyncio.Event)
+    halted: bool = False
+    over_budget: bool = False
+    deaths: int = 0
+    restarted: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why the processes end, in words."""
+        return self.why.problem or self.why.outcome if self.why else "it is over"
+
+    def begin(self, why: End, again: bool) -> None:
+        """The job's processes are to end, and the job with them or only until it is made anew."""
+        self.why, self.again = why, again
+
+    def clear(self) -> None:
+        """The processes have ended."""
+        self.cleared.set()
+
+    def halt(self) -> None:
+        """The job ends with the run, and continues with it."""
+        self.halted = True
+
+    def spend(self, is_spent: bool) -> bool:
+        """Whether the job's budget is spent; it ends when its checkpoint is written then."""
+        self.over_budget = is_spent
+        return is_spent
+
+    def forgive(self) -> None:
+        """The job has done more iterations than ever before."""
+        self.deaths = 0
+
+
+@dataclass
+class Actors:
+    """The processes of a job.
+
+    Attributes:
+        controller: What is started for the job, or None.
+        workers: Its other processes.
+        has_come: Whether the controller has asked for an order.
+        alive: Whether they have the job's state, on its nodes, since its profile.
+        order: Future of the order that the controller waits for.
+        warnings: Warnings that they have given.
+        processes: What was started for the job, by Ray node: process id, and when its machine started it.
+    """
+
+    controller: Any = None
+    workers: list[Any] = field(default_factory=list)
+    has_come: bool = False
+    alive: bool = False
+    order: asyncio.Future[Order | None] | None = None
+    warnings: set[str] = field(default_factory=set)
+    processes: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
+
+    def begin(self, controller: Any) -> None:
+        """Processes are started."""
+        self.controller, self.has_come, self.alive = controller, False, False
+
+    def add(self, worker: Any) -> None:
+        """There is one more process."""
+        self.workers.append(worker)
+
+    def note_process(self, machine: str, pid: int, start: int) -> None:
+        """A process was started on a Ray node, by its machine at this time."""
+        self.processes.setdefault(machine, set()).add((pid, start))
+
+    def come(self) -> None:
+        """The controller, or the owner, has asked for something."""
+        self.has_come = True
+
+    def keep(self, alive: bool) -> None:
+        """A profile is over; whether they have the job's state."""
+        self.alive = alive
+
+    def end(self) -> None:
+        """There are none any more."""
+        self.controller, self.workers = None, []
+
+    def tell(self, order: Order | None) -> None:
+        """Answer what the controller waits for between iterations; None: the job is done."""
+        if self.order is None or self.order.done():
+            self.order = asyncio.get_running_loop().create_future()
+        self.order.set_result(order)
+
+    async def next_order(self) -> Order | None:
+        """Wait for the next order."""
+        if self.order is None:
+            self.order = asyncio.get_running_loop().create_future()
+        waits = self.order
+        try:
+            return await waits
+        finally:
+            if self.order is waits:  # else it has been told to end, and what it is to do when it begins again
+                self.order = None
+
+    def warn(self, text: str) -> bool:
+        """Return whether a warning is new, and to be told."""
+        if text in self.warnings or len(self.warnings) >= MOST_WARNINGS:
+            return False
+        self.warnings.add(text)
+        return True
+
+
+@dataclass
+class Residency:
+    """What a job keeps on its nodes between phases.
+
+    Attributes:
+        waits: How its state may wait, by pool.
+        to_leave: Pools on whose nodes its state is no longer to stay.
+        exceeds: How much more it keeps than it has stated, in words; empty if it does not.
+    """
+
+    waits: dict[Pool, Waits] = field(default_factory=dict)
+    to_leave: set[Pool] = field(default_factory=set)
+    exceeds: str = ""
+
+    def learn(self, waits: Mapping[Pool, Waits]) -> None:
+        """It is known how the job's state may wait."""
+        self.waits = dict(waits)
+
+    def stay(self, pool: Pool, host_gb: float, device_gb: float) -> None:
+        """The state of a phase has stayed; where it takes more than was known, that is known from now on."""
+        self.to_leave.discard(pool)  # it was asked before it was decided anew
+        stay = self.waits[pool].levels[0]
+        more = replace(stay, host_gb=max(stay.host_gb, host_gb), device_gb=max(stay.device_gb, device_gb))
+        self.waits[pool] = replace(self.waits[pool], levels=(more, *self.waits[pool].levels[1:]))
+
+    def forget_peak(self, pool: Pool) -> None:
+        """A phase had too little memory of a GPU: what it needs is not known any more."""
+        if pool in self.waits:
+            self.waits[pool] = replace(self.waits[pool], peak_gb=0.0)
+
+    def ask_to_leave(self, pool: Pool) -> None:
+        """The state of a phase is to leave its nodes."""
+        self.to_leave.add(pool)
+
+    def leave(self, pool: Pool) -> None:
+        """The state of a phase has left its nodes."""
+        self.to_leave.discard(pool)
+
+    def exceed(self, why: str) -> None:
+        """The job keeps more than it has stated."""
+        self.exceeds = why
+
+
+def how_far(progress: Mapping[str, tuple[int, int, int]]) -> tuple[int, int, int]:
+    """Return finished responses, all responses, and tokens of a phase, from what each of its processes counts."""
+    counts = progress.values()
+    return (
+        sum(done for done, _, _ in counts),
+        max((total for _, total, _ in counts), default=0),
+        sum(tokens for _, _, tokens in counts),
+    )
+
+
+class Bell:
+    """Wakes all who wait. Who has been woken looks at what it waits for, and may wait again."""
+
+    def __init__(self) -> None:
+        self._rings: asyncio.Event | None = None  # while somebody waits
+
+    async def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until it rings, or for so long, seconds; None: without end."""
+        rings = self._rings = self._rings or asyncio.Event()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(rings.wait(), None if timeout_s is None else max(0.0, timeout_s))
+
+    def ring(self) -> None:
+        """Something has changed."""
+        if self._rings is not None:
+            self._rings.set()
+            self._rings = None

@@ -1,0 +1,198 @@
+"""What a job asks for and has: its permits, and what it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rollmux_env.scheduler.commands import Grant
+from rollmux_env.scheduler.view import HoldName
+from runtime.machine import Pool
+
+
+class Asked(NamedTuple):
+    """A permit that a job wants.
+
+    Attributes:
+        at_s: Time at which it asked, in seconds of the run.
+        iteration: Number of the iteration of the phase; rollouts may be ahead of trainings.
+    """
+
+    at_s: float
+    iteration: int
+
+
+@dataclass
+class Hold:
+    """A permit that a job has.
+
+    Attributes:
+        pool: The phase, as its nodes' pool; `init` or `sync` if it is for all nodes of the job.
+        asked_s: Time at which the job asked for it, in seconds of the run.
+        start_s: Time at which it was granted.
+        switched: Whether another job had the nodes before.
+        paired: Whether another permit was given at the same time.
+        iteration: Number of the iteration of the phase; rollouts may be ahead of trainings.
+        since_s: Time at which the job could begin: `start_s`, or when others had made room for it.
+    """
+
+    pool: HoldName
+    asked_s: float
+    start_s: float
+    switched: bool
+    paired: bool
+    iteration: int = 0
+    since_s: float = 0.0
+
+
+def _no_seconds() -> dict[str, float]:
+    return {"rollout": 0.0, "training": 0.0}
+
+
+@dataclass
+class Permits:
+    """What a job asks for and has. Its fields are written here alone.
+
+    Attributes:
+        holds: Permits by phase: one, or one of each side if rollouts are ahead.
+        asks: Permits that the job has asked for and does not have, by phase.
+        waits: What its owner waits for, by phase. A result that names pools is no permit: the job first leaves what it has on
+            their nodes.
+        pauses: Whether its rollouts wait until it has left its place.
+        since_s: Time since which it has had no need to wait, or None while it waits.
+        began_s: Times at which the rollouts of iterations in progress were ready, by number of the iteration.
+        follows_s: Time at which the iteration before the one in progress was over, or the job got its place since.
+        interrupted: Whether the iteration in progress has waited for room on a disk.
+        busy_s: Node-seconds of its phases, by pool.
+    """
+
+    holds: dict[HoldName, Hold] = field(default_factory=dict)
+    asks: dict[HoldName, Asked] = field(default_factory=dict)
+    waits: dict[HoldName, asyncio.Future[tuple[Pool, ...]]] = field(default_factory=dict)
+    pauses: bool = False
+    since_s: float | None = None
+    began_s: dict[int, float] = field(default_factory=dict)
+    follows_s: float = 0.0
+    interrupted: bool = False
+    busy_s: dict[str, float] = field(default_factory=_no_seconds)
+
+    @property
+    def phase(self) -> HoldName | None:
+        """The phase that the job runs; of two the one that began last."""
+        return next(reversed(self.holds), None)
+
+    def ask(self, phase: HoldName, number: int, now_s: float) -> None:
+        """The owner asks for a phase of an iteration."""
+        self.asks[phase] = Asked(now_s, number)
+
+    def begin(self, number: int, now_s: float) -> None:
+        """The rollout of an iteration is ready."""
+        self.began_s[number] = now_s
+
+    def grant(self, grant: Grant, now_s: float, number: int) -> None:
+        """The scheduler grants a phase.
+
+        Args:
+            grant: The scheduler's command.
+            now_s: The time, in seconds of the run.
+            number: Number of the iteration, if the job has not asked for another one.
+        """
+        at_s, number = self.asks.pop(grant.phase, Asked(now_s, number))
+        self.hold(Hold(grant.phase, at_s, now_s, grant.switched, grant.paired, number))
+
+    def hold(self, hold: Hold) -> None:
+        """Have a permit, also one of which a journal tells."""
+        self.holds[hold.pool] = hold
+
+    def admit(self, phase: HoldName, now_s: float) -> None:
+        """There is room for a phase that was granted: it begins."""
+        self.since_s = self.holds[phase].since_s = now_s
+
+    def repeat(self, phase: HoldName, now_s: float) -> None:
+        """A part of a phase is over, and the next one begins with the same permit."""
+        self.holds[phase].start_s = self.holds[phase].asked_s = now_s
+
+    def give_back(self, phase: HoldName, pool: Pool, node_s: float) -> None:
+        """A phase is over, whose nodes are of a pool; it has taken so many node-seconds that count."""
+        self.busy_s[pool] += node_s
+        del self.holds[phase]
+
+    def give_up(self) -> None:
+        """The job has no permit, and asks for none."""
+        self.holds.clear()
+        self.asks.clear()
+
+    def excuse(self, now_s: float) -> None:
+        """Nobody could give a permit back until now: the time before counts against none."""
+        for hold in self.holds.values():
+            hold.since_s = now_s
+
+    def interrupt(self, now_s: float) -> None:
+        """The journal could not be written until now: the job has waited for that, and did not hang."""
+        self.interrupted = True
+        self.since_s = None if self.since_s is None else now_s
+        self.excuse(now_s)
+
+    def hold_up(self) -> None:
+        """The job waits for room for its checkpoint."""
+        self.interrupted = self.interrupted or bool(self.began_s)
+
+    def work(self, now_s: float | None) -> None:
+        """The job has no need to wait from now on; None: it waits."""
+        self.since_s = now_s
+
+    def follow(self, now_s: float) -> None:
+        """The job begins its next iteration: it has a place, is loaded, or has finished the one before."""
+        self.follows_s = now_s
+
+    def iterate(self, number: int, now_s: float, is_asynchronous: bool) -> tuple[float, bool]:
+        """An iteration is over.
+
+        Returns:
+            The time at which it began, and whether it had to wait for a disk.
+        """
+        began_s = self.began_s.pop(number, 0.0 if is_asynchronous else now_s)
+        if is_asynchronous:
+            began_s, self.follows_s = max(began_s, self.follows_s), now_s
+        interrupted, self.interrupted = self.interrupted, False
+        return began_s, interrupted
+
+    def count_anew(self, busy_s: dict[str, float] | None = None) -> None:
+        """Count the job's work from here on.
+
+        Args:
+            busy_s: Node-seconds by pool that count already; none by default.
+        """
+        self.busy_s = busy_s or _no_seconds()
+
+    def forget(self) -> None:
+        """Rollouts that were ready belong to no iteration."""
+        self.began_s.clear()
+
+    def pause(self, error: Exception) -> None:
+        """Let no further rollout begin; one that waits for its permit gets the error."""
+        self.pauses = True
+        waits = self.waits.get("rollout")
+        if waits is not None and not waits.done():
+            waits.set_exception(error)
+
+    def unpause(self) -> None:
+        """Let rollouts begin again."""
+        self.pauses = False
+
+    def wait_for(self, phase: HoldName) -> None:
+        """The owner waits for a permit from now on."""
+        self.waits[phase] = asyncio.get_running_loop().create_future()
+
+    def wait_no_more(self, phase: HoldName) -> None:
+        """The owner has had what it waited for."""
+        self.waits.pop(phase, None)
+
+    def ask_to_leave(self, pools: tuple[Pool, ...]) -> None:
+        """Wake the job where it waits for a permit, so that its state leaves some nodes; it will wait again."""
+        phase = next((phase for phase, waits in self.waits.items() if not waits.done()), None)
+        if pools and phase is not None:
+            waits = self.waits[phase]
+            self.wait_for(phase)
+            waits.set_result(pools)
