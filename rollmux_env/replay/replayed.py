@@ -31,33 +31,62 @@ class ReplayedGroup:
         self.number = number
         self.last: dict[int, ReplayedJob] = {}
         self.rollouts: dict[ReplayedJob, None] = {}
-        self.tails = 0  # a bit each
+        self.tails = 0
         self.members = 0
 
 
 class ReplayedJob:
-    """A job in an event replay.
+    """A job in an event replay: its progress, its running phases, its placement and its checkpoints.
 
-    Progress: `sampled` rollouts and `trained` trainings are over, so these are also the numbers of those that run or come next;
-    `last` ends both. `iteration` counts the iterations that are over with their sync, and `weights` the iteration whose weights are
-    on the rollout nodes. On-policy all these differ only within an iteration. The rollouts of a stale job continue while it trains,
-    each with the weights that are present when it begins: a rollout may be `ahead` of these by a number of iterations. `rollouts`
-    and `trainings` count the phases reported as ready. `versions` are the weights that sampled the responses that are not trained
-    yet. `runs` has the start and the length of the switch of each running phase. `rewarding` is set while a rollout has ended and
-    waits for its rewards.
+    Args:
+        job: Job.
+        row: Row of the job in the state's tables.
+        durations: Durations of its phases.
+        begins: Number of iterations that the job did in earlier lives.
+        every: Number of iterations between two checkpoints.
 
-    Ends of phases: entries of the heap have increasing stamps. Of entries for ends of rollouts only the one with stamp `stamp`
-    counts. Of other entries those with stamps above `void` count.
-
-    Tails: if the dispatch policy migrates tails, a rollout has the attributes of `rollmux_env.kernel.dispatch.pace`.
-    `nodes_by_share` are the nodes that it holds, by share.
-
-    Syncs: if the job's sync `crosses` a shared link, `unsent` counts the syncs that wait for an earlier one.
-
-    Placement: phases take `base_s` times `factors`, and `switch` has the seconds of their starts.
-
-    Lives: this life begins with iteration `begins`. A checkpoint is written `every` iterations; the last one is of iteration
-    `saved`, and one of iteration `writes` is being written if that is larger. `placed` is set while the job has a place.
+    Attributes:
+        job: Job.
+        row: Row of the job in the state's tables.
+        durations: Durations of its phases.
+        iteration: Number of finished iterations, sync included.
+        sampled: Number of finished rollouts, and so the number of the rollout that runs or comes next.
+        trained: Number of finished trainings, and so the number of the training that runs or comes next.
+        weights: Number of the iteration whose weights are on the rollout nodes.
+        last: Number of iterations after which the job departs, or infinity.
+        ahead: Number of iterations by which a rollout may be ahead of `weights`: the staleness.
+        rollouts: Number of rollouts reported as ready.
+        trainings: Number of trainings reported as ready.
+        versions: Weights that sampled each rollout of a stale job that is not trained yet.
+        rewarding: Whether a rollout has ended and waits for its rewards.
+        runs: Start and length of the switch of each running phase, in seconds.
+        busy_s: Node-seconds of running phases, by pool.
+        stamp: Number of the valid entry on the heap for the end of a rollout; other entries of this kind are void.
+        void: Number up to which all other entries on the heap are void.
+        began_s: Start of a rollout under a dispatch policy that migrates tails, in seconds.
+        passed: Whether such a rollout has reached its threshold.
+        went_s: Time from which such a rollout runs at `rate`, in seconds (`rollmux_env.kernel.dispatch.pace`).
+        left_s: Seconds of full speed that are left of it at `went_s`.
+        tail_s: Part of `left_s` after the threshold.
+        rate: Speed of the rollout, relative to full speed.
+        nodes_by_share: Nodes that such a rollout holds, by share.
+        crosses: Whether the job's sync uses the shared link.
+        unsent: Number of syncs that wait for an earlier one of the job on the shared link.
+        placed: Whether the job has a place.
+        group: Group of the placement.
+        base_s: Planned seconds of each phase in the placement.
+        factors: Factor of `base_s` by phase and iteration.
+        sync_s: Seconds of a sync in the placement.
+        switch: Warm and cold start of each phase in the placement.
+        cold: Whether the next phase of each kind has a cold start.
+        keys: Rollout nodes of each phase, or `TRAINING_POOL`.
+        bits: Bit mask of the rollout nodes.
+        nodes: Number of nodes of each phase.
+        leaves_s: Time at which a fixed stay ends, in seconds.
+        begins: Iteration with which this life of the job begins.
+        every: Number of iterations between two checkpoints.
+        saved: Iteration of the last checkpoint.
+        writes: Iteration of the checkpoint that is being written, or `saved`.
     """
 
     __slots__ = (

@@ -118,9 +118,8 @@ class Durations:
         rollout_s, training_s = job.rollout.worst_case_s, job.training.worst_case_s
         sync_s = job.sync_s
         sampled_s = trained_s = 0.0
-        synced_s = deque(
-            [0.0] * (1 + job.staleness), maxlen=1 + job.staleness
-        )  # times at which the weights for the next rollouts arrive
+        # Times at which the weights for the next rollouts arrive.
+        synced_s = deque([0.0] * (1 + job.staleness), maxlen=1 + job.staleness)
         cold_s = (job.rollout.switch.cold_s, job.training.switch.cold_s)
         for k in range(iterations):
             begins_s = synced_s[0] if synced_s[0] > sampled_s else sampled_s

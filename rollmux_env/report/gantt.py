@@ -165,9 +165,8 @@ def _label(axis: Axes, bars: Sequence[Bar], row: dict[int, int], from_s: float, 
 
 
 def _legend(figure: Figure, colours: dict[str, str], has_switches: bool) -> None:
-    handles = {
-        f" {job_id}": Patch(facecolor=colour) for job_id, colour in colours.items()
-    }  # matplotlib leaves out labels that begin with "_", so a space comes first
+    # matplotlib leaves out labels that begin with "_", so a space comes first.
+    handles = {f" {job_id}": Patch(facecolor=colour) for job_id, colour in colours.items()}
     if has_switches:
         handles["switch"] = Patch(facecolor="#777777", edgecolor="white", hatch=_HATCH)
     handles["bubble"] = Patch(facecolor=_BUBBLE)

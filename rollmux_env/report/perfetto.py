@@ -66,9 +66,8 @@ def trace_json(
     """
     pools = sorted({(lane.group, POOLS.index(lane.pool)) for lane in lanes})
     processes = {(group, POOLS[k]): _CLUSTER + 1 + number for number, (group, k) in enumerate(pools)}
-    first = (
-        _CLUSTER + len(pools) + 1
-    )  # thread numbers differ from process numbers, or Perfetto would take a thread for a main thread
+    # Thread numbers differ from process numbers: Perfetto takes a thread with its process's number for the main thread.
+    first = _CLUSTER + len(pools) + 1
     threads = {(lane.group, lane.pool, lane.node): first + number for number, lane in enumerate(sorted(lanes))}
     gpus = {(lane.group, lane.pool): cluster.pools[lane.owner].gpu or lane.other_pool for lane in lanes}
     records = _names(gpus, processes, threads)

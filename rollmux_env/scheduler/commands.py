@@ -33,7 +33,7 @@ class Seating(NamedTuple):
 
 
 class Lend(NamedTuple):
-    """Let an unprofiled job run a worst-case pass on these nodes, as a guest.
+    """Permission for an unprofiled job to run a worst-case pass on some nodes, as a guest.
 
     Attributes:
         job_id: Identifier of the job.
@@ -45,7 +45,7 @@ class Lend(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Start a job in this place, or continue it here if it was moved.
+    """The place in which a job starts, or continues if it was moved.
 
     Attributes:
         job_id: Identifier of the job.
@@ -57,7 +57,7 @@ class Place(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Tell that there is no place for a job yet.
+    """The notice that there is no place for a job yet.
 
     Attributes:
         job_id: Identifier of the job.
@@ -67,7 +67,7 @@ class Wait(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """Permit a phase to run now on all its nodes; a sync runs on those of both phases.
+    """The permit of a phase to run now on all its nodes; a sync runs on those of both phases.
 
     Attributes:
         job_id: Identifier of the job.
@@ -85,7 +85,7 @@ class Grant(NamedTuple):
 
 
 class Shrink(NamedTuple):
-    """Make a tail leave its nodes except for a share.
+    """The order for a tail to leave its nodes except for a share.
 
     Attributes:
         job_id: Identifier of the job.
@@ -97,7 +97,7 @@ class Shrink(NamedTuple):
 
 
 class Grow(NamedTuple):
-    """Give a rollout more parts of its nodes.
+    """The grant of more parts of its nodes to a running rollout.
 
     Attributes:
         job_id: Identifier of the job.
@@ -109,7 +109,7 @@ class Grow(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Move a job to another place. A replay drops the unfinished iteration; a run finishes it first.
+    """The order to move a job to another place. A replay drops the unfinished iteration; a run finishes it first.
 
     Attributes:
         job_id: Identifier of the job.
@@ -119,7 +119,7 @@ class Move(NamedTuple):
 
 
 class AtRisk(NamedTuple):
-    """Warn that a job breaks its SLO if it continues at its recent speed.
+    """The warning that a job breaks its SLO if it continues at its recent speed.
 
     Attributes:
         job_id: Identifier of the job.
@@ -133,7 +133,7 @@ class AtRisk(NamedTuple):
 
 
 class Evict(NamedTuple):
-    """End a job's processes. Until they have ended, other jobs get nothing that the job holds.
+    """The order to end a job's processes. Until they have ended, other jobs get nothing that the job holds.
 
     Attributes:
         job_id: Identifier of the job.

@@ -27,7 +27,7 @@ class _OfNodes(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """A job with a known worst case wants a place.
+    """Arrival of a job with a known worst case, which wants a place.
 
     Attributes:
         job: Job that arrives.
@@ -42,7 +42,7 @@ class Arrived(NamedTuple):
 
 
 class Confined(NamedTuple):
-    """A job that waits, or is about to arrive, may use only these nodes; reported before `Arrived`.
+    """Restriction of a job that waits, or is about to arrive, to some nodes; reported before `Arrived`.
 
     Attributes:
         job_id: Identifier of the job.
@@ -54,7 +54,7 @@ class Confined(NamedTuple):
 
 
 class Alone(_OfJob):
-    """A job keeps more of its nodes' memory than it may; from now on no other job may share a group with it.
+    """Isolation of a job that keeps more memory on its GPUs than it stated: no other job may share a group with it.
 
     Attributes:
         job_id: Identifier of the job.
@@ -62,7 +62,7 @@ class Alone(_OfJob):
 
 
 class Estimated(NamedTuple):
-    """Worst cases of a job that is about to arrive are estimates until its iterations have measured them.
+    """Worst cases of a job about to arrive that are estimates until its iterations have measured them.
 
     Attributes:
         job_id: Identifier of the job.
@@ -74,7 +74,7 @@ class Estimated(NamedTuple):
 
 
 class Unprofiled(NamedTuple):
-    """Jobs need nodes for a worst-case pass each, since they have to be measured before they can arrive.
+    """Request for nodes on which jobs run a worst-case pass each. They have to be measured before they can arrive.
 
     Attributes:
         needs: Number of nodes that each job asks for, by id and pool.
@@ -89,7 +89,7 @@ class Unprofiled(NamedTuple):
 
 
 class Profiled(_OfJob):
-    """A guest has finished its pass, and is no guest any longer.
+    """End of a guest's worst-case pass; the job is no guest any longer.
 
     Attributes:
         job_id: Identifier of the job.
@@ -97,7 +97,7 @@ class Profiled(_OfJob):
 
 
 class Ready(NamedTuple):
-    """A phase could run.
+    """A phase that could run.
 
     A rollout is ready after the previous training and sync; a training after its rollout; an init or a sync when it needs all the
     job's nodes. A stale job's rollouts wait for the sync of 1 + staleness iterations before, and become ready while it trains.
@@ -114,7 +114,7 @@ class Ready(NamedTuple):
 
 
 class Threshold(_OfJob):
-    """Enough responses of a rollout are done for the rest to migrate.
+    """Point of a rollout at which enough responses are done for the rest to migrate.
 
     Attributes:
         job_id: Identifier of the job.
@@ -122,7 +122,7 @@ class Threshold(_OfJob):
 
 
 class Shrunk(_OfJob):
-    """A tail has left the parts of its nodes that it had to leave.
+    """Release of the parts of its nodes that a tail had to leave.
 
     Attributes:
         job_id: Identifier of the job.
@@ -130,7 +130,7 @@ class Shrunk(_OfJob):
 
 
 class Finished(NamedTuple):
-    """A phase has run, and its nodes are free.
+    """End of a phase, which frees its nodes.
 
     Attributes:
         job_id: Identifier of the job.
@@ -152,7 +152,7 @@ class Finished(NamedTuple):
 
 
 class Continued(NamedTuple):
-    """A job that had a place before the driver existed has an unfinished iteration; reported before its other facts.
+    """Unfinished iteration of a job that had a place before the driver existed; reported before the job's other facts.
 
     Attributes:
         job_id: Identifier of the job.
@@ -169,7 +169,7 @@ class Continued(NamedTuple):
 
 
 class Sampled(_OfJob):
-    """A stale job has run its last rollout, and trains the rest.
+    """End of a stale job's last rollout; the job trains the rest.
 
     Attributes:
         job_id: Identifier of the job.
@@ -177,7 +177,7 @@ class Sampled(_OfJob):
 
 
 class Synced(NamedTuple):
-    """A sync has finished.
+    """End of a sync.
 
     Attributes:
         job_id: Identifier of the job.
@@ -189,7 +189,7 @@ class Synced(NamedTuple):
 
 
 class Iterated(NamedTuple):
-    """An iteration is over, and its results are saved.
+    """End of an iteration whose results are saved.
 
     Attributes:
         progress: Total progress of the job.
@@ -203,7 +203,7 @@ class Iterated(NamedTuple):
 
 
 class Vacated(NamedTuple):
-    """A job that has to move has left its old place.
+    """Departure of a moving job from its old place.
 
     Attributes:
         job_id: Identifier of the job.
@@ -215,7 +215,7 @@ class Vacated(NamedTuple):
 
 
 class Resumed(_OfJob):
-    """The pause of a move is over.
+    """End of the pause of a move.
 
     Attributes:
         job_id: Identifier of the job.
@@ -223,7 +223,7 @@ class Resumed(_OfJob):
 
 
 class Left(NamedTuple):
-    """A job departs between two iterations. The running phases and untrained samples of a stale job are dropped.
+    """Departure of a job between two iterations. The running phases and untrained samples of a stale job are dropped.
 
     Attributes:
         job_id: Identifier of the job.
@@ -235,7 +235,7 @@ class Left(NamedTuple):
 
 
 class Failed(_OfJob):
-    """A job has failed, has lost a process, or was cancelled. It gets no more permits.
+    """Failure of a job, loss of one of its processes, or its cancellation. It gets no more permits.
 
     Attributes:
         job_id: Identifier of the job.
@@ -243,7 +243,7 @@ class Failed(_OfJob):
 
 
 class Cleared(NamedTuple):
-    """All processes of an evicted job have ended.
+    """End of all processes of an evicted job.
 
     Attributes:
         job_id: Identifier of the job.
@@ -255,7 +255,7 @@ class Cleared(NamedTuple):
 
 
 class Halted(_OfJob):
-    """A job's processes have ended because the run stops. It keeps its place until the run continues.
+    """End of a job's processes because the run stops. The job keeps its place until the run continues.
 
     Attributes:
         job_id: Identifier of the job.
@@ -263,7 +263,7 @@ class Halted(_OfJob):
 
 
 class Absent(_OfJob):
-    """A job between two iterations is busy with something else for an unknown time. It blocks no other job until it is ready.
+    """Absence of a job between two iterations, for an unknown time. It blocks no other job until it is ready.
 
     Attributes:
         job_id: Identifier of the job.
@@ -271,7 +271,7 @@ class Absent(_OfJob):
 
 
 class Lost(_OfNodes):
-    """Nodes are gone.
+    """Loss of nodes.
 
     Attributes:
         names: Names of the nodes.
@@ -279,7 +279,7 @@ class Lost(_OfNodes):
 
 
 class Drained(_OfNodes):
-    """Nodes get no new jobs. The jobs on them are moved as far as possible.
+    """Nodes that get no new jobs from now on. The jobs on them are moved as far as possible.
 
     Attributes:
         names: Names of the nodes.
@@ -287,7 +287,7 @@ class Drained(_OfNodes):
 
 
 class Undrained(_OfNodes):
-    """Nodes get jobs again.
+    """Nodes that get jobs again.
 
     Attributes:
         names: Names of the nodes.
@@ -295,7 +295,7 @@ class Undrained(_OfNodes):
 
 
 class Joined(NamedTuple):
-    """Nodes were added.
+    """Nodes that were added to the cluster.
 
     Attributes:
         nodes: Added nodes.
@@ -305,7 +305,7 @@ class Joined(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """The run stops: no new phase may begin."""
+    """Stop of the run: no new phase may begin."""
 
 
 Fact = (

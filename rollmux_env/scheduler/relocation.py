@@ -69,9 +69,8 @@ def better_place(state: State, job_id: str, policy: Policy) -> Plan:
             return ()
         plan = (Move(job_id, place),)
         try:
-            carry_out(
-                state.copy(), plan, policy.keeps_slo
-            )  # its old nodes are held until it has moved, and the move must be allowed
+            # In the real state the job holds its old nodes until it has moved, so the move has to be allowed there.
+            carry_out(state.copy(), plan, policy.keeps_slo)
         except PlanError:
             return ()
         return plan

@@ -31,9 +31,8 @@ def batch_s(timing: ReplicaTiming, prompts: Tokens, lengths: Tokens) -> float:
     batch = np.arange(len(lengths), 0, -1, dtype=np.float64)
     read = np.cumsum(prompts[::-1])[::-1]  # prompt tokens of the batch
     weights_s = timing.weights_seconds(batch)
-    memory_s = weights_s + timing.kv_s_per_token * (
-        read + batch * begin
-    )  # memory traffic of the first step; each further step adds `slope`
+    # Memory traffic of the first step with this batch; each further step adds `slope`.
+    memory_s = weights_s + timing.kv_s_per_token * (read + batch * begin)
     slope, arithmetic_s = timing.kv_s_per_token * batch, timing.sequence_s * batch
     steps = lengths - begin
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

@@ -123,10 +123,8 @@ MIXED_BUDGET, H800_BUDGET, H20_BUDGET = Budget({H800: 24, H20: 24}), Budget({H80
 _SMALL, _EQUAL = Budget({H800: 8, H20: 24}), Budget({H800: 24})
 _GAP_BUDGETS = ((8, 8), (16, 8), (8, 16), (16, 16), (24, 8))
 
-_CACHE = {
-    False: "",
-    True: ", cache read",
-}  # labels by whether decoding pays for reading the KV cache, which the paper's model leaves out
+# Labels by whether decoding pays for reading the KV cache, which the paper's model leaves out.
+_CACHE = {False: "", True: ", cache read"}
 
 
 def _work(size: str, staleness: int = STALENESS, responses: int = 8192, reads_cache: bool = True) -> Work:
