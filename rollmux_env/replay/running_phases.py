@@ -104,7 +104,7 @@ class RunningPhases:
         return bool(job_run.nodes_by_share) and job_run not in job_run.group.rollouts
 
     def after_tail(self, gone: ReplayedJob, now_s: float) -> None:
-        """Return a finished tail's share of the nodes to the rollouts that shared nodes with it."""
+        """Give the nodes of a finished tail back to the rollouts that shared them."""
         gone.group.tails &= ~gone.bits
         for job_run in sorted(gone.group.rollouts, key=lambda one: one.row):  # ends at the same time are handled in this order
             if job_run.bits & gone.bits:
@@ -125,7 +125,13 @@ class RunningPhases:
         job_run.runs["rollout"] = (now_s, switches_s - switch_s)
 
     def wake(self, job_run: ReplayedJob, at_s: float, what: str) -> None:
-        """Schedule an end of a job."""
+        """Schedule an end of a job on the heap.
+
+        Args:
+            job_run: Job.
+            at_s: Time of the end, in seconds.
+            what: Kind of end: a phase, `threshold`, `rewards`, `sync`, `checkpoint` or `restart`.
+        """
         self._stamps += 1
         if what in _MOVABLE_ENDS:
             job_run.stamp = self._stamps

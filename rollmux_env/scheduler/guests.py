@@ -76,7 +76,11 @@ class Guests:
         self._batches = [batch for batch in self._batches if batch.needs]
 
     def end(self) -> bool:
-        """Return the lent nodes if no job needs them any longer, and return whether something changed."""
+        """Give back the lent nodes if no job needs them any longer.
+
+        Returns:
+            Whether nodes were given back, or guests have left a group.
+        """
         if self.group is None or self.present:
             return False
         if self.lent and self._batches and self._batches[0].rule is not None:

@@ -61,7 +61,7 @@ class Members:
         self._touched[seat.group] = None
 
     def threshold(self, job_id: str) -> None:
-        """Allow the migration of a rollout's tail."""
+        """Allow the tail of a rollout to migrate."""
         seat = self.seats[job_id]
         if not seat.failed and (self._holding is None or len(seat.parts) > 1):
             seat.group.threshold(job_id)

@@ -1,4 +1,7 @@
-"""Seats: the membership of a job in a group, its nodes there, and those that it holds."""
+"""Seats of jobs in groups.
+
+A seat is a job's membership in a group: its nodes there, and the phases whose nodes it holds at present.
+"""
 
 from __future__ import annotations
 

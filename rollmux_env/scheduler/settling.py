@@ -1,4 +1,8 @@
-"""Assignment of named nodes to the places of groups and of guests that the state has."""
+"""Assignment of named nodes to places.
+
+A place is a position in a group, or among the lent nodes of guests: group, pool and number. The state says which places exist; this
+module decides which node in service has each of them.
+"""
 
 from __future__ import annotations
 
