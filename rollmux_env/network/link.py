@@ -55,7 +55,7 @@ class _Flow:
 
 
 class SharedLink(Generic[Key]):
-    """The flows on a link over time. Times passed to the methods must not decrease.
+    """The flows on a link over time. A time before the latest one counts as the latest.
 
     Args:
         capacity: Capacity of the link, in the unit of the flows' rates.

@@ -161,7 +161,7 @@ class Outcome:
 
     Attributes:
         metrics: Figures that docs/reference/metrics.md defines.
-        time_s: Times at which the numbers of nodes change, in seconds, shape (T,).
+        time_s: Times at which placements may have changed, in seconds, shape (T,).
         nodes: Number of nodes provisioned from each time on by pool, shape (T,) each.
         decision_s: Seconds of computation of each decision.
         extra: Figures that only some policies have, by name, such as a bound and a gap; None for missing ones.
@@ -310,7 +310,7 @@ def measure(
         scenario: Scenario that was replayed.
         state: State after the last event. Its job table has each job's iterations and the busy node-seconds of its phases.
         stays: Stays of all jobs.
-        time_s: Times at which the numbers of nodes change, as in `Run`.
+        time_s: Times at which placements may have changed, as in `Run`.
         nodes: Number of nodes provisioned from each time on by pool, as in `Run`.
         solo_s: Seconds of each job alone, as in `Run`, or None.
 

@@ -107,7 +107,7 @@ class Dispatcher:
             phase: Phase that is ready.
 
         Returns:
-            Whether the job is still a member: False if a leaving member is ready for a rollout, with which it has gone.
+            Whether the job is still a member. A leaving member that is ready for a rollout is removed instead.
 
         Raises:
             ValueError: If a phase of this kind runs already.
@@ -210,8 +210,8 @@ class Dispatcher:
     def leaving(self, job_id: str) -> bool:
         """Report that a member wants to leave.
 
-        It leaves at the end of its iteration: when it is next ready for a rollout. A stale member leaves at once: its running
-        phases and its untrained samples are dropped.
+        It leaves at the end of its iteration: when it is next ready for a rollout. A member without an iteration in progress leaves
+        at once. So does a stale member: its running phases and its untrained samples are dropped.
 
         Returns:
             Whether it has left already.

@@ -138,7 +138,7 @@ class Jobs:
                 self.left(job_id, over_budget=True)
 
     def failed(self, job_id: str) -> None:
-        """Evict a job that has failed, and withdraw it from the queue or from its group."""
+        """Evict a job that has failed, and withdraw it from the queue or its requests for permits."""
         self.commands.append(Evict(job_id))
         if job_id in self._state.waiting:
             self.news.withdrawn.append(job_id)

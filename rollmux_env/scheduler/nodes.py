@@ -150,7 +150,7 @@ class NodePool:
         return {group: self.assigned(group) for group in sorted(self._of_group)}
 
     def lose(self, now_s: float) -> list[Returned]:
-        """Remove the missing nodes from their places, and return the changes."""
+        """Remove the missing nodes from the pool, and return the entries of those that had a place."""
         names, self.missing = self.missing, set()
         places = [self._place_of[name] for name in names if name in self._place_of]
         self._nodes = {name: node for name, node in self._nodes.items() if name not in names}

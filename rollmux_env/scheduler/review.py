@@ -83,7 +83,7 @@ class Pace:
     def alone_s(self, job: Job, shape: int) -> float | None:
         """Return T_solo by the job's recent phases: the profile's, scaled by the ratio of their mean durations to the profile.
 
-        None before enough of both phases are known. A sync without reports takes its planned time.
+        The answer is None before enough of both phases are known. A sync without reports takes its planned time.
         """
         known_s, mean_s = _known_s(job, shape), self.mean_s
         if not {"rollout", "training"} <= mean_s.keys():
