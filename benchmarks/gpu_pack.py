@@ -51,21 +51,21 @@ def missing(
         python: Version of Python on the machine, such as 3.12.
         requirements_of: Function that returns what a package needs, by its name.
     """
-    found, left = set[str](), [Requirement(root) for root in roots]
-    seen = set[str]()
+    packages, left = set[str](), [Requirement(root) for root in roots]
+    requirements = set[str]()
     while left:
         wanted = left.pop()
         name = canonicalize_name(wanted.name)
-        if name in there or str(wanted) in seen:
+        if name in there or str(wanted) in requirements:
             continue
-        seen.add(str(wanted))
-        found.add(name)
+        requirements.add(str(wanted))
+        packages.add(name)
         for text in requirements_of(name) or ():
             needed = Requirement(text)
             extras = wanted.extras or {""}
             if needed.marker is None or any(needed.marker.evaluate({"python_version": python, "extra": one}) for one in extras):
                 left.append(needed)
-    return found
+    return packages
 
 
 def bring(names: Collection[str], python: str, folder: Path) -> None:

@@ -18,7 +18,7 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.jobs.shapes import nodes_in
 from runtime.machine import Pool
 from runtime.machines.nodes import POOLS
-from runtime.residency.choice import STAY, Level, Place, Room, Waits, choose, fits
+from runtime.residency.choice import STAY, Level, Place, NodeMemory, Waits, choose, fits
 
 _Key = tuple[JobHandle, Pool]
 
@@ -158,9 +158,9 @@ class Residents:
     def _chosen(self, places: Mapping[_Key, Place]) -> dict[_Key, Level]:
         return dict(zip(places, choose([*places.values()], self._rooms(places)), strict=True))
 
-    def _rooms(self, places: Mapping[_Key, Place]) -> dict[str, Room]:
+    def _rooms(self, places: Mapping[_Key, Place]) -> dict[str, NodeMemory]:
         nodes = {node.name: self._cluster.pools[node.pool] for handle, pool in places for node in handle.place.nodes[pool]}
-        return {name: Room(pool.node_memory_gb, self._strangers_gb.get(name, 0.0)) for name, pool in nodes.items()}
+        return {name: NodeMemory(pool.node_memory_gb, self._strangers_gb.get(name, 0.0)) for name, pool in nodes.items()}
 
 
 def _waits_here(handle: JobHandle) -> Mapping[Pool, Waits]:

@@ -189,7 +189,7 @@ class RolloutEngines:
             The transfer for the ranks, and the pending calls of the engines that receive.
         """
         here = [*dict.fromkeys(self._stagers)]
-        machines, ranges = [self._machines[k] for k in here], [kept.ranges for kept in weights]
+        machines, ranges = [self._machines[k] for k in here], [own.ranges for own in weights]
         plan = make_plan(ranges, machines, self._spec.sync.topology, len(self._workers))
         stagers = [self._workers[k] for k in here]
         addresses = runtime_hook.wait([self._aside(worker, "open_inbox") for worker in stagers])

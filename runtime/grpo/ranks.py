@@ -56,8 +56,8 @@ class TrainingRanks:
     def keep_weights(self) -> list[Kept]:
         """Copy the new weights to host memory, each rank its ranges, for a sync."""
         flat = self._spec.sync.topology == "flat"
-        kept: list[Kept] = runtime_hook.wait([worker.call("keep_weights", flat) for worker in self._workers])
-        return kept
+        weights: list[Kept] = runtime_hook.wait([worker.call("keep_weights", flat) for worker in self._workers])
+        return weights
 
     def send(self, transfer: Transfer) -> list[Any]:
         """Begin to send the kept weights; return the pending calls, each of which gives the bytes that a rank has sent."""

@@ -80,7 +80,7 @@ def cheapest(levels: Sequence[Level], device_gb: float, needed_gb: float) -> Lev
     return min(fitting, key=lambda level: (level.seconds, level.device_gb), default=None)
 
 
-class Room(NamedTuple):
+class NodeMemory(NamedTuple):
     """Memory of a node for jobs.
 
     Attributes:
@@ -92,7 +92,7 @@ class Room(NamedTuple):
     strangers_gb: float = 0.0
 
 
-def fits(places: Sequence[Place], levels: Sequence[Level], rooms: Mapping[str, Room]) -> bool:
+def fits(places: Sequence[Place], levels: Sequence[Level], rooms: Mapping[str, NodeMemory]) -> bool:
     """Return whether all nodes have enough memory for all waiting phases and, on GPUs, for each one to run while the others wait.
 
     Args:
@@ -105,7 +105,7 @@ def fits(places: Sequence[Place], levels: Sequence[Level], rooms: Mapping[str, R
     return all(_fit([one for one in together if node in one[0].nodes], rooms[node]) for node in nodes)
 
 
-def _fit(here: Sequence[tuple[Place, Level]], room: Room) -> bool:
+def _fit(here: Sequence[tuple[Place, Level]], room: NodeMemory) -> bool:
     """Return whether a node has enough memory for the phases on it."""
     if room.host_gb is not None and sum(level.host_gb for _, level in here) > room.host_gb:
         return False
@@ -115,7 +115,7 @@ def _fit(here: Sequence[tuple[Place, Level]], room: Room) -> bool:
     return most_gb <= gpu_gb * (1 - _SPARE) - room.strangers_gb or not any(place.has_gpus for place, _ in here)
 
 
-def choose(places: Sequence[Place], rooms: Mapping[str, Room]) -> list[Level]:
+def choose(places: Sequence[Place], rooms: Mapping[str, NodeMemory]) -> list[Level]:
     """Choose how each of several phases that share nodes waits. Those that save the most seconds by staying come first.
 
     Args:

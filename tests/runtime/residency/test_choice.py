@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.residency.choice import Level, Place, Room, Waits, cheapest, choose, fits
+from runtime.residency.choice import Level, Place, NodeMemory, Waits, cheapest, choose, fits
 
 STAY, KEEP, DROP = Level("stay", 0.0, 60), Level("keep", 3.0, 2), Level("drop", 1.5, 2)
 
@@ -34,8 +34,8 @@ def place(nodes: str, stay_gb: float, keep_gb: float, saves_s: float, peak_gb: f
     return Place(Waits(levels, peak_gb, 80.0 if gpu else 0.0), tuple(nodes), gpu)
 
 
-def rooms(strangers_gb: float = 0.0, **host_gb: float | None) -> dict[str, Room]:
-    return {name: Room(host_gb.get(name), strangers_gb) for name in "ab"}
+def rooms(strangers_gb: float = 0.0, **host_gb: float | None) -> dict[str, NodeMemory]:
+    return {name: NodeMemory(host_gb.get(name), strangers_gb) for name in "ab"}
 
 
 def names(places: list[Place], strangers_gb: float = 0.0, **host_gb: float | None) -> str:
