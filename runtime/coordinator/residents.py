@@ -18,7 +18,7 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.jobs.shapes import nodes_in
 from runtime.machine import Pool
 from runtime.machines.nodes import POOLS
-from runtime.residency.choice import STAY, Level, Place, NodeMemory, Waits, choose, fits
+from runtime.residency.choice import STAY, Level, NodeMemory, Place, Waits, choose, fits
 
 _Key = tuple[JobHandle, Pool]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.residency.choice import Level, Place, NodeMemory, Waits, cheapest, choose, fits
+from runtime.residency.choice import Level, NodeMemory, Place, Waits, cheapest, choose, fits
 
 STAY, KEEP, DROP = Level("stay", 0.0, 60), Level("keep", 3.0, 2), Level("drop", 1.5, 2)
 
