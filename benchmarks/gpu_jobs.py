@@ -1,4 +1,4 @@
-"""Two jobs that share one GPU: through `rollmux run`, or as programs of their own that attach to a service.
+"""Two jobs that share one GPU: by `rollmux run`, or by two commands that attach to a service.
 
 python benchmarks/gpu_jobs.py run --work FOLDER [--shape 0.5b] [--leave] [--figures FILE]
 python benchmarks/gpu_jobs.py attached --work FOLDER [--shape 1.5b] [--figures FILE]

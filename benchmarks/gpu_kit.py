@@ -1,4 +1,4 @@
-"""What is to be seen of jobs on one GPU, what is worth most first, in parts that each leave their result; ten minutes in all.
+"""Jobs, tests and switches on one GPU in ten minutes: parts in the order of their worth, each of which leaves its result.
 
 python benchmarks/gpu_kit.py --out gpu [--minutes 10] [--part jobs tests ...] [--tiny]
 
