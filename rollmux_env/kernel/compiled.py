@@ -13,6 +13,8 @@ from typing import Any, TypeVar, cast, overload
 import numba
 from numba.core.types import unliteral
 
+from rollmux_env.kernel.linking import CalleeCompiler, EntryCompiler, is_tested
+
 F = TypeVar("F", bound=Callable[..., object])
 
 _KERNEL = Path(__file__).parent
@@ -25,25 +27,27 @@ _LINKED = (
 _checked: set[Path] = set()
 
 
-def drop_stale(folder: Path, linked: Iterable[Path] = ()) -> None:
+def drop_stale(folder: Path, cache: Path, linked: Iterable[Path] = ()) -> None:
     """Forget compiled code that was made of other sources than a folder's present ones.
 
     Numba looks at the file of a function alone, yet machine code holds what the function calls in other files too: after an edit or
     an update of some files it would run the old code.
 
     Args:
-        linked: other folders that its functions call into.
+        folder: Folder of the sources.
+        cache: Folder in which numba keeps their compiled code.
+        linked: Other folders that its functions call into.
     """
     digest = hashlib.sha256()
     for source in sorted({*folder.glob("*.py"), *(file for other in linked for file in other.glob("*.py"))}):
         digest.update(b"\0" + source.read_bytes())
-    stamp = folder / "__pycache__" / "sources.sha256"
+    stamp = cache / "sources.sha256"
     with suppress(OSError):  # a folder that cannot be written holds no compiled code
         if stamp.is_file() and stamp.read_text() == digest.hexdigest():
             return
-        for file in stamp.parent.glob("*.nb[ic]"):
+        for file in cache.glob("*.nb[ic]"):
             file.unlink(missing_ok=True)
-        stamp.parent.mkdir(exist_ok=True)
+        cache.mkdir(exist_ok=True)
         stamp.write_text(digest.hexdigest())
 
 
@@ -89,27 +93,57 @@ def _twin(function: Any) -> Any:
 
 
 def _njit(function: Any, **flags: bool) -> Any:
-    folder = Path(function.__code__.co_filename).parent
-    if folder not in _checked and Path(function.__code__.co_filename).is_file():
-        _checked.add(folder)
-        drop_stale(folder, _LINKED)
+    if not is_tested():
+        return _for_all_constants(_dispatcher(function, **flags))
+    entered = _dispatcher(function, pipeline_class=EntryCompiler, no_cfunc_wrapper=True, **flags)
+    called = _dispatcher(_copy(function), pipeline_class=CalleeCompiler, no_cfunc_wrapper=True, no_cpython_wrapper=True, **flags)
+    return _for_all_constants(entered, called)
+
+
+def _copy(function: Any) -> Any:
+    """Return a copy of a function whose compiled code has separate symbols and files."""
+    copy = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__, copy.__module__ = function.__kwdefaults__, function.__module__
+    copy.__qualname__ = f"{function.__qualname__}.called"
+    return copy
+
+
+def _dispatcher(function: Any, **options: Any) -> Any:
     try:
-        return _for_all_constants(numba.njit(cache=True, nogil=True, **flags)(function))
+        dispatcher = numba.njit(cache=True, nogil=True, **options)(function)
     except RuntimeError:  # no folder to keep it in: neither this one nor the user's cache can be written
-        return _for_all_constants(numba.njit(nogil=True, **flags)(function))
+        return numba.njit(nogil=True, **options)(function)
+    cache, folder = _cache_folder(dispatcher), Path(function.__code__.co_filename).parent
+    if cache is not None and cache not in _checked:
+        _checked.add(cache)
+        drop_stale(folder, cache, _LINKED)
+    return dispatcher
 
 
-def _for_all_constants(dispatcher: Any) -> Any:
+def _cache_folder(function: Any) -> Path | None:
+    """Return the folder in which numba keeps the code of a compiled function, or None if it found none that it can write."""
+    path = getattr(getattr(function, "_cache", None), "cache_path", None)
+    return None if path is None else Path(path)
+
+
+def _for_all_constants(entered: Any, called: Any = None) -> Any:
     """Let other compiled code call a function by the types of its arguments alone: numba compiles it anew, and all that it calls,
-    for every constant that stands in a call, `f(0)`, `f(-1)`, `f(True)`."""
-    template = getattr(dispatcher, "get_call_template", None)
+    for every constant that stands in a call, `f(0)`, `f(-1)`, `f(True)`.
+
+    Args:
+        entered: Dispatcher of the function.
+        called: Dispatcher for calls from compiled code, None for the same.
+    """
+    called = entered if called is None else called
+    template = getattr(called, "get_call_template", None)
     if template is not None:  # else numba is told to compile nothing
 
         def without_literals(args: Iterable[Any], kws: dict[str, Any]) -> Any:
             return template(tuple(map(unliteral, args)), {name: unliteral(kind) for name, kind in kws.items()})
 
-        dispatcher.get_call_template = without_literals
-    return dispatcher
+        entered.get_call_template = without_literals
+        entered.get_overload = called.get_overload
+    return entered
 
 
 def compiling_notice(function: Callable[..., object], takes: str) -> str | None:
@@ -119,11 +153,11 @@ def compiling_notice(function: Callable[..., object], takes: str) -> str | None:
         function: Compiled function that is needed.
         takes: Duration of compiling, in words.
     """
-    folder = getattr(getattr(function, "_cache", None), "cache_path", None)  # None: numba found no folder that it can write
+    folder = _cache_folder(function)
     if folder is None:
         return (
             f"compiling the kernel for this process alone ({takes}): neither {_KERNEL / '__pycache__'} nor the user's cache "
             "can be written; NUMBA_CACHE_DIR may name a folder that can"
         )
     module, name = function.__module__.rpartition(".")[2], function.__name__
-    return None if any(Path(folder).glob(f"{module}.{name}-*.nbc")) else f"compiling the kernel, once ({takes})"
+    return None if any(folder.glob(f"{module}.{name}-*.nbc")) else f"compiling the kernel, once ({takes})"

@@ -13,6 +13,8 @@ dearer the more likely. (Large problems are improved part by part: Taillard and 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -93,6 +95,13 @@ def _take_out(view: View, facts: Regrouping, picked: Ints, search: Search) -> No
         changed(view, facts, trial.group_rows[k], search)
 
 
+@compiled(arrays=False)
+def _copy(values: NDArray[Any], out: NDArray[Any]) -> None:
+    """Copy values. With `out[:] = values` numba compiles a message about shapes, and all of its text functions for that."""
+    for k in range(len(values)):
+        out[k] = values[k]
+
+
 @compiled
 def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.random.Generator, search: Search) -> float:
     """Place a newcomer, then regroup the free jobs for the better, in place.
@@ -116,8 +125,8 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
     now = began
     picked = np.empty(facts.n_jobs, np.int64)
     chosen = np.zeros(facts.n_jobs, np.int64)
-    was_usd = np.empty_like(usd)
-    was_version = np.empty_like(version)
+    was_usd = np.empty(len(usd), np.float64)
+    was_version = np.empty(len(version), np.int64)
     counted = np.empty((len(limits.pools), 2), np.int64)
     looked = 0
     while looked < budget:
@@ -125,8 +134,8 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
         count = _choose(jobs, groups, facts, rng, picked, chosen)
         if count == 0:
             continue
-        was_usd[:] = usd
-        was_version[:] = version
+        _copy(usd, was_usd)
+        _copy(version, was_version)
         _take_out(view, facts, picked[:count], search)
         placed = 0
         while placed < count:
@@ -141,8 +150,8 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
                 now = then
                 continue
         take_back(search.trial, jobs, groups)
-        usd[:] = was_usd
-        version[:] = was_version
+        _copy(was_usd, usd)
+        _copy(was_version, version)
     return float(began - now)
 
 

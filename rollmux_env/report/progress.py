@@ -23,7 +23,7 @@ def tracked(run: Callable[[Tell], Iterable[tuple[int, Result]]], names: Sequence
     """
     by_index: dict[int, Result] = {}
     console = Console(stderr=True)
-    if notice := compiling_notice(enumerate_candidates, "about 15 s"):
+    if notice := compiling_notice(enumerate_candidates, "about 10 s"):
         console.print(notice, style="dim", soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     lines = Progress("replaying")

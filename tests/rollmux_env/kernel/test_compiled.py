@@ -5,6 +5,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from numba.core.runtime import _nrt_python, rtsys
 
 from rollmux_env.envs.placement.env import PlacementVectorEnv
@@ -38,22 +39,42 @@ def test_compiled_code_of_other_sources_is_forgotten(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("from b import f")
     (tmp_path / "b.py").write_text("def f(): return 1")
     cache = tmp_path / "__pycache__"
-    drop_stale(tmp_path)
+    drop_stale(tmp_path, tmp_path / "__pycache__")
     (cache / "a.caller-1.py311.nbi").write_text("index")
     (cache / "a.caller-1.py311.1.nbc").write_text("code")
     (cache / "a.cpython-311.pyc").write_text("bytecode")
-    drop_stale(tmp_path)
+    drop_stale(tmp_path, tmp_path / "__pycache__")
     assert len(list(cache.glob("*.nb*"))) == 2, "the sources are as they were"
     (tmp_path / "b.py").write_text("def f(): return 2")
-    drop_stale(tmp_path)
+    drop_stale(tmp_path, tmp_path / "__pycache__")
     assert list(cache.glob("*.nb*")) == []
     assert (cache / "a.cpython-311.pyc").exists()
+
+
+def test_compiled_code_is_also_forgotten_where_numba_keeps_it_in_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under an installation that cannot be written numba keeps it in the user's cache, or in a folder that the user names."""
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path / "cache"))
+    made: dict[str, Any] = {}
+    (tmp_path / "a.py").write_text("def double(x): return 2 * x")
+    exec(compile((tmp_path / "a.py").read_text(), tmp_path / "a.py", "exec"), made)
+    double: Any = compiled(made["double"])
+    code = Path(double.stats.cache_path) / "a.double-1.py311.1.nbc"
+    code.write_text("code")
+    monkeypatch.setattr("rollmux_env.kernel.compiled._checked", set())  # as in the next process
+    compiled(made["double"])
+    assert code.is_file(), "the sources are as they were"
+    (tmp_path / "b.py").write_text("def f(): return 2")
+    monkeypatch.setattr("rollmux_env.kernel.compiled._checked", set())
+    compiled(made["double"])
+    assert not code.exists()
 
 
 def test_a_folder_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1")
     (tmp_path / "__pycache__").write_text("a file in its place")
-    drop_stale(tmp_path)
+    drop_stale(tmp_path, tmp_path / "__pycache__")
     assert (tmp_path / "__pycache__").read_text() == "a file in its place"
 
 
