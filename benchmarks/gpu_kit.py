@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 MINUTES = 10.0
 GRACE_S = 20.0  # that a part whose time is over has to end what it has started, and to say what it has found
 PACKAGES = ("torch", "transformers", "vllm", "ray", "numpy", "nvidia-ml-py")
-JOBS, TESTS = "benchmarks/gpu_jobs.py", ("-m", "pytest", "-v", "-rs", "-W", "default", "-p", "no:cacheprovider", "tests/gpu", "-m")
+JOBS, TESTS = "benchmarks/gpu_jobs.py", ("-m", "pytest", "-vv", "-rs", "-W", "default", "-p", "no:cacheprovider", "tests/gpu", "-m")
 
 
 class Part(NamedTuple):
