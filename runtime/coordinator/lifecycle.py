@@ -15,13 +15,14 @@ from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
 from runtime.checkpoints import ResumePoint
+from runtime.coordinator.decisions import Errand
 from runtime.coordinator.ends import EVICTED, RunEnd, interrupted_slices
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.job_state import JobState
 from runtime.coordinator.node_changes import NodeChanges
 from runtime.coordinator.profiling import arrival
-from runtime.coordinator.run_state import Errand, RunState
+from runtime.coordinator.run_state import RunState
 from runtime.jobside.messages import End
 from runtime.journal.facts import Cancelled, Fact, Failed, Restarted
 from runtime.machine import Node
@@ -111,15 +112,15 @@ class JobLifecycle:
     async def carry_out(self) -> None:
         """Start and end processes as long as the run asks for it."""
         while True:
-            self._carry_out(await self._run.errands.get())
+            self._carry_out(await self._run.decisions.errands.get())
 
     def carry_out_now(self) -> None:
         """Start and end all that the run has asked for until now."""
-        while not self._run.errands.empty():
-            self._carry_out(self._run.errands.get_nowait())
+        while not self._run.decisions.errands.empty():
+            self._carry_out(self._run.decisions.errands.get_nowait())
 
     def _carry_out(self, errand: Errand) -> None:
-        self._run.errands.task_done()
+        self._run.decisions.errands.task_done()
         if errand.ends:
             self._run.spawn(self._clear(errand.handle))
         elif not errand.handle.gone:
@@ -146,7 +147,7 @@ class JobLifecycle:
         elif handle.lives and handle.state is not JobState.RESTING:  # the run stops; the job keeps its place for then
             self._halt(handle)
         await self._processes.of(handle).drop(handle)
-        run.ended(handle)
+        run.decisions.ended(handle)
         self._end.watched.discard(handle)
         if handle.state is JobState.RESTING:
             self._rested(handle)
@@ -155,7 +156,7 @@ class JobLifecycle:
     def _make_neighbours_leave(self, handle: JobHandle, end: End) -> End:
         """Return how a job ends that had too little memory of a GPU: it is made again if the state of others can leave."""
         pool = next((pool for pool in POOLS if pool == end.where and pool in handle.permits.holds), None)
-        beside = self._run.residents.ran_out(handle, pool) if pool else ()
+        beside = self._run.decisions.residents.ran_out(handle, pool) if pool else ()
         if pool is None or not beside:
             return end
         names = ", ".join(node.name for node in handle.place.nodes_of(pool))
@@ -194,13 +195,13 @@ class JobLifecycle:
         else:  # it has no nodes: the scheduler need not know
             if dead_machines:
                 run.tell(*self._losses(dead_machines))
-            run.evict(handle)
+            run.decisions.evict(handle)
 
     async def _dead_machines(self) -> set[str]:
-        return await self._processes.own.dead_machines({node.machine for node in self._run.all_nodes()})
+        return await self._processes.own.dead_machines({node.machine for node in self._run.capacity.nodes()})
 
     def _losses(self, machines: set[str]) -> list[facts.Fact]:
-        names = sorted(node.name for node in self._run.all_nodes() if node.machine in machines)
+        names = sorted(node.name for node in self._run.capacity.nodes() if node.machine in machines)
         for name in names:
             self._run.log.say(f"{name} has gone")
         return [facts.Lost(frozenset(names))] if names else []
@@ -224,7 +225,7 @@ class JobLifecycle:
         run, job_id = self._run, handle.id
         await run.written()
         await self._processes.of(handle).kill(handle)
-        run.ended(handle)
+        run.decisions.ended(handle)
         folder = run.checkpoints(job_id)
         if handle.spec.is_attached:  # its owner has the checkpoints
             resume = ResumePoint(handle.iteration, None, ())
@@ -283,7 +284,7 @@ class JobLifecycle:
         news: list[facts.Fact] = [facts.Cleared(job_id)]
         problem = None
         if placed and successor.job is not None and not successor.place.parks:
-            problem = run.beyond(successor.spec) or run.too_large(successor.job)
+            problem = run.capacity.beyond(successor.spec) or run.capacity.too_large(successor.job)
             if problem is None:
                 news += arrival(run, successor, handle.ending.why.outcome == EVICTED)
         run.tell(*news, notes=notes)

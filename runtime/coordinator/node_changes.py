@@ -79,12 +79,12 @@ class NodeChanges:
             raise Stopping("the service is stopping; ask the next one")
         if self._run.log.problem is not None:
             raise Conflict(self._run.log.problem)
-        if all(node.name != name for node in self._run.all_nodes()):
+        if all(node.name != name for node in self._run.capacity.nodes()):
             raise NotFound(f"{one_line(name, 80)}: this service has no such node")
 
     def _misfits(self, node: Node) -> str | None:
         """Why jobs that were profiled on the others cannot be expected to run on a node as they did."""
-        others = [other for other in self._run.all_nodes() if other.pool == node.pool]
+        others = [other for other in self._run.capacity.nodes() if other.pool == node.pool]
         least_gb = min((other.memory_gb for other in others if other.memory_gb), default=0.0)
         if others and node.device != others[0].device:
             return f"it has {node.device}, and the others of its pool {others[0].device}"

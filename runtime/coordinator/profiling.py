@@ -95,7 +95,7 @@ class Profiling:
         while unknown := [run.handles[job_id] for job_id in ids if self._is_unknown(run.handles[job_id])]:
             keys: dict[str, str] = {}
             for handle in unknown[:most]:
-                if problem := run.beyond(handle.spec):
+                if problem := run.capacity.beyond(handle.spec):
                     run.refuse(handle, problem)
                 else:
                     run.attempt(handle, "profile", self._look_up, handle, keys)  # one like it may have been profiled meanwhile
@@ -243,7 +243,7 @@ class Profiling:
         """The owner of a job has come: one that nobody knows wants nodes for its first iterations, one that is parked a place."""
         run = self._run
         if handle.spec.profile is not None and handle.job is None and not handle.profile.asks:
-            if problem := run.beyond(handle.spec):
+            if problem := run.capacity.beyond(handle.spec):
                 run.refuse(handle, problem)
                 return
             handle.profile.asks = True
@@ -268,7 +268,7 @@ class Profiling:
         if not handle.spec.movable:
             run.confine(handle, names)
         handle.leave_place()
-        if handle.job is not None and (problem := run.too_large(handle.job)):
+        if handle.job is not None and (problem := run.capacity.too_large(handle.job)):
             run.tell(facts.Profiled(handle.id))
             run.refuse(handle, problem)
             return False
@@ -283,7 +283,7 @@ class Profiling:
         handle.permits.forget()
         if profile.count() or self._repeats(handle):
             profile.passes = max(1, profile.passes)
-            self._run.order(handle)
+            self._run.decisions.order(handle)
             return False
         profile.end()
         more = self._next_round()
@@ -350,7 +350,7 @@ def arrival(run: RunState, handle: JobHandle, again: bool = False) -> tuple[fact
 
 def enlist(run: RunState, handle: JobHandle) -> None:
     """Hand a job to the policy, if there are nodes for it at all."""
-    if handle.job is not None and (problem := run.beyond(handle.spec) or run.too_large(handle.job)):
+    if handle.job is not None and (problem := run.capacity.beyond(handle.spec) or run.capacity.too_large(handle.job)):
         run.refuse(handle, problem)
     else:
         run.tell(*arrival(run, handle))

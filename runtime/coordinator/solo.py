@@ -41,7 +41,7 @@ class SoloIterations:
         else:
             self._measured.append(handle)
             handle.place.leave_after(checkpoint=True)  # its devices
-            run.order(handle)
+            run.decisions.order(handle)
             self._end.check()
             return True
         run.log.say(f"{handle.id}: is not measured alone: {why}")
@@ -54,7 +54,7 @@ class SoloIterations:
         for handle in self._measured:
             if not handle.lives or run.stopping:
                 continue
-            if problem := run.beyond(handle.spec):
+            if problem := run.capacity.beyond(handle.spec):
                 run.log.say(f"{handle.id}: is not measured alone: {problem}")
                 continue
             await run.written()
@@ -84,7 +84,7 @@ class SoloIterations:
         run.log.say(f"{handle.id}: alone, {now_s - began_s:.2f} s")
         handle.counts.begin(handle.iteration + 1)
         if handle.profile.count():
-            run.order(handle)
+            run.decisions.order(handle)
         else:
             handle.leave_place()
             run.tell(facts.Profiled(handle.id))

@@ -27,4 +27,4 @@ def carry_out(run: RunState, handle: JobHandle, what: Next, said: Follows) -> No
             make_room(run, handle)
         case Next.GO_ON:
             run.follow(said)
-            run.order(handle)
+            run.decisions.order(handle)

@@ -75,7 +75,7 @@ class QueueForecast:
         jobs = [await asyncio.to_thread(_job_of, spec, plan.nodes, plan.cluster.sides) for spec in specs]
         known = [job for job in jobs if job is not None]
         for job in known:
-            if problem := self._run.too_large(job):
+            if problem := self._run.capacity.too_large(job):
                 raise Unprocessable(f"job {job.id}: {problem}")
         async with self._of_previews:  # a long one, of one user, keeps no other one from looking at the queue
             try:

@@ -152,7 +152,7 @@ class Service:
         if run.log.problem is not None:
             raise Unwritable(run.log.problem)
         ids = Counter(spec.id for spec in specs)
-        for spec, beyond in zip(specs, run.new_beyond(specs), strict=True):
+        for spec, beyond in zip(specs, run.capacity.new_beyond(specs), strict=True):
             if spec.id in run.handles or ids[spec.id] > 1:
                 raise Conflict(f"job {spec.id}: this service has had a job of that name; names are used once")
             if problem := beyond or driver.lacks(spec):

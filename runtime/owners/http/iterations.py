@@ -101,7 +101,7 @@ class Iterations:
             now_s = run.log.now()
             if handle.is_guest:
                 handle.profile.took("sync", seconds)
-            run.follow(synced(handle, number, max(0.0, now_s - seconds), now_s, run.beside(handle)))
+            run.follow(synced(handle, number, max(0.0, now_s - seconds), now_s, run.capacity.beside(handle)))
         if turns.trainings > handle.iteration:
             self.iterated(lease)
 

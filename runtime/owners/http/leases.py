@@ -434,8 +434,8 @@ async def find_place(
         if not left_s and handle.ending.why is None and not run.stopping:
             _bring_to(run, stay, host, handle)
             iterations.profiling.owner_came(handle)
-            if not run.errands.empty():  # it may have got its place just now
-                await run.errands.join()
+            if not run.decisions.errands.empty():  # it may have got its place just now
+                await run.decisions.errands.join()
                 continue
             if _is_to_have(run, stay, handle):
                 return handle, stay
@@ -464,7 +464,7 @@ def problem_of_names(run: RunState, spec: JobSpec) -> str | None:
     """Why a job cannot be on the nodes that its entry names; None: it can, or names none. One line."""
     if spec.nodes is None:
         return None
-    there = {node.name: node for node in run.all_nodes()}
+    there = {node.name: node for node in run.capacity.nodes()}
     for pool, names in spec.nodes_named.items():
         for name in names:
             if name not in there or name in run.nodes.missing:
@@ -501,7 +501,7 @@ def _nodes_of_host(run: RunState, spec: JobSpec, host: str) -> frozenset[str] | 
     Raises:
         Unprocessable: the host has fewer nodes than the job asks for; one line.
     """
-    hosts = run.nodes_by_host()
+    hosts = run.capacity.nodes_by_host()
     if spec.nodes is not None or host not in hosts or len(hosts) < 2:
         return None
     own = hosts[host]

@@ -104,12 +104,12 @@ class JobCalls:
             if run.present(handle):
                 run.follow(follows)
         elif pool in handle.permits.holds:
-            run.admit(handle, pool)
+            run.decisions.admit(handle, pool)
         return await self.permit(handle, pool)
 
     async def permit(self, handle: JobHandle, pool: Pool) -> tuple[Pool, ...]:
         """Wait on, as `acquire` does."""
-        leaving = self._run.residents.leaving(handle) or await handle.permits.waits[pool]
+        leaving = self._run.decisions.residents.leaving(handle) or await handle.permits.waits[pool]
         await self._run.written()
         return leaving
 
@@ -131,7 +131,7 @@ class JobCalls:
     async def may_stay(self, handle: JobHandle, pool: Pool) -> bool:
         """Whether the state of a phase that is over may stay on its devices."""
         run = self._run
-        return not run.stopping and run.present(handle) and run.residents.may_stay(handle, pool)
+        return not run.stopping and run.present(handle) and run.decisions.residents.may_stay(handle, pool)
 
     async def offloaded(
         self, handle: JobHandle, pool: Pool, seconds: float, host_gb: float, device_gb: float, taken_gb: float = 0.0
@@ -141,8 +141,8 @@ class JobCalls:
         await run.written()
         nodes = tuple(node.name for node in handle.place.nodes[pool])
         run.log.write(Offloaded(run.log.now(), handle.id, pool, nodes, seconds, host_gb, device_gb))
-        run.residents.saw(handle, pool, device_gb, taken_gb)
-        run.went(handle, pool)
+        run.decisions.residents.saw(handle, pool, device_gb, taken_gb)
+        run.decisions.went(handle, pool)
 
     async def release(self, handle: JobHandle, report: Report) -> tuple[Pool, ...]:
         """A phase is over. Returns the pools on whose nodes the job's state is to leave the devices."""
@@ -162,13 +162,13 @@ class JobCalls:
         spans = run.scheduler.members.spans(handle.id, now_s) if report.phase == "rollout" else ()
         done = slice_of(handle, report, now_s, spans, extra=report.phase == "init")
         follows = protocol.released(handle, report, done, self._profiling.cold_start(handle, done))
-        run.residents.saw(handle, phase, report.device_gb, report.taken_gb)
+        run.decisions.residents.saw(handle, phase, report.device_gb, report.taken_gb)
         if report.stays:
-            run.residents.stays(handle, phase, report.host_gb, report.device_gb)
+            run.decisions.residents.stays(handle, phase, report.host_gb, report.device_gb)
         else:
-            run.went(handle, phase)
+            run.decisions.went(handle, phase)
         run.follow(follows)
-        return run.residents.leaving(handle)
+        return run.decisions.residents.leaving(handle)
 
     async def synced(self, handle: JobHandle, start_s: float, end_s: float) -> tuple[Pool, ...]:
         """A sync is over. Returns as `release`."""
@@ -176,9 +176,9 @@ class JobCalls:
         await run.written()
         if handle.iteration == PROFILE and handle.job is None:
             handle.profile.synced(end_s - start_s)
-        follows = protocol.synced(handle, handle.iteration, start_s, end_s, run.beside(handle))
+        follows = protocol.synced(handle, handle.iteration, start_s, end_s, run.capacity.beside(handle))
         run.tell(*(follows.news if run.present(handle) else ()), notes=follows.notes)
-        return run.residents.leaving(handle)
+        return run.decisions.residents.leaving(handle)
 
     async def progress(self, handle: JobHandle, done: int, total: int, tokens: int, who: str) -> None:
         """How far the phase in hand is.
@@ -307,7 +307,7 @@ class JobCalls:
         goes = done.keeps and run.scheduler.is_to_go(handle.id)
         handle.place.leave_after(checkpoint=what is Next.OVER_BUDGET or (done.movable and (moves or goes)))
         if handle.ending.why is None:
-            run.order(handle)
+            run.decisions.order(handle)
 
     def _leave(self, handle: JobHandle, follows: Follows) -> bool:
         """Let a job leave its place that has waited for what it has said now; False: it has waited for nothing."""

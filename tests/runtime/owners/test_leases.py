@@ -222,11 +222,13 @@ def test_a_host_that_comes_when_another_one_goes_is_known(tmp_path: Path) -> Non
         state = run.driver.run
         (rollout,) = (node for node in PAIRS[:4] if node.name == "rollout-1")
         state.nodes.add([replace(rollout, name="rollout-8", host="gpu-8")])
-        assert rollout in state.nodes_by_host()[rollout.host] and "gpu-9" not in state.nodes_by_host()
+        assert rollout in state.capacity.nodes_by_host()[rollout.host] and "gpu-9" not in state.capacity.nodes_by_host()
         state.nodes.missing = {"rollout-8"}
         state.nodes.lose(0.0)
         state.nodes.add([replace(rollout, name="rollout-9", host="gpu-9")])
-        assert [node.name for node in state.nodes_by_host()["gpu-9"]] == ["rollout-9"] and "gpu-8" not in state.nodes_by_host()
+        assert [node.name for node in state.capacity.nodes_by_host()["gpu-9"]] == [
+            "rollout-9"
+        ] and "gpu-8" not in state.capacity.nodes_by_host()
         await run.kill()
 
     served(work, attached_plan(tmp_path, job("a"), nodes=PAIRS[:4]))
@@ -352,7 +354,7 @@ def test_a_job_that_is_cancelled_when_it_gets_its_place_has_never_been_there(tmp
         with pytest.raises(Conflict, match="has ended"):
             await waits
         assert handle.actors.controller is None
-        assert of(await run.stop(), Cancelled, "b") and driver.run.errands.empty()
+        assert of(await run.stop(), Cancelled, "b") and driver.run.decisions.errands.empty()
 
     served(work, attached_plan(tmp_path, job("a"), job("b"), policy="solo"))
 

@@ -1,0 +1,72 @@
+"""The nodes of a run, and which jobs they can hold."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import cast
+
+from rollmux_env.keys.job import Job
+from rollmux_env.scheduler.nodes import NodePool
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.run_plan import RunPlan
+from runtime.jobs.spec import JobSpec
+from runtime.machine import Node
+from runtime.machines.nodes import POOLS
+from runtime.machines.pools import beyond, too_few_nodes, too_large
+
+
+class Capacity:
+    """The nodes of a run, and which jobs they can hold.
+
+    Args:
+        plan: The plan of the run.
+        nodes: The scheduler's nodes, of which it knows only the names.
+    """
+
+    def __init__(self, plan: RunPlan, nodes: NodePool) -> None:
+        self._plan, self._nodes = plan, nodes
+        self._on_hosts: tuple[int, dict[str, list[Node]]] | None = None  # after so many changes
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes of the run."""
+        return [cast("Node", node) for pool in POOLS for node in self._nodes.nodes(pool)]
+
+    def nodes_by_host(self) -> Mapping[str, list[Node]]:
+        """Return the nodes of each host; they are looked up again when nodes have come or gone."""
+        if self._on_hosts is None or self._on_hosts[0] != self._nodes.changes:
+            by_host: defaultdict[str, list[Node]] = defaultdict(list)
+            for node in self.nodes():
+                by_host[node.host].append(node)
+            self._on_hosts = self._nodes.changes, dict(by_host)
+        return self._on_hosts[1]
+
+    def absent(self, names: Iterable[str]) -> list[str]:
+        """Return those of some nodes that are not there, sorted."""
+        return sorted({*names} - ({node.name for node in self.nodes()} - self._nodes.missing))
+
+    def beside(self, handle: JobHandle) -> tuple[str, ...]:
+        """Return the ids of the jobs that have rollout nodes of a job now."""
+        names = [node.name for node in handle.place.nodes["rollout"]]
+        return tuple(holder for holder in self._nodes.holders(names) if holder != handle.id)
+
+    def beyond(self, spec: JobSpec) -> str | None:
+        """Return why there can be no place for a job, or None if there can be one."""
+        return self._beyond(spec, self._left())
+
+    def new_beyond(self, specs: Iterable[JobSpec]) -> Iterator[str | None]:
+        """Yield the same of new jobs, or which shape of one there are too few nodes for; later it is only never chosen."""
+        left = self._left()
+        return (self._beyond(spec, left) or too_few_nodes(spec, left, " left") for spec in specs)
+
+    def _beyond(self, spec: JobSpec, left: Counter[str]) -> str | None:
+        return beyond(spec, self._plan.cluster, self._plan.policy, left)
+
+    def too_large(self, job: Job) -> str | None:
+        """Return why no node can hold a job, or None if one can."""
+        return too_large(job, self._plan.cluster)
+
+    def _left(self) -> Counter[str]:
+        left: Counter[str] = Counter({pool: self._nodes.count(pool) for pool in self._plan.cluster.sides})
+        left.subtract(self._nodes.pool_of(name) for name in self._nodes.missing)
+        return left

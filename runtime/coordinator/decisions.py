@@ -1,0 +1,198 @@
+"""What the scheduler has decided is carried out: jobs get and leave places and permits, and processes are started and ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rollmux_env.cluster.apply import forecast
+from rollmux_env.cluster.events import Admitted, Moved, Reprofiled
+from rollmux_env.keys.job import Job
+from rollmux_env.scheduler import commands
+from rollmux_env.scheduler.commands import Command
+from rollmux_env.scheduler.core import Entry, Scheduler
+from rollmux_env.scheduler.preview import reasons
+from rollmux_env.scheduler.view import HoldName
+from runtime.checkpoints import CHECKPOINTS
+from runtime.coordinator.capacity import Capacity
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.residents import Residents
+from runtime.coordinator.run_log import RunLog
+from runtime.coordinator.run_plan import RunPlan
+from runtime.jobside.messages import End
+from runtime.machine import Pool
+from runtime.machines.forecast import shape_lines
+from runtime.machines.nodes import POOLS
+
+
+class Errand(NamedTuple):
+    """A job's processes are to be started, where it has none, or to be ended (`ends`)."""
+
+    handle: JobHandle
+    ends: bool
+
+
+def checkpoints_of(plan: RunPlan, job_id: str) -> Path:
+    """Return the folder of a job's checkpoints."""
+    return Path(plan.folder) / CHECKPOINTS / job_id
+
+
+class Decisions:
+    """Carries out what the scheduler has decided.
+
+    Args:
+        plan: The plan of the run.
+        log: The log of the run.
+        scheduler: The scheduler of the run.
+        handles: The jobs of the run, by id.
+        capacity: The nodes of the run.
+        make_policy: Makes a policy as the scheduler has it, which says why a job waits.
+        doubts: Returns what is doubtful about a job's figures, in words.
+
+    Attributes:
+        residents: The jobs whose state stays on their nodes.
+        errands: What is to be done for the processes of jobs; `JobLifecycle` does it.
+    """
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        log: RunLog,
+        scheduler: Scheduler,
+        handles: Mapping[str, JobHandle],
+        capacity: Capacity,
+        make_policy: Callable[[], Any],
+        doubts: Callable[[str], str],
+    ) -> None:
+        self._plan, self._log, self._scheduler, self._handles = plan, log, scheduler, handles
+        self._capacity, self._make_policy, self._doubts = capacity, make_policy, doubts
+        self.residents = Residents(handles, plan.cluster, plan.leave)
+        self.errands = asyncio.Queue[Errand]()
+        self._why: dict[str, str] = {}
+        scheduler.planner.why = self._why
+
+    def announce(self, entry: Entry) -> None:
+        """Let the user know of an entry of the scheduler's, and the job of what is known of it."""
+        if isinstance(entry, Admitted | Moved):
+            group = self._scheduler.state.group_of(entry.job_id)
+            why = self._why.pop(entry.job_id, "")
+            words = f"; {why}{self._figures(entry.job_id)}" if why else ""
+            self._log.say(f"{entry.job_id}: {entry.placement.strategy.replace('_', ' ')}, group {group.id}{words}")
+        elif isinstance(entry, Reprofiled):
+            handle, job = self._handles[entry.job.id], entry.job
+            former = handle.job
+            handle.learn(job)
+            for line in _known_anew(former, job):
+                self._log.say(f"{job.id}: {line}")
+
+    def carry_out(self, command: Command) -> None:
+        """Carry out a command of the scheduler's."""
+        handle = self._handles[command.job_id]
+        match command:
+            case commands.Place(_, seating):
+                self._place(handle, seating)
+            case commands.Lend(_, seating):
+                handle.lend(seating)
+                self.order(handle)
+            case commands.Grant():
+                self._grant(handle, command)
+            case commands.Shrink(_, parts) | commands.Grow(_, parts):
+                handle.tail.use(parts)
+                handle.changed.ring()
+            case commands.Move():
+                handle.begin_move()
+            case commands.Evict():
+                self.evict(handle)
+            case commands.Wait():
+                twin = forecast(self._scheduler.planner.shown)
+                why = reasons(twin, self._make_policy())[twin.waiting.index(handle.id)]
+                self._log.say(f"{handle.id}: waits for nodes: {why}{self._figures(handle.id)}")
+            case commands.AtRisk(_, slowdown, moved):
+                job = self._scheduler.state.job(handle.id)
+                risk = f"{handle.id}: its SLO is at risk: {slowdown:.2f} times its solo time of late, {job.slo:g} at most"
+                self._log.say(risk if moved else f"{risk}; there is no better place for it now")
+
+    def _place(self, handle: JobHandle, seating: commands.Seating) -> None:
+        handle.permits.follow(self._log.now())
+        if handle.place.nodes != {"rollout": seating.rollout_nodes, "training": seating.training_nodes}:
+            self.ended(handle)
+        handle.take_place(seating, self._scheduler.state.shape(handle.id))
+        self.order(handle)
+
+    def _grant(self, handle: JobHandle, grant: commands.Grant) -> None:
+        handle.permits.grant(grant, self._log.now(), handle.iteration)
+        if grant.phase == "rollout" or not handle.spec.is_asynchronous:
+            handle.tail.begin(grant.parts)
+        self.admit(handle, grant.phase)
+
+    def _figures(self, job_id: str) -> str:
+        """Return how far the figures of a reason may be trusted, and what gives better ones."""
+        words = self._doubts(job_id)
+        return f" ({words}; `rollmux run --no-cache` measures anew)" if words else ""
+
+    def admit(self, handle: JobHandle, phase: HoldName) -> None:
+        """Give a granted permit, if the job waits for it and there is room where it is for."""
+        if self.residents.admit(handle, phase):
+            handle.permits.admit(phase, self._log.now())
+
+    def went(self, handle: JobHandle, pool: Pool) -> None:
+        """Note that a job's state has left the devices of its nodes; others may have waited for that."""
+        self.residents.went(handle, (pool,))
+        self._admit_held_back()
+
+    def ended(self, handle: JobHandle) -> None:
+        """Note that a job has nothing on its nodes any more: its processes have ended, or have others now."""
+        self.residents.ended(handle)
+        self._admit_held_back()
+
+    def _admit_held_back(self) -> None:
+        for other, phase in self.residents.held_back():
+            self.admit(other, phase)
+
+    def order(self, handle: JobHandle) -> None:
+        """Let a job do its next iteration."""
+        if handle.is_at_rest:
+            self.errands.put_nowait(Errand(handle, ends=False))
+        handle.tell(handle.order(str(checkpoints_of(self._plan, handle.id))), self._log.now())
+
+    def evict(self, handle: JobHandle) -> None:
+        """A job's processes are to end, and it with them or only until it is made anew."""
+        if handle.gone:  # it has been refused
+            return
+        if handle.ending.why is None:
+            absent = self._capacity.absent(handle.place.names)
+            why = f"its node {absent[0]} has gone" if absent else "it is to move, but has workers and no checkpoint"
+            handle.begin_end(End("died", "step", why), again=True)
+        self.errands.put_nowait(Errand(handle, ends=True))
+
+
+def _known_anew(former: Job | None, job: Job) -> Iterator[str]:
+    """What is known of a job from now on, in place of what was: lines for the user."""
+    if former is not None and (replaced := _cold_starts(former, job)):
+        yield replaced
+    elif not job.movable:
+        return
+    elif former is not None and former.shapes != job.shapes:
+        yield from shape_lines(former, job)
+    elif former is not None and _kept_gb(former) != _kept_gb(job):
+        rollout_gb, training_gb = _kept_gb(job)
+        yield f"keeps more of its GPUs than its profile says: {rollout_gb:.2f} and {training_gb:.2f} GB of each from now on"
+    else:
+        yield (
+            f"takes longer than its profile says: rollout {job.rollout.worst_case_s:.2f} s, "
+            f"training {job.training.worst_case_s:.2f} s, sync {job.sync_s:.3f} s from now on"
+        )
+
+
+def _kept_gb(job: Job) -> tuple[float, float]:
+    return job.rollout.device_gb, job.training.device_gb
+
+
+def _cold_starts(former: Job, job: Job) -> str:
+    """What has been observed of cold starts in place of what was known of them; nothing where that is the same."""
+    before, after = ({pool: getattr(one, pool).switch.cold_s for pool in POOLS} for one in (former, job))
+    replaced = [pool for pool in POOLS if after[pool] != before[pool]]
+    changes = [f"its {pool} took {after[pool]:.2f} s, in place of {before[pool]:.2f} s" for pool in replaced]
+    return f"the cold start of {' and of '.join(changes)} in its profile" if changes else ""
