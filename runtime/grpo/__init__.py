@@ -1,1 +1,1 @@
-"""The built-in job: GRPO on a language model and a task."""
+"""The built-in job: GRPO training of a language model on a task."""

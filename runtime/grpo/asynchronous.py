@@ -1,15 +1,16 @@
-"""The built-in job with a staleness: its rollouts go on in a thread of their own while it trains.
+"""The built-in job with a staleness: its rollouts run in a separate thread while it trains.
 
-Each side asks for its own permits. New weights go to the rollout nodes' host memory beside a rollout, and its engines take them
-when the next one begins, or, with `rollout.interruptible`, in the middle of responses. What is sampled waits in a buffer, which is
-in the checkpoint with the weights, so that a job that goes on elsewhere trains on what it had.
+The two sides ask for their permits separately. New weights go to the rollout nodes' host memory while a rollout runs. The engines
+take them when the next rollout begins, or, with `rollout.interruptible`, in the middle of responses. Samples wait in a buffer. A
+checkpoint contains the buffer together with the weights, so that a job that continues elsewhere trains on the same samples.
 
 S1  no sample is older than the job's staleness when it is trained: 0 <= trained version - sampled version <= staleness, by token
 
-Version v are the weights after v trainings. Rollout k, which training k is on, begins only when weights of version k - staleness
-or newer are with the engines, and there are none newer than k before training k: that bounds the buffer too, at staleness + 1
-rollouts. (AReaL, arXiv 2505.24298, section 5.1, counts the same in trajectories: floor((N - 1) / B) <= version + staleness, with N
-of them begun and batches of B.) Training asserts S1 of every token before it uses it: `check_versions` of its worker.
+Version v of the weights is the one after v trainings. Rollout k, on which training k is done, begins only when the engines have
+weights of version k - staleness or newer. Before training k there are no weights newer than version k. This also limits the buffer
+to staleness + 1 rollouts. (AReaL, arXiv 2505.24298, section 5.1, counts the same in trajectories: floor((N - 1) / B) <= version +
+staleness, with N trajectories begun and batches of B.) Training asserts S1 for every token before using it (`check_versions` in
+`runtime.grpo.training_worker`).
 """
 
 from __future__ import annotations
@@ -25,22 +26,25 @@ from runtime.grpo.state import read_rollouts, write_rollouts
 from runtime.jobs.spec import JobSpec
 from runtime.phases import Paused, Session, runtime_hook, set_side
 
-_ENDS_S = 10.0  # in which a rollout whose engines have gone comes to its end
+_ENDS_S = 10.0  # time in which a rollout ends after its engines are gone, in seconds
 
 
 class SampleBuffer:
-    """The buffer, between the thread that samples and the one that trains; both wait in it.
+    """Buffer between the thread that samples and the one that trains. Both wait in it.
 
     Args:
-        staleness: of the job. iterations: how many it does. version: of the weights, now. rollouts: those in it already, in order.
+        staleness: Staleness of the job, in versions of the weights.
+        iterations: Number of iterations of the job.
+        version: Current version of the weights.
+        rollouts: Rollouts that are in the buffer from the beginning, the oldest first.
 
     Raises:
-        ValueError: those are not the next ones.
+        ValueError: These rollouts are not the next ones to train on, or more than the staleness allows.
     """
 
     def __init__(self, staleness: int, iterations: int, version: int = 0, rollouts: Iterable[Rollout] = ()) -> None:
         self._staleness, self._iterations = staleness, iterations
-        self._landed = self._trained = version  # with the engines, and in all
+        self._landed = self._trained = version  # version that the engines have, and version of the trained weights
         self._rollouts = [*rollouts]
         numbers = [rollout.number for rollout in self._rollouts]
         if numbers != [*range(version, version + len(numbers))] or len(numbers) > staleness + 1:
@@ -51,12 +55,12 @@ class SampleBuffer:
 
     @property
     def version(self) -> int:
-        """Trainings that are over."""
+        """Number of finished trainings, which is the version of the weights."""
         return self._trained
 
     @property
     def rollouts(self) -> Sequence[Rollout]:
-        """What waits for its training, the oldest first."""
+        """Rollouts that wait for their training, the oldest first."""
         with self._condition:
             return [*self._rollouts]
 
@@ -64,7 +68,7 @@ class SampleBuffer:
         """Wait until the next rollout may begin.
 
         Returns:
-            Its number; or None: there is no other one.
+            Number of the rollout. None means that there is no further one.
         """
         with self._condition:
             while not self._closed:
@@ -78,23 +82,27 @@ class SampleBuffer:
             return None
 
     def put(self, rollout: Rollout) -> None:
-        """The rollout that has begun is over."""
+        """Append the rollout that `begin` allowed."""
         with self._condition:
             self._rollouts.append(rollout)
             self._samples = False
             self._condition.notify_all()
 
     def drop(self) -> None:
-        """The rollout that has begun is not to be: another time it begins anew."""
+        """Give up the rollout that `begin` allowed. It begins again later."""
         with self._condition:
             self._samples = False
             self._condition.notify_all()
 
     def take(self, number: int) -> Rollout:
-        """Wait for a rollout, the oldest one; it stays until it is `trained`.
+        """Wait for the oldest rollout. It stays in the buffer until `trained` is called.
+
+        Args:
+            number: Number that the rollout must have.
 
         Raises:
-            BaseException: whatever has ended the sampling.
+            RuntimeError: The oldest rollout has another number.
+            BaseException: The error that ended the sampling.
         """
         with self._condition:
             while not self._rollouts:
@@ -107,68 +115,68 @@ class SampleBuffer:
         return rollout
 
     def trained(self) -> None:
-        """The oldest rollout was trained on."""
+        """Remove the oldest rollout, which has been trained on."""
         with self._condition:
             del self._rollouts[0]
             self._trained += 1
 
     def landed(self) -> None:
-        """The weights of the last training are with the engines."""
+        """Record that the engines have the weights of the last training."""
         with self._condition:
             self._landed = self._trained
             self._condition.notify_all()
 
     def pause(self) -> None:
-        """No further rollout is to begin."""
+        """Let no further rollout begin."""
         with self._condition:
             self._pauses = True
 
     def wait_until_idle(self) -> None:
-        """Wait until none is under way."""
+        """Wait until no rollout is under way."""
         with self._condition:
             while self._samples and self._error is None:
                 self._condition.wait()
 
     def resume(self) -> bool:
-        """Rollouts go on; whether they had paused."""
+        """Let rollouts begin again, and return whether they were paused."""
         with self._condition:
             paused, self._pauses = self._pauses, False
             self._condition.notify_all()
             return paused
 
     def fail(self, error: BaseException) -> None:
-        """Sampling has ended before its time: whoever waits for a rollout is told when there are no others."""
+        """Record an error that ended the sampling. `take` raises it once the buffer is empty."""
         with self._condition:
             self._error, self._samples = error, False
             self._condition.notify_all()
 
     def close(self) -> None:
-        """Nothing more is to be sampled."""
+        """Let `begin` return None from now on."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
 
 
 class AsynchronousGrpo(Grpo):
-    """One GRPO job, see `Grpo`.
+    """A GRPO job with a staleness (see `Grpo`).
 
     Args:
-        spec: of the job file, with a staleness.
+        spec: Specification from the job file, with a staleness above 0.
     """
 
     def __init__(self, spec: JobSpec) -> None:
         super().__init__(spec, concurrent=True)
         self._buffer = SampleBuffer(spec.staleness, spec.iterations)
         self._sampler: Thread | None = None
-        self._counted = RLock()  # the buffer goes with where the job is in its data
+        self._counted = RLock()  # keeps the buffer and the position in the data consistent
 
     @property
     def sampled_ahead(self) -> int:
-        """Rollouts that it has not trained on yet."""
+        """Number of rollouts that wait for their training."""
         return len(self._buffer.rollouts)
 
     def step(self) -> None:
-        """One iteration: a training on the oldest rollout, and the sync."""
+        """Run one iteration: a training on the oldest rollout, and a sync of the weights."""
         if self._buffer.resume():
             runtime_hook.pause(False)
         if self._sampler is None:
@@ -184,25 +192,26 @@ class AsynchronousGrpo(Grpo):
         self._buffer.landed()
 
     def pause(self) -> None:
-        """Let no rollout be under way, until the next step: one that has its permit ends first."""
+        """Let no rollout be under way until the next step. A rollout that has its permit ends first."""
         self._buffer.pause()
         runtime_hook.pause(True)
         self._buffer.wait_until_idle()
 
     def close(self) -> None:
-        """End the workers, and with them a rollout that is under way."""
+        """Stop the workers, and thereby a rollout that is under way."""
         sampler, self._sampler = self._sampler, None
         self._buffer.close()
-        with contextlib.suppress(Exception):  # the run may be over
-            runtime_hook.pause(sampler is not None)  # so that it waits for no permit
+        # A thread that waits for a permit is woken by the pause. Errors are ignored because the run may be over.
+        with contextlib.suppress(Exception):
+            runtime_hook.pause(sampler is not None)
         super().close()
         if sampler is not None:
             sampler.join(_ENDS_S)
             with contextlib.suppress(Exception):
-                runtime_hook.pause(False)  # who is made in its place goes on
+                runtime_hook.pause(False)  # for the job that takes this one's place
 
     def restore(self, folder: Path) -> None:
-        """Go on from a checkpoint as soon as workers are started, with the samples that are in it."""
+        """Continue from a checkpoint, with its samples, as soon as workers are started."""
         super().restore(folder)
         version, rollouts = read_rollouts(folder)
         self._buffer = SampleBuffer(self._spec.staleness, self._spec.iterations, version, rollouts)
@@ -217,10 +226,10 @@ class AsynchronousGrpo(Grpo):
         return super()._next_samples() if runtime_hook.worst_case else self._buffer.take(runtime_hook.iteration).rolled
 
     def _trained(self, rolled: Rolled) -> None:
-        """It has counted already: the next one may have been sampled."""
+        """Do nothing: the rollout was counted when it was sampled, since the next one may have begun since."""
 
     def _sample(self, session: Session) -> None:
-        """Sample as long as there is something to do; in a thread of its own."""
+        """Sample until the buffer is closed or the job has no further rollouts. Runs in a separate thread."""
         set_side(session)
         try:
             while (number := self._buffer.begin()) is not None:

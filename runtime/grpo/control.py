@@ -1,4 +1,4 @@
-"""A rollout policy inside a real rollout: every response is a share of its own, which goes to the engine that the policy orders."""
+"""Use of a rollout policy inside a real rollout. Every response is a separate share, sent to the engine that the policy orders."""
 
 from __future__ import annotations
 
@@ -24,22 +24,29 @@ from runtime.jobs.named import load_named
 from runtime.jobs.spec import JobSpec
 
 ENGINE = ReplicaTiming(0.0, 1e-9, 0.0, 1.0, 0.0, 0.0, 0.0, 2**40)
-"""What forecasts take an engine for where all have one size: a step of 30 sequences takes as long as one of a few, and the cache is
-never full. Policies compare forecasts with each other, so only ratios matter."""
+"""Timing of an engine for forecasts when all engines have the same size. A step of 30 sequences takes as long as one of a few, and
+the cache is never full. Policies compare forecasts with each other, so only ratios matter."""
 
 
 class RunControl(NamedTuple):
-    """What decides inside the rollouts of a job, with its memory, and what it knows of the job."""
+    """Rollout policy of a job, with its memory, and the setting it decides in.
+
+    Attributes:
+        policy: The policy.
+        setting: Rollouts of the job, as the policy knows them.
+    """
 
     policy: JobPolicy
     setting: Setting
 
 
 def setting_of_run(spec: JobSpec, engines: int, timings: Mapping[int, ReplicaTiming] | None = None) -> Setting:
-    """The rollouts of a real job, as a policy knows them. Lengths are known by their cap alone.
+    """Return the rollouts of a real job, as a policy knows them. Of the lengths of responses, the policy knows only the limit.
 
     Args:
-        engines: of the configured size. timings: what an engine of each size costs; None: there is one size, and the policy counts
+        spec: Specification of the job.
+        engines: Number of engines of the configured size.
+        timings: Timing of an engine of each size, by size in GPUs. None means that there is one size; the policy then counts
             engines instead of GPUs.
     """
     settings = spec.algorithm
@@ -57,12 +64,21 @@ def setting_of_run(spec: JobSpec, engines: int, timings: Mapping[int, ReplicaTim
 
 
 def control_of(spec: JobSpec, engines: int, timings: Mapping[int, ReplicaTiming] | None = None) -> RunControl | None:
-    """What decides inside the rollouts of a job whose policy does; None where there is a single engine. Arguments as above."""
+    """Return the policy that decides inside the rollouts of a job, or None if there is a single engine.
+
+    Args:
+        spec: Specification of the job.
+        engines: Number of engines of the configured size.
+        timings: As in `setting_of_run`.
+
+    Raises:
+        InputError: The policy cannot be used in a run.
+    """
     if engines < 2 and not timings:
         return None
     setting, name = setting_of_run(spec, engines, timings), spec.rollout.policy
     if is_own(name):
-        load_named(name.partition(",")[0], spec.folder)  # from the job's folder too
+        load_named(name.partition(",")[0], spec.folder)  # makes classes in the job's folder importable
     own = begin_job(make_at(name, "run"), setting)
     if is_own(name):
         first = guarded(own.rounds.next, WHO)()
@@ -72,14 +88,17 @@ def control_of(spec: JobSpec, engines: int, timings: Mapping[int, ReplicaTiming]
 
 
 class ControlledRollout(Course):
-    """One rollout.
+    """One rollout in which a policy decides.
 
     Args:
-        own: of the job. round: what is launched.
+        own: Policy of the job.
+        round: Prompts and responses to launch.
 
     Attributes:
-        shares: one for each response, by place. where: the engine of each, counted among those of `size`.
-        size: of the engines in use. resizes: how often it has changed since the rollout began.
+        shares: One share for each response, by place.
+        where: Engine of each share, as a number among the engines of the current size.
+        size: Size of the engines in use, in GPUs.
+        resizes: Number of changes of the size since the rollout began.
     """
 
     decides = True
@@ -97,28 +116,30 @@ class ControlledRollout(Course):
         self._tables = self._with_replicas(tables)
 
     def dealt(self, engines: int) -> list[tuple[Share, ...]]:
+        """Return the shares of each engine in use, where `engines` is their number."""
         return [tuple(share for share in self.shares if self.where[share.place] == k) for k in range(engines)]
 
     @property
     def _count(self) -> int:
-        """Engines in use."""
+        """Number of engines in use."""
         return self._own.setting.gpus // self.size
 
     def begin(self) -> None:
-        """Let the policy choose the size of the engines, and launch every response."""
-        guarded(self._own.policy.rounds.next, WHO)()  # its own; a policy may decide about sizes there
+        """Let the policy choose the size of the engines and the engine of every response."""
+        guarded(self._own.policy.rounds.next, WHO)()  # the policy's own round, in which it may decide about sizes
         fleet = self._fleet(0.0)
         self.wake = check_wake(guarded(self._own.policy.control.begin, WHO)(fleet, self._round), fleet, self._own.setting).finished
         self._carry_out(fleet.orders)
 
     def act(self, statuses: Iterable[Status], now_s: float) -> dict[int, int]:
-        """Ask the policy, if it is time to.
+        """Ask the policy, if as many responses have finished as it wants to wait for.
 
         Args:
-            statuses: of all responses. now_s: since the rollout began.
+            statuses: Status of each response.
+            now_s: Time since the rollout began, in seconds.
 
         Returns:
-            {place: engine} of the shares that are to go on at another engine; of all that run, where the size changes.
+            {place: engine} of the shares that must move to another engine. If the size changes, it contains all running shares.
         """
         self._observe(statuses)
         moved: dict[int, int] = {}
@@ -133,10 +154,12 @@ class ControlledRollout(Course):
         return {int(place): self.where[place] for place in self._running().nonzero()[0]} if resized else moved
 
     def end(self, statuses: Iterable[Status], now_s: float, preemptions: int = 0) -> None:
-        """The rollout is over; the policy remembers what it will.
+        """End the rollout, so that the policy can remember what it observed.
 
         Args:
-            preemptions: times that a full cache put a response back.
+            statuses: Status of each response.
+            now_s: Time since the rollout began, in seconds.
+            preemptions: Number of times that a full cache put a response back.
         """
         self._observe(statuses)
         self._tables.counts[1] = preemptions
@@ -148,7 +171,7 @@ class ControlledRollout(Course):
         return ObservedFleet(self._tables, self.size, now_s, sizes=len(self._own.setting.timings) > 1)
 
     def _carry_out(self, orders: Orders) -> bool:
-        """Note what was ordered; whether engines of another size take the place of the others."""
+        """Store the policy's orders, and return whether engines of another size replace the current ones."""
         resized = orders.size is not None and orders.size != self.size
         if resized and orders.size is not None:
             self.size = orders.size
@@ -159,17 +182,18 @@ class ControlledRollout(Course):
         return resized
 
     def _with_replicas(self, tables: records.Rollout) -> records.Rollout:
-        """The tables with engines of the size in use, of which nothing is known yet."""
+        """Return the tables with replicas for the engines in use, about which nothing is known yet."""
         replicas = records.replica_table(self._count)
         replicas["kv"] = dict(self._own.setting.timings)[self.size].kv_tokens
         return tables._replace(replicas=replicas, batch=np.zeros((self._count, len(self.where)), np.int64))
 
     def _running(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        """Return whether each response is running, of shape (responses,)."""
         running: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = self._tables.responses["state"] == records.RUNNING
         return running
 
     def _observe(self, statuses: Iterable[Status]) -> None:
-        """Write what the engines say into the tables."""
+        """Write the statuses from the engines into the tables."""
         table, known = self._tables.responses, sorted(statuses, key=lambda one: (one.end_s is None, one.end_s, one.place))
         ended = [one.place for one in known if one.end_s is not None]
         for one in known:
@@ -182,5 +206,5 @@ class ControlledRollout(Course):
         self._tables.groups["finished"] = groups
         self._tables.counts[0] = int((groups >= self._round.needed).sum())
         context = (table["prompt"] + table["sampled"]) * self._running()
-        contexts = np.bincount(table["replica"], context, self._count)  # what has finished may have been at more engines
+        contexts = np.bincount(table["replica"], context, self._count)  # finished responses may have been at more engines
         self._tables.replicas["context"] = contexts[: self._count].astype(np.int64)

@@ -47,8 +47,8 @@ class RolloutEngines:
         self._spec, self._concurrent = spec, concurrent
         self._workers: list[WorkerHandle] = []
         self._reward_workers: list[WorkerHandle] = []
-        self._machines: list[str] = []  # of each engine
-        self._stagers: list[int] = []  # for each engine, the number of the first one on its machine: that receives new weights
+        self._machines: list[str] = []  # machine of each engine
+        self._stagers: list[int] = []  # for each engine, the first one on its machine, which receives new weights
         self._sizes: list[int] = []
         self.size = spec.rollout.tensor_parallel
         self.control: RunControl | None = None
@@ -58,7 +58,7 @@ class RolloutEngines:
 
     @property
     def reward_after_rollout(self) -> bool:
-        """Whether rewards are computed by workers of their own, which go on when the engines have given up their nodes."""
+        """Whether rewards are computed by separate workers, which continue after the engines have given up their nodes."""
         return bool(self._reward_workers)
 
     @property

@@ -1,4 +1,4 @@
-"""What a job's workers hand to each other and to the job."""
+"""Messages between the workers of a job, and from them to the job."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ Timed = tuple[Footprint, dict[str, float]]
 
 @dataclass(frozen=True)
 class Sampled:
-    """A share of what was sampled in one iteration.
+    """Sampled responses of one share of an iteration.
 
     Attributes:
-        place: which of the job's shares it is; training goes by it, whichever engine sampled it.
-        prompts: token ids, one a response: those of a group are alike and stand together.
-        responses, rewards: one each.
+        place: Number of the share. Training orders the shares by it, whichever engine sampled them.
+        prompts: Token ids of the prompt of each response. Responses to the same prompt follow each other.
+        responses: The responses.
+        rewards: Reward of each response.
     """
 
     place: int
@@ -35,11 +36,16 @@ class Sampled:
 
 
 class Line(NamedTuple):
-    """What is said of a response that is trained on.
+    """Report about a response that is trained on.
 
     Attributes:
-        place: of its share. prompt: number of its prompt. prompt_tokens, tokens: of the prompt, and of the response.
-        seconds: from the beginning of its share to its end. switches: how often it was interrupted and went on.
+        place: Number of its share.
+        prompt: Number of its prompt.
+        prompt_tokens: Number of tokens of the prompt.
+        tokens: Number of tokens of the response.
+        seconds: Time from the beginning of its share to its end, in seconds.
+        switches: Number of times that it was interrupted and continued.
+        reward: Reward of the response.
     """
 
     place: int
@@ -52,11 +58,13 @@ class Line(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What an engine says of the shares that ended there.
+    """Report of an engine about the shares that ended there.
 
     Attributes:
-        lines: of each response. sample: the first prompt, the responses to it and their rewards, to be shown.
-        anchors: of the rewards' timeout, those that have grown. stopped: rewards that took too long.
+        lines: A line for each response.
+        sample: First prompt, the responses to it, and their rewards, as an example to show. None means there are no responses.
+        anchors: Anchors of the rewards' timeout that have grown, in seconds, by test.
+        stopped: Number of rewards that took too long.
     """
 
     lines: list[Line]
@@ -66,10 +74,12 @@ class Results(NamedTuple):
 
 
 class Status(NamedTuple):
-    """A response as its engine has it.
+    """Status of a response at its engine.
 
     Attributes:
-        place: of its share. tokens: sampled so far. end_s: seconds from the rollout's beginning to its end; None: it runs.
+        place: Number of its share.
+        tokens: Number of tokens sampled so far.
+        end_s: Time from the rollout's beginning to the response's end, in seconds, None means it is running.
     """
 
     place: int
@@ -79,10 +89,11 @@ class Status(NamedTuple):
 
 @dataclass(frozen=True)
 class Rolled:
-    """What a rollout has brought.
+    """Samples of a rollout.
 
     Attributes:
-        samples: of each engine a list of `Sampled`, or a call of a worker that gives it. complete: numbers of its prompts.
+        samples: Lists of `Sampled` from each engine, or worker's calls that return them.
+        complete: Numbers of the complete prompts.
     """
 
     samples: tuple[Any, ...] = ()
@@ -94,7 +105,9 @@ class Rollout:
     """A rollout that waits for its training.
 
     Attributes:
-        number: from 0, of the iteration that trains on it. rolled: what it has brought. reported: what it has said of itself.
+        number: Number of the iteration that trains on it, from 0.
+        rolled: Samples of the rollout.
+        reported: Metrics, samples and trajectories that the rollout has reported.
     """
 
     number: int
@@ -104,10 +117,12 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Kept:
-    """New weights that a training rank holds ready.
+    """New weights that a training rank holds ready to be sent.
 
     Attributes:
-        version: of them. layout: of all of their bytes. ranges: those that this rank holds.
+        version: Version of the weights.
+        layout: Layout of the bytes of all weights.
+        ranges: Bytes that this rank holds.
     """
 
     version: int
@@ -117,14 +132,14 @@ class Kept:
 
 @contextlib.contextmanager
 def stage(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Measure a part of a load or offload: how long it took goes under its name."""
+    """Measure the time of the block, and store it under a name, in seconds."""
     began = monotonic()
     yield
     seconds[name] = monotonic() - began
 
 
 def timed(name: str, move: Callable[..., Footprint], *arguments: Any) -> Timed:
-    """Let state be moved: its footprint then, and the seconds that it took, by name."""
+    """Call `move`, which moves state. Returns the footprint it returns, and its time in seconds by name."""
     seconds: dict[str, float] = {}
     with stage(seconds, name):
         footprint = move(*arguments)

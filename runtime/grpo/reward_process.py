@@ -1,8 +1,8 @@
-"""A process of its own for a job's rewards, as that of an engine or a reward worker has it, which runs none of a user's code.
+"""A separate process for a job's rewards. An engine or a reward worker starts it and runs none of the user's code itself.
 
-The other end is `python -m runtime.grpo.reward_process DESCRIPTOR PARENT`. It gets (task, seed, folder) and answers True or what is
-wrong; then, again and again, `("score", example, response)`, which it answers with (reward, seconds), or `("prompts", count,
-position)`, which it answers with the task's examples; or with what is wrong.
+The process is started as `python -m runtime.grpo.reward_process DESCRIPTOR PARENT`. It receives (task, seed, folder) and answers
+True or a message about what is wrong. Then it receives requests. It answers `("score", example, response)` with (reward, seconds),
+and `("prompts", count, position)` with the task's examples, or either of them with an error message.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ if TYPE_CHECKING:
 
 
 class RewardProcess:
-    """A process of its own that makes the job's task and computes its rewards; it is started at once, and again after a stop.
+    """A separate process that makes the job's task and computes its rewards. It starts at once, and again after a stop.
 
-    It leads a process group, so that what a test has started ends with it, and ends itself when its parent has died.
+    It leads a process group, so that processes started by a test end with it. It ends itself when its parent has died.
+
+    Args:
+        spec: Specification of the job.
     """
 
     def __init__(self, spec: JobSpec) -> None:
@@ -41,10 +44,19 @@ class RewardProcess:
         self._start()
 
     def score(self, example: Example, response: str, limit_s: float | None) -> tuple[float, float] | None:
-        """(reward, seconds that it took), or None: it was stopped after `limit_s`, and what it had started with it.
+        """Compute the reward of a response.
+
+        Args:
+            example: Example of the prompt.
+            response: Text of the response.
+            limit_s: Time limit in seconds, None means no limit.
+
+        Returns:
+            Reward, and the time that it took in seconds. None means that the process was stopped at the limit, together with
+            everything it had started.
 
         Raises:
-            RuntimeError: as `tasks.score`, or the process has died; one line.
+            RuntimeError: As in `tasks.score`, or the process has died. The message is one line.
         """
         answer: tuple[float, float] | None = self._asked(("score", example, response), limit_s, reward_of(example, response))
         if answer is None:
@@ -52,10 +64,10 @@ class RewardProcess:
         return answer
 
     def prompts(self, count: int, position: int) -> list[Example]:
-        """Those of the task; there is no limit, as with all of a job's data.
+        """Return `count` examples of the task from `position` on. There is no time limit, as for all of a job's data.
 
         Raises:
-            RuntimeError: it fails, or the process has died; one line.
+            RuntimeError: The task fails, or the process has died. The message is one line.
         """
         examples: list[Example] = self._asked(("prompts", count, position), None, f"prompts({count}, {position}) of the task")
         return examples
@@ -64,7 +76,7 @@ class RewardProcess:
         """Wait until the task is made.
 
         Raises:
-            RuntimeError: it cannot be; one line.
+            RuntimeError: The task cannot be made. The message is one line.
         """
         if self._line is None:
             self._start()
@@ -73,9 +85,9 @@ class RewardProcess:
             self._ready = True
 
     def close(self) -> None:
-        """Kill it, and what it has started."""
+        """Kill the process and everything it has started."""
         if self._process is not None and self._line is not None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+            with contextlib.suppress(ProcessLookupError):  # the process has already ended
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._line.close()
@@ -84,17 +96,17 @@ class RewardProcess:
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())]
-        path = os.pathsep.join(entry for entry in sys.path if entry)  # so that it finds what this process finds
+        path = os.pathsep.join(entry for entry in sys.path if entry)  # the process must find the same modules as this one
         self._process = subprocess.Popen(
             command, pass_fds=(theirs.fileno(),), start_new_session=True, env=os.environ | {"PYTHONPATH": path}
         )
         theirs.close()
         self._line, self._ready = Connection(ours.detach()), False
-        with contextlib.suppress(ConnectionError):  # it has died: who waits for it says so
+        with contextlib.suppress(ConnectionError):  # the process has died, which the next `_receive` reports
             self._line.send((self._spec.task, self._spec.seed, self._spec.folder))
 
     def _asked(self, what: Any, limit_s: float | None, subject: str) -> Any:
-        """The answer; None where there was none in time."""
+        """Send a request and return the answer, or None if there was none within the limit."""
         self.wait_until_ready()
         assert self._line is not None
         with contextlib.suppress(ConnectionError):
@@ -117,7 +129,7 @@ class RewardProcess:
 
 
 def serve(line: Connection) -> None:
-    """Answer until the other end is closed."""
+    """Answer requests until the other end is closed."""
     try:
         spec, seed, folder = line.recv()
         task = make_task(spec, seed, folder, reads=False)
@@ -147,7 +159,7 @@ def _answer(task: Task, line: Connection) -> None:
 def _prompts(task: Task, count: int, position: int) -> list[Example]:
     try:
         return list(task.prompts(count, position))
-    except Exception as error:  # whatever a user's class raises
+    except Exception as error:  # a user's class may raise anything
         problem = one_line(f"{type(error).__name__}: {error}")
         raise RuntimeError(f"prompts({count}, {position}) of the task fails: {problem}") from error
 

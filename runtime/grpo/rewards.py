@@ -1,9 +1,9 @@
-"""Rewards are computed while other responses are still sampled, in processes of their own: one that takes too long is stopped.
+"""Computation of rewards while other responses are still sampled, in separate processes. A reward that takes too long is stopped.
 
-The processes are beside the engine, or those of reward workers that the job's engines share. Only built-in rewards that take
-microseconds are computed in a thread of the engine's process; a user's function or class never is. A reward that is stopped counts
-as failed, and the job's log says which. How long one may take is fixed, or RollPacker's timeout (arXiv 2509.21009), which goes by
-how long those of correct responses took.
+The processes run next to the engine, or in reward workers that the job's engines share. Only built-in rewards that take
+microseconds are computed in a thread of the engine's process; a user's function or class never is. A stopped reward counts as
+failed, and the job's log says which one it was. The time limit is fixed, or RollPacker's adaptive timeout (arXiv 2509.21009), which
+follows from the times that rewards of correct responses took.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from runtime.phases import WorkerHandle, runtime_hook
 
 Place = RewardProcess | WorkerHandle
 
-FAILED = 0.0  # the reward of a response whose run was stopped
+FAILED = 0.0  # reward of a response whose reward computation was stopped
 
 
 class Rewards:
-    """The rewards of an engine's responses. Processes are begun to be started at once: `wait_until_ready` before the first reward.
+    """Rewards of an engine's responses. The processes start at once; call `wait_until_ready` before the first reward.
 
-    A reward begins when its response is over and one of the places is free: no place gets a second one before.
+    A reward is computed when its response has ended and one of the processes is free. Each process computes one reward at a time.
 
     Args:
-        workers: of the job, that hold a `RewardProcess` each; nothing: so many processes beside the engine as the job wants.
+        spec: Specification of the job.
+        workers: Reward workers of the job, each with a `RewardProcess`. Empty means that the processes run next to the engine.
 
     Attributes:
-        learning: runs of correct responses count for the timeout.
+        learning: Whether rewards of correct responses count for the adaptive timeout.
 
     Raises:
-        InputError: the job's task cannot be made; one line.
+        InputError: The job's task cannot be made. The message is one line.
     """
 
     def __init__(self, spec: JobSpec, workers: Sequence[WorkerHandle] = ()) -> None:
@@ -58,58 +59,61 @@ class Rewards:
         self._threads = ThreadPoolExecutor(len(self._places) or 1)
 
     def wait_until_ready(self) -> None:
-        """Wait for the processes.
+        """Wait until all processes are ready.
 
         Raises:
-            RuntimeError: the job's task cannot be made there; one line.
+            RuntimeError: The job's task cannot be made in a process. The message is one line.
         """
         for place in self._places:
             _ask(place, "wait_until_ready")
 
     def submit(self, example: Example, decode: Callable[[], str], learning: bool = True) -> Future[float]:
-        """Begin with a response's reward.
+        """Begin to compute the reward of a response.
 
         Args:
-            decode: gives its text, and is called where it does not hold up sampling. learning: as of this object; both must be.
+            example: Example of the prompt.
+            decode: Function that returns the text of the response. It is called in a thread, so that it does not delay sampling.
+            learning: Whether the reward may count for the adaptive timeout. It does if the attribute `learning` is true as well.
 
         Returns:
-            The reward; it raises RuntimeError where that raised, or is no finite number; one line.
+            The future reward. It raises RuntimeError, with a message of one line, if the computation raised or its result is not a
+            finite number.
         """
         return self._threads.submit(self._reward, example, decode, learning and self.learning)
 
     def prompts(self, count: int, position: int) -> list[Example]:
-        """Those of a task of the user's own; where rewards run, since its code runs nowhere else.
+        """Return `count` examples of a user's own task from `position` on. Its code runs only in the reward processes.
 
         Raises:
-            RuntimeError: it fails; one line.
+            RuntimeError: The task fails. The message is one line.
         """
         with self._place() as place:
             examples: list[Example] = _ask(place, "prompts", count, position)
         return examples
 
     def learn(self, anchors: Mapping[str, float]) -> None:
-        """What other engines have measured, or an earlier object: see `news`."""
+        """Take over anchors that other engines or an earlier object have measured (see `news`)."""
         if self._timeout is not None:
             with self._lock:
                 self._timeout.learn(anchors)
 
     def news(self) -> tuple[dict[str, float], int]:
-        """{test: anchor} of those that have grown, and how many runs were stopped, both since the last call."""
+        """Return the anchors that have grown, in seconds by test, and how many rewards were stopped, both since the last call."""
         with self._lock:
             anchors = {test: self._timeout.anchors[test] for test in sorted(self._news)} if self._timeout else {}
             stopped, self._stopped, self._news = self._stopped, 0, set()
         return anchors, stopped
 
     def close(self) -> None:
-        """Stop what still runs."""
+        """Stop the rewards that still run."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for place in self._places:
-            if isinstance(place, RewardProcess):  # workers have other engines too
+            if isinstance(place, RewardProcess):  # reward workers also serve other engines
                 place.close()
 
     @contextmanager
     def _place(self) -> Iterator[Place]:
-        """One that is idle, as soon as there is one."""
+        """Wait for an idle process, and reserve it during the block."""
         place = self._idle.get()
         try:
             yield place
@@ -121,7 +125,7 @@ class Rewards:
         if self._here is not None:
             return score(self._here, example, response)
         test = name_of(example)
-        with self._place() as place:  # there is one for every thread
+        with self._place() as place:  # there is a place for every thread
             with self._lock:
                 limit_s = self._timeout.seconds(test) if self._timeout else self._limit_s
             outcome = _ask(place, "score", example, response, limit_s)
@@ -140,19 +144,19 @@ class Rewards:
 
 
 def _ask(place: Place, method: str, *arguments: Any) -> Any:
-    """What a method of a `RewardProcess` says; raises WorkerDied too where it is a worker's."""
+    """Call a method of a `RewardProcess`, here or in a reward worker. In a worker it can also raise WorkerDied."""
     if hasattr(place, "beside"):
         return runtime_hook.wait(place.beside(method, *arguments))
     return getattr(place, method)(*arguments)
 
 
 def name_of(example: Example) -> str:
-    """What stands for an example's test, whatever number it comes under."""
+    """Return a name for an example's test. It does not depend on the example's number."""
     return hashlib.sha256(repr((example.prompt, example.answer)).encode()).hexdigest()[:16]
 
 
 def merged(anchors: Mapping[str, float], news: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Anchors, the largest of each test."""
+    """Return the anchors with updates applied: the largest value of each test."""
     timeout = RewardTimeout(anchors)
     for update in news:
         timeout.learn(update)

@@ -19,7 +19,7 @@ def run_rollout(spec: JobSpec, engines: RolloutEngines, due: Round, anchors: Map
 
     Args:
         spec: Specification of the job.
-        engines: Its engines, of which those in use are on their devices.
+        engines: Engines of the job. Those in use are on their devices.
         due: Prompts to sample, and the number that suffices.
         anchors: Seconds of tests that the last rollout has measured.
     """
@@ -67,7 +67,7 @@ def _change(engines: RolloutEngines, course: Course, before: Sequence[int], is_w
 
     Args:
         engines: Engines of the job.
-        course: How the rollout runs.
+        course: Course of the rollout.
         before: Numbers of the engines that sampled until now.
         is_whole: Whether the rollout has lost no nodes.
         now_s: Seconds since the rollout began.

@@ -1,4 +1,4 @@
-"""The rollout worker of the built-in job: an engine that samples, and rewards beside it or in reward workers."""
+"""Rollout worker of the built-in job: an engine that samples, with rewards next to it or in reward workers."""
 
 from __future__ import annotations
 
@@ -30,17 +30,21 @@ if TYPE_CHECKING:
     from runtime.sync.wire import Address, Transfer
 
 
-_MEASUREMENTS = 2  # of an engine's speed
-_MOST_MEASURED = 16  # sequences of a measured batch; larger ones are extrapolated
-_NEVER_FULL = 2**40  # tokens of the cache
+_MEASUREMENTS = 2  # number of measurements of an engine's speed
+_MOST_MEASURED = 16  # largest number of sequences in a measured batch; larger ones are extrapolated
+_NEVER_FULL = 2**40  # number of tokens that the cache holds
 
 
 class RolloutWorker:
-    """One engine.
+    """Worker with one engine.
 
     Args:
-        spec: of the job. place, of: which of the job's engines it is, and how many there are. node: its own.
-        reward_workers: of the job, if it has any. together: engines of its size, which share a rollout; None: all of them.
+        spec: Specification of the job.
+        place: Number of the engine among the job's engines.
+        of: Number of the job's engines.
+        node: Part of a node that belongs to this engine.
+        reward_workers: Reward workers of the job.
+        together: Number of engines of the same size, which share a rollout. None means all engines.
     """
 
     def __init__(
@@ -55,26 +59,28 @@ class RolloutWorker:
         self._spec, self._together, self._node = spec, together or of, node
         shares = rounds_of(spec).next().shares(self._together)
         self._batch = max(1, max(len(share.prompts) * share.responses for share in shares))  # responses of a round
-        count = len(reward_workers)  # each engine begins with another one
+        count = len(reward_workers)  # each engine begins with a different one
         self._reward_workers = [reward_workers[(place * count // of + k) % count] for k in range(count)]
         self._evaluated: list[Future[float]] = []
         self._shares: list[RunningShare] = []
         self._sampled: list[Sampled] = []
-        self._worst_case = True  # no weights come that are to stay
-        self._dropped = False  # the engine sleeps without weights: those that are staged will come in their place
+        self._worst_case = True  # until a real round begins, weights that come are not kept
+        self._dropped = False  # whether the engine sleeps without weights, because the staged ones will replace them
 
     def ready(self) -> bytes:
-        """The process is there; workers who say the same can read each other's memory, if they say anything."""
+        """Return the identity of the machine's memory. Workers with the same one, if not empty, can read each other's memory."""
         return memory_id()
 
     def open(self, checkpoint: str | None, is_stager: bool = True) -> Timed:
-        """Load model, tokenizer and task, and leave the engine as `restore` wants it.
+        """Load model, tokenizer and task, and leave the engine in a state from which `restore` works.
 
         Args:
-            checkpoint: a folder. is_stager: it receives new weights for the engines of its machine; those of the checkpoint now.
+            checkpoint: Folder of a checkpoint to continue from, or None.
+            is_stager: Whether this worker receives new weights for all engines of its machine. It then stages those of the
+                checkpoint.
         """
         stages: dict[str, float] = {}
-        self._rewards = Rewards(self._spec, self._reward_workers)  # its processes start while the engine does
+        self._rewards = Rewards(self._spec, self._reward_workers)  # its processes start while the engine starts
         self._own = OwnOfCuda(len(self._node.gpus))
         with stage(stages, "import"):
             import torch
@@ -89,7 +95,7 @@ class RolloutWorker:
             directory = model_directory(spec.model, spec.seed, Path(spec.folder))
             self._tokenizer = load_tokenizer(directory)
             self._prompts = Prompts(spec, self._tokenizer, self._rewards)
-            number_bytes = 2 if self._node.gpus else 4  # as `Trainer.weights` gives them, whatever the files hold
+            number_bytes = 2 if self._node.gpus else 4  # as in `Trainer.weights`, independent of the model's files
             files = read_model_files(directory)
             self._stage_bytes = files.parameters * number_bytes if is_stager else 0
         if why := why_torch(spec.rollout.engine, bool(self._node.gpus), files.head):
@@ -106,11 +112,11 @@ class RolloutWorker:
             )
             self._stage = WeightStage(pinned=bool(self._node.gpus))
             self._staged = StageReader(bool(self._node.gpus), self._stage)
-        with stage(stages, "warm-up"):  # a batch of an iteration's size: the first of its shape takes longer than those after it
+        with stage(stages, "warm-up"):  # with a batch of an iteration's size: the first one of its shape takes longer
             self._engine.generate([(0,)] * self._batch, Sampling(max_tokens=2, ignore_end=True))
             self._rewards.wait_until_ready()
         if self._node.gpus:
-            self._own.added(self._engine.stay())  # as long as the device is this engine's alone, whatever its size
+            self._own.added(self._engine.stay())  # while this engine has the device to itself, whatever its size
         if spec.rollout.sizes:
             with stage(stages, "speed"):
                 lengths = settings.max_prompt_tokens, settings.max_tokens
@@ -123,12 +129,12 @@ class RolloutWorker:
         return Footprint(), stages
 
     def _engine_options(self) -> dict[str, Any]:
-        """Those of the job file. On GPUs an engine has room for the responses that a round gives it, and for no others."""
+        """Return the engine options of the job file. On GPUs the engine has room for exactly the responses of a round."""
         most = {"max_num_seqs": min(self._batch, SEQUENCES)} if self._node.gpus else {}
         return most | self._spec.rollout.engine_options.values_set()
 
     def timing(self) -> ReplicaTiming:
-        """What the engine costs, of a job with engines of several sizes."""
+        """Return the timing of the engine. Only for a job with engines of several sizes."""
         return self._timing
 
     def restore(self) -> Timed:
@@ -142,14 +148,14 @@ class RolloutWorker:
         return restored
 
     def renew(self) -> Timed:
-        """Let the engine, which is on its device, take the weights that are staged."""
+        """Let the engine, which is on its device, take the staged weights."""
         stages: dict[str, float] = {}
         with self._staged.reading() as staged, stage(stages, "checkpoint"):
             self._engine.update_weights(*staged)
         return Footprint(), stages
 
     def offload(self) -> Timed:
-        """Take it off the device. Weights that are staged too, and so can come back from there, are not kept twice."""
+        """Take the engine off the device. Its weights are not kept if they are also staged, and so can be restored from there."""
         landed = self._staged.landed
         drop = not self._worst_case and landed is not None and landed.version == self._engine.version
         footprint, seconds = timed("offload", self._engine.offload, drop)
@@ -157,24 +163,28 @@ class RolloutWorker:
         return self._whole(footprint), seconds
 
     def stay(self) -> Timed:
-        """Leave it on the device until the next rollout."""
+        """Leave the engine on the device until the next rollout."""
         footprint, seconds = timed("stay", self._engine.stay)
         return self._whole(footprint), seconds
 
     def _whole(self, footprint: Footprint) -> Footprint:
-        """What the process has, from what the engine does."""
+        """Return the footprint of the whole process, given the footprint of the engine."""
         staged = self._stage.footprint()
         staged = (staged if staged.host else Footprint(host=self._stage_bytes)) + self._staged.footprint()
         return self._own.added(footprint) + staged
 
     def begin(self, iteration: int, worst_case: bool, total: int, shares: Sequence[Share], anchors: Mapping[str, float]) -> None:
-        """Take up this engine's shares of a round.
+        """Begin this engine's shares of a round.
 
         Args:
-            total: responses that all engines launch. anchors: of the rewards' timeout, that have grown in the iteration before.
+            iteration: Number of the iteration.
+            worst_case: Whether every response has its largest length, as in a profile.
+            total: Number of responses that all engines launch.
+            shares: Shares of this engine.
+            anchors: Anchors of the rewards' timeout that have grown in the iteration before, in seconds by test.
 
         Raises:
-            RuntimeError: the task gives not as many examples as asked for, or a prompt is too long.
+            RuntimeError: The task returned fewer examples than needed, or a prompt is too long.
         """
         settings = self._spec.algorithm
         self._total, self._done = total, 0
@@ -193,9 +203,9 @@ class RolloutWorker:
         self._shares = [self._running(share) for share in shares]
 
     def sample(self) -> tuple[int, ...]:
-        """Sample and reward the shares that are here, until they are over or the run says stop.
+        """Sample and reward the shares of this engine until they are over or the run wants a stop.
 
-        With `rollout.interruptible` new weights are taken as soon as they have landed; responses go on behind their tokens.
+        With `rollout.interruptible`, new weights are taken as soon as they are staged, and responses continue with them.
 
         Returns:
             Places of the shares that are not over.
@@ -206,20 +216,20 @@ class RolloutWorker:
                 return over
 
     def _has_landed(self) -> bool:
-        """Whether newer weights than the engine's are staged, and responses are to go on with them."""
+        """Whether weights newer than the engine's are staged, and responses may continue with them."""
         landed = self._staged.landed
         newer = landed is not None and landed.version != self._engine.version
         return self._spec.rollout.interruptible and not self._worst_case and newer
 
     def _take_landed(self) -> bool:
-        """Go on with them; whether there were any."""
+        """Take newer weights if there are any, and return whether there were."""
         if not self._has_landed():
             return False
         self.renew()
         return True
 
     def _sample_on(self) -> tuple[int, ...]:
-        """As `sample`, until new weights have landed too."""
+        """Sample as `sample`, but also stop when new weights are staged."""
         rows = [(share, key) for share in self._shares for key in share.running]
         row_of = {(share.place, *key): row for row, (share, key) in enumerate(rows)}
 
@@ -244,40 +254,42 @@ class RolloutWorker:
         return tuple(share.place for share in self._shares if not share.over)
 
     def status(self) -> tuple[Status, ...]:
-        """Of the shares that are here, of one response each."""
+        """Return the status of each share at this engine. Only for shares of one response."""
         return tuple(Status(share.place, share.tokens_so_far(), share.end_s) for share in self._shares)
 
     def standings(self) -> tuple[int, dict[int, Standing]]:
-        """Responses that have finished or were dropped here, and how far the prompts of the shares that are here are."""
+        """Return how many responses have finished or were dropped here, and the standing of each prompt of the shares here."""
         return self._done, {prompt: one for share in self._shares for prompt, one in share.standings().items()}
 
     def end(self, complete: Collection[int]) -> None:
-        """The shares that are here are over with these of their prompts."""
+        """End the shares at this engine. Of their prompts, those in `complete` count."""
         for share in self._shares:
             self._done += len(share.running)
             share.end(complete)
 
     def preemptions(self) -> int:
-        """How often a full cache has put a response back since this round began."""
+        """Return how often a full cache has put a response back since this round began."""
         return self._engine.preemptions - self._preempted
 
     def leave(self, places: Collection[int] | None = None) -> tuple[Share, ...]:
-        """Give up the shares that are not over; of those at some places."""
+        """Give up the unfinished shares, or only those at some places, and return them."""
         unfinished = [share for share in self._shares if not share.over and (places is None or share.place in places)]
         self._shares = [share for share in self._shares if share not in unfinished]
         return tuple(share.packed() for share in unfinished)
 
     def join(self, places: Collection[int], *messages: tuple[Share, ...]) -> None:
-        """Take over those of the shares given that are at these places."""
+        """Take over those of the given shares that have one of these places."""
         self._shares += [self._running(share) for shares in messages for share in shares if share.place in places]
 
     def evaluate(self, place: int, of: int, worst_case: bool) -> None:
-        """Sample a greedy response to this engine's share of the held-out prompts.
+        """Sample a greedy response to this engine's part of the held-out prompts.
 
-        Random streams, and so what is trained on, are as they would be without it.
+        It does not influence random streams, so training has the same samples as without it.
 
         Args:
-            place, of: which of the engines that take part it is, and how many there are.
+            place: Number of this engine among those that take part.
+            of: Number of engines that take part.
+            worst_case: Whether every response has its largest length, as in a profile.
         """
         prompts = self._prompts.held_out[place::of]
         sampling = Sampling(temperature=0.0, max_tokens=self._spec.algorithm.max_tokens, ignore_end=worst_case)
@@ -287,26 +299,26 @@ class RolloutWorker:
             self._evaluated += [self._rewarded(prompt.example, one, False) for prompt, one in zip(batch, responses, strict=True)]
 
     def evaluation(self) -> tuple[float, int]:
-        """Of the held-out prompts: (sum of rewards, responses).
+        """Return the sum of rewards and the number of responses of the last evaluation.
 
         Raises:
-            RuntimeError: a reward is none.
+            RuntimeError: A reward could not be computed.
         """
         rewards, self._evaluated = self._evaluated, []
         return sum(reward.result() for reward in rewards), len(rewards)
 
     def results(self) -> Results:
-        """Of the shares that ended here, when all of their rewards are there.
+        """Wait for the rewards of the shares that ended here, and report about them.
 
         Raises:
-            RuntimeError: a reward is no finite number.
+            RuntimeError: A reward could not be computed or is not a finite number.
         """
         self._sampled = [share.sampled() for share in self._shares]
         lines = [line for share, part in zip(self._shares, self._sampled, strict=True) for line in share.lines(part)]
         return Results(lines, self._sample(), *self._rewards.news())
 
     def _sample(self) -> tuple[str, list[str], list[float]] | None:
-        """The first prompt that was sampled here, the responses to it, and their rewards."""
+        """Return the first prompt that was sampled here, the responses to it, and their rewards."""
         part = next((part for part in self._sampled if part.prompts), None)
         if part is None:
             return None
@@ -315,11 +327,11 @@ class RolloutWorker:
         return str(self._tokenizer.decode([*part.prompts[0]])), texts, [*part.rewards[:count]]
 
     def take(self) -> list[Sampled]:
-        """What is to be trained on of it."""
+        """Return the samples of the last `results`, to train on."""
         return self._sampled
 
     def _running(self, share: Share) -> RunningShare:
-        """A share with its prompts."""
+        """Return a share together with its prompts."""
         return RunningShare(share, self._prompts.numbered(share.round.prompts), self._rewarded)
 
     def _rewarded(self, example: Example, response: Response, learning: bool = True) -> Future[float]:
@@ -327,7 +339,7 @@ class RolloutWorker:
         return self._rewards.submit(example, lambda: str(self._tokenizer.decode(tokens, skip_special_tokens=True)), learning)
 
     def open_inbox(self) -> Address:
-        """Where new weights may be sent to."""
+        """Open the inbox for new weights, and return its address."""
         import ray
 
         from runtime.sync.streams import Inbox
@@ -336,13 +348,17 @@ class RolloutWorker:
         return self._inbox.address
 
     def stage(self, place: int, transfer: Transfer) -> int:
-        """Take new weights into host memory; neither device nor permit is needed. Returns the bytes that came over the link.
+        """Receive new weights into host memory. This needs neither the device nor a permit.
 
         Args:
-            place: which of the receivers this is.
+            place: Number of this worker among the receivers.
+            transfer: The sync.
+
+        Returns:
+            Number of bytes that came over the slow link.
 
         Raises:
-            RuntimeError: a stream broke; one line. The engine's weights are as they were.
+            RuntimeError: A stream broke. The engine keeps its weights. The message is one line.
         """
         try:
             return self._inbox.receive(place, transfer, self._stage)
@@ -351,18 +367,22 @@ class RolloutWorker:
             self._inbox.close()
 
     def landed(self) -> Landed | None:
-        """Weights that are staged here for the engines of this machine."""
+        """Return the weights that are staged here for the engines of this machine, or None."""
         return self._stage.landed()
 
     def know(self, landed: Landed | None) -> None:
-        """Weights have been staged for it, perhaps by another worker; or they are forgotten, and the engine has its own."""
+        """Tell this worker which weights are staged for it, possibly by another worker.
+
+        Args:
+            landed: The staged weights. None means that there are none, and that the engine keeps its own.
+        """
         self._staged.landed = landed
         if landed is None:
             self._staged.close()
             self._stage.close()
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         if hasattr(self, "_rewards"):
             self._rewards.close()
         if hasattr(self, "_engine"):
@@ -372,15 +392,19 @@ class RolloutWorker:
 
 
 def _timing_of(engine: Engine, vocabulary: int, batch: int, prompt: int, response: int) -> ReplicaTiming:
-    """How fast an engine is, measured at a few points: policies that choose the size of engines forecast with it.
+    """Measure the speed of an engine at a few points. Policies that choose the size of engines use it in forecasts.
 
-    Its cache counts as never full.
+    The result describes an engine whose cache is never full.
 
     Args:
-        vocabulary: of the model. batch: sequences that it samples at a time. prompt, response: tokens of the longest ones.
+        engine: The engine.
+        vocabulary: Size of the model's vocabulary, in tokens.
+        batch: Number of sequences that it samples at a time.
+        prompt: Length of the longest prompt, in tokens.
+        response: Length of the longest response, in tokens.
 
     Raises:
-        InputError: it does not hold such a batch.
+        InputError: The engine cannot hold such a batch.
     """
     import torch
 
@@ -388,5 +412,5 @@ def _timing_of(engine: Engine, vocabulary: int, batch: int, prompt: int, respons
 
     every = Grid.up_to(min(batch, _MOST_MEASURED), prompt, response)
     grid = Grid(*(tuple(sorted({points[0], points[-1]})) for points in (every.batches, every.contexts, every.prompts)))
-    now = clock() if torch.cuda.is_available() else perf_counter  # seconds as they pass: threads share the work
+    now = clock() if torch.cuda.is_available() else perf_counter  # on a CPU wall-clock seconds, since threads share the work
     return fit(measure(Measurer(engine, vocabulary, 0, now), grid, _MEASUREMENTS, ()), _NEVER_FULL)

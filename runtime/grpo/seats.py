@@ -1,6 +1,7 @@
-"""Where a job's engines and training ranks are: its nodes cut into parts, and engines of every size on the same parts.
+"""Places of a job's engines and training ranks: its nodes are cut into parts, and engines of every size use the same parts.
 
-The engines of all sizes are built beforehand. Those of one size are on the devices at a time; the others sleep in host memory.
+The engines of all sizes are started at the beginning. Those of one size are on the devices at a time; the others sleep in host
+memory.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from runtime.machine import Node
 
 
 class Seat(NamedTuple):
-    """The place of one engine.
+    """Place of one engine.
 
     Attributes:
-        node: its own part of one. size: GPUs of it, or cores of a node that has no GPUs.
+        node: Part of a node that belongs to the engine.
+        size: Size of the engine: number of GPUs, or of cores on a node without GPUs.
     """
 
     node: Node
@@ -28,10 +30,14 @@ class Seat(NamedTuple):
 
 
 def seats_of(nodes: Sequence[Node], rollout: RolloutSpec) -> list[Seat]:
-    """The engines of a job, node by node, and on each of them size by size.
+    """Return the places of a job's engines, node by node, and on each node size by size.
+
+    Args:
+        nodes: Rollout nodes of the job.
+        rollout: Rollout settings of the job.
 
     Raises:
-        InputError: a node cannot be cut into engines of one of several sizes; one line.
+        InputError: A node cannot be divided into engines of one of several sizes. The message is one line.
     """
     if not rollout.sizes:
         return [Seat(part, rollout.tensor_parallel) for node in nodes for part in parts_of(node, rollout.tensor_parallel)]
@@ -39,16 +45,20 @@ def seats_of(nodes: Sequence[Node], rollout: RolloutSpec) -> list[Seat]:
 
 
 def parts_of(node: Node, gpus: int) -> list[Node]:
-    """A node cut into workers: one for so many of its GPUs, or one on a CPU node."""
+    """Divide a node into workers: one for each `gpus` GPUs, or a single one on a CPU node."""
     count = len(node.gpus) // gpus
     return _cut(node, count) if count else [node]
 
 
 def footprint_of(footprints: Sequence[Footprint], sizes: Sequence[int], size: int) -> Footprint:
-    """What the engines of a node take together.
+    """Return what the engines of a node take together.
+
+    The engines in use have their peak while the others sleep on the same devices.
 
     Args:
-        sizes: of each. size: of those in use; the others sleep, on the same devices. The peak is that of the former beside them.
+        footprints: Footprint of each engine.
+        sizes: Size of each engine.
+        size: Size of the engines in use.
     """
     whole = sum(footprints, Footprint())
     own = sum((one for one, its in zip(footprints, sizes, strict=True) if its == size), Footprint())

@@ -1,4 +1,4 @@
-"""A round as the job's engines work on it: prompts with their tokens, and a share for each engine, which may go to another one."""
+"""Shares of a round: prompts with their tokens, and the responses of an engine, which may continue at another engine."""
 
 from __future__ import annotations
 
@@ -20,28 +20,30 @@ from runtime.jobs.models import prompt_tokens
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import BUILT_IN, Example, Task
 
-_LOOKS = 64  # that a rollout which races is looked at, at most
-Key = tuple[int, int]  # number of a prompt, and which of the responses to it
+_LOOKS = 64  # largest number of times that the job judges a rollout which races
+Key = tuple[int, int]  # a response: number of its prompt, and which of the responses to it
 
 
 class Prompt(NamedTuple):
-    """An example, and the tokens of its prompt."""
+    """An example and the token ids of its prompt."""
 
     example: Example
     tokens: tuple[int, ...]
 
 
 class Prompts:
-    """The prompts of a job. Lines of a file that are too long are left out, which the job's log says.
+    """Prompts of a job. Lines of a file that are too long are left out, and the job's log says so.
 
     Args:
-        tokenizer: of transformers. rewards: where the examples of a class of the user's own are made.
+        spec: Specification of the job.
+        tokenizer: Tokenizer of transformers.
+        rewards: Rewards of the job, whose processes also make the examples of a user's own task.
 
     Attributes:
-        held_out: those of the evaluation, the same whenever they are read.
+        held_out: Prompts of the evaluation, the same ones each time.
 
     Raises:
-        InputError: a file cannot be used, or all of its prompts are too long; one line.
+        InputError: A file cannot be used, or all of its prompts are too long. The message is one line.
     """
 
     def __init__(self, spec: JobSpec, tokenizer: Any, rewards: Rewards) -> None:
@@ -60,14 +62,17 @@ class Prompts:
             self.held_out = tuple(lines[: spec.evaluation.prompts])
 
     def numbered(self, numbers: Collection[int]) -> dict[int, Prompt]:
-        """Prompts by their numbers.
+        """Return prompts by their numbers.
+
+        Args:
+            numbers: Numbers of the prompts in the order of the job's data, from 0.
 
         Raises:
-            RuntimeError: the task gives not as many examples as asked for, or a prompt is too long.
+            RuntimeError: The task returned fewer examples than needed, or a prompt is too long.
         """
         prompts: dict[int, Prompt] = {}
         for _, together in groupby(enumerate(sorted(numbers)), key=lambda one: one[1] - one[0]):
-            run = [number for _, number in together]  # one after the other
+            run = [number for _, number in together]  # consecutive numbers
             first, count = run[0], len(run)
             examples = self._source.prompts(count, first)
             if len(examples) != count:
@@ -82,6 +87,7 @@ class Prompts:
         return Prompt(example, prompt_tokens(self._tokenizer, example))
 
     def _short_enough(self, examples: Sequence[Example], file: str | None) -> list[Prompt]:
+        """Return the prompts of a file's examples, without those that are too long."""
         prompts = [self._prompt(example) for example in examples]
         fitting = [prompt for prompt in prompts if len(prompt.tokens) <= self._most]
         if not fitting:
@@ -92,21 +98,25 @@ class Prompts:
 
 
 def rounds_of(spec: JobSpec) -> Rounds:
-    """The rounds of a job; without tail batching they wait for everything."""
+    """Return the rounds of a job. Without tail batching they wait for all responses."""
     eta = spec.rollout.eta if spec.rollout.policy == "tail-batching" else 1.0
     return Rounds(spec.algorithm.prompts_per_iteration, spec.algorithm.group_size, eta)
 
 
 def is_controlled(spec: JobSpec) -> bool:
-    """Whether the job's rollout policy decides inside its rollouts, response by response."""
+    """Return whether the job's rollout policy decides inside rollouts, response by response."""
     return spec.rollout.policy not in ("plain", "tail-batching")
 
 
 class Finished(NamedTuple):
-    """A response that counts, and its reward; None while that is not known.
+    """A response that counts.
 
     Attributes:
-        seconds: from the beginning of its share to its end. switches: how often it was interrupted and went on.
+        key: Number of its prompt, and which of the responses to it.
+        response: The response.
+        reward: Reward of the response, None while it is not known.
+        seconds: Time from the beginning of its share to its end, in seconds.
+        switches: Number of times that it was interrupted and continued.
     """
 
     key: Key
@@ -118,13 +128,16 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True)
 class Share:
-    """A share of a round on its way to an engine.
+    """A share of a round, as it is sent to an engine.
 
     Attributes:
-        place: which of the job's shares it is. round: what it launches, and when it is over.
-        finished: in the order in which they came to their end. begun: responses that are to go on.
-        began_s: by the machine's clock, since 1970; None: now. switches: how often it was interrupted.
-        stream: number of the random stream of its first response, where the round's own numbers do not tell.
+        place: Number of the share among the job's shares.
+        round: Prompts and responses that the share launches, and how many of them it needs.
+        finished: Finished responses, in the order in which they ended.
+        begun: Unfinished responses, which continue.
+        began_s: Time of its beginning, on the machine's clock since 1970, in seconds. None means now.
+        switches: Number of times that it was interrupted.
+        stream: Number of the random stream of its first response. None means that it follows from the number of the prompt.
     """
 
     place: int
@@ -137,11 +150,18 @@ class Share:
 
 
 class Course:
-    """How a rollout goes in which nothing is decided: every engine has a share, and keeps it.
+    """Course of a rollout in which nothing is decided: every engine has a share and keeps it.
+
+    Args:
+        round: Round of the rollout.
+        size: Size of the engines in use, in GPUs.
 
     Attributes:
-        size: of the engines in use. wake: the number of finished responses at which it is asked what is to change; None: never.
-        resizes: how often it has changed. decides: a rollout policy does. races: it is over when the job says so.
+        size: Size of the engines in use, in GPUs.
+        wake: Number of finished responses at which the course is asked for changes, None means never.
+        resizes: Number of changes of the size.
+        decides: Whether a rollout policy decides inside the rollout.
+        races: Whether the rollout ends over all engines together, when the job says so.
     """
 
     wake: int | None = None
@@ -153,21 +173,21 @@ class Course:
         self._round, self.size = round, size
 
     def dealt(self, engines: int) -> list[tuple[Share, ...]]:
-        """What each of the engines begins with."""
+        """Return the shares with which each of `engines` engines begins."""
         return [(Share(k, share),) for k, share in enumerate(self._round.shares(engines))]
 
     def act(self, statuses: Iterable[Status], now_s: float) -> dict[int, int]:
-        """Where shares are to go on that are to go elsewhere: {place: engine}."""
+        """Return the new engines of shares that must move, as {place: engine}."""
         return {}
 
     def end(self, statuses: Iterable[Status], now_s: float, preemptions: int = 0) -> None:
-        """The rollout is over."""
+        """Observe the end of the rollout."""
 
 
 class RacedRollout(Course):
-    """How a rollout goes that launches more than it needs, on several engines: it ends over all of them (`winners`).
+    """Course of a rollout on several engines that launches more than it needs. It ends on all of them together (see `winners`).
 
-    Engines stop when as many responses have finished as could end it, and go on where they are.
+    The engines stop when enough responses have finished to possibly end it. If it is not over, they continue with the same shares.
     """
 
     races = True
@@ -177,17 +197,21 @@ class RacedRollout(Course):
         self.wake = round.wanted * round.needed
 
     def dealt(self, engines: int) -> list[tuple[Share, ...]]:
-        """As of any course; but no share ends before all of its prompts are complete."""
+        """Return the shares as in any course, except that no share ends before all of its prompts are complete."""
         return [
             tuple(replace(one, round=replace(one.round, wanted=len(one.round.prompts))) for one in own)
             for own in super().dealt(engines)
         ]
 
     def ends(self, done: int, standings: Mapping[int, Standing]) -> tuple[int, ...] | None:
-        """The prompts with which it is over; None: it is not, and `wake` says when to ask again.
+        """Return the prompts with which the rollout ends.
 
         Args:
-            done: responses that have finished or were dropped. standings: of its prompts.
+            done: Number of responses that have finished or were dropped.
+            standings: Standing of each prompt, by number.
+
+        Returns:
+            Numbers of the prompts that count. None means that the rollout is not over; `wake` is then when to ask again.
         """
         first = winners(self._round, standings)
         step = max(1, len(self._round.prompts) * self._round.responses // _LOOKS)
@@ -196,10 +220,17 @@ class RacedRollout(Course):
 
 
 class RunningShare:
-    """A share on an engine.
+    """A share that runs on an engine.
 
     Args:
-        prompts: by their numbers. rewarded: begins to compute the reward of a response to an example.
+        share: The share.
+        prompts: Prompts of the share, by number.
+        rewarded: Function that begins to compute the reward of a response to an example.
+
+    Attributes:
+        place: Number of the share among the job's shares.
+        prompts: Prompts of the share, by number.
+        begun: Unfinished responses with tokens so far, by key.
     """
 
     def __init__(self, share: Share, prompts: Mapping[int, Prompt], rewarded: Callable[[Example, Response], Future[float]]) -> None:
@@ -209,35 +240,35 @@ class RunningShare:
         self._began_s = time() if share.began_s is None else share.began_s
         self._switches = share.switches
         self._race, self._stream = Race(share.round), share.stream
-        self._finished: dict[Key, Finished] = {}  # in the order in which they came to their end
+        self._finished: dict[Key, Finished] = {}  # in the order in which they ended
         self._rewards: dict[Key, Future[float]] = {}
         self._running = dict.fromkeys((prompt, k) for prompt in share.round.prompts for k in range(share.round.responses))
-        if self._race.over:  # it was given no prompts
+        if self._race.over:  # the share has no prompts
             self._running.clear()
         for one in share.finished:
             self._count(one)
 
     @property
     def running(self) -> Sequence[Key]:
-        """Responses that are to be sampled on."""
+        """Responses that must still be sampled."""
         return list(self._running)
 
     @property
     def over(self) -> bool:
-        """Nothing is left to do."""
+        """Whether nothing is left to sample."""
         return self._race.over
 
     def stream(self, key: Key) -> int:
-        """Number of a response's random stream: the same on every engine."""
+        """Return the number of a response's random stream, which is the same on every engine."""
         return key[0] * self._race.round.responses + key[1] if self._stream is None else self._stream + key[1]
 
     def tokens_so_far(self) -> int:
-        """Of all its responses, those that have ended included."""
+        """Return the number of tokens of all its responses, finished or not."""
         ended = sum(len(one.response.token_ids) for one in self._finished.values())
         return ended + sum(len(response.token_ids) for key, response in self.begun.items() if key in self._running)
 
     def standings(self) -> dict[int, Standing]:
-        """Of its prompts, by number."""
+        """Return the standing of each of its prompts, by number."""
         finished: dict[int, list[int]] = {prompt: [] for prompt in self._race.round.prompts}
         running: dict[int, list[int]] = {prompt: [] for prompt in finished}
         for (prompt, _), one in self._finished.items():
@@ -247,23 +278,24 @@ class RunningShare:
         return {prompt: Standing(tuple(finished[prompt]), tuple(running[prompt])) for prompt in finished}
 
     def end(self, complete: Collection[int]) -> None:
-        """It is over with these prompts; nothing else of it counts."""
+        """End the share. Only these prompts count."""
         self._race.end(complete)
         self._running.clear()
         self.begun.clear()
 
     @property
     def end_s(self) -> float | None:
-        """Seconds from its beginning to its end; None: it is not over."""
+        """Time from its beginning to its end, in seconds, None while it is not over."""
         return max((one.seconds for one in self._finished.values()), default=0.0) if self.over else None
 
     def finished(self, key: Key, response: Response) -> list[Key]:
-        """A response has come to its end; those that are to be dropped for it."""
-        if key not in self._running:  # it was dropped in the same instant
+        """Record that a response has finished, and return the responses to drop now."""
+        if key not in self._running:  # the response was dropped in the same instant
             return []
         return self._count(Finished(key, response, None, max(0.0, time() - self._began_s), self._switches))
 
     def _count(self, one: Finished) -> list[Key]:
+        """Record a finished response, with a reward that is known or still to compute. Returns the responses to drop now."""
         key, reward = one.key, Future[float]()
         if one.reward is None:
             reward = self._rewarded(self.prompts[key[0]].example, one.response)
@@ -277,10 +309,10 @@ class RunningShare:
         return dropped
 
     def packed(self) -> Share:
-        """To go on elsewhere; a reward that is not there yet is computed there.
+        """Return the share so that it can continue at another engine. Rewards that are not known yet are computed there.
 
         Raises:
-            RuntimeError: a reward is none.
+            RuntimeError: A reward could not be computed.
         """
         known = {key: None if one.cancel() or not one.done() else one.result() for key, one in self._rewards.items()}
         finished = tuple(one._replace(reward=known[key]) for key, one in self._finished.items())
@@ -288,20 +320,20 @@ class RunningShare:
         return Share(self.place, self._race.round, finished, begun, self._began_s, self._switches + 1, self._stream)
 
     def sampled(self) -> Sampled:
-        """What is trained on, prompt by prompt, when all of it is rewarded.
+        """Wait for the rewards, and return the responses to train on, prompt by prompt.
 
         Raises:
-            RuntimeError: a reward is none.
+            RuntimeError: A reward could not be computed.
         """
         keys = self._counted()
         for key in self._rewards.keys() - keys:
-            self._rewards[key].cancel()  # nobody waits for it
+            self._rewards[key].cancel()  # it is not needed
         responses = tuple(self._finished[key].response for key in keys)
         rewards = tuple(self._rewards[key].result() for key in keys)
         return Sampled(self.place, tuple(self.prompts[prompt].tokens for prompt, _ in keys), responses, rewards)
 
     def lines(self, sampled: Sampled) -> list[Line]:
-        """What is said of what `sampled` has given."""
+        """Return a line about each of the responses in `sampled`."""
         counted = [self._finished[key] for key in self._counted()]
         prompts = [(one.key[0], len(self.prompts[one.key[0]].tokens)) for one in counted]
         return [
@@ -310,15 +342,16 @@ class RunningShare:
         ]
 
     def _counted(self) -> list[Key]:
-        """Responses that are trained on, prompt by prompt."""
+        """Return the keys of the responses to train on, prompt by prompt."""
         return [(prompt, k) for prompt in sorted(self._race.complete) for k in self._race.counted(prompt)]
 
 
 def figures(engines: Sequence[Sequence[Line]], longest: int) -> dict[str, float]:
-    """Means over the responses of some engines, and the share of prompts whose responses earn the same.
+    """Return the figures of a rollout: means over its responses, and the fraction of prompts whose responses have equal rewards.
 
     Args:
-        longest: tokens at which a response is cut off.
+        engines: Lines of the responses of each engine.
+        longest: Length at which a response is cut off, in tokens.
     """
     lines = [line for own in engines for line in own]
     groups: dict[int, list[float]] = {}
@@ -326,7 +359,7 @@ def figures(engines: Sequence[Sequence[Line]], longest: int) -> dict[str, float]
         groups.setdefault(line.prompt, []).append(line.reward)
 
     def mean(of: Callable[[Line], float]) -> float:
-        """From the mean of each engine, and so rounded as these are."""
+        """Return a mean computed from the mean of each engine."""
         return sum(sum(map(of, own)) / len(own) * len(own) for own in engines if own) / len(lines)
 
     cut_off = [line.reward for line in lines if line.tokens == longest]

@@ -1,10 +1,10 @@
-"""The files of a checkpoint of the built-in job.
+"""Files of a checkpoint of the built-in job.
 
-For each rank its shards, as safetensors, and the counts that belong to them; and where the job is in its data.
+A checkpoint contains the shards of each rank, as safetensors, with the counts that belong to them, and the position in the data.
 
-What was sampled and not trained on yet, with the versions of every token: `samples.json` says what there is, and
-`samples.safetensors` has the numbers: of each engine's share of a rollout the tokens of prompts and responses one after the other
-and how many of them there are, log-probs, versions and rewards.
+Jobs with a staleness add the responses that were sampled but not trained on yet, with the version of every token. `samples.json`
+lists them, and `samples.safetensors` contains the numbers. For each engine's share of a rollout, these are the tokens of all
+prompts and of all responses one after the other, their lengths, log-probs, versions and rewards.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ _Arrays = dict[str, NDArray[Any]]
 _INFO = "training.json"
 _DATA = "data.json"
 _KINDS = ("weights", "exp_avg", "exp_avg_sq")
-_PIECE = 64 << 20  # bytes that are read and cast at a time
+_PIECE = 64 << 20  # number of bytes that are read and cast at a time
 
 
 class Data(NamedTuple):
-    """Where a job is in its data.
+    """Position of a job in its data.
 
     Attributes:
-        position: the first prompt that no round has taken yet. queue: prompts that were taken and put off.
-        anchors: of the rewards' timeout, {test: seconds}.
+        position: Number of the first prompt that no round has taken yet.
+        queue: Numbers of prompts that were taken and put off.
+        anchors: Anchors of the rewards' timeout, in seconds, by test.
     """
 
     position: int
@@ -54,27 +55,37 @@ class Data(NamedTuple):
 
 
 def write_data(folder: Path, data: Data) -> None:
-    """Write it.
+    """Write the position of a job in its data.
+
+    Args:
+        folder: Folder of the checkpoint.
+        data: The position.
 
     Raises:
-        OSError: the disk is full, or the folder is not there.
+        OSError: The disk is full, or the folder does not exist.
     """
     write_whole(folder / _DATA, json.dumps(data._asdict()))
 
 
 def read_data(folder: Path) -> Data:
-    """As it was written."""
-    return Data(**{"anchors": {}} | json.loads((folder / _DATA).read_text()))  # older ones have none
+    """Read what `write_data` has written."""
+    return Data(**{"anchors": {}} | json.loads((folder / _DATA).read_text()))  # older checkpoints have no anchors
 
 
 def write_shards(folder: Path, rank: int, shards: Mapping[str, Tensor], info: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
-    """Write what a rank has to the disk, without a copy of it in memory; rank 0 writes the counts too.
+    """Write the shards of a rank without a copy of them in memory. Rank 0 also writes the counts.
+
+    Args:
+        folder: Folder of the checkpoint.
+        rank: Number of the rank.
+        shards: Tensors of the rank, by name.
+        info: Counts of the training.
 
     Returns:
-        Bytes and SHA-256 of its shards, by the file's name, taken while they were written.
+        Size in bytes and SHA-256 of the shards' file, by its name, computed while it was written.
 
     Raises:
-        OSError: the disk is full, or the folder is not there.
+        OSError: The disk is full, or the folder does not exist.
     """
     from runtime.residency.layout import Layout
     from runtime.residency.staging import pieces
@@ -87,13 +98,13 @@ def write_shards(folder: Path, rank: int, shards: Mapping[str, Tensor], info: Ma
 
 
 class Rows:
-    """A tensor of a checkpoint, of which each rank has written rows; they are read when they are asked for, and no others.
+    """A tensor of a checkpoint, of which each rank has written some rows. Only rows that are asked for are read.
 
     Args:
-        parts: the slices of safetensors files that have them, in order.
+        parts: Slices of safetensors files that contain the rows, in order.
 
     Attributes:
-        shape: of the whole tensor.
+        shape: Shape of the whole tensor.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:
@@ -103,7 +114,7 @@ class Rows:
         self.shape = (self._ends[-1], *parts[0].get_shape()[1:])
 
     def __getitem__(self, rows: slice) -> Tensor:
-        """Some rows, in host memory."""
+        """Read some rows into host memory."""
         import torch
 
         first, last, _ = rows.indices(self.shape[0])
@@ -118,13 +129,17 @@ class Rows:
 
 
 def read_state(folder: Path, kinds: tuple[str, ...] = _KINDS) -> tuple[dict[str, Rows], dict[str, Any]]:
-    """Tensors, as `Trainer.load_state` wants them, and the counts. Of the tensors nothing is read yet but what there is.
+    """Open the tensors of a checkpoint, for `Trainer.load_state`, and read its counts. No tensor data is read yet.
 
     Args:
-        kinds: of tensors: what stands before the first dot of their names.
+        folder: Folder of the checkpoint.
+        kinds: Kinds of tensors to open: parts of their names before the first dot.
+
+    Returns:
+        Tensors by name, and the counts of the training.
 
     Raises:
-        InputError: a rank's file is missing; one line.
+        InputError: A rank's file is missing. The message is one line.
     """
     from safetensors import safe_open
 
@@ -133,15 +148,24 @@ def read_state(folder: Path, kinds: tuple[str, ...] = _KINDS) -> tuple[dict[str,
     for rank in range(info["ranks"]):
         if not (folder / _name(rank)).is_file():
             raise InputError(f"{folder}: {_name(rank)} is missing")
-        file: Any = safe_open(folder / _name(rank), "pt")  # it is mapped, as long as a slice of it is there
-        for name in file.keys():  # noqa: SIM118 (it is no mapping)
+        file: Any = safe_open(folder / _name(rank), "pt")  # stays mapped while a slice of it exists
+        for name in file.keys():  # noqa: SIM118 (it is not a mapping)
             if name.partition(".")[0] in kinds:
                 parts.setdefault(name, []).append(file.get_slice(name))
     return {name: Rows(own) for name, own in parts.items()}, info
 
 
 def stage_weights(folder: Path, stage: WeightStage, dtype: torch.dtype) -> int:
-    """Bring the weights of a checkpoint where those of a sync are staged, some rows at a time; returns their version."""
+    """Stage the weights of a checkpoint as if a sync had brought them, some rows at a time.
+
+    Args:
+        folder: Folder of the checkpoint.
+        stage: Stage that receives them.
+        dtype: Data type to convert them to.
+
+    Returns:
+        Version of the weights.
+    """
     import torch
 
     from runtime.residency.layout import Layout
@@ -161,13 +185,16 @@ def stage_weights(folder: Path, stage: WeightStage, dtype: torch.dtype) -> int:
 
 
 def write_rollouts(folder: Path, version: int, rollouts: Sequence[Rollout], fetch: Callable[[Any], Any]) -> None:
-    """Write them.
+    """Write the rollouts that wait for their training.
 
     Args:
-        version: of the weights. fetch: gives the results of calls of workers, as `runtime_hook.wait`.
+        folder: Folder of the checkpoint.
+        version: Version of the weights.
+        rollouts: The rollouts, the oldest first.
+        fetch: Function that returns the results of workers' calls, as `runtime_hook.wait`.
 
     Raises:
-        OSError: the disk is full, or the folder is not there.
+        OSError: The disk is full, or the folder does not exist.
     """
     index: list[dict[str, Any]] = []
     arrays: _Arrays = {}
@@ -179,15 +206,18 @@ def write_rollouts(folder: Path, version: int, rollouts: Sequence[Rollout], fetc
         known = {"complete": [*rollout.rolled.complete], "metrics": rollout.reported.metrics}
         index.append({"number": rollout.number, "places": places, **known})
     if arrays:
-        write_hashed(folder / _NUMBERS, [save(arrays)])  # `save_file` has errors of its own where the disk is full
+        write_hashed(folder / _NUMBERS, [save(arrays)])  # `save_file` raises no OSError when the disk is full
     write_whole(folder / _INDEX, json.dumps({"version": version, "rollouts": index}))
 
 
 def read_rollouts(folder: Path) -> tuple[int, list[Rollout]]:
-    """The version of the weights, and the rollouts as they were written.
+    """Read what `write_rollouts` has written.
+
+    Returns:
+        Version of the weights, and the rollouts, the oldest first.
 
     Raises:
-        InputError: the checkpoint is one of a job on-policy; one line.
+        InputError: The checkpoint is of a job without a staleness. The message is one line.
     """
     if not (folder / _INDEX).is_file():
         raise InputError(f"{folder}: {_INDEX} is missing: the checkpoint is of a job without a staleness")
@@ -203,7 +233,7 @@ def read_rollouts(folder: Path) -> tuple[int, list[Rollout]]:
 
 
 def _values(samples: Sequence[Any], fetch: Callable[[Any], Any]) -> list[list[Sampled]]:
-    """What each engine has sampled; of a job that goes on from a checkpoint it is here already."""
+    """Return what each engine has sampled: fetched from workers, or already present if it comes from a checkpoint."""
     calls = [one for one in samples if not isinstance(one, list)]
     fetched = iter(fetch(calls) if calls else ())
     return [one if isinstance(one, list) else next(fetched) for one in samples]

@@ -1,4 +1,4 @@
-"""What loading and offloading the workers of a phase takes: seconds of each stage, and bytes on the fullest node."""
+"""Time and memory of loading and offloading a phase's workers: seconds of each stage, and bytes on the fullest node."""
 
 from __future__ import annotations
 

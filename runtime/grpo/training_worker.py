@@ -1,4 +1,4 @@
-"""The training worker of the built-in job: a rank that trains."""
+"""Training worker of the built-in job: one rank of training."""
 
 from __future__ import annotations
 
@@ -29,23 +29,26 @@ class TrainingWorker:
     """One rank of training.
 
     Args:
-        spec: of the job. rank, world: which rank it is, and how many there are. node: its own.
+        spec: Specification of the job.
+        rank: Number of the rank.
+        world: Number of ranks.
+        node: Part of a node that belongs to this rank.
     """
 
     def __init__(self, spec: JobSpec, rank: int, world: int, node: Node) -> None:
         self._spec, self._rank, self._world, self._node = spec, rank, world, node
-        self._before: Any = None  # moments and counts before a profile, which leaves weights as they are
+        self._before: Any = None  # moments and counts before a profile, which leaves the weights unchanged
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[dict[str, tuple[int, str]]] | None = None
-        self._pending_weights: Any = None  # version, and number of bytes, of weights that are to be sent
-        self._buffer: Segment | None = None  # their bytes, in memory that is kept for those of the next iteration
+        self._pending_weights: Any = None  # version and number of bytes of the weights to send
+        self._buffer: Segment | None = None  # bytes of these weights, in memory that is kept for the next iteration
 
     def ready(self) -> bool:
-        """The process is there."""
+        """Return True, which shows that the process is running."""
         return True
 
     def meeting(self) -> str | None:
-        """Where the ranks meet: at rank 0; nowhere where it is alone."""
+        """Open the store at which the ranks meet, and return its URL. Called on rank 0; None if it is the only rank."""
         if self._world == 1:
             return None
         import ray
@@ -57,7 +60,12 @@ class TrainingWorker:
         return url_of(host, self._meeting.port)
 
     def open(self, meeting: str | None, checkpoint: str | None) -> Timed:
-        """Load model and optimizer, and those of a checkpoint."""
+        """Load model and optimizer.
+
+        Args:
+            meeting: URL at which the ranks meet, None for a single rank.
+            checkpoint: Folder of a checkpoint whose state is loaded, or None.
+        """
         stages: dict[str, float] = {}
         self._own = OwnOfCuda(len(self._node.gpus))
         with stage(stages, "import"):
@@ -84,8 +92,8 @@ class TrainingWorker:
         """Bring the state to the device.
 
         Args:
-            keep: Whether a profile follows, which learns nothing and is to be forgotten.
-            back: Whether what came before the last profile comes back.
+            keep: Whether a profile follows, which must leave the state unchanged.
+            back: Whether to return to the state before the last profile.
         """
         restored = timed("restore", self._trainer.restore)
         if back:
@@ -98,26 +106,32 @@ class TrainingWorker:
         return restored
 
     def offload(self) -> Timed:
-        """Take it off the device."""
+        """Take the state off the device."""
         footprint, seconds = timed("offload", self._trainer.offload)
         return self._whole(footprint), seconds
 
     def stay(self) -> Timed:
-        """Leave it on the device until the next training."""
+        """Leave the state on the device until the next training."""
         footprint, seconds = timed("stay", self._trainer.stay)
         return self._whole(footprint), seconds
 
     def _whole(self, footprint: Footprint) -> Footprint:
-        """What the process has, from what the trainer does."""
+        """Return the footprint of the whole process, given the footprint of the trainer."""
         footprint = self._own.added(footprint)
         return footprint if self._buffer is None else footprint + self._buffer.footprint()
 
     def update(self, *parts: Sequence[Sampled]) -> dict[str, float]:
-        """Train on an iteration's responses, as each engine has them.
+        """Train on the responses of an iteration.
+
+        Args:
+            parts: Sampled shares of each engine.
+
+        Returns:
+            Metrics of the training, by name.
 
         Raises:
-            RuntimeError: a token was sampled by weights older than the job's staleness allows (S1 of `runtime.grpo.asynchronous`).
-            TrainingError: something is not finite.
+            RuntimeError: A token was sampled by weights older than the job's staleness allows (S1 of `runtime.grpo.asynchronous`).
+            TrainingError: A reward, log-prob, advantage or gradient is not finite.
         """
         from runtime.training.batch import make_batch
 
@@ -134,10 +148,10 @@ class TrainingWorker:
         return metrics | ({"staleness": version - float(versions.mean())} if self._spec.staleness else {})
 
     def keep_weights(self, whole: bool) -> Kept:
-        """Keep a copy of new weights in host memory, to be sent when the device is somebody else's; every rank is called.
+        """Copy the new weights to host memory, to send them while another job has the device. All ranks must call it.
 
         Args:
-            whole: rank 0 keeps all of them and the others none; else each its shard.
+            whole: Whether rank 0 keeps all weights and the others none. Otherwise each rank keeps its shard.
         """
         from rollmux_segment import Segment
 
@@ -155,10 +169,13 @@ class TrainingWorker:
         return Kept(trainer.updates, layout, ranges)
 
     def send(self, transfer: Transfer) -> int:
-        """Send what was kept to the rollout workers, which receive it at the same time; returns the bytes.
+        """Send the kept weights to the rollout workers, which must receive them at the same time.
+
+        Returns:
+            Number of bytes sent over connections.
 
         Raises:
-            RuntimeError: other weights were kept, or a stream broke; one line.
+            RuntimeError: Other weights were kept, or a stream broke. The message is one line.
         """
         from runtime.residency.layout import Memory
         from runtime.sync.streams import send_streams
@@ -168,13 +185,13 @@ class TrainingWorker:
         return send_streams(self._rank, transfer, version, self._buffer.bytes[:nbytes], Memory(self._buffer.file))
 
     def begin_writing(self, folder: str) -> None:
-        """Begin to write this rank's part of a checkpoint, of the state as it is now, in a thread.
+        """Begin to write this rank's part of a checkpoint in a thread, with the state as it is now.
 
-        It is read in host memory where the state waits, and stays there until it is written, whatever is trained meanwhile.
+        The state is read from the host memory in which it waits. It stays there until it is written, whatever is trained meanwhile.
         """
         if self._writing is not None:
-            wait([self._writing])  # where another rank could not begin, nobody has waited for it
-        self._trainer.offload()  # it may have stayed: what is read on the device would be copied
+            wait([self._writing])  # if another rank could not begin, the job has not waited for it
+        self._trainer.offload()  # the state may be on the device, where reading it would need a copy
         reading = ExitStack()
         shards, info = reading.enter_context(self._trainer.shards())
 
@@ -185,15 +202,15 @@ class TrainingWorker:
         self._writing = self._writer.submit(write)
 
     def written(self) -> dict[str, tuple[int, str]] | None:
-        """What was begun: bytes and SHA-256 of the files, by name, when they are on the disk; None before.
+        """Return the size in bytes and SHA-256 of each file, by name, once they are written, and None before.
 
         Raises:
-            OSError: the disk is full, or the folder is not there any more.
+            OSError: The disk is full, or the folder no longer exists.
         """
         return self._writing.result() if self._writing is not None and self._writing.done() else None
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         if hasattr(self, "_trainer"):
             self._trainer.close()
         if self._buffer is not None:
@@ -201,13 +218,15 @@ class TrainingWorker:
 
 
 def check_versions(trained: int, versions: NDArray[np.int64], staleness: int) -> None:
-    """Assert S1.
+    """Assert S1: no token is older than the staleness allows.
 
     Args:
-        trained: version of the weights that are about to be trained. versions: that sampled the tokens, one each.
+        trained: Version of the weights that are about to be trained.
+        versions: Version of the weights that sampled each token, of shape (tokens,).
+        staleness: Staleness of the job, in versions.
 
     Raises:
-        RuntimeError: a token is too old, or newer than what is trained; one line.
+        RuntimeError: A token is too old, or newer than the weights. The message is one line.
     """
     if len(versions) and not trained - staleness <= versions.min() <= versions.max() <= trained:
         span = f"{versions.min()} to {versions.max()}" if versions.min() < versions.max() else f"{versions.min()}"
