@@ -1,7 +1,7 @@
-"""What may be done in a group at a decision.
+"""Possible actions at a decision in a group.
 
-Of M members row 0 waits; row k + 1 starts the phase that member k waits for, or migrates the tail of its rollout; row M + k + 1
-starts the training of member k if it is stale, for it may wait beside its rollout.
+With M members, row 0 waits. Row k + 1 starts the phase for which member k waits, or migrates the tail of its rollout. Row M + k + 1
+starts the training of member k if it is stale, because it may wait for a rollout at the same time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _movable, _wanted = twin(turns.movable), twin(turns.wanted)
 
 @compiled(arrays=False)
 def row_of(members: Records, k: int, phase: int) -> int:
-    """The row that starts a phase of member k, or migrates its tail; 0 for `NOTHING`."""
+    """Return the row that starts a phase of member k or migrates its tail, or 0 for `NOTHING`."""
     if phase == NOTHING:
         return 0
     return (len(members) if phase == TRAINING and members[k].staleness > 0 else 0) + k + 1
@@ -30,7 +30,7 @@ def row_of(members: Records, k: int, phase: int) -> int:
 
 @compiled(arrays=False)
 def choice_of(members: Records, row: int) -> tuple[int, int]:
-    """The member and the phase that a row starts, or `TAIL`; `NOTHING` for row 0."""
+    """Return the member and the phase that a row starts, with `TAIL` for a migration and `NOTHING` for row 0."""
     if row == 0:
         return 0, NOTHING
     k = (row - 1) % len(members)
@@ -42,14 +42,14 @@ def choice_of(members: Records, row: int) -> tuple[int, int]:
 
 @compiled(arrays=False)
 def round_robin(group: Records, members: Records, migrates: bool) -> int:
-    """The row that strict round robin chooses; 0 where it waits."""
+    """Return the row that strict round robin chooses, or 0 if it waits."""
     k, phase = _round_robin(group, members, migrates, False)
     return row_of(members, k, phase)
 
 
 @compiled(arrays=False)
 def side_of(m: Records, trains: bool) -> Any:
-    """A member's phase of a kind: expected seconds, whether it waits, its number, how often it was overtaken, its turn."""
+    """Return fields of a member's rollout or training: expected seconds, whether it waits, number, times overtaken, turn."""
     if trains:
         return m.training_s, m.waits_training == WAITS, m.training_number, m.training_overtaken, m.turn_training
     return m.rollout_s, m.waits_rollout == WAITS, m.rollout_number, m.rollout_overtaken, m.turn_rollout
@@ -57,7 +57,7 @@ def side_of(m: Records, trains: bool) -> Any:
 
 @compiled(arrays=False)
 def _write_overdue(group: Records, members: Records, mask: NDArray[np.int8]) -> tuple[int, bool]:
-    """Write which overdue phases may start, the oldest first; returns the nodes kept for all of them, and whether one may."""
+    """Mark the overdue phases that may start. Return the nodes kept for all overdue phases, and whether one may start."""
     nodes, may = 0, False
     for k in range(group.n):
         for trains in (False, True):
@@ -73,10 +73,10 @@ def _write_overdue(group: Records, members: Records, mask: NDArray[np.int8]) -> 
 
 @compiled(arrays=False)
 def write_mask(group: Records, members: Records, mask: NDArray[np.int8]) -> int:
-    """Write which rows may be chosen; returns how many that are not the one that waits.
+    """Write which rows may be chosen, and return their number without the row that waits.
 
-    A phase may start whose nodes are free. One that was overtaken as often as the group has members is overdue: its nodes are kept
-    for it, the oldest first, and while it could start nobody waits. Nor does anybody while nothing runs.
+    A phase may start if its nodes are free. A phase that was overtaken as often as the group has members is overdue. Its nodes are
+    kept for it, the oldest overdue phase first. Waiting is masked while an overdue phase could start, and while nothing runs.
     """
     mask[:] = 0
     overdue, must = _write_overdue(group, members, mask)

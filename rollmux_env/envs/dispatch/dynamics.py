@@ -1,7 +1,7 @@
-"""What happens in a group at each instant, compiled: the event replay of one group as arrays.
+"""The event replay of one group as compiled functions on arrays.
 
-The same as `rollmux_env.replay.event`, for members that all join at time 0 and stay: what comes together comes in the same order,
-and the same choices start the same phases at the same times.
+It is equivalent to `rollmux_env.replay.event` for members that all join at time 0 and stay. Simultaneous events have the same
+order, and the same choices start the same phases at the same times.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rollmux_env.kernel.feature_tables import Observations
 from rollmux_env.kernel.period import own_period
 from rollmux_env.kernel.tables import Ints
 
-INSTANT_S = 1e-6  # times this close are one instant, as in every replay
-_ROLLOUT, _TRAINING, _SYNC = range(3)  # places in the columns of `PROGRESS`
+INSTANT_S = 1e-6  # times this close are simultaneous, as in every replay
+_ROLLOUT, _TRAINING, _SYNC = range(3)  # positions in the columns of `PROGRESS`
 
 _join, _ready, _grant, _finish = twin(rules.join), twin(rules.ready), twin(rules.grant), twin(rules.finish)
 _migrate, _threshold = twin(rules.migrate), twin(rules.threshold)
@@ -31,7 +31,7 @@ _ends_s, _tail_s = twin(pace.ends_s), twin(pace.tail_s)
 
 @compiled(arrays=False)
 def begin(groups: Groups, e: int) -> None:
-    """All members are ready for their first rollout, at time 0."""
+    """Reset a group to time 0, with all members ready for their first rollout."""
     group, clock = groups.groups[e], groups.clocks[e]
     group.joined = group.requests = group.permits = group.waiting = 0
     group.busy = group.tails = 0
@@ -52,8 +52,10 @@ def begin(groups: Groups, e: int) -> None:
 
 @compiled(arrays=False)
 def _tell(groups: Groups, e: int, k: int) -> bool:
-    """What a member could begin now is ready: the training of what is sampled, and a rollout with weights that are fresh enough.
-    Returns whether there is such a thing."""
+    """Report the phases that a member could begin now, and return whether there are any.
+
+    They are the training of sampled responses, and a rollout whose weights are fresh enough.
+    """
     group, members, m, r = groups.groups[e], groups.members[e], groups.members[e, k], groups.progress[e, k]
     before = group.requests
     if m.waits_training == 0 and m.trains == 0 and r.trained < r.sampled:
@@ -65,7 +67,7 @@ def _tell(groups: Groups, e: int, k: int) -> bool:
 
 @compiled(arrays=False)
 def _wake(groups: Groups, e: int, k: int, what: int, at_s: float) -> None:
-    """The rollout, training or sync of a member is over then, or what comes next of it."""
+    """Schedule the next event of a member's rollout, training or sync."""
     clock, r = groups.clocks[e], groups.progress[e, k]
     clock.stamps += 1
     r.stamps[what] = clock.stamps
@@ -74,7 +76,7 @@ def _wake(groups: Groups, e: int, k: int, what: int, at_s: float) -> None:
 
 @compiled(arrays=False)
 def _first(groups: Groups, e: int) -> Any:
-    """Whose something is over first: the member, what it is, and when; infinite where nothing will be."""
+    """Return the next event: the member, its rollout, training or sync, and the time, which is infinite without any event."""
     first, what, first_s, stamp = 0, _ROLLOUT, np.inf, 0
     for k in range(groups.groups[e].n):
         r = groups.progress[e, k]
@@ -86,7 +88,7 @@ def _first(groups: Groups, e: int) -> Any:
 
 @compiled(arrays=False)
 def _pass_instant(groups: Groups, e: int, tails: TailParameters) -> None:
-    """Go to the next time at which something ends that a dispatcher is told of, and end it; or to the end of the episode."""
+    """Advance to the next instant with an event that is reported to a dispatcher, or to the end of the episode."""
     group, clock, news = groups.groups[e], groups.clocks[e], False
     while not news:
         k, what, at_s = _first(groups, e)
@@ -105,7 +107,7 @@ def _pass_instant(groups: Groups, e: int, tails: TailParameters) -> None:
 
 @compiled(arrays=False)
 def _end(groups: Groups, e: int, k: int, what: int, now_s: float, tails: TailParameters) -> bool:
-    """What a member waited for is over; returns whether a dispatcher is told of it."""
+    """Handle an event of a member. Return whether it is reported to a dispatcher."""
     m, r = groups.members[e, k], groups.progress[e, k]
     r.ends_s[what] = np.inf
     if what == _SYNC:
@@ -131,7 +133,7 @@ def _end(groups: Groups, e: int, k: int, what: int, now_s: float, tails: TailPar
 
 @compiled(arrays=False)
 def _sync(groups: Groups, e: int, k: int, now_s: float) -> None:
-    """A sync begins; of those of a member that are on their way the oldest is the next that ends."""
+    """Begin a sync. If several syncs of a member are in progress, the oldest one ends next."""
     clock, r, syncs = groups.clocks[e], groups.progress[e, k], groups.syncs[e, k]
     clock.stamps += 1
     sync = syncs[(r.trained - 1) % len(syncs)]
@@ -151,7 +153,7 @@ def _look_at_syncs(groups: Groups, e: int, k: int) -> None:
 
 @compiled(arrays=False)
 def _iterate(groups: Groups, e: int, k: int, now_s: float) -> bool:
-    """An iteration is over, with its sync; returns whether the member could begin something now."""
+    """End an iteration with its sync. Return whether the member could begin a phase now."""
     m, r, syncs = groups.members[e, k], groups.progress[e, k], groups.syncs[e, k]
     durations, number, most = groups.durations[e, k], r.iteration, len(syncs)
     rollout_s = (r.cold_s[_ROLLOUT] if number == 0 else 0.0) + r.base_s[_ROLLOUT] * durations[0, number]
@@ -173,7 +175,7 @@ def _iterate(groups: Groups, e: int, k: int, now_s: float) -> bool:
 
 @compiled(arrays=False)
 def _start(groups: Groups, e: int, k: int, phase: int, tails: TailParameters) -> None:
-    """A phase that a member waits for has its permit."""
+    """Grant a phase that a member waits for."""
     group, m, r, what = groups.groups[e], groups.members[e, k], groups.progress[e, k], phase - ROLLOUT
     _grant(group, groups.members[e], m, phase)
     switch_s, number = _switch_s(groups, e, k, phase), r.trained if phase == TRAINING else r.sampled
@@ -190,7 +192,7 @@ def _start(groups: Groups, e: int, k: int, phase: int, tails: TailParameters) ->
 
 @compiled(arrays=False)
 def _go_on(groups: Groups, e: int, k: int, tails: TailParameters) -> None:
-    """A rollout goes on with what tails leave of its nodes, to its threshold or to its end."""
+    """Continue a rollout at the speed that tails on its nodes leave, to its threshold or its end."""
     m, r = groups.members[e, k], groups.progress[e, k]
     rate = tails.rate if m.nodes & groups.groups[e].tails != 0 else 1.0
     r.next = ROLLOUT if m.passed == 1 else THRESHOLD
@@ -199,7 +201,7 @@ def _go_on(groups: Groups, e: int, k: int, tails: TailParameters) -> None:
 
 @compiled(arrays=False)
 def _move_tail(groups: Groups, e: int, k: int, tails: TailParameters) -> None:
-    """The tail of a member's rollout leaves its nodes but for a share."""
+    """Migrate the tail of a member's rollout to a share of its nodes."""
     group, r = groups.groups[e], groups.progress[e, k]
     at_s = _tail_s(r, group.now_s, tails.move_s, groups.durations[e, k, 3, r.sampled])
     _close(groups, e, k, group.tails, group.now_s, tails.share)
@@ -211,7 +213,7 @@ def _move_tail(groups: Groups, e: int, k: int, tails: TailParameters) -> None:
 
 @compiled(arrays=False)
 def _finish_training(groups: Groups, e: int, k: int, now_s: float) -> None:
-    """The training of a member is over; of a stale one all of its iteration's work is done then, and none before."""
+    """End the training of a member. For a stale member, all work of the iteration counts at this point."""
     clock, m = groups.clocks[e], groups.members[e, k]
     _span(groups, e, k, TRAINING, 1.0, TRAINING_POOL, now_s)
     _finish(groups.groups[e], m, TRAINING, now_s - m.training_since_s, True)
@@ -223,7 +225,7 @@ def _finish_training(groups: Groups, e: int, k: int, now_s: float) -> None:
 
 @compiled(arrays=False)
 def _finish_rollout(groups: Groups, e: int, k: int, now_s: float, tails: TailParameters) -> None:
-    """A rollout is over and its nodes are free; if it was a tail, rollouts that shared nodes with it have them to themselves."""
+    """End a rollout and free its nodes. If it was a tail, rollouts that shared nodes with it speed up."""
     group, clock, m, r = groups.groups[e], groups.clocks[e], groups.members[e, k], groups.progress[e, k]
     was_tail, before = m.rolls == TAIL, group.tails
     _close(groups, e, k, before, now_s, tails.share)
@@ -241,7 +243,7 @@ def _finish_rollout(groups: Groups, e: int, k: int, now_s: float, tails: TailPar
 
 @compiled(arrays=False)
 def _switch_s(groups: Groups, e: int, k: int, phase: int) -> float:
-    """Seconds of the switch that a phase begins with; its nodes now run its job."""
+    """Return the seconds of the switch at the start of a phase, and record that its nodes now run its job."""
     nodes, r, what = TRAINING_POOL if phase == TRAINING else groups.members[e, k].nodes, groups.progress[e, k], phase - ROLLOUT
     switched = False
     for node in range(len(groups.last[e])):
@@ -256,7 +258,7 @@ def _switch_s(groups: Groups, e: int, k: int, phase: int) -> float:
 
 @compiled(arrays=False)
 def _close(groups: Groups, e: int, k: int, tails: int, now_s: float, share: float) -> None:
-    """The shares of the nodes that a member's rollout holds change now, or it is over; `tails` have been there until now."""
+    """End the present span of a member's rollout, because its shares of nodes change or it is over. `tails` applied until now."""
     m, r = groups.members[e, k], groups.progress[e, k]
     if m.rolls == TAIL:
         _span(groups, e, k, TAIL, share, m.nodes, now_s)
@@ -269,7 +271,7 @@ def _close(groups: Groups, e: int, k: int, tails: int, now_s: float, share: floa
 
 @compiled(arrays=False)
 def _span(groups: Groups, e: int, k: int, what: int, share: float, nodes: int, now_s: float) -> None:
-    """Keep what a phase held until now."""
+    """Record a span of a phase until now."""
     if nodes == 0:
         return
     clock, r, side = groups.clocks[e], groups.progress[e, k], _TRAINING if what == TRAINING else _ROLLOUT
@@ -287,7 +289,7 @@ def _span(groups: Groups, e: int, k: int, what: int, share: float, nodes: int, n
 
 @compiled(arrays=False)
 def carry_out(groups: Groups, e: int, row: int, tails: TailParameters) -> None:
-    """Do what a row says: wait until something ends, start a phase, or migrate a tail."""
+    """Carry out a row: wait until a phase ends, start a phase, or migrate a tail."""
     k, phase = choice_of(groups.members[e], row)
     if phase == NOTHING:
         _pass_instant(groups, e, tails)
@@ -299,7 +301,7 @@ def carry_out(groups: Groups, e: int, row: int, tails: TailParameters) -> None:
 
 @compiled(arrays=False)
 def ask(groups: Groups, e: int, out: Observations, tails: TailParameters) -> None:
-    """Let a group run to its next decision that has more than one answer, and write what is seen then."""
+    """Run a group to its next decision with more than one choice, and write the observation."""
     group, clock, members, mask = groups.groups[e], groups.clocks[e], groups.members[e], out.mask[e]
     while clock.over == 0:
         count = write_mask(group, members, mask)
@@ -314,7 +316,7 @@ def ask(groups: Groups, e: int, out: Observations, tails: TailParameters) -> Non
 
 @compiled(arrays=False)
 def step_all(groups: Groups, actions: Ints, out: Observations, tails: TailParameters) -> None:
-    """Carry out a decision in every group that is not over, and bring it to its next one."""
+    """Carry out a decision in every group that is not over, and run it to its next decision."""
     for e in range(len(groups.groups)):
         group, clock = groups.groups[e], groups.clocks[e]
         clock.since_s = group.now_s

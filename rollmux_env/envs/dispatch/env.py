@@ -1,4 +1,4 @@
-"""The dispatch environment: many groups side by side."""
+"""The dispatch environment, with many parallel groups."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ from rollmux_env.validation_errors import describe
 
 
 class DispatchVectorEnv(BaseVectorEnv):
-    """`RollMux/Dispatch-v0`, natively vectorised. `DispatchEnv` describes the environment; it is one of these with one group.
+    """`RollMux/Dispatch-v0`, natively vectorised. `DispatchEnv` describes the environment and is the case of one group.
 
     Args:
-        num_envs: groups side by side.
-        autoreset: start a finished group anew in the same step.
-        others: see `DispatchEnv`.
+        num_envs: Number of parallel groups.
+        generator: Source of the groups, as for `DispatchEnv`.
+        reward: Reward function, as for `DispatchEnv`.
+        tails: Model of the inside of a rollout, as for `DispatchEnv`.
+        render_mode: Render mode, as for `DispatchEnv`.
+        autoreset: Whether a finished group is replaced by a new one in the same step.
     """
 
     time_limited = True
@@ -51,11 +54,11 @@ class DispatchVectorEnv(BaseVectorEnv):
         self._tails = TailParameters(MIGRATION.share, self._model.rate(MIGRATION.share), self._model.move_s)
         self._groups = group_table(num_envs, members, self.generator.nodes + 1, self.generator.iterations, stale)
         self._against = checks.reference_of(self.reward, get_args(Reference))
-        self._reference_rate = np.zeros(num_envs)  # seconds of work a second
+        self._reference_rate = np.zeros(num_envs)  # seconds of work per second
 
     @property
     def groups(self) -> Groups:
-        """What is going on in each group: tables with a row per environment, to read and not to change.
+        """Present state of the groups, in tables with a row for each environment. For reading only.
 
         `Groups` in `rollmux_env/envs/dispatch/types.py` describes them. The rows are overwritten by the next `step`.
         """
@@ -106,75 +109,76 @@ class DispatchVectorEnv(BaseVectorEnv):
 class DispatchEnv(BaseEnv):
     """## Description
 
-    Jobs of RL post-training share the nodes of one co-execution group. Each is a cycle: a rollout on all the rollout nodes that
-    it is pinned to, a training on all of the group's training nodes, a sync, and again; how long a phase takes is sampled anew
-    every time. A node runs one phase at a time, so jobs wait for each other. A dispatch policy says which waiting phase gets a
-    free node next, and whether a rollout of which 80% of the responses are done has the rest moved to a share of its nodes, so
-    that the next rollout may have the others (long-tail migration). One episode is one group until a horizon; see
-    docs/reference/dispatch.md.
+    Jobs of RL post-training share the nodes of one co-execution group. Each job is a cycle: a rollout on all rollout nodes to which
+    it is pinned, a training on all of the group's training nodes, a sync, and again. The duration of every phase is sampled. A node
+    runs one phase at a time, so jobs wait for each other. A dispatch policy decides which waiting phase gets a free node next. It
+    also decides whether a rollout with 80% finished responses moves the rest to a share of its nodes, so that the next rollout may
+    use the others (long-tail migration). One episode is one group until a horizon; see docs/reference/dispatch.md.
 
-    It is the event replay, not a model of it: the same choices start the same phases at the same times.
+    The environment is the event replay itself: the same choices start the same phases at the same times.
 
     ## Action Space
 
-    `Discrete(members + 1)`: members in order of admission. Where the generator may draw stale members, `Discrete(2 * members + 1)`.
+    `Discrete(members + 1)`, with members in order of admission. If the generator may draw stale members, `Discrete(2 * members +
+    1)`.
 
-    | Action | What |
+    | Action | Meaning |
     |---|---|
-    | 0 | wait until something else ends |
-    | k + 1 | start the phase that member k waits for; or, where it runs a rollout past the threshold, migrate its tail |
-    | members + k + 1 | start the training of member k, if it is stale: its rollout has the row above |
+    | 0 | wait until a phase ends |
+    | k + 1 | start the phase for which member k waits; or migrate the tail of its rollout if that is past the threshold |
+    | members + k + 1 | start the training of member k if it is stale; its rollout has the row above |
 
-    `action_masks()`, also `observation["mask"]`, tells which may be chosen: a phase whose nodes are all free; a tail whose
-    nodes hold no other tail and are waited for by a rollout; waiting while something runs. A phase that was overtaken as often
-    as the group has members is overdue: its nodes are kept for it, and once they are free nobody waits. So no choice starves
-    anybody. Decisions with one answer are not asked. A masked action does no harm: what strict round robin with migration does
-    happens instead, `info["invalid_action"]` is True, and the reward takes a penalty off.
+    `action_masks()`, also `observation["mask"]`, states which actions may be chosen: a phase whose nodes are all free; a tail whose
+    nodes hold no other tail and are needed by a waiting rollout; waiting while a phase runs. A phase that was overtaken as often as
+    the group has members is overdue. Its nodes are kept for it, and waiting is masked once they are free. So no sequence of choices
+    starves a job. Decisions with only one choice are skipped. A masked action is replaced by that of strict round robin with
+    migration, `info["invalid_action"]` is True, and the reward subtracts a penalty.
 
     ## Observation Space
 
     A `Dict` of float32 boxes within [-1, 1]; `rollmux_env.envs.dispatch.observation` names every column.
 
-    | Key | Shape | What |
+    | Key | Shape | Content |
     |---|---|---|
-    | `job` | (5,) | the group: members, loads and the longest iteration by expected seconds, against plan |
-    | `candidates` | (members + 1, 23) | each choice: kind, turn, expected seconds, slack to the SLO, who else wants its nodes |
-    | `cluster` | (8,) | who waits, what runs and for how long, the least and the mean slack |
-    | `mask` | (members + 1,), int8 | 1 where a choice may be made |
+    | `job` | (5,) | the group: members, loads and the longest iteration by expected seconds, relative to plan |
+    | `candidates` | (members + 1, 23) | each action: kind, turn, expected seconds, slack to the SLO, rivals for its nodes |
+    | `cluster` | (8,) | waiting phases, running phases and their remaining time, the least and the mean slack |
+    | `mask` | (members + 1,), int8 | 1 for actions that may be chosen |
 
-    Where members may be stale there are as many rows as actions, 27 columns of each, 6 of `job` and 9 of `cluster`: how stale each
-    may be, what it has sampled and not trained, what it runs on its other side, and whether that waits for this phase.
+    If members may be stale, there are as many rows as actions, with 27 columns each, 6 of `job` and 9 of `cluster`. The additional
+    columns show the staleness of each member, the rollouts it has not trained on yet, its running phase on the other side, and
+    whether that waits for this phase.
 
-    Expected seconds are means of what the member's phases took so far, worst cases before there is one. Nothing is observed of
-    durations that have not happened, nor of the horizon.
+    Expected seconds are means over the member's phases so far, and worst cases before the first one. Durations that have not
+    happened yet are not observed, and neither is the horizon.
 
     ## Rewards
 
-    `rollmux_env.envs.dispatch.reward.Work()`: T_solo seconds of the phases that ended since the last decision (of a stale member:
-    of the iterations whose trainings ended), less the seconds that members fell behind their SLOs, over the horizon. So the return
-    is how many jobs the group runs as if each were alone, and dollars per work-hour are the group's $/h over it (where SLOs are
-    kept). `Work(reference="round-robin")` takes off what strict round robin does in as much time of the same group. A masked action
-    costs 0.01.
+    `rollmux_env.envs.dispatch.reward.Work()`: T_solo seconds of the phases that ended since the last decision (for stale members,
+    of the iterations whose trainings ended), minus the seconds by which members fell behind their SLOs, divided by the horizon. So
+    the return is the number of jobs that the group runs as if each were alone. Dollars per work-hour are the group's $/h divided by
+    the return (if SLOs are kept). `Work(reference="round-robin")` subtracts what strict round robin does on average in the same
+    time of the same group. A masked action costs 0.01.
 
     ## Starting State
 
-    All members are ready for their first rollout; every node is free and cold. `reset(seed=...)` seeds the draws of groups;
-    `reset(options={"stream_seed": 7})` asks for the group that `generator.group(7)` is. Seeds below 65536 are never drawn, so
-    they are free for evaluation.
+    All members are ready for their first rollout, and every node is free and cold. `reset(seed=...)` seeds the draws of groups.
+    `reset(options={"stream_seed": 7})` selects the group `generator.group(7)`. Seeds below 65536 are never drawn, so they are free
+    for evaluation.
 
     ## Episode End
 
-    Truncates at the group's horizon, since nothing in a group ends there and the horizon is not observed: the value of the last
-    observation is to be counted. Never terminates. `info` then has `cost_usd`, `work_h`, `usd_per_work_hour`,
-    `slo_attainment`, `worst_over_slo`, `iterations`, `decisions` and `tails_migrated`.
+    Truncates at the group's horizon, because nothing in the group ends there and the horizon is not observed. A learner should
+    therefore bootstrap from the value of the last observation. Never terminates. `info` then has `cost_usd`, `work_h`,
+    `usd_per_work_hour`, `slo_attainment`, `worst_over_slo`, `iterations`, `decisions` and `tails_migrated`.
 
     ## Arguments
 
-    | Argument | Default | What |
+    | Argument | Default | Meaning |
     |---|---|---|
-    | `generator` | `RandomGroups()` | where groups come from: a `rollmux_env.envs.dispatch.generator.Generator` |
+    | `generator` | `RandomGroups()` | source of the groups: a `rollmux_env.envs.dispatch.generator.Generator` |
     | `reward` | `Work()` | a `rollmux_env.envs.dispatch.reward.Reward` |
-    | `tails` | `TailModel()` | the inside of a rollout: a `rollmux_env.timing.tail.TailModel` |
+    | `tails` | `TailModel()` | model of the inside of a rollout: a `rollmux_env.timing.tail.TailModel` |
     | `render_mode` | `None` | `rgb_array` or `ansi` |
 
     ```python
@@ -193,8 +197,11 @@ class DispatchEnv(BaseEnv):
 
 
 def figures_of(groups: Groups) -> dict[str, NDArray[Any]]:
-    """Of every group until now: dollars, T_solo hours done, dollars per work-hour, share of members that keep their SLO, the
-    largest slowdown over its SLO, decisions and migrations. A slowdown counts whole iterations; one without any has none."""
+    """Return figures of every group until now.
+
+    They are dollars, T_solo hours done, dollars per work-hour, share of members that keep their SLO, largest slowdown over its SLO,
+    decisions and migrations. A slowdown counts whole iterations, and is infinite before the first one has ended.
+    """
     clock, now_s = groups.clocks, groups.groups["now_s"]
     work_h = clock["all_work_s"] / 3600
     usd = clock["usd_per_hour"] * now_s / 3600
@@ -217,7 +224,7 @@ def load_group(groups: Groups, e: int, group: Group, model: TailModel) -> None:
     """Write a group and all its sampled durations into row `e`.
 
     Raises:
-        InputError: more members, nodes or iterations than the tables hold, or a stale job where they hold none.
+        InputError: The group has more members, nodes or iterations than the tables hold, or an unexpected stale job.
     """
     room, nodes, most = len(groups.members[e]), len(groups.last[e]), len(groups.durations[e, 0, 0])
     if len(group.jobs) > room or group.rollout_nodes >= nodes:
@@ -245,8 +252,10 @@ def load_group(groups: Groups, e: int, group: Group, model: TailModel) -> None:
 
 
 def _last_until(job: Job, training_s: float, durations: Durations, horizon_s: float) -> bool:
-    """Whether a job cannot do all the iterations that were drawn until a time: a stale one trains what it sampled before, so that
-    only one of its two phases counts."""
+    """Return whether the drawn durations last until the horizon.
+
+    The two phases of a stale job overlap, so only the slower side counts for it.
+    """
     if not job.staleness:
         return sum(durations.rollout) * job.rollout.worst_case_s + sum(durations.training) * training_s >= horizon_s
     whole = max(0, len(durations.rollout) - 1 - job.staleness)

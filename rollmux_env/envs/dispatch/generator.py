@@ -1,4 +1,4 @@
-"""Generators: where an environment's groups come from. The same seed gives the same group."""
+"""Generators: sources of an environment's groups. The same seed gives the same group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollmux_env.workloads.catalogue import memory_gb, paper_cluster, switches
 
 SHAPES = ("temporal", "shared", "rollout-heavy", "spatial", "multi-node")
 _PINS = {"temporal": ((0,), (0,)), "rollout-heavy": ((0,), (1,), (2,)), "spatial": ((0, 1), (0,), (1,))}
-_SECONDS = {  # from and to of rollout and training, of each member; the last ones of all others
+_SECONDS = {  # ranges of rollout and training of each member; the last entry applies to all further members
     "temporal": [((100, 200), (80, 180))],
     "shared": [((100, 300), (40, 100))],
     "rollout-heavy": [((200, 500), (50, 150))],
@@ -30,11 +30,13 @@ STALENESSES = (0, 1, 2, 4)
 
 
 class Generator(Protocol):
-    """Where groups come from.
+    """Source of groups.
 
     Attributes:
-        members: most members of a group. nodes: most rollout nodes. iterations: most that a member may do until the horizon.
-        stale: whether members may be stale: the environment's rows and features are more then.
+        members: Largest number of members of a group.
+        nodes: Largest number of rollout nodes.
+        iterations: Largest number of iterations of a member until the horizon.
+        stale: Whether members may be stale. The environment then has more rows and features.
     """
 
     members: int
@@ -43,15 +45,15 @@ class Generator(Protocol):
     stale: bool
 
     def group(self, seed: int) -> Group:
-        """The group of a seed, the same every time."""
+        """Return the group of a seed, the same every time."""
         ...
 
 
 def checked(generator: Generator) -> Generator:
-    """Return a generator that has all the attributes of `Generator`, in their ranges.
+    """Return the generator if it has all the attributes of `Generator`, in their ranges.
 
     Raises:
-        InputError: it lacks one, or one is out of range; one line.
+        InputError: An attribute is missing or out of range.
     """
     names = ("members", "nodes", "iterations", "stale", "group")
     checks.has_attributes(generator, names, "members, nodes, iterations, stale and group(seed)")
@@ -62,10 +64,10 @@ def checked(generator: Generator) -> Generator:
 
 
 class Fixed:
-    """Groups that are given; the seed draws one.
+    """Given groups, from which the seed selects one.
 
     Raises:
-        InputError: none is given.
+        InputError: No group is given.
     """
 
     iterations = 1024
@@ -79,36 +81,36 @@ class Fixed:
         self._groups = groups
 
     def group(self, seed: int) -> Group:
-        """The group of number `seed` modulo how many there are."""
+        """Return the group with the number `seed` modulo the number of groups."""
         return self._groups[seed % len(self._groups)]
 
 
 class RandomGroups:
-    """Random groups of the paper's kinds: phases, SLOs, and how far what happens is from what was planned.
+    """Random groups of the paper's kinds, with random phases, SLOs, and deviations from the plan.
 
     | shape | rollout nodes | members |
     |---|---|---|
-    | `temporal` | 1 | two, of rollouts about as long as trainings |
-    | `shared` | 1 | two or three that mostly roll out: the rollout node is what they wait for |
-    | `rollout-heavy` | 3 | three, each on a node of its own, of different lengths; they share the training node |
+    | `temporal` | 1 | two, with rollouts about as long as trainings |
+    | `shared` | 1 | two or three with long rollouts, so that the rollout node is the bottleneck |
+    | `rollout-heavy` | 3 | three of different lengths, each on a separate node; they share the training node |
     | `spatial` | 2 | one on both nodes, and one on each of them |
     | `multi-node` | 3 | three or four, each on one to three of the nodes |
 
-    Phases are drawn as in the paper's Table 6, the SLO of each member uniform between what strict round robin needs, planned at
-    worst cases, and 1.5 times that. A phase takes on average a share U(0.35, 0.9) of its worst case, its own for every member and
-    phase, with a coefficient of variation that is the skew: lognormal, capped at the worst case.
+    Phases are drawn as in the paper's Table 6. The SLO of each member is uniform between what strict round robin needs, planned at
+    worst cases, and 1.5 times that. A phase takes on average a share U(0.35, 0.9) of its worst case, drawn for every member and
+    phase. Its distribution is lognormal, capped at the worst case, with the skew as coefficient of variation.
 
-    A share of the groups has stale members, and else the same phases as without: the staleness of each is one of `STALENESSES`,
-    that of one of them above 0.
+    A share of the groups has stale members, with otherwise the same phases. The staleness of each member is one of `STALENESSES`,
+    and that of at least one member is above 0.
 
     Args:
-        shape: one of `SHAPES`, or None: drawn.
-        skew: coefficient of variation, or None: one of `SKEWS`, drawn.
-        rounds: of round robin's planned period until the horizon.
-        stale: share of the groups that have stale members.
+        shape: One of `SHAPES`, or None to draw it.
+        skew: Coefficient of variation, or None to draw one of `SKEWS`.
+        rounds: Length of an episode in planned periods of round robin.
+        stale: Share of the groups that have stale members, from 0 to 1.
 
     Raises:
-        InputError: no such shape, or numbers out of range.
+        InputError: The shape is unknown, or a number is out of range.
     """
 
     members, nodes = 4, 3
@@ -128,7 +130,7 @@ class RandomGroups:
         self._cluster = paper_cluster()
 
     def group(self, seed: int) -> Group:
-        """The group of a seed."""
+        """Return the group of a seed, the same every time."""
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(7,)))
         shape = SHAPES[rng.integers(len(SHAPES))] if self._shape is None else self._shape
         skew = SKEWS[rng.integers(len(SKEWS))] if self._skew is None else self._skew
@@ -158,7 +160,7 @@ class RandomGroups:
 
 
 def _draw_shape(shape: str, rng: np.random.Generator) -> tuple[tuple[tuple[int, ...], ...], list[tuple[float, float]]]:
-    """Pins and worst cases of rollout and training, seconds, of each member."""
+    """Draw the pins and the worst cases of rollout and training, in seconds, of each member."""
     if shape == "multi-node":
         pins = _draw_pins(rng)
     elif shape == "shared":
@@ -173,7 +175,7 @@ def _draw_shape(shape: str, rng: np.random.Generator) -> tuple[tuple[tuple[int, 
 
 
 def _draw_pins(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
-    """Pins of three or four members, each on one to three of three nodes, of which none is left over."""
+    """Draw the pins of three or four members, each on one to three of three nodes. Every node is used."""
     pins = [tuple(sorted(rng.choice(3, int(rng.integers(1, 4)), replace=False).tolist())) for _ in range(int(rng.integers(3, 5)))]
     free = [node for node in range(3) if not any(node in own for own in pins)]
     pins[0] = tuple(sorted({*pins[0], *free}))
@@ -182,7 +184,7 @@ def _draw_pins(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
 
 
 def _draw_staleness(seed: int, members: int, share: float) -> list[int]:
-    """The staleness of each member; of draws of its own, so that the rest of a group is the same at any share."""
+    """Draw the staleness of each member. A separate random stream keeps the rest of the group independent of the share."""
     if share == 0:
         return [0] * members
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(8,)))
@@ -195,7 +197,7 @@ def _draw_staleness(seed: int, members: int, share: float) -> list[int]:
 
 
 def _period_s(times_s: list[tuple[float, float]], pins: tuple[tuple[int, ...], ...], staleness: list[int]) -> float:
-    """Period of strict round robin at worst cases, seconds."""
+    """Return the period of strict round robin at worst cases, in seconds."""
     n, nodes = len(pins), 1 + max(max(own) for own in pins)
     phases = np.zeros((PHASES, n))
     phases[:2] = np.array(times_s).T

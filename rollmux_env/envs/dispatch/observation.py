@@ -1,4 +1,4 @@
-"""What is seen of a decision: the columns by name, and their numbers, the same from a `Dispatcher` and in the environment."""
+"""Observations of a dispatch decision: names and values of the features, the same for a `Dispatcher` and the environment."""
 
 from __future__ import annotations
 
@@ -19,59 +19,59 @@ Array = NDArray[np.float32]
 
 _in_turn = twin(turns.in_turn)
 
-# Seconds are in units of the longest member's planned iteration, as x / (1 + |x|). "Its nodes": those of the row's phase.
-# Iterations are those of a member alone: of a stale one, T_solo.
+# Seconds are relative to the longest member's planned iteration, as x / (1 + |x|). "Its nodes" are those of the row's phase.
+# Iterations are those of a member alone; for a stale member, T_solo.
 GROUP_FEATURES = (
     "members",  # as n / (1 + n)
-    "training load",  # expected trainings over the largest of all loads and iterations
-    "rollout load",  # the most loaded rollout node's
-    "iteration",  # the longest one
+    "training load",  # expected trainings, over the largest of all loads and iterations
+    "rollout load",  # that of the most loaded rollout node
+    "iteration",  # the longest iteration
     "against plan",  # mean of expected over planned iterations, capped at 2, halved
 )
 ROW_FEATURES = (
-    "wait",  # the row that does nothing now
-    "rollout",  # the phase that would start
+    "wait",  # 1 for the row that waits
+    "rollout",  # kind of the phase that would start
     "training",
-    "tail",  # the rollout whose tail would migrate
-    "in turn",  # nobody comes before it in strict round robin
-    "round robin",  # what strict round robin with migration does now
-    "seconds",  # expected, of a tail what is left of the rollout; of the row that waits, until something ends
+    "tail",  # 1 if the row migrates the tail of a rollout
+    "in turn",  # whether no member comes before it in strict round robin
+    "round robin",  # whether strict round robin with migration would choose this row
+    "seconds",  # expected seconds; for a tail, the rest of the rollout; for the row that waits, until a phase ends
     "other phase",  # expected seconds of the member's other phase
-    "slack",  # SLO * seconds of its own phases - time since it joined
+    "slack",  # SLO * seconds of the member's phases - time since it joined
     "relative slack",  # the same over SLO * own seconds plus a unit
     "overtaken",  # over the members
-    "younger",  # how many phases waited longer for its nodes, over the members
-    "rivals",  # expected seconds of what else waits for its nodes
+    "younger",  # number of phases that have waited longer for its nodes, over the members
+    "rivals",  # expected seconds of all other phases that wait for its nodes
     "shortest rival",
     "rival's slack",  # the least one
-    "next in",  # expected seconds until another phase wants its nodes; 1 where none will
+    "next in",  # expected seconds until another phase needs its nodes, 1 if none will
     "next for",  # expected seconds of that phase
     "next one's slack",
     "nodes",  # share of the group's rollout nodes
-    "training free",  # expected seconds until no training waits or runs, less what the row's rollout takes
+    "training free",  # expected seconds until no training waits or runs, minus those of the row's rollout
     "beside a tail",
-    "lead",  # meta-iterations ahead of the slowest that shares its nodes
-    "run",  # of a tail: elapsed over expected seconds
+    "lead",  # meta-iterations ahead of the slowest member that shares its nodes
+    "run",  # for a tail: elapsed over expected seconds
 )
 STATE_FEATURES = (
     "waiting rollouts",  # over the members
     "waiting trainings",
-    "training left",  # expected seconds of the training that runs
+    "training left",  # expected seconds of the running training
     "busy nodes",  # share of the rollout nodes
     "tails",
     "least slack",
     "mean slack",
-    "next end",  # expected seconds until a running phase ends; 1 where nothing runs
+    "next end",  # expected seconds until a running phase ends, 1 if nothing runs
 )
-# Where members may be stale, after the others of their kind.
-STALE_GROUP_FEATURES = ("stale members",)  # their share
+# Further features if members may be stale, each after the others of its kind.
+STALE_GROUP_FEATURES = ("stale members",)  # share of stale members
 STALE_ROW_FEATURES = (
     "staleness",  # as e / (1 + e)
-    "sampled",  # rollouts that are over whose trainings are not, over 1 + e
+    "sampled",  # rollouts that have ended without their trainings, over 1 + e
     "other left",  # expected seconds of what the member runs on the other side
-    "holds up",  # the member neither runs nor waits for anything on the other side; so it is on-policy
+    "holds up",  # whether the member neither runs nor waits on the other side; always 1 for an on-policy member
 )
-STALE_STATE_FEATURES = ("sampled",)  # the members' mean
+STALE_STATE_FEATURES = ("sampled",)  # mean over the members
 
 
 ON_POLICY = Names(GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES)
@@ -81,7 +81,7 @@ _GROUP, _ROW = len(GROUP_FEATURES), len(ROW_FEATURES)  # the first columns of st
 
 
 def observed(members: int, stale: bool) -> tuple[int, Names]:
-    """How many rows a group of so many members has, and the columns, where members may be stale or not."""
+    """Return the number of rows and the feature names of groups with at most `members` members, which may be stale or not."""
     return 1 + members * (1 + stale), STALE if stale else ON_POLICY
 
 
@@ -101,7 +101,7 @@ def _bits(mask: int) -> int:
 
 @compiled(arrays=False)
 def write_observation(group: Records, members: Records, job: Array, rows: Array, cluster: Array, mask: NDArray[np.int8]) -> int:
-    """Write an observation: the mask, and the features in the order of their names; returns what `write_mask` does."""
+    """Write an observation: the mask, and the features in the order of their names. Return the result of `write_mask`."""
     count = write_mask(group, members, mask)
     job[:] = 0
     rows[:] = 0
@@ -125,10 +125,10 @@ def write_observation(group: Records, members: Records, job: Array, rows: Array,
 
 @compiled(arrays=False)
 def _write_group(group: Records, members: Records, job: Array, cluster: Array) -> Any:
-    """Write the columns of the group and of its state.
+    """Write the features of the group and of its state.
 
     Returns:
-        The longest member's planned iteration, seconds; expected seconds until no training waits or runs; all rollout nodes.
+        Planned iteration of the longest member, seconds; expected seconds until no training waits or runs; all rollout nodes.
     """
     n, now_s = group.n, group.now_s
     unit_s, every, training_load, cycle_s, against, least, slacks = 1e-9, 0, 0.0, 0.0, 0.0, np.inf, 0.0
@@ -175,7 +175,7 @@ def _write_group(group: Records, members: Records, job: Array, cluster: Array) -
 
 @compiled(arrays=False)
 def _rollout_load(members: Records, n: int, every: int) -> float:
-    """Expected seconds of the rollouts on the most loaded node."""
+    """Return the expected seconds of all rollouts on the most loaded node."""
     most = 0.0
     for node in range(1, 63):
         bit = 1 << node
@@ -191,7 +191,7 @@ def _rollout_load(members: Records, n: int, every: int) -> float:
 
 @compiled(arrays=False)
 def _share(seconds: float, unit_s: float) -> float:
-    """Seconds in the unit of the columns; 1 where they are infinite."""
+    """Return seconds in the unit of the features, or 1 if they are infinite."""
     return _squash(seconds / unit_s) if seconds < np.inf else 1.0
 
 
@@ -199,12 +199,12 @@ def _share(seconds: float, unit_s: float) -> float:
 def _write_row(
     group: Records, members: Records, k: int, phase: int, row: Array, unit_s: float, training_free_s: float, n_nodes: int
 ) -> None:
-    """Write the columns of a row that starts a phase of member k, or migrates its tail."""
+    """Write the features of a row that starts a phase of member k or migrates its tail."""
     m, now_s, trains, tail = members[k], group.now_s, phase == TRAINING, phase == TAIL
     nodes = TRAINING_POOL if trains else m.nodes
     expected_s, _, _, overtaken, _ = side_of(m, trains)
     seconds, slack = _rollout_left_s(m, now_s) if tail else expected_s, _slack_s(m, now_s)
-    row[phase] = 1.0  # the columns of the kinds are in their order
+    row[phase] = 1.0  # the columns of the kinds of phases are in the order of their codes
     row[_OF_ROW.in_turn] = 1.0 if not tail and _in_turn(group, members, m, phase, 0) else 0.0
     row[_OF_ROW.seconds] = _squash(seconds / unit_s)
     row[_OF_ROW.other_phase] = _squash(side_of(m, not trains)[0] / unit_s)
@@ -220,7 +220,7 @@ def _write_row(
 
 @compiled(arrays=False)
 def _write_rivals(group: Records, members: Records, k: int, phase: int, row: Array, unit_s: float, training_free_s: float) -> None:
-    """Write the columns of who else wants the nodes of a row, now or next."""
+    """Write the features about other phases that need the nodes of a row, now or next."""
     m, n, now_s, trains = members[k], group.n, group.now_s, phase == TRAINING
     _, _, number, _, turn = side_of(m, trains)
     rivals_s, shortest_s, least, next_in, next_for, next_slack, behind = 0.0, np.inf, np.inf, np.inf, 0.0, 0.0, 0
@@ -251,7 +251,7 @@ def _write_rivals(group: Records, members: Records, k: int, phase: int, row: Arr
 
 @compiled(arrays=False)
 def _write_stale(m: Records, trains: bool, now_s: float, unit_s: float, row: Array) -> None:
-    """Write the columns that there are where members may be stale."""
+    """Write the features that exist only if members may be stale."""
     row[_OF_ROW.staleness] = m.staleness / (1 + m.staleness)
     row[_OF_ROW.sampled] = _samples(m)
     row[_OF_ROW.holds_up] = 1.0
@@ -263,13 +263,13 @@ def _write_stale(m: Records, trains: bool, now_s: float, unit_s: float, row: Arr
 
 @compiled(arrays=False)
 def _samples(m: Records) -> float:
-    """Rollouts of a member that are over whose trainings are not, over 1 + its staleness; 0 on-policy."""
+    """Return the rollouts of a member that have ended without their trainings, over 1 + its staleness; 0 if it is on-policy."""
     return min(1.0, max(0, _sampled(m)) / (1 + m.staleness)) if m.staleness > 0 else 0.0
 
 
 @compiled(arrays=False)
 def _rollout_left_s(m: Records, now_s: float) -> Any:
-    """Seconds until the rollout of a member, or the tail of one, is over; 0 where it runs none."""
+    """Return the expected seconds until the rollout or tail of a member ends, or 0 if it runs none."""
     if m.rolls == NOTHING:
         return 0.0
     if m.rolls == TAIL:
@@ -279,13 +279,13 @@ def _rollout_left_s(m: Records, now_s: float) -> Any:
 
 @compiled(arrays=False)
 def _training_left_s(m: Records, now_s: float) -> Any:
-    """Seconds until the training of a member is over; 0 where it runs none."""
+    """Return the expected seconds until the training of a member ends, or 0 if it runs none."""
     return max(0.02 * m.training_s, m.training_s - (now_s - m.training_since_s)) if m.trains != 0 else 0.0
 
 
 @compiled(arrays=False)
 def _until_s(m: Records, trains: bool, now_s: float, training_free_s: float) -> Any:
-    """Seconds until a member wants its next training, or rollout, if nobody is in its way; infinite while it waits for it."""
+    """Return the seconds until a member needs its next training or rollout if it is not held up; infinite while it waits for it."""
     rolling_s, training_s = _rollout_left_s(m, now_s), _training_left_s(m, now_s)
     if trains:
         return _until_training_s(m, rolling_s, training_s)
@@ -317,13 +317,13 @@ def _until_rollout_s(m: Records, rolling_s: float, training_s: float, training_f
 
 @compiled(arrays=False)
 def _sampled(m: Records) -> Any:
-    """How many rollouts of a stale member are over whose trainings are not; 0 of one that samples no more."""
+    """Return the rollouts of a stale member that have ended without their trainings, or 0 if it samples no more."""
     return m.turn_rollout - m.turn_training - (m.rolls == TAIL) if m.turn_rollout < ABSENT else 0
 
 
 @compiled(arrays=False)
 def _own_s(m: Records) -> Any:
-    """Seconds that a member's finished phases take alone: those of a stale one partly beside each other."""
+    """Return the seconds that a member's finished phases take alone. For a stale member they partly overlap."""
     seconds = m.sum_rollout_s + m.sum_training_s
     if m.staleness > 0:
         alone_s = own_period(m.rollout_s, m.training_s, m.sync_s, m.staleness)
@@ -333,5 +333,5 @@ def _own_s(m: Records) -> Any:
 
 @compiled(arrays=False)
 def _slack_s(m: Records, now_s: float) -> Any:
-    """How far a member is ahead of its SLO."""
+    """Return the seconds by which a member is ahead of its SLO."""
     return min(m.slo, 100.0) * _own_s(m) - (now_s - m.joined_s)

@@ -1,4 +1,4 @@
-"""A group under any dispatch policy, by the event replay: the same figures as the environment's."""
+"""A group under any dispatch policy in the event replay, with the same figures as the environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollmux_env.timing.tail import TailModel
 
 
 def replay_group(group: Group, dispatch: DispatchPolicy, tails: TailModel | None = None) -> Run:
-    """Replay a group; its phases are kept. Members leave with the iteration in which their `duration_s` ends, if they have one."""
+    """Replay a group and keep its phases. A member leaves after the iteration in which its `duration_s` ends, if it has one."""
     scenario = Scenario(version=1, cluster=group.cluster, jobs=group.jobs)
     return replay_events(
         scenario, _PinnedPlacement(group), dispatch, group.seed, watch=Watch(check=True, keep_phases=True), tails=tails
@@ -24,15 +24,18 @@ def replay_group(group: Group, dispatch: DispatchPolicy, tails: TailModel | None
 
 
 def figures(group: Group, run: Run) -> dict[str, float]:
-    """What the environment says of an episode: `cost_usd`, `work_h`, `usd_per_work_hour`, `slo_attainment`, `worst_over_slo`.
+    """Return the environment's figures of an episode.
+
+    They are `cost_usd`, `work_h`, `usd_per_work_hour`, `slo_attainment` and `worst_over_slo`.
 
     Args:
-        run: of `replay_group`, of jobs that stay until the horizon at least.
+        group: The group.
+        run: Result of `replay_group`, with jobs that stay at least until the horizon.
     """
     work_s, over_slo = 0.0, []
     for job in group.jobs:
         rollout_s, training_s = job.rollout.worst_case_s, job.training_s(group.training_nodes) + job.sync_s
-        if job.staleness:  # an iteration counts when its training is over, for as long as it takes alone
+        if job.staleness:  # an iteration counts when its training ends, with the seconds that it takes alone
             rollout_s, training_s = 0.0, alone_s(rollout_s, training_s - job.sync_s, job.sync_s, job.staleness)
         whole = []
         for (trains, _), end_s in _ends(run, job.id).items():
@@ -54,7 +57,7 @@ def figures(group: Group, run: Run) -> dict[str, float]:
 
 
 def _ends(run: Run, job_id: str) -> dict[tuple[bool, int], float]:
-    """When the phases of a job ended, by whether it is a training, and iteration; of a rollout, the last of its spans."""
+    """Return the end of each phase of a job, by whether it is a training and by iteration. Only a rollout's last span counts."""
     ends: dict[tuple[bool, int], float] = {}
     for phase in run.phases:
         if phase.job_id == job_id:
@@ -64,7 +67,7 @@ def _ends(run: Run, job_id: str) -> dict[tuple[bool, int], float]:
 
 
 class _PinnedPlacement:
-    """A placement policy that puts a group's jobs where the group has them."""
+    """A placement policy that gives the jobs of a group their given pins."""
 
     keeps_slo = False
 

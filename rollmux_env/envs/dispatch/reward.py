@@ -1,4 +1,4 @@
-"""Rewards of the dispatch environment: what the time between two decisions is worth."""
+"""Rewards of the dispatch environment: the value of the time between two decisions."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ Reference = Literal["round-robin", "round-robin,migrate=0.8"]
 
 
 class Interval(NamedTuple):
-    """What came of one decision until the next, or until the episode is over: (E,) each.
+    """Outcome of one decision per environment, up to the next decision or the end of the episode. All arrays have shape (E,).
 
     Attributes:
-        seconds: how long it was. horizon_s: of the whole episode.
-        work_s: T_solo seconds of the phases that ended (a training's with its sync); where these overlap, of the iterations whose
-            trainings did.
-        behind_s: seconds that members fell further behind their SLOs, less what they caught up.
-        reference_work_s: what the reference does in as many seconds of the same group on average; 0 without one.
-        invalid: 1 where the action was masked.
+        seconds: Length of the interval.
+        horizon_s: Length of the whole episode, seconds.
+        work_s: T_solo seconds of the phases that ended, a training's with its sync. For stale members, those of the iterations
+            whose trainings ended.
+        behind_s: Seconds by which members fell further behind their SLOs, minus those by which they caught up.
+        reference_work_s: Mean work of the reference in the same time of the same group, or 0 without a reference.
+        invalid: 1 if the action was masked.
     """
 
     seconds: Floats
@@ -33,30 +34,28 @@ class Interval(NamedTuple):
 
 
 class Reward(Protocol):
-    """What the environment asks of a reward.
-
-    Attributes:
-        reference: the dispatch rule that `Interval.reference_work_s` is of, or None.
-    """
+    """A reward function of the environment."""
 
     @property
-    def reference(self) -> Reference | None: ...
+    def reference(self) -> Reference | None:
+        """Dispatch rule to which `Interval.reference_work_s` belongs, or None."""
+        ...
 
     def __call__(self, interval: Interval) -> Floats:
-        """(E,) rewards."""
+        """Return the rewards, shape (E,)."""
         ...
 
 
 @dataclass(frozen=True)
 class Work:
-    """Work done: an episode's return is T_solo seconds over seconds, how many jobs the group runs as if each were alone.
+    """Work done. The return is T_solo seconds per second: the number of jobs that the group runs as if each were alone.
 
-    The group's price is fixed, so dollars per work-hour are its $/h over that number.
+    The group's price is fixed, so dollars per work-hour are its $/h divided by that number.
 
     Attributes:
-        reference: its mean work over the same time is taken off: the return is then what was gained over it.
-        slo_penalty: of a second behind an SLO, in seconds of work.
-        invalid_penalty: of a masked action, in shares of the horizon.
+        reference: Dispatch rule whose mean work in the same time is subtracted, or None. The return is then the gain over it.
+        slo_penalty: Penalty of a second behind an SLO, in seconds of work.
+        invalid_penalty: Penalty of a masked action, as a share of the horizon.
     """
 
     reference: Reference | None = None
@@ -64,6 +63,6 @@ class Work:
     invalid_penalty: float = 0.01
 
     def __call__(self, interval: Interval) -> Floats:
-        """(E,) rewards."""
+        """Return the rewards, shape (E,)."""
         gained_s = interval.work_s - interval.reference_work_s - self.slo_penalty * interval.behind_s
         return np.asarray(gained_s / interval.horizon_s - self.invalid_penalty * interval.invalid)

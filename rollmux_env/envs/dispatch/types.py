@@ -1,4 +1,4 @@
-"""A co-execution group, and many of them as records: what a dispatch policy may see, and what only the simulation knows."""
+"""A co-execution group, and tables of many groups: the part that a dispatch policy may see, and that of the simulation."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from rollmux_env.keys.job import Job
 from rollmux_env.keys.unsupported import refuse_network, refuse_queue_keys
 from rollmux_env.timing.tail import Migration
 
-MOST_NODES = 61
-THRESHOLD = 5  # what comes next for a rollout that is not past it; else a phase of `rollmux_env.kernel.dispatch.rows`
-MOST_AHEAD = 65  # iterations of a stale member that may be on their way: 1 + the largest staleness
-MIGRATION = Migration()  # of the tails that an agent may have moved
+MOST_NODES = 61  # one bit of an integer for each, next to that of the training nodes
+THRESHOLD = 5  # next event of a rollout before its threshold; otherwise a phase of `rollmux_env.kernel.dispatch.rows`
+MOST_AHEAD = 65  # largest number of iterations of a stale member in progress: 1 + the largest staleness
+MIGRATION = Migration()  # threshold and share of the tails that an agent may migrate
 
 
 @dataclass(frozen=True)
 class Group:
-    """A co-execution group and how long to watch it.
+    """A co-execution group, and how long to simulate it.
 
     Attributes:
-        cluster: prices of nodes.
-        jobs: its members, in order of admission; all are there at time 0 and stay.
-        pins: the rollout nodes of each, ascending; numbered from 0 on in the order in which members first need them.
-        training_nodes: of the group.
-        horizon_s: seconds until the episode ends.
-        seed: of the sampled durations.
+        cluster: Cluster with the prices of nodes.
+        jobs: Members in order of admission. All are present from time 0 to the end.
+        pins: Rollout nodes of each member, ascending. Nodes are numbered from 0 in the order in which members first need them.
+        training_nodes: Number of training nodes.
+        horizon_s: Length of the episode, seconds.
+        seed: Seed of the sampled durations.
     """
 
     cluster: Cluster
@@ -62,24 +62,24 @@ class Group:
 
     @property
     def rollout_nodes(self) -> int:
-        """How many it has."""
+        """Number of rollout nodes."""
         return 1 + max(max(pins) for pins in self.pins)
 
     @property
     def usd_per_hour(self) -> float:
-        """Price of its nodes, $/h."""
+        """Price of the group's nodes, $/h."""
         rollout, training = self.cluster.pools[self.jobs[0].rollout.pool], self.cluster.pools[self.jobs[0].training.pool]
         return self.rollout_nodes * rollout.usd_per_node_hour + self.training_nodes * training.usd_per_node_hour
 
 
-# A member as the simulation runs it. What there is of rollout and training, or of rollout, training and sync, is in this order.
-#   ends_s, stamps: when what comes next of each is over, and which of what comes together is first; the sync is the oldest one
-#   next: what comes next of its rollout   base_s: the phases' worst cases as placed   warm_s, cold_s: switches
-#   is_cold: not yet started here   rate, left_s, tail_s, went_s: of its rollout, as in `rollmux_env.kernel.dispatch.pace`
-#   began_s: of its rollout   start_s: of the spans in hand   switch_s: how long of these is the switch
-#   sampled, trained, iteration: rollouts, trainings, and iterations with their syncs that are over
-#   sampled_s, trained_s, solo_s: when those of its last iteration would have ended alone   ended_s: the last iteration's end
-#   behind_s: how far it was behind its SLO then
+# A member as the simulation runs it. Columns of rollout and training, or of rollout, training and sync, are in this order.
+#   ends_s, stamps: time of the next event of each, and its rank among simultaneous ones; for the sync, the oldest in progress
+#   next: next event of its rollout   base_s: the phases' worst cases as placed   warm_s, cold_s: switches
+#   is_cold: not yet started here   rate, left_s, tail_s, went_s: progress of its rollout (`rollmux_env.kernel.dispatch.pace`)
+#   began_s: start of its rollout   start_s: starts of the spans in progress   switch_s: part of these spans that is the switch
+#   sampled, trained, iteration: numbers of rollouts, trainings, and iterations with their syncs that have ended
+#   sampled_s, trained_s, solo_s: when those of its last iteration would have ended alone   ended_s: end of the last iteration
+#   behind_s: seconds behind its SLO at that time
 PROGRESS = np.dtype(
     [
         *fields("next sampled trained iteration"),
@@ -92,9 +92,9 @@ PROGRESS = np.dtype(
 )
 
 # A group as the simulation runs it.
-#   over: 1 at the end of the episode, horizon_s   stamps, spans: counters   invalid: the last action was masked
-#   work_s, behind_s: T_solo seconds done, and lost against SLOs, in the interval since the last decision at since_s
-#   all_work_s, decisions, migrations: since the beginning
+#   over: 1 at the end of the episode, horizon_s   stamps, spans: counters   invalid: 1 if the last action was masked
+#   work_s, behind_s: T_solo seconds done, and lost against SLOs, since the last decision at since_s
+#   all_work_s, decisions, migrations: totals of the episode
 CLOCK = np.dtype(
     fields("over stamps spans invalid decisions migrations", "horizon_s usd_per_hour since_s work_s behind_s all_work_s")
 )
@@ -104,14 +104,20 @@ SPAN = np.dtype(fields("member what iteration nodes", "start_s end_s switch_s sh
 
 
 class Groups(NamedTuple):
-    """E groups side by side, of at most M members on N nodes (the training nodes count as one), K iterations and L spans. A
-    iterations of a member may be on their way: `MOST_AHEAD` where members may be stale.
+    """Tables of E parallel groups.
+
+    They have room for M members on N nodes (all training nodes count as one), K iterations and L spans. A iterations of a member
+    may be in progress, `MOST_AHEAD` if members may be stale.
 
     Attributes:
-        groups, clocks: (E,). members, progress: (E, M). last: (E, N) the member that each node last ran, or -1.
-        durations: (E, M, 4, K) sampled for each iteration: factors of rollout and training, threshold, stretch.
-        history: (E, L) the latest spans, a ring.
-        syncs: (E, M, A, 3) of the latest iterations, a ring: when the sync ends, its stamp, and when it would have ended alone.
+        groups: Groups as a dispatcher sees them, shape (E,).
+        clocks: Groups as the simulation runs them, shape (E,).
+        members: Members as a dispatcher sees them, shape (E, M).
+        progress: Members as the simulation runs them, shape (E, M).
+        last: Member that each node last ran, or -1, shape (E, N).
+        durations: Samples of each iteration, shape (E, M, 4, K): factors of rollout and training, threshold, stretch.
+        history: Ring of the latest spans, shape (E, L).
+        syncs: Ring of the latest iterations, shape (E, M, A, 3): end of the sync, its stamp, and the end it would have had alone.
     """
 
     groups: Records
@@ -125,7 +131,7 @@ class Groups(NamedTuple):
 
 
 def group_table(envs: int, members: int, nodes: int, iterations: int, stale: bool, spans: int = 128) -> Groups:
-    """Empty tables; `stale` where members may be."""
+    """Create empty tables. `stale` states whether members may be stale."""
     return Groups(
         groups=np.zeros(envs, dtype=GROUP),
         clocks=np.zeros(envs, dtype=CLOCK),
@@ -139,7 +145,13 @@ def group_table(envs: int, members: int, nodes: int, iterations: int, stale: boo
 
 
 class TailParameters(NamedTuple):
-    """What the simulation needs of tails: the share that one keeps, the speed beside one, seconds of its move."""
+    """Parameters of tails.
+
+    Attributes:
+        share: Share of its nodes that a migrated tail keeps.
+        rate: Relative speed of a rollout beside a tail.
+        move_s: Seconds of a migration.
+    """
 
     share: float
     rate: float

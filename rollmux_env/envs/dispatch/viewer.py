@@ -1,4 +1,4 @@
-"""Pictures of one group: what ran on each node lately, as a Gantt."""
+"""Pictures of one group: a Gantt chart of the recent phases on each node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ _BUBBLE = "#f3e3d3"
 
 
 class Bar(NamedTuple):
-    """What held a share of a node from a time to a time, seconds."""
+    """A phase that held a share of some nodes.
+
+    Attributes:
+        member: Number of the member.
+        what: Kind of phase: `ROLLOUT`, `TRAINING` or `TAIL`.
+        nodes: Nodes as bits.
+        start_s: Start, seconds.
+        end_s: End, seconds.
+        share: Share of the nodes.
+    """
 
     member: int
     what: int
@@ -27,7 +36,7 @@ class Bar(NamedTuple):
 
 
 def bars_of(groups: Groups, e: int, since_s: float, share: float) -> list[Bar]:
-    """The spans of a group that ended after a time that its history reaches back to, and what runs now."""
+    """Return the spans of a group that ended after a time, and the phases that run now. `share` is that of a tail."""
     now_s = float(groups.groups["now_s"][e])
     spans = groups.history[e, : min(int(groups.clocks["spans"][e]), len(groups.history[e]))]
     bars = [
@@ -48,7 +57,7 @@ def bars_of(groups: Groups, e: int, since_s: float, share: float) -> list[Bar]:
 
 
 def window_of(groups: Groups, e: int) -> tuple[float, float]:
-    """The last six planned iterations of the longest member, or what of them the history still has whole, seconds."""
+    """Return the start and end of the picture: the last six planned iterations of the longest member, if the history has them."""
     members = groups.members[e, : groups.groups["n"][e]]
     width_s = 6 * float((members["planned_rollout_s"] + members["planned_training_s"] + members["sync_s"]).max())
     now_s = float(groups.groups["now_s"][e])
@@ -58,14 +67,14 @@ def window_of(groups: Groups, e: int) -> tuple[float, float]:
 
 
 def _lanes(groups: Groups, e: int) -> list[tuple[str, int]]:
-    """Names and bits of the nodes."""
+    """Return the names and bits of the nodes."""
     every = int(np.bitwise_or.reduce(groups.members["nodes"][e, : groups.groups["n"][e]]))
     lanes = [(f"rollout {bit - 1}", 1 << bit) for bit in range(1, every.bit_length()) if every >> bit & 1]
     return [*lanes, ("training", TRAINING_POOL)]
 
 
 def title_of(groups: Groups, e: int) -> str:
-    """A line about the time and who waits."""
+    """Return a line about the time and the waiting phases."""
     clock, now_s = groups.clocks[e], float(groups.groups["now_s"][e])
     members = groups.members[e, : groups.groups["n"][e]]
     waits = [f"{_name(k)} for its {what}" for what in ("rollout", "training") for k in np.flatnonzero(members[f"waits_{what}"])]
@@ -75,7 +84,7 @@ def title_of(groups: Groups, e: int) -> str:
 
 
 def text(groups: Groups, e: int, share: float) -> str:
-    """A group as text: a letter a job, a small one where a tail holds its `share`, dots for idle time."""
+    """Draw a group as text: a letter for each job, a small letter for a tail with its `share`, and dots for idle time."""
     since_s, until_s = window_of(groups, e)
     bars = bars_of(groups, e, since_s, share)
     lines = [title_of(groups, e)]
@@ -94,7 +103,7 @@ def text(groups: Groups, e: int, share: float) -> str:
 
 
 def picture(groups: Groups, e: int, share: float, size: tuple[int, int] = (960, 400)) -> NDArray[np.uint8]:
-    """A group as (H, W, 3) pixels: a lane a node, a colour a job; a tail is as high as its share of the node."""
+    """Draw a group as pixels, shape (H, W, 3): a lane for each node, a colour for each job, tails as high as their share."""
     since_s, until_s = window_of(groups, e)
     lanes, bars = _lanes(groups, e), bars_of(groups, e, since_s, share)
 

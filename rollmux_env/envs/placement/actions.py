@@ -1,7 +1,7 @@
 """The choices of a decision in one of many streams, padded to a fixed number.
 
-Choice 0 is the one that is always there: a new group for a job that arrives (`isolated`), no more moves otherwise (`stop`). The
-others are rows of the candidate table, or the moves of `rollmux_env.kernel.neighbourhood`.
+Choice 0 always exists: a new group for an arriving job (`isolated`), no more moves otherwise (`stop`). The others are rows of the
+candidate table, or the moves of `rollmux_env.kernel.neighbourhood`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from rollmux_env.kernel.neighbourhood.table import PLACE, Scratch, choice_type, 
 from rollmux_env.kernel.tables import Records, View
 from rollmux_env.kernel.valuation import Valuation, present_rates, work_price, write_stays
 
-TAKEN = -1  # in place of the reason of a row that is a choice already
+TAKEN = -1  # replaces the reason of a row that has become a choice
 
 
 def choice_table(streams: Streams, actions: int) -> Records:
-    """Empty choices of E streams: (E, A) records of `choice_type`; a job's place is the first of a choice's moves."""
+    """Create empty choices of E streams: records of `choice_type`, shape (E, A). A placement is the first of a choice's moves."""
     return np.zeros((len(streams.clock), actions), dtype=choice_type(streams.jobs["pins"].shape[2]))
 
 
@@ -47,7 +47,7 @@ def _fits(row: Records, shield: bool) -> bool:
 
 @compiled(arrays=False)
 def _count(rows: Records, n: int, shield: bool) -> tuple[int, int]:
-    """How many rows are usable, and how many others can be shown."""
+    """Count the usable rows, and the other rows that can be shown."""
     usable = rest = 0
     for k in range(n):
         if _fits(rows[k], shield):
@@ -59,7 +59,7 @@ def _count(rows: Records, n: int, shield: bool) -> tuple[int, int]:
 
 @compiled(arrays=False)
 def _dearest(rows: Records, n: int, shield: bool, room: int) -> tuple[float, int]:
-    """What the dearest of the `room` cheapest usable rows costs, $/h, and how many of those cost as much."""
+    """Return the highest price among the `room` cheapest usable rows in $/h, and how many of those rows have this price."""
     usd = -np.inf
     below = 0
     while True:
@@ -80,7 +80,11 @@ def write_places(streams: Streams, s: int, rules: Rules, rows: Records, choices:
     """Write the choices of a waiting job.
 
     Args:
-        rows: scratch, of `candidate_type`; where it is too small, there is more for once.
+        streams: All streams.
+        s: Number of the stream.
+        rules: Rules of the environment.
+        rows: Scratch of `candidate_type`. If it is too small, a larger array is used once.
+        choices: Choices of the stream to write.
     """
     c = streams.clock[s]
     _write_places(view_of(streams, s, rules.limits), c, rules.shield, rows, choices)
@@ -94,11 +98,11 @@ def _write_places(view: View, c: Records, shield: bool, rows: Records, choices: 
         rows = np.empty(n, rows.dtype)
         enumerate_candidates(view, job, False, False, rows)
     room = len(choices) - 1
-    own = n - 1 - view.jobs[job].more_shapes  # a new group, for the job as it is written
+    own = n - 1 - view.jobs[job].more_shapes  # the new group in shape 0
     _write(choices[0], job, rows[own], rows[own].reason == FEASIBLE)
     rows[own].reason = TAKEN
     usable, rest = _count(rows, n, shield)
-    dearest = np.inf  # what a usable row may cost, and how many may cost as much
+    dearest = np.inf  # highest price of a usable row to show, and number of rows to show at this price
     ties = usable
     if usable > room:
         dearest, ties = _dearest(rows, n, shield, room)

@@ -1,7 +1,7 @@
-"""What happens to placements at each instant of a stream, compiled.
+"""The dynamics of placements at each instant of a stream, compiled.
 
-A function works on the rows of one of many streams and calls the same functions on them as `rollmux_env.cluster.state` does. The
-order of events at an instant is that of `rollmux_env.replay.run`: ends of pauses, departures, the queue, arrivals; moves after the
+The functions work on the rows of one of many streams, and call the same kernel functions as `rollmux_env.cluster.state`. The order
+of events in an instant is that of `rollmux_env.replay.run`: ends of pauses, departures, queue, arrivals. Moves come after the
 departures and after each admission.
 """
 
@@ -31,15 +31,18 @@ from rollmux_env.kernel.transitions import begin_pause, begin_stay, end_stay, en
 
 @compiled(arrays=False)
 def next_question(streams: Streams, s: int, rules: Rules, moves: bool, until_s: float) -> int:
-    """Let a stream run until something is to be decided.
+    """Run a stream until there is a decision.
 
     Args:
-        moves: whether jobs may be moved after departures; after an admission it is `look_for_moves` that says so.
-        until_s: go no further than this time.
+        streams: All streams.
+        s: Number of the stream.
+        rules: Rules of the environment.
+        moves: Whether jobs may be moved after departures. After an admission `look_for_moves` decides this.
+        until_s: Time at which to stop, seconds.
 
     Returns:
-        ADMIT: the job in row `clock.admitted` wants a place. CONSOLIDATE: jobs may be moved. OVER: all have left. LATER: the next
-        event is after `until_s`.
+        ADMIT if the job in row `clock.admitted` needs a placement, CONSOLIDATE if jobs may be moved, OVER if all jobs have left, or
+        LATER if the next event is after `until_s`.
     """
     jobs, groups = streams.jobs[s], streams.groups[s]
     c = streams.clock[s]
@@ -53,7 +56,7 @@ def next_question(streams: Streams, s: int, rules: Rules, moves: bool, until_s: 
             for k in range(c.n_reservations):
                 now = min(now, streams.reservations[s, k].until_s)
             if now == np.inf:
-                return OVER  # jobs wait for ever: the first asks for more than the cluster has
+                return OVER  # the waiting jobs can never run: the first one asks for more than the cluster has
             if now > until_s:
                 return LATER
             pass_time(streams, s, rules, max(now, c.now_s))
@@ -79,7 +82,7 @@ def next_question(streams: Streams, s: int, rules: Rules, moves: bool, until_s: 
 
 @compiled(arrays=False)
 def look_for_moves(streams: Streams, s: int) -> None:
-    """The grouping has changed: before anything else, jobs may be moved."""
+    """Make the next decision one about moves, because the grouping has changed."""
     c = streams.clock[s]
     c.after = c.stage
     c.stage = MOVES
@@ -87,7 +90,7 @@ def look_for_moves(streams: Streams, s: int) -> None:
 
 @compiled(arrays=False)
 def defer(streams: Streams, s: int) -> None:
-    """Answer a question with nothing: no more moves, or the job waits and all behind it."""
+    """Decide nothing: no more moves, or the job waits and all jobs behind it."""
     c = streams.clock[s]
     if c.stage == MOVES:
         c.stage = c.after
@@ -97,7 +100,7 @@ def defer(streams: Streams, s: int) -> None:
 
 @compiled(arrays=False)
 def pass_time(streams: Streams, s: int, rules: Rules, now_s: float) -> None:
-    """Move the clock on, and pay for what is provisioned."""
+    """Advance the clock, and charge for the provisioned nodes."""
     c = streams.clock[s]
     usd_per_hour = provisioned_usd(streams.nodes[s], rules.limits)
     decay = rules.decay
@@ -114,13 +117,16 @@ def pass_time(streams: Streams, s: int, rules: Rules, now_s: float) -> None:
 
 @compiled(arrays=False)
 def admit(streams: Streams, s: int, job: int, shape: int, group: int, there: int, new_nodes: int) -> None:
-    """Place the waiting job that was asked about.
+    """Place the waiting job of the present decision.
 
     Args:
-        shape: number of the shape that it gets.
-        group: row of the group that it joins, negative for a new one.
-        there: so many of the group's rollout nodes it is pinned to; their numbers stand in its `pins`, ascending.
-        new_nodes: rollout nodes to add.
+        streams: All streams.
+        s: Number of the stream.
+        job: Row of the job.
+        shape: Number of the shape that the job gets.
+        group: Row of the group that it joins, negative for a new one.
+        there: Number of the group's existing rollout nodes to which it is pinned. Their numbers are in its `pins`, ascending.
+        new_nodes: Number of rollout nodes to add.
     """
     c = streams.clock[s]
     c.admitted += 1
@@ -135,9 +141,9 @@ def admit(streams: Streams, s: int, job: int, shape: int, group: int, there: int
 
 @compiled(arrays=False)
 def move(streams: Streams, s: int, job: int, shape: int, group: int, there: int, new_nodes: int, migration_s: float) -> None:
-    """Move a running job, to another group or another shape; arguments as in `admit`.
+    """Move a running job to another group or shape, with the arguments of `admit`.
 
-    It pauses for `migration_s`; so long the nodes that it leaves are paid for.
+    The job pauses for `migration_s` seconds, during which the nodes that it leaves are paid for.
     """
     jobs, groups = streams.jobs[s], streams.groups[s]
     c = streams.clock[s]
@@ -159,7 +165,7 @@ def move(streams: Streams, s: int, job: int, shape: int, group: int, there: int,
 
 @compiled(arrays=False)
 def _resume(streams: Streams, s: int) -> bool:
-    """End the pauses that are over; whether there was one."""
+    """End the pauses that are over. Return whether there were any."""
     c = streams.clock[s]
     reservations = streams.reservations[s]
     count = 0
@@ -177,7 +183,7 @@ def _resume(streams: Streams, s: int) -> bool:
 
 @compiled
 def _depart(streams: Streams, s: int, jobs: Records, groups: Records) -> bool:
-    """Let the jobs go whose stay is over; whether there was one."""
+    """Remove the jobs whose stay is over. Return whether there were any."""
     c = streams.clock[s]
     until_s = c.now_s + INSTANT_S
     left = False
@@ -189,7 +195,7 @@ def _depart(streams: Streams, s: int, jobs: Records, groups: Records) -> bool:
             continue
         leaving = np.empty(groups[group].n_members, np.int64)
         n = 0
-        for i in range(groups[group].n_members):  # who leaves is read before the first one has left
+        for i in range(groups[group].n_members):  # find all leaving members before the first one leaves
             if departure_s(jobs, groups, groups[group].members[i]) <= until_s:
                 leaving[n] = groups[group].members[i]
                 n += 1
@@ -216,7 +222,7 @@ def _depart(streams: Streams, s: int, jobs: Records, groups: Records) -> bool:
 
 @compiled(arrays=False)
 def _close(streams: Streams, s: int, group: int) -> None:
-    """Take an empty group out of the order and keep its row for another."""
+    """Remove an empty group from the order, and make its row available."""
     c = streams.clock[s]
     count = 0
     for k in range(c.n_groups):

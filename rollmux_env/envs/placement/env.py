@@ -1,4 +1,4 @@
-"""The placement environment: many streams side by side."""
+"""The placement environment, with many parallel streams."""
 
 from __future__ import annotations
 
@@ -30,12 +30,19 @@ from rollmux_env.replay.run import in_order_of_arrival
 
 
 class PlacementVectorEnv(BaseVectorEnv):
-    """`RollMux/Placement-v0`, natively vectorised. `PlacementEnv` describes the environment; it is one of these with one stream.
+    """`RollMux/Placement-v0`, natively vectorised. `PlacementEnv` describes the environment and is the case of one stream.
 
     Args:
-        num_envs: streams side by side.
-        autoreset: start a finished stream anew in the same step.
-        others: see `PlacementEnv`.
+        num_envs: Number of parallel streams.
+        generator: Source of the streams, as for `PlacementEnv`.
+        reward: Reward function, as for `PlacementEnv`.
+        moves: Whether running jobs may be moved.
+        known_stays: Whether it is observed when jobs will leave.
+        shield: Whether choices that break an SLO are masked.
+        candidates: Number of rows of the candidate table.
+        skip_forced: Whether decisions with one legal action are carried out without a step.
+        render_mode: Render mode, as for `PlacementEnv`.
+        autoreset: Whether a finished stream is replaced by a new one in the same step.
     """
 
     def __init__(
@@ -76,7 +83,7 @@ class PlacementVectorEnv(BaseVectorEnv):
 
     @property
     def streams(self) -> Streams:
-        """What is going on in each stream: tables with a row per environment, to read and not to change.
+        """Present state of the streams, in tables with a row for each environment. For reading only.
 
         `Streams` in `rollmux_env/envs/placement/types.py` describes them. The rows are overwritten by the next `step`.
         """
@@ -84,9 +91,9 @@ class PlacementVectorEnv(BaseVectorEnv):
 
     @property
     def choices(self) -> Records:
-        """(num_envs, candidates) records: what each action means, `allowed`, `usd`, `gain` and more; to read only.
+        """Meaning of each action: records with `allowed`, `usd`, `gain` and more, shape (num_envs, candidates). For reading only.
 
-        Of row `s` only the first `streams.clock["choices"][s]` records are those of the decision at hand.
+        In row `s` only the first `streams.clock["choices"][s]` records belong to the present decision.
         """
         return self._choices
 
@@ -118,9 +125,9 @@ class PlacementVectorEnv(BaseVectorEnv):
         return {**super()._decided(interval), "discount": np.ones(self.num_envs) if gamma == 1 else gamma**interval.hours}
 
     def plan_of(self, s: int, action: int) -> Plan:
-        """What an action of stream `s` means, as a policy would say it; job ids are those of `generator.scenario`.
+        """Return the plan of an action of stream `s`, with the job ids of `generator.scenario`. It is empty for `stop`.
 
-        Empty for `stop`. The action is taken as it is, masked or not.
+        It does not matter whether the action is masked.
         """
         if not 0 <= action < self._streams.clock["choices"][s]:
             raise InputError(f"action: stream {s} has no choice {action}")
@@ -155,7 +162,7 @@ class PlacementVectorEnv(BaseVectorEnv):
 
     def _info(self) -> Info:
         left_out = self._streams.clock["overflow"] == 1
-        return {"choices_left_out": left_out, "truncated": left_out, **super()._info()}  # the second is its old name
+        return {"choices_left_out": left_out, "truncated": left_out, **super()._info()}  # `truncated` is the old name
 
     def _figures(self) -> Info:
         clock = self._streams.clock
@@ -177,13 +184,13 @@ class PlacementEnv(BaseEnv):
     """## Description
 
     Jobs of RL post-training arrive at two pools of GPU nodes, one for rollouts and one for training, and leave again. A
-    co-execution group multiplexes its members on shared nodes in strict round robin: packing jobs that wait for each other's pool
-    saves nodes, and packing too tightly breaks SLOs. Which placement is cheap depends on who comes and who leaves next. One episode
-    is one stream of jobs; docs/guides/environments.md says what every number means.
+    co-execution group multiplexes its members on shared nodes in strict round robin. Packing jobs that wait for each other's pool
+    saves nodes, and packing too tightly breaks SLOs. Which placement is cheap depends on the jobs that arrive and leave next. One
+    episode is one stream of jobs; docs/guides/environments.md explains every number.
 
-    A decision is *admit*: the first job of the queue wants a place; or, with `moves=True`, *consolidate*: jobs have left or one
-    has been placed, and running jobs may be moved, one row after the other, until the agent stops. A job that has no place because
-    of `max_nodes` waits: nothing is asked until it has one.
+    There are two kinds of decisions. *admit*: the first job of the queue needs a placement. *consolidate* (only with `moves=True`):
+    jobs have left or one has been placed, and running jobs may be moved, one row after the other, until the agent stops. A job
+    without a placement because of `max_nodes` waits, and no decision is asked for until there is one.
 
     ## Action Space
 
@@ -194,67 +201,66 @@ class PlacementEnv(BaseEnv):
     | 0 | `isolated`: a new group of the job's own nodes | `stop`: no more moves now |
     | 1 ... | ways to join a group, in Algorithm 1's order | moves, exchanges and mergers of running jobs, the greatest gain first |
 
-    Algorithm 1's order: oldest group, fewest new nodes, lowest node numbers; it is not the cheapest first, so an agent that wants
-    the cheapest place reads the rows' prices. `action_masks()`, also `observation["mask"]`, tells
-    which choices may be made: it is the planner's own test of SLOs, host memory, `max_nodes` and group size, and for moves the rule
-    that a moved job must still be able to meet its SLO. Where there are more choices than rows the cheapest places
-    and the moves of the greatest gain are kept, action 0 always, and `info["choices_left_out"]` is True. Rows that may not be
-    chosen are shown where there is room when a job is admitted. A masked action does no harm: action 0 is done instead (or,
-    where that is masked too, the cheapest feasible one), `info["invalid_action"]` is True, and the reward takes a penalty off.
-    With `shield=False` choices that break an SLO are unmasked
-    too; jobs that leave with their SLO broken are then penalised.
+    Algorithm 1's order is oldest group, fewest new nodes, lowest node numbers. It is not the cheapest first, so an agent that wants
+    the cheapest placement reads the rows' prices. `action_masks()`, also `observation["mask"]`, states which choices may be made.
+    It is the planner's own test of SLOs, host memory, `max_nodes` and group size, and for moves the rule that a moved job must
+    still be able to meet its SLO. If there are more choices than rows, action 0, the cheapest placements and the moves with the
+    greatest gain are kept, and `info["choices_left_out"]` is True. Rows that may not be chosen are shown if there is space when a
+    job is admitted. A masked action is replaced by action 0 (or, if that is masked too, by the cheapest feasible one),
+    `info["invalid_action"]` is True, and the reward subtracts a penalty. With `shield=False` choices that break an SLO are unmasked
+    too. Jobs that leave with their SLO broken are then penalised.
 
     ## Observation Space
 
     A `Dict` of float32 boxes within [-1, 1]; `rollmux_env.kernel.features` names and defines every column.
 
-    | Key | Shape | What |
+    | Key | Shape | Content |
     |---|---|---|
-    | `job` | (10,) | who wants a place: phases, T_solo, SLO, nodes, memory, stay; zeros when consolidating |
+    | `job` | (10,) | the arriving job: phases, T_solo, SLO, nodes, memory, stay; zeros when consolidating |
     | `candidates` | (candidates, 19) | each row: price, new nodes, loads, memory, members, how long they stay |
-    | | with moves (candidates, 41) | and dollars and work at 1, 4 and 24 h; who moves, from where, what that gains and costs |
-    | `cluster` | (11,) | kind of decision, jobs running and waiting, nodes, $/h against Solo-D, loads, age, time |
-    | `mask` | (candidates,), int8 | 1 where a choice may be made |
+    | | with moves (candidates, 41) | also dollars and work at 1, 4 and 24 h; the moved job, its group, gain and cost of the move |
+    | `cluster` | (11,) | kind of decision, jobs running and waiting, nodes, $/h relative to Solo-D, loads, age, time |
+    | `mask` | (candidates,), int8 | 1 for choices that may be made |
 
-    With `known_stays=False` the columns that tell when jobs leave (`stay`, `longest`, `shortest`, `outlives`, `remaining`) are
-    zero: a real scheduler does not know them. Nothing tells about jobs that have not arrived.
+    With `known_stays=False` the columns about the departure of jobs (`stay`, `longest`, `shortest`, `outlives`, `remaining`) are
+    zero, because a real scheduler does not know them. Jobs that have not arrived are never observed.
 
     ## Rewards
 
-    `rollmux_env.envs.placement.reward.Dollars()`: minus the dollars spent until the next decision, in units of what the whole
-    stream costs under Solo-D, not discounted. So the return of an episode is minus its cost over Solo-D's: -1 for `solo`. A masked
-    action, and a job that leaves with its SLO broken, cost 1 / (jobs of the stream) each. `Dollars(reference="rollmux")` adds what
-    Algorithm 1 spends on the same stream in the same time: the return is the saving over it. `Dollars(gamma_per_hour=0.99)`
-    discounts by the hour; `info["discount"]` is the factor over the interval.
+    `rollmux_env.envs.placement.reward.Dollars()`: minus the dollars spent until the next decision, in units of the cost of the
+    whole stream under Solo-D, not discounted. So the return of an episode is minus its cost over Solo-D's: -1 for `solo`. A masked
+    action and a job that leaves with its SLO broken cost 1 / (jobs of the stream) each. `Dollars(reference="rollmux")` adds the
+    dollars that Algorithm 1 spends on the same stream in the same time, so the return is the saving over it.
+    `Dollars(gamma_per_hour=0.99)` discounts by the hour; `info["discount"]` is the factor over the interval.
 
-    With `skip_forced=True`, `reset` and `step` carry out decisions whose mask has a single 1 and go on to the next that has more,
-    or to the end. The reward is asked once, of the whole interval between two such decisions; dollars are discounted from its
-    beginning on. So `Dollars` gives r0 + d0 * r1 + d0 * d1 * r2 ... of the rewards r and discounts d that steps one by one would
-    have given (but for penalties, which are not discounted within an interval), and `info["discount"]` is the product of these d.
-    The first step's reward also holds what the way to the first decision cost, from the beginning of the stream on. Returns stay
-    the same, to rounding, and states to the byte. In a stream without any choice one step, of whatever action, ends the episode.
+    With `skip_forced=True`, `reset` and `step` carry out decisions with a single allowed choice, and continue to the next decision
+    with several, or to the end. The reward is computed once for the whole interval between two such decisions, with dollars
+    discounted from its beginning. So `Dollars` gives r0 + d0 * r1 + d0 * d1 * r2 ... for the rewards r and discounts d of the
+    single steps (except for penalties, which are not discounted within an interval), and `info["discount"]` is the product of these
+    d. The first reward also contains the cost from the beginning of the stream to the first decision. Returns stay the same up to
+    rounding, and states stay the same to the byte. In a stream without any choice, one step with any action ends the episode.
 
     ## Starting State
 
-    The empty cluster at the first arrival. `reset(seed=...)` seeds the draws of streams; `reset(options={"stream_seed": 7})` asks
-    for the stream that `generator.scenario(7)` is. Seeds below 65536 are never drawn, so they are free for evaluation.
+    The empty cluster at the first arrival. `reset(seed=...)` seeds the draws of streams. `reset(options={"stream_seed": 7})`
+    selects the stream `generator.scenario(7)`. Seeds below 65536 are never drawn, so they are free for evaluation.
 
     ## Episode End
 
-    Terminates when all jobs have left; the last reward holds the dollars until then. Never truncates. `info` then has `cost_usd`,
-    `solo_usd`, `cost_over_solo`, `work_h`, `slo_attainment`, admissions by strategy and `migrations`.
+    Terminates when all jobs have left. The last reward contains the dollars until then. Never truncates. `info` then has
+    `cost_usd`, `solo_usd`, `cost_over_solo`, `work_h`, `slo_attainment`, admissions by strategy and `migrations`.
 
     ## Arguments
 
-    | Argument | Default | What |
+    | Argument | Default | Meaning |
     |---|---|---|
     | `generator` | `"production"` | a name for `Workload`, or an object with `cluster`, `jobs` and `scenario(seed)` |
     | `reward` | `Dollars()` | a `rollmux_env.envs.placement.reward.Reward`, or a function of an `Interval` |
     | `moves` | `False` | whether running jobs may be moved |
-    | `known_stays` | `True` | whether it is observed how long jobs stay |
+    | `known_stays` | `True` | whether it is observed when jobs will leave |
     | `shield` | `True` | whether choices that break an SLO are masked |
-    | `candidates` | `32` | rows of the table |
-    | `skip_forced` | `False` | whether decisions with one legal action are carried out unasked (see Rewards) |
+    | `candidates` | `32` | number of rows of the candidate table |
+    | `skip_forced` | `False` | whether decisions with one legal action are carried out without a step (see Rewards) |
     | `render_mode` | `None` | `human`, `rgb_array` or `ansi` |
 
     ```python

@@ -1,4 +1,4 @@
-"""Generators: where an environment's streams come from. The same seed gives the same stream, as columns or as a `Scenario`."""
+"""Generators: sources of an environment's streams. The same seed gives the same stream, as columns or as a `Scenario`."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _ASKED = ("rollout_s", "training_s", "rollout_gb", "training_gb", "rollout_nodes
 
 
 class Fixed:
-    """Streams that are given: one scenario, or several of one cluster, of which the seed draws one.
+    """Given streams: one scenario, or several of one cluster, from which the seed selects one.
 
     Raises:
-        InputError: no scenario, or scenarios of different clusters.
+        InputError: There is no scenario, or the scenarios have different clusters.
     """
 
     def __init__(self, *scenarios: Scenario) -> None:
@@ -49,11 +49,11 @@ class Fixed:
         self.shapes = max(len(stream) - len(scenario.jobs) for stream, scenario in zip(self._streams, scenarios, strict=True))
 
     def stream(self, seed: int) -> Records:
-        """The stream of number `seed` modulo how many there are."""
+        """Return the stream with the number `seed` modulo the number of streams."""
         return self._streams[seed % len(self._streams)]
 
     def scenario(self, seed: int) -> Scenario:
-        """The same stream as a scenario."""
+        """Return the same stream as a scenario."""
         return self._scenarios[seed % len(self._scenarios)]
 
 
@@ -61,11 +61,11 @@ class Workload:
     """A seeded workload of `rollmux_env.workloads`: `production`, `mixed`, `balanced`, `rollout-heavy` or `train-heavy`.
 
     Args:
-        name: of the workload.
-        options: as in `WorkloadOptions`, but for the seed: `jobs`, `stays`, `slo`, `max_group_size`, `shapes`, ...
+        name: Name of the workload.
+        options: Options of `WorkloadOptions` other than the seed: `jobs`, `stays`, `slo`, `max_group_size`, `shapes`, ...
 
     Raises:
-        InputError: no such workload, or options that it does not have.
+        InputError: There is no such workload, or it does not have one of the options.
     """
 
     steps = 0
@@ -86,7 +86,7 @@ class Workload:
         self.shapes = most_shapes(self._options) * self.jobs
 
     def stream(self, seed: int) -> Records:
-        """The stream of a seed: the draws of `scenario`, without its models."""
+        """Return the stream of a seed: the draws of `scenario`, without building its models."""
         options = replace(self._options, seed=seed)
         if self.shapes or options.asynchronous:
             return stream_of(self.scenario(seed))
@@ -115,20 +115,21 @@ class Workload:
         return stream
 
     def scenario(self, seed: int) -> Scenario:
-        """The stream that `rollmux workload NAME --seed SEED` writes."""
+        """Return the scenario that `rollmux workload NAME --seed SEED` writes."""
         return make_workload(self.name, replace(self._options, seed=seed))
 
 
 class Toy:
-    """Rounds of four jobs whose best placement is known: for tests, and to see a learner learn in seconds.
+    """Rounds of four jobs with a known best placement, for tests and for a learner that improves within seconds.
 
-    Of each round first comes a job that mostly rolls out, then a balanced one, one that mostly trains and has no slack, and another
-    balanced one, all at once and for an hour. Groups hold two. The first two go together at no cost, and then the others do not:
-    Algorithm 1 ends with three groups. Two groups are enough, and no fewer can be: first with third, second with fourth. So the
-    least cost is `best` times that of Solo-D, and the way to it is to pay for a group that the next job does not need.
+    In each round a rollout-heavy job arrives, then a balanced one, a training-heavy one without slack, and another balanced one,
+    all at once and for an hour. Groups have at most two members. If the first two jobs share a group, which costs nothing extra,
+    the others cannot share one, so Algorithm 1 ends with three groups. The optimum is two groups, the first job with the third and
+    the second with the fourth. Its cost is `best` times that of Solo-D. To reach it, the agent pays for a group that the next job
+    does not need.
 
     Args:
-        rounds: of four jobs.
+        rounds: Number of rounds of four jobs.
     """
 
     nodes, steps, shapes, best = 1, 0, 0, 0.5
@@ -139,11 +140,11 @@ class Toy:
         self.cluster = Cluster(rollout=pool, training=pool, max_group_size=2)
 
     def stream(self, seed: int) -> Records:
-        """The stream of a seed, which draws how long an iteration of each round's jobs is."""
+        """Return the stream of a seed, which draws the duration of an iteration for each round."""
         return stream_of(self.scenario(seed))
 
     def scenario(self, seed: int) -> Scenario:
-        """The same stream as a scenario."""
+        """Return the same stream as a scenario."""
         scales = np.round(0.5 + 1.5 * uniform(seed, "toy", self.jobs // 4), 3)
         kinds = ((80, 20, 2.0), (50, 50, 2.0), (20, 80, 1.0), (50, 50, 2.0))
         jobs = tuple(
@@ -162,7 +163,7 @@ class Toy:
 
 @cache
 def _types(paper: bool) -> tuple[dict[str, int], Floats]:
-    """Row of every type of the production stream, and by row rollout and training seconds, GB and nodes."""
+    """Return the row of every job type of the production stream, and its rollout and training seconds, GB and nodes by row."""
     types = []
     for kind in TYPE_COUNTS:
         job = make_job(kind, kind, iterations=1, training_nodes=1 if paper else None)

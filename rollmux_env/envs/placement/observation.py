@@ -1,4 +1,4 @@
-"""What a learner sees of a decision: the names of its columns, and their numbers, written by compiled code."""
+"""Observations of a placement decision: names and values of the features."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _PLACES, _CANDIDATES, _ROWS = len(PLACE_FEATURES), len(CANDIDATE_FEATURES), len(
 
 
 def candidate_names(moves: bool, shapes: bool = False) -> tuple[str, ...]:
-    """Names of the candidates' features, in order; with `shapes`, of streams in which jobs have several."""
+    """Return the names of the candidates' features in order. `shapes` adds those for streams whose jobs have several shapes."""
     return (CANDIDATE_FEATURES + MOVE_FEATURES if moves else PLACE_FEATURES) + (SHAPE_FEATURES if shapes else ())
 
 
 def feature_names(moves: bool, shapes: bool) -> Names:
-    """Names of all features; as `candidate_names`."""
+    """Return the names of all features, with the arguments of `candidate_names`."""
     return Names(JOB_FEATURES, candidate_names(moves, shapes), CLUSTER_FEATURES)
 
 
@@ -37,7 +37,7 @@ def feature_names(moves: bool, shapes: bool) -> Names:
 def _observe_places(
     streams: Streams, s: int, rules: Rules, choices: Records, workspace: Workspace, scratch: Scratch | None, out: Observations
 ) -> None:
-    """Write the observation of a waiting job and its places."""
+    """Write the observation of a waiting job and its possible placements."""
     c = streams.clock[s]
     view = view_of(streams, s, rules.limits)
     job, known = c.admitted, rules.known_stays
@@ -58,7 +58,7 @@ def _observe_places(
 
 @compiled(arrays=False)
 def _observe_moves(view: View, known_stays: bool, choices: Records, count: int, out: Out) -> None:
-    """Write the observation of the moves of running jobs."""
+    """Write the observation of possible moves of running jobs."""
     rates = present_rates(view)
     unit_usd = rates[1] / max(rates[3], 1)
     for k in range(count):
@@ -69,7 +69,7 @@ def _observe_moves(view: View, known_stays: bool, choices: Records, count: int, 
 def observe(
     streams: Streams, s: int, rules: Rules, choices: Records, workspace: Workspace, scratch: Scratch | None, out: Observations
 ) -> None:
-    """Write what a learner sees."""
+    """Write the observation of a decision."""
     c = streams.clock[s]
     view = view_of(streams, s, rules.limits)
     count = c.choices
@@ -87,4 +87,4 @@ def observe(
         for v in range(out.candidates.shape[2]):
             out.candidates[s, k, v] = 0.0
     if count == 0:
-        out.mask[s, 0] = 1  # nothing is decided any more; a masked draw still needs something to draw
+        out.mask[s, 0] = 1  # the episode is over, but sampling under the mask needs one allowed action

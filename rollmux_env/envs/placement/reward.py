@@ -1,4 +1,4 @@
-"""Rewards: what an interval between two decisions is worth. An environment is given one; any callable like it will do."""
+"""Rewards of the placement environment: the value of the interval between two decisions. Any callable like these works."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ Reference = Literal["rollmux", "rollmux,prune=false"]
 
 
 class Interval(NamedTuple):
-    """What came of one decision until the next, or until the stream is over: (E,) each, which the next step overwrites.
+    """Outcome of one decision per environment, up to the next decision or the end of the stream.
+
+    All arrays have shape (E,) and are overwritten by the next step.
 
     Attributes:
-        usd: dollars, discounted from the decision on. solo_usd: what the whole stream costs under Solo-D, $.
-        reference_usd: the reference policy's dollars over the same time of the same stream; 0 without one.
-        hours: how long it was. work_h: iterations done times T_solo of the jobs that left, hours.
-        left: jobs that left. broken: those of them whose slowdown was above their SLO.
-        invalid: 1 where the action was masked. n_jobs: jobs of the stream.
+        usd: Dollars spent, discounted from the decision on.
+        solo_usd: Cost of the whole stream under Solo-D, $.
+        reference_usd: Dollars of the reference policy in the same time of the same stream, or 0 without a reference.
+        hours: Length of the interval, hours.
+        work_h: Iterations done times T_solo of the jobs that left, hours.
+        left: Number of jobs that left.
+        broken: Number of jobs that left with a slowdown above their SLO.
+        invalid: 1 if the action was masked.
+        n_jobs: Number of jobs of the stream.
     """
 
     usd: Floats
@@ -37,34 +43,34 @@ class Interval(NamedTuple):
 
 
 class Reward(Protocol):
-    """What an environment asks of a reward.
-
-    Attributes:
-        gamma_per_hour: dollars count gamma ** (hours since the decision) times.
-        reference: the policy that `Interval.reference_usd` is of, or None.
-    """
+    """A reward function of the environment."""
 
     @property
-    def gamma_per_hour(self) -> float: ...
+    def gamma_per_hour(self) -> float:
+        """Discount of dollars, gamma ** (hours since the decision)."""
+        ...
+
     @property
-    def reference(self) -> Reference | None: ...
+    def reference(self) -> Reference | None:
+        """Policy to which `Interval.reference_usd` belongs, or None."""
+        ...
 
     def __call__(self, interval: Interval) -> Floats:
-        """(E,) rewards."""
+        """Return the rewards, shape (E,)."""
         ...
 
 
 @dataclass(frozen=True)
 class Dollars:
-    """Minus the dollars, as a share of what the stream costs under Solo-D: an episode's return is minus its cost over Solo-D's.
+    """Minus the dollars, relative to the cost of the stream under Solo-D. An episode's return is minus its cost over Solo-D's.
 
     Attributes:
-        reference: the reference policy's dollars over the same time are added, which takes out much of the noise of arrivals:
-            the return is then the saving over that policy. What is best stays best.
-        gamma_per_hour: dollars count gamma ** (hours since the decision) times; 1 does not discount. A learner that discounts
-            has to weigh what comes after the interval by `info["discount"]`.
-        invalid_penalty: of a masked action, in Solo-D dollars of a mean job of the stream.
-        slo_penalty: of a job that leaves with its SLO broken, likewise. Only without the shield can there be one.
+        reference: Policy whose dollars in the same time are added, or None. This removes much of the noise of arrivals. The return
+            is then the saving over that policy, and the best policy stays the same.
+        gamma_per_hour: Discount of dollars, gamma ** (hours since the decision), 1 for none. A learner that discounts has to weight
+            what comes after the interval with `info["discount"]`.
+        invalid_penalty: Penalty of a masked action, in Solo-D dollars of a mean job of the stream.
+        slo_penalty: Penalty of a job that leaves with its SLO broken, in the same unit. This happens only without the shield.
     """
 
     reference: Reference | None = None
@@ -76,16 +82,16 @@ class Dollars:
         gamma_of(self)
 
     def __call__(self, interval: Interval) -> Floats:
-        """(E,) rewards."""
+        """Return the rewards, shape (E,)."""
         penalty = self.invalid_penalty * interval.invalid + self.slo_penalty * interval.broken
         return np.asarray((interval.reference_usd - interval.usd) / interval.solo_usd - penalty / interval.n_jobs)
 
 
 def gamma_of(reward: object) -> float:
-    """Return the discount by the hour of a reward; 1 where it says none.
+    """Return the discount per hour of a reward, or 1 if it does not define one.
 
     Raises:
-        InputError: it is no number above 0 and at most 1.
+        InputError: It is not a number above 0 and at most 1.
     """
     gamma = getattr(reward, "gamma_per_hour", 1.0)
     if not isinstance(gamma, int | float | np.number) or not 0 < gamma <= 1:

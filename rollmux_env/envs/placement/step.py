@@ -1,4 +1,4 @@
-"""Decisions of many streams: from the answer to one to the next question."""
+"""Steps of many streams: from the answer to one decision to the next decision."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rollmux_env.kernel.feature_tables import Observations, Workspace
 from rollmux_env.kernel.neighbourhood.table import Scratch
 from rollmux_env.kernel.tables import Ints, Records
 
-SKIP = np.iinfo(np.int64).min  # in place of an action
+SKIP = np.iinfo(np.int64).min  # action of a stream that is left as it is
 
 
 @compiled(arrays=False)
 def _fallback(choices: Records, count: int) -> int:
-    """What happens instead of a choice that is masked: choice 0, or the cheapest feasible one where that is masked too."""
+    """Return the choice that replaces a masked one: choice 0, or the cheapest feasible one if that is masked too."""
     best = 0
     if choices[0].allowed == 1:
         return best
@@ -33,7 +33,7 @@ def _fallback(choices: Records, count: int) -> int:
 
 @compiled(arrays=False)
 def _forced(choices: Records, count: int) -> int:
-    """The one choice that may be made, or -1 where there are several."""
+    """Return the only choice that may be made, or -1 if there are several."""
     only = -1
     for k in range(count):
         if choices[k].allowed == 1:
@@ -45,7 +45,7 @@ def _forced(choices: Records, count: int) -> int:
 
 @compiled(arrays=False)
 def _answer(streams: Streams, s: int, rules: Rules, choices: Records, action: int) -> None:
-    """Carry a choice out, or the fallback where it is masked."""
+    """Carry out a choice, or the fallback if it is masked."""
     c = streams.clock[s]
     if not 0 <= action < c.choices or choices[action].allowed == 0:
         c.invalid = 1
@@ -70,10 +70,14 @@ def _answer(streams: Streams, s: int, rules: Rules, choices: Records, action: in
 
 @compiled(arrays=False)
 def follow(streams: Streams, s: int, rules: Rules, until_s: float, rows: Records) -> None:
-    """Bring a stream under Algorithm 1 to a time, or to its end.
+    """Run a stream under Algorithm 1 to a time, or to its end.
 
     Args:
-        rows: scratch.
+        streams: All streams.
+        s: Number of the stream.
+        rules: Rules of the environment.
+        until_s: Time at which to stop, seconds.
+        rows: Scratch for candidates.
     """
     c = streams.clock[s]
     while True:
@@ -107,15 +111,20 @@ def step_all(
     out: Observations,
     reference: Streams,
 ) -> None:
-    """Carry out one decision in every stream that is not over, and bring it to the next that has a feasible choice.
+    """Carry out one decision in every stream that is not over, and run it to the next decision with a feasible choice.
 
-    A stream that has just begun is brought to its first decision, whatever its action. What is counted on the way to it belongs to
-    the interval of that decision.
+    A stream that has just begun is run to its first decision, whatever its action is. Anything counted on the way belongs to the
+    interval of that decision.
 
     Args:
-        actions: (E,) choices; SKIP where a stream is to stay as it is.
-        workspace: scratch. scratch: for moves; None where there are none, so that nothing of them is compiled.
-        reference: the same streams under Algorithm 1, brought to the same times; of no streams where none is asked for.
+        streams: All streams.
+        actions: Choices, or SKIP for streams that are left as they are, shape (E,).
+        rules: Rules of the environment.
+        choices: Choices of the present and then of the next decisions.
+        workspace: Scratch of the observation.
+        scratch: Scratch of the search for moves, or None without moves, so that no code for them is compiled.
+        out: Observations to write.
+        reference: The same streams under Algorithm 1, which are run to the same times. Without streams if there is no reference.
     """
     rows = np.empty(256, workspace.valuation.place.dtype)
     for s in range(len(actions)):

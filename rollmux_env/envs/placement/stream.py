@@ -1,4 +1,4 @@
-"""A stream of jobs as records of the job table, and what makes it."""
+"""Streams of jobs as records of the job table, and their sources."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from rollmux_env.validation_errors import describe
 
 
 class Generator(Protocol):
-    """Where streams come from.
+    """Source of streams.
 
     Attributes:
-        cluster: of all its streams.
-        jobs: most jobs of a stream. nodes: most rollout nodes of a job. steps: most rescaling steps of a job.
-        shapes: most shapes of a stream, of those of its jobs that have several, the own ones counted.
+        cluster: Cluster of all streams.
+        jobs: Largest number of jobs of a stream.
+        nodes: Largest number of rollout nodes of a job.
+        steps: Largest number of rescaling steps of a job.
+        shapes: Largest number of shapes in a stream, summed over the jobs with several shapes, including shape 0.
     """
 
     cluster: Cluster
@@ -35,35 +37,38 @@ class Generator(Protocol):
     shapes: int
 
     def stream(self, seed: int) -> Records:
-        """The stream of a seed: records of the job table in order of arrival, as `stream_of` makes them of a scenario."""
+        """Return the stream of a seed: records of the job table in order of arrival, as `stream_of` makes them from a scenario."""
         ...
 
     def scenario(self, seed: int) -> Scenario:
-        """The same stream, for `bench` and for tests."""
+        """Return the same stream as a scenario, for `bench` and for tests."""
         ...
 
 
 class Scenarios(Protocol):
-    """As much as a generator of a user's own must have; `whole` makes the rest.
+    """The least that a user's own generator must have. `whole` adds the rest.
+
+    If jobs have more than four rollout nodes, more than two rescaling steps, or shapes, it also needs `nodes`, `steps` and `shapes`
+    of `Generator`.
 
     Attributes:
-        cluster: of all its scenarios. jobs: most jobs of one. It may have `nodes`, `steps` and `shapes` of `Generator` too, where
-            jobs have more than four rollout nodes, more than two rescaling steps, or shapes.
+        cluster: Cluster of all scenarios.
+        jobs: Largest number of jobs of a scenario.
     """
 
     cluster: Cluster
     jobs: int
 
     def scenario(self, seed: int) -> Scenario:
-        """The scenario of a seed, the same every time."""
+        """Return the scenario of a seed, the same every time."""
         ...
 
 
 class Whole:
-    """A generator whose streams are those of the scenarios of a user's own.
+    """Generator made from a user's own source of scenarios.
 
     Raises:
-        InputError: it lacks one of the attributes of `Scenarios`; one line.
+        InputError: The source lacks an attribute of `Scenarios`.
     """
 
     def __init__(self, own: Scenarios) -> None:
@@ -73,10 +78,10 @@ class Whole:
         self.nodes, self.steps, self.shapes = (getattr(own, name, most) for name, most in _MOST.items())
 
     def scenario(self, seed: int) -> Scenario:
-        """The user's own, which must be no larger than was said.
+        """Return the user's scenario of a seed.
 
         Raises:
-            InputError: it is; one line.
+            InputError: It is no scenario of the cluster, or has more jobs than stated.
         """
         scenario = self._own.scenario(seed)
         where = f"generator: the scenario of seed {seed}"
@@ -87,19 +92,23 @@ class Whole:
         return scenario
 
     def stream(self, seed: int) -> Records:
-        """The same as records.
+        """Return the same stream as records.
 
         Raises:
-            InputError: as `scenario`.
+            InputError: The scenario is not valid, as for `scenario`.
         """
         return stream_of(self.scenario(seed))
 
 
-_MOST = {"nodes": 4, "steps": 2, "shapes": 0}  # of jobs, where a generator of a user's own does not say; tables have room for these
+_MOST = {"nodes": 4, "steps": 2, "shapes": 0}  # sizes of jobs for which tables have room if a user's generator states none
 
 
 def whole(generator: Generator | Scenarios) -> Generator:
-    """A generator with all of its attributes, made of as much as a user's own has."""
+    """Return a generator with all attributes, completing a user's own if necessary.
+
+    Raises:
+        InputError: An attribute is missing or out of range.
+    """
     names = ("cluster", "jobs", "nodes", "steps", "shapes", "stream", "scenario")
     made = cast("Generator", generator) if all(hasattr(generator, name) for name in names) else Whole(generator)
     if not isinstance(made.cluster, Cluster):
@@ -110,10 +119,11 @@ def whole(generator: Generator | Scenarios) -> Generator:
 
 
 def checked_stream(generator: Generator, seed: int) -> Records:
-    """Return the stream of a seed, after a look at everything in it that compiled code takes for a place in a table.
+    """Return the stream of a seed after checking every value that compiled code uses as an index or a time.
 
     Raises:
-        InputError: it is no table of jobs, has more jobs, nodes, steps or shapes than the generator says, or a value out of range.
+        InputError: The stream is no table of jobs, exceeds the generator's jobs, nodes, steps or shapes, or has a value out of
+            range.
     """
     stream, where = generator.stream(seed), f"generator: the scenario of seed {seed}"
     if getattr(getattr(stream, "dtype", None), "names", None) != job_table(0, 1, 0).dtype.names or stream.ndim != 1:
@@ -138,9 +148,9 @@ def checked_stream(generator: Generator, seed: int) -> Records:
 
 
 def _ranges(cluster: Cluster, jobs: int, rows: int) -> dict[str, tuple[float, float]]:
-    """Return the least and the greatest value of columns that place or time a job."""
+    """Return the least and the greatest value of the columns that are used as indices, counts or times."""
     most_s, pools = float(np.finfo(np.float64).max), len(cluster.pools)
-    rollout_nodes = (0, 0) if cluster.one_device else (1, 2**31)  # on one device both phases are a job's training
+    rollout_nodes = (0, 0) if cluster.one_device else (1, 2**31)  # on one device the job's training includes its rollout
     counts = {"rollout_nodes": rollout_nodes, "training_nodes": (1, 2**31)}
     numbers = {"rollout_pool": (0, pools - 1), "training_pool": (0, pools - 1), "first_shape": (0, rows - 1)}
     seconds = {name: (0.0, most_s) for name in ("rollout_s", "training_s", "sync_s", "arrival_s", "limit_s")}
@@ -148,10 +158,10 @@ def _ranges(cluster: Cluster, jobs: int, rows: int) -> dict[str, tuple[float, fl
 
 
 def stream_of(scenario: Scenario) -> Records:
-    """A scenario's jobs as records of the job table, in order of arrival; behind them those of the shapes of jobs.
+    """Convert a scenario's jobs to records of the job table in order of arrival, followed by the records of their shapes.
 
     Raises:
-        InputError: it has keys of the queue or a network, which environments do not know; one line.
+        InputError: The scenario has keys of the queue or a network, which environments do not support.
     """
     refuse_network(scenario.cluster, "an environment")
     refuse_queue_keys(scenario.cluster, scenario.jobs, "environment")
@@ -177,12 +187,12 @@ def stream_of(scenario: Scenario) -> Records:
 
 
 def jobs_of(stream: Records) -> int:
-    """How many jobs a stream has: the first records, behind which come those of shapes."""
+    """Return the number of jobs of a stream: the records before those of shapes."""
     return int(np.count_nonzero(stream["more_shapes"] >= 0))
 
 
 def solo_usd(stream: Records, limits: Limits) -> float:
-    """What a stream costs under Solo-D: every job on its own nodes for its stay, $. A queue does not change it."""
+    """Return the cost of a stream under Solo-D in $: every job on its own nodes for its stay. A queue does not change it."""
     jobs, usd = stream[: jobs_of(stream)], limits.pools["usd"]
     stay_s = np.minimum(jobs["duration_s"], jobs["iterations"] * jobs["solo_s"])
     usd_per_hour = jobs["rollout_nodes"] * usd[jobs["rollout_pool"]] + jobs["training_nodes"] * usd[jobs["training_pool"]]
@@ -190,16 +200,16 @@ def solo_usd(stream: Records, limits: Limits) -> float:
 
 
 def streams_for(generator: Generator, streams: int) -> Streams:
-    """Empty tables for so many streams of a generator side by side."""
+    """Create empty tables for a number of parallel streams of a generator."""
     pools, members = len(generator.cluster.pools), generator.cluster.max_group_size
     return stream_table(streams, pools, generator.jobs, members, generator.nodes, generator.steps, generator.shapes)
 
 
 def load(streams: Streams, s: int, stream: Records) -> int:
-    """Write a stream into row `s`; returns how many jobs it has."""
+    """Write a stream into row `s`, and return its number of jobs."""
     table, n, first = streams.jobs[s], jobs_of(stream), streams.order.shape[1]
     if table.dtype != stream.dtype:
-        table["rescale_nodes"] = UNUSED  # those of an earlier stream may be more
+        table["rescale_nodes"] = UNUSED  # an earlier stream may have used more steps
     for rows, part in ((table[:n], stream[:n]), (table[first : first + len(stream) - n], stream[n:])):
         begin_with(rows, part)
         if len(stream) > n:

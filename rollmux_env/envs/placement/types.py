@@ -1,8 +1,7 @@
-"""Many streams of jobs side by side: their tables, and their clock.
+"""Tables of many parallel streams of jobs, and their clocks.
 
-One stream is a scenario's jobs on a cluster of its own. Every table has a leading axis of E streams.
-
-The columns are those of `rollmux_env.kernel.tables`.
+A stream is the jobs of a scenario on a separate cluster. Every table has a leading axis of E streams. The columns are those of
+`rollmux_env.kernel.tables`.
 """
 
 from __future__ import annotations
@@ -14,28 +13,28 @@ import numpy as np
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.tables import Clock, Ints, Limits, Records, View, group_table, group_width, job_table
 
-INSTANT_S = 1e-6  # times this close are one instant
+INSTANT_S = 1e-6  # times this close are simultaneous
 NEW_GROUP = -1
 
-ADMIT, CONSOLIDATE, OVER, LATER = range(4)  # what comes up: a waiting job, a chance to move jobs, nothing any more, nothing yet
+ADMIT, CONSOLIDATE, OVER, LATER = range(4)  # next decision: a waiting job, possible moves, none any more, none yet
 
-NEXT, MOVES, QUEUE, ARRIVALS = range(4)  # where in an instant a stream is
+NEXT, MOVES, QUEUE, ARRIVALS = range(4)  # stage of a stream within an instant
 
 CLOCK = np.dtype(
     [
-        ("now_s", "f8"),  # the stream's only clock
-        ("usd", "f8"),  # spent so far
+        ("now_s", "f8"),  # present time of the stream
+        ("usd", "f8"),  # dollars so far
         ("work_h", "f8"),  # iterations done times T_solo of the jobs that have left
-        ("spent_usd", "f8"),  # since the last decision, as all that follows down to `invalid`; discounted from there on
+        ("spent_usd", "f8"),  # from here to `invalid`: since the last decision; dollars are discounted from there
         ("hours", "f8"),
         ("left_work_h", "f8"),  # work of the jobs that left
         ("left", "i8"),  # jobs that left
-        ("left_broken", "i8"),  # those of them with a slowdown above their SLO
-        ("invalid", "i8"),  # 1 where the last choice was masked
-        ("first", "i8"),  # 1 until the first decision is made: the first interval counts from the beginning of the stream
+        ("left_broken", "i8"),  # jobs that left with a slowdown above their SLO
+        ("invalid", "i8"),  # 1 if the last choice was masked
+        ("first", "i8"),  # 1 until the first decision is made, because the first interval starts with the stream
         ("n_jobs", "i8"),
         ("taken", "i8"),  # jobs that have arrived; rows are in order of arrival
-        ("admitted", "i8"),  # jobs that have been placed: the queue is rows admitted to taken
+        ("admitted", "i8"),  # jobs that have been placed; the queue is rows admitted to taken
         ("departed", "i8"),
         ("broken", "i8"),  # jobs that left with a slowdown above their SLO
         ("moved", "i8"),  # moves of running jobs
@@ -44,12 +43,12 @@ CLOCK = np.dtype(
         ("n_groups", "i8"),
         ("groups_made", "i8"),
         ("n_reservations", "i8"),
-        ("served", "i8"),  # 1 where the queue is to be served in this instant
+        ("served", "i8"),  # 1 if the queue has to be served in this instant
         ("stage", "i8"),
-        ("after", "i8"),  # the stage that follows when no more jobs are moved
-        ("asks", "i8"),  # what is to be decided
-        ("choices", "i8"),  # how many there are
-        ("overflow", "i8"),  # 1 where choices that could be made were left out
+        ("after", "i8"),  # stage that follows the moves
+        ("asks", "i8"),  # kind of the present decision
+        ("choices", "i8"),  # number of its choices
+        ("overflow", "i8"),  # 1 if allowed choices were left out
     ]
 )
 
@@ -59,16 +58,17 @@ RESERVATION = np.dtype([("until_s", "f8"), ("job", "i8"), *((name, "i8") for nam
 
 
 class Rules(NamedTuple):
-    """What holds in all streams of an environment.
+    """Rules of all streams of an environment.
 
     Attributes:
-        limits: of the cluster.
-        moves: jobs may be moved after admissions and departures. migration_s: their pause, seconds.
-        shield: choices that break an SLO are masked.
-        known_stays: it is observed when jobs leave.
-        skip_forced: decisions with one choice that may be made are carried out and not asked.
-        decay: dollars count exp(-decay * hours since the last decision) times.
-        prune: the reference, Algorithm 1, leaves saturated groups out, as printed in the paper.
+        limits: Prices and limits of the cluster.
+        moves: Whether jobs may be moved after admissions and departures.
+        migration_s: Pause of a moved job, seconds.
+        shield: Whether choices that break an SLO are masked.
+        known_stays: Whether it is observed when jobs will leave.
+        skip_forced: Whether decisions with a single allowed choice are carried out without a step.
+        decay: Discount rate of dollars, exp(-decay * hours since the last decision).
+        prune: Whether the reference, Algorithm 1, skips saturated groups, as in the paper.
     """
 
     limits: Limits
@@ -82,14 +82,16 @@ class Rules(NamedTuple):
 
 
 class Streams(NamedTuple):
-    """E streams of at most J jobs, on P pools each.
+    """Tables of E streams with at most J jobs on P pools each, and at most G groups.
 
     Attributes:
-        jobs: (E, J) records, in order of arrival, and behind them those of shapes. groups: (E, G) records.
-        order: (E, G) rows of the present groups in order of creation. spare: (E, G) rows not in use, taken from the end.
-        reservations: (E, J) of `RESERVATION`: nodes that a moved job has left, until its pause ends.
-        nodes: (E, P, 2) provisioned now of each pool, for rollouts and for trainings, those held for moves included.
-        clock: (E,) of `CLOCK`.
+        jobs: Records of the jobs in order of arrival, followed by those of shapes, shape (E, J and shapes).
+        groups: Records of the groups, shape (E, G).
+        order: Rows of the present groups in order of creation, shape (E, G).
+        spare: Unused rows of groups, taken from the end, shape (E, G).
+        reservations: Records of `RESERVATION` for nodes that a moved job has left, until its pause ends, shape (E, J).
+        nodes: Nodes of each pool provisioned now for rollouts and for trainings, including those held for moves, shape (E, P, 2).
+        clock: Records of `CLOCK`, shape (E,).
     """
 
     jobs: Records
@@ -102,11 +104,16 @@ class Streams(NamedTuple):
 
 
 def stream_table(streams: int, pools: int, jobs: int, members: int, nodes: int, steps: int, shapes: int) -> Streams:
-    """Empty tables.
+    """Create empty tables.
 
     Args:
-        streams, pools, jobs: E, P and J. members: most jobs in a group. nodes: most rollout nodes of a job. steps: rescaling steps
-            of a job. shapes: rows of shapes.
+        streams: Number of streams E.
+        pools: Number of pools P.
+        jobs: Largest number of jobs J.
+        members: Largest number of members of a group.
+        nodes: Largest number of rollout nodes of a job.
+        steps: Largest number of rescaling steps of a job.
+        shapes: Number of rows for shapes.
     """
     shape = (streams, jobs)
     return Streams(
@@ -122,7 +129,7 @@ def stream_table(streams: int, pools: int, jobs: int, members: int, nodes: int, 
 
 @compiled(arrays=False)
 def view_of(streams: Streams, s: int, limits: Limits) -> View:
-    """One stream as the kernel sees it; for functions that count no references, since this one gives arrays back."""
+    """Return one stream in the form of the kernel. Only for functions compiled with `arrays=False`, because it returns arrays."""
     c = streams.clock[s]
     clock = Clock(c.now_s, streams.nodes[s], c.taken - c.admitted)
     return View(streams.jobs[s], streams.groups[s], streams.order[s, : c.n_groups], limits, clock)
@@ -130,7 +137,7 @@ def view_of(streams: Streams, s: int, limits: Limits) -> View:
 
 @compiled(arrays=False)
 def begin(streams: Streams, s: int, n_jobs: int) -> None:
-    """Start a stream whose first `n_jobs` job rows have been written: nothing has happened yet."""
+    """Reset a stream whose first `n_jobs` rows of jobs have been written."""
     size = streams.spare.shape[1]
     for k in range(size):
         streams.spare[s, k] = size - 1 - k
@@ -150,7 +157,7 @@ def begin(streams: Streams, s: int, n_jobs: int) -> None:
 
 @compiled(arrays=False)
 def begin_interval(streams: Streams, s: int) -> None:
-    """A decision has been made: what is counted since the last one starts anew."""
+    """Reset the counts since the last decision."""
     c = streams.clock[s]
     c.spent_usd = c.hours = c.left_work_h = 0.0
     c.left = c.left_broken = c.invalid = 0

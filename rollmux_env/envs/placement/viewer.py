@@ -1,4 +1,4 @@
-"""Pictures of one stream: a panel a pool, a lane a node, in it a meta-iteration of its group; idle node time is tinted."""
+"""Pictures of one stream: a panel for each pool, a lane for each node with one meta-iteration of its group, idle time tinted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ _BUBBLE = "#f3e3d3"
 
 
 class Lane(NamedTuple):
-    """A node, or all training nodes of a group: what runs there in a meta-iteration, (job row, seconds) each."""
+    """A rollout node, or all training nodes of a group.
+
+    Attributes:
+        group: Id of the group.
+        pool: `rollout` or `training`.
+        label: Label of the lane.
+        phases: Phases of one meta-iteration as (job row, seconds).
+        period_s: Period of the group, seconds.
+    """
 
     group: int
     pool: str
@@ -27,14 +35,14 @@ class Lane(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What a picture shows: a line about the time and the decision, and the lanes."""
+    """Content of a picture: a line about the time and the decision, and the lanes."""
 
     title: str
     lanes: tuple[Lane, ...]
 
 
 def frame_of(streams: Streams, s: int, limits: Limits) -> Frame:
-    """The present of one stream."""
+    """Return the present content of one stream."""
     clock, jobs, groups = streams.clock[s], streams.jobs[s], streams.groups[s]
     usd_per_hour = provisioned_usd(streams.nodes[s], limits)
     hours = (clock["now_s"] - jobs["arrival_s"][0]) / 3600
@@ -60,7 +68,7 @@ def frame_of(streams: Streams, s: int, limits: Limits) -> Frame:
 
 
 def text(frame: Frame) -> str:
-    """A frame as text: a letter a job, dots for idle time."""
+    """Draw a frame as text: a letter for each job, dots for idle time."""
     lines = [frame.title]
     for lane in frame.lanes:
         bar = "".join(chr(ord("A") + job % 26) * round(WIDTH * seconds / lane.period_s) for job, seconds in lane.phases)
@@ -70,12 +78,12 @@ def text(frame: Frame) -> str:
 
 
 def picture(frame: Frame, size: tuple[int, int] = (960, 600)) -> NDArray[np.uint8]:
-    """A frame as (H, W, 3) pixels."""
+    """Draw a frame as pixels, shape (H, W, 3)."""
 
     def draw(figure: Any) -> None:
         from matplotlib import colormaps
 
-        figure.suptitle(frame.title.replace("$", r"\$"), fontsize=10)  # dollars, not mathematics
+        figure.suptitle(frame.title.replace("$", r"\$"), fontsize=10)  # $ would start a formula
         colours = colormaps["tab20"]
         for axis, pool in zip(figure.subplots(1, 2), ("rollout", "training"), strict=True):
             lanes = [lane for lane in frame.lanes if lane.pool == pool]

@@ -1,1 +1,1 @@
-"""The rollout environment: what happens inside the rollouts of one job."""
+"""The rollout environment: the decisions inside the rollouts of one job."""

@@ -1,4 +1,4 @@
-"""What may be done in a job's rollouts at a decision, and which responses it is done to."""
+"""Possible actions in a job's rollouts at a decision, and the responses that they affect."""
 
 from __future__ import annotations
 
@@ -25,11 +25,15 @@ from rollmux_env.kernel.tables import Floats, Ints, Records
 
 
 class Open(NamedTuple):
-    """The n open responses of a rollout, as they are at a decision.
+    """The n open responses of a rollout at a decision.
 
     Attributes:
-        which: (n,) their numbers. replica: (n,) where each is, from 0. sampled, context: (n,) its tokens, and with its prompt.
-        ahead: (n,) forecast tokens still to come. order: (n,) places in `which`, those with most to come first.
+        which: Numbers of the responses, shape (n,).
+        replica: Replica of each, from 0, shape (n,).
+        sampled: Tokens sampled so far, shape (n,).
+        context: Tokens so far including the prompt, shape (n,).
+        ahead: Forecast of the remaining tokens, shape (n,).
+        order: Positions in `which`, by falling number of remaining tokens, shape (n,).
     """
 
     which: Ints
@@ -42,25 +46,25 @@ class Open(NamedTuple):
 
 @compiled
 def tail_keeps(job: Records) -> Any:
-    """Replicas that a migrated tail keeps: half, rounded up."""
+    """Return the number of replicas that a migrated tail keeps: half, rounded up."""
     return (job.live + 1) // 2
 
 
 @compiled
 def held_share(job: Records) -> Any:
-    """Share of the job's GPUs that its rollout holds."""
+    """Return the share of the job's GPUs that its rollout holds."""
     return tail_keeps(job) / job.live if job.moved == 1 else 1.0
 
 
 @compiled
 def remembered(job: Records) -> bool:
-    """Whether lengths of earlier rollouts of this kind are known."""
+    """Return whether lengths of earlier rollouts of this kind are known."""
     return bool(job.known >> job.long & 1)
 
 
 @compiled
 def ahead_of(job: Records, quantiles: Floats, sampled: Ints) -> Ints:
-    """(n,) forecast tokens still to come of responses with so many; without earlier rollouts as many again, at least one."""
+    """Forecast the remaining tokens of responses by the tokens so far, shape (n,). Without history it is the same number again."""
     if remembered(job):
         return forecast(quantiles[job.long], sampled)
     ahead = np.empty(sampled.size, np.int64)
@@ -71,7 +75,7 @@ def ahead_of(job: Records, quantiles: Floats, sampled: Ints) -> Ints:
 
 @compiled
 def open_of(job: Records, rollout: Rollout, quantiles: Floats) -> Open:
-    """What is open of a rollout; `observe` comes before."""
+    """Return the open responses of a rollout. `observe` must be called before."""
     which = open_responses(rollout)
     replica, sampled = np.empty(which.size, np.int64), np.empty(which.size, np.int64)
     for j in range(which.size):
@@ -82,7 +86,7 @@ def open_of(job: Records, rollout: Rollout, quantiles: Floats) -> Open:
 
 @compiled
 def places(job: Records, unfinished: Open, row: int) -> Ints:
-    """(n,) the replica, from 0, of each open response after a row that moves some."""
+    """Return the replica, from 0, of each open response after a row that moves some, shape (n,)."""
     if row == TAIL:
         return gathered(unfinished.replica, unfinished.context, job.live, tail_keeps(job))
     if row == REBALANCE:
@@ -94,15 +98,17 @@ def places(job: Records, unfinished: Open, row: int) -> Ints:
 
 @compiled
 def shifted(job: Records, rollout: Rollout, quantiles: Floats, row: int) -> tuple[Ints, Ints]:
-    """The responses that a row moves, in the order in which they wait where they come to, and (n,) the replica of each, from 0;
-    `observe` comes before. Replicas of another size are all new."""
+    """Return the responses that a row moves, and the new replica of each, from 0, shape (n,). `observe` must be called before.
+
+    Responses come in the order in which they queue on their new replicas. Replicas of another size are all new.
+    """
     unfinished = open_of(job, rollout, quantiles)
     which, where = unfinished.which, places(job, unfinished, row)
     if row >= RESIZE:
         return which, where
     moving = where != unfinished.replica
     which, where = which[moving], where[moving]
-    if row == TAIL:  # the longest first, as they came to their places
+    if row == TAIL:  # longest first, the order in which `gathered` places them
         order = descending(unfinished.context[moving])
         which, where = which[order], where[order]
     return which, where
@@ -110,7 +116,7 @@ def shifted(job: Records, rollout: Rollout, quantiles: Floats, row: int) -> tupl
 
 @compiled
 def dropped(job: Records, rollout: Rollout, row: int) -> Ints:
-    """(n,) the responses that a row aborts; `observe` comes before."""
+    """Return the responses that a row aborts, shape (n,). `observe` must be called before."""
     if row == PUT_OFF:
         return surplus_prompts(rollout, job.prompts)
     if row == ABORT:
@@ -120,10 +126,10 @@ def dropped(job: Records, rollout: Rollout, row: int) -> Ints:
 
 @compiled
 def write_mask(job: Records, rollout: Rollout, kv: Ints, mask: NDArray[np.int8]) -> int:
-    """Write which rows may be chosen; returns how many.
+    """Write which rows may be chosen, and return their number.
 
-    Before a rollout begins: launch what is needed, or with spare ones, unless the prompts put off are due; or another size, once.
-    While it runs: keep on always; move where there are several replicas, until the tail has moved; drop what is beyond need.
+    Before a rollout: launch what is needed, or more than that unless deferred prompts are due, or change the size once. During it:
+    always keep on; move if there are several replicas and the tail has not moved; drop what is not needed.
     """
     mask[:] = 0
     mask[KEEP] = 1

@@ -1,4 +1,4 @@
-"""What happens in the rollouts of a job, compiled, from one decision to the next: what a round launches, and what comes of it."""
+"""The dynamics of a job's rollouts from one decision to the next, compiled."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SHARES = np.array(CHECKPOINTS)
 
 @compiled
 def rollout_of(jobs: Jobs, e: int) -> Rollout:
-    """The rollout of a job as the kernel has it."""
+    """Return the rollout of a job in the form of the kernel."""
     return Rollout(jobs.responses[e], jobs.replicas[e], jobs.groups[e], jobs.turns[e], jobs.batch[e], jobs.order[e], jobs.counts[e])
 
 
 @compiled
 def next_checkpoint(wanted: int, finished: int) -> Any:
-    """Finished responses at which the next decision is; more than there can be after the last one."""
+    """Return the number of finished responses at the next decision, larger than any possible number after the last one."""
     best = np.iinfo(np.int64).max
     for share in _SHARES:
         for count in (max(1, int(share * wanted)), max(1, int(np.ceil(share * wanted)))):
@@ -39,7 +39,7 @@ def next_checkpoint(wanted: int, finished: int) -> Any:
 
 @compiled
 def begin(jobs: Jobs, e: int) -> None:
-    """A job whose record is as `write_setting` leaves it is before its first rollout."""
+    """Reset a job, whose record is as `write_setting` leaves it, to the time before its first rollout."""
     jobs.jobs[e].bounded = jobs.jobs[e].launching = 1
     jobs.attempts[e, :] = 0
     for s in range(len(jobs.quantiles[e])):
@@ -49,7 +49,7 @@ def begin(jobs: Jobs, e: int) -> None:
 
 @compiled
 def reset_replicas(jobs: Jobs, e: int, from_s: float) -> None:
-    """All replicas are of the job's present size, and begin to work at a time."""
+    """Make all replicas idle ones of the job's present size that work from a time on."""
     job = jobs.jobs[e]
     for k in range(len(jobs.replicas[e])):
         write_replica(jobs.replicas[e], k, jobs.costs[e, job.size], jobs.kv[e, job.size], job.most, from_s)
@@ -57,7 +57,7 @@ def reset_replicas(jobs: Jobs, e: int, from_s: float) -> None:
 
 @compiled
 def _resize(jobs: Jobs, e: int, row: int, from_s: float) -> None:
-    """Replicas of the size that a row says take the place of all others, from a time on."""
+    """Replace all replicas by ones of the size of a row that work from a time on."""
     job = jobs.jobs[e]
     job.size = row - RESIZE
     job.live = job.gpus // (1 << job.size)
@@ -67,7 +67,7 @@ def _resize(jobs: Jobs, e: int, row: int, from_s: float) -> None:
 
 @compiled
 def _take_prompts(jobs: Jobs, e: int, count: int) -> None:
-    """Number the prompts of the rollout that begins: those put off where it is long, else new ones as far as there are."""
+    """Choose the prompts of the next rollout: deferred ones for a long round, else new ones as far as there are any."""
     job = jobs.jobs[e]
     left = job.iterations * job.prompts - job.fresh
     from_queue = count if job.long == 1 else max(0, count - left)
@@ -83,7 +83,7 @@ def _take_prompts(jobs: Jobs, e: int, count: int) -> None:
 
 @compiled
 def launch_round(jobs: Jobs, e: int, rollout: Rollout, spare: bool) -> None:
-    """Begin a rollout: its responses go to the replicas in turns."""
+    """Begin a rollout, with its responses distributed over the replicas in turns."""
     job = jobs.jobs[e]
     job.launched = job.spare_prompts if spare else job.prompts
     job.each = job.spare_responses if spare else job.responses
@@ -117,11 +117,11 @@ def _shift(jobs: Jobs, e: int, rollout: Rollout, row: int) -> None:
 
 @compiled
 def _finish_round(jobs: Jobs, e: int, rollout: Rollout) -> None:
-    """A rollout is over: put incomplete prompts off, wait for the rewards, remember the lengths."""
+    """End a rollout: defer incomplete prompts, wait for the rewards, remember the lengths."""
     job, finished = jobs.jobs[e], rollout.order[: rollout.order[-1]]
     complete, counts = end_round(rollout, job.prompts, job.now_s)
     wait_s = rewarded_s(job.now_s, over_s(rollout), counts[finished], job.reward_s, job.reward_nodes) - job.now_s
-    job.seconds += wait_s  # without nodes
+    job.seconds += wait_s  # rewards hold no nodes
     job.all_s += wait_s
     for r in range(job.launched * job.each):
         if not counts[r]:
@@ -150,7 +150,7 @@ def _finish_round(jobs: Jobs, e: int, rollout: Rollout) -> None:
 
 @compiled
 def _go_on(jobs: Jobs, e: int, rollout: Rollout) -> None:
-    """Run until the next checkpoint, or the end of the rollout."""
+    """Run a rollout to its next checkpoint, or to its end."""
     job, before_s = jobs.jobs[e], jobs.jobs[e].now_s
     until = next_checkpoint(job.prompts * job.responses, rollout.order[-1])
     job.now_s, over = go_on(rollout, before_s, np.inf, until, job.prompts)
@@ -167,7 +167,7 @@ def _go_on(jobs: Jobs, e: int, rollout: Rollout) -> None:
 
 @compiled
 def carry_out(jobs: Jobs, e: int, rollout: Rollout, row: int) -> None:
-    """Do what a row says, and go on to the next decision: after a new size before a rollout at once, else at a checkpoint."""
+    """Carry out a row, and run to the next decision: at once after a new size before a rollout, else at a checkpoint."""
     job = jobs.jobs[e]
     if job.launching == 1:
         if row >= RESIZE:
@@ -186,7 +186,7 @@ def carry_out(jobs: Jobs, e: int, rollout: Rollout, row: int) -> None:
 
 @compiled
 def ask(jobs: Jobs, e: int, out: Observations) -> None:
-    """Let a job go on to its next rollout, or a decision inside one with more than one answer, and write what is seen then."""
+    """Run a job to its next rollout, or to a decision with more than one choice inside one, and write the observation."""
     job, rollout = jobs.jobs[e], rollout_of(jobs, e)
     while job.over == 0:
         if write_observation(job, rollout, jobs.quantiles[e], jobs.costs[e], jobs.kv[e], out, e):
@@ -201,7 +201,7 @@ def ask(jobs: Jobs, e: int, out: Observations) -> None:
 
 @compiled
 def step_all(jobs: Jobs, actions: Ints, out: Observations) -> None:
-    """Carry out a decision in every job that is not over, and bring it to its next one. A masked row keeps on instead."""
+    """Carry out a decision in every job that is not over, and run it to its next one. A masked row is replaced by keeping on."""
     for e in range(len(jobs.jobs)):
         job = jobs.jobs[e]
         job.seconds = 0.0

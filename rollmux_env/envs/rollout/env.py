@@ -1,4 +1,4 @@
-"""The rollout environment: the rollouts of many jobs side by side."""
+"""The rollout environment, with the rollouts of many jobs in parallel."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from rollmux_env.validation_errors import describe
 
 
 class RolloutVectorEnv(BaseVectorEnv):
-    """`RollMux/Rollout-v0`, natively vectorised. `RolloutEnv` describes the environment; it is one of these with one job.
+    """`RollMux/Rollout-v0`, natively vectorised. `RolloutEnv` describes the environment and is the case of one job.
 
     Args:
-        num_envs: jobs side by side.
-        autoreset: start a finished job anew in the same step.
-        others: see `RolloutEnv`.
+        num_envs: Number of parallel jobs.
+        generator: Source of the jobs, as for `RolloutEnv`.
+        reward: Reward function, as for `RolloutEnv`.
+        render_mode: Render mode, as for `RolloutEnv`.
+        autoreset: Whether a finished job is replaced by a new one in the same step.
     """
 
     def __init__(
@@ -42,14 +44,14 @@ class RolloutVectorEnv(BaseVectorEnv):
 
     @property
     def jobs(self) -> Jobs:
-        """What is going on in each job: tables with a row per environment, to read and not to change.
+        """Present state of the jobs, in tables with a row for each environment. For reading only.
 
         `Jobs` in `rollmux_env/envs/rollout/types.py` describes them. The rows are overwritten by the next `step`.
         """
         return self._jobs
 
     def setting(self, e: int) -> Setting:
-        """What is known of job `e` before its first rollout."""
+        """Return what is known of job `e` before its first rollout."""
         return self.generator.case(int(self._seeds[e])).setting
 
     def _advance(self, actions: NDArray[np.int64]) -> None:
@@ -101,61 +103,62 @@ class RolloutEnv(BaseEnv):
     """## Description
 
     A job of RL post-training samples responses on replicas of its model, and trains on them when enough prompts are complete. Most
-    responses are short, a few run to the cap, and how long one is going to be is not known. A rollout policy says what a rollout
-    launches, how many GPUs a replica has, and what is done with the responses while they run. One episode is one job until its data
-    set is through: each prompt is trained on exactly once, in whatever order; see docs/reference/rollout_policies.md.
+    responses are short, a few run to the cap, and the final length of a response is not known. A rollout policy decides what a
+    rollout launches, how many GPUs a replica has, and what happens to the responses while they run. One episode is one job until it
+    has used its data set: each prompt is trained on exactly once, in any order; see docs/reference/rollout_policies.md.
 
-    It is the simulator of `rollmux bench`: the same choices end the same responses at the same times.
+    The environment is the simulator of `rollmux bench`: the same choices end the same responses at the same times.
 
     ## Action Space
 
     `Discrete(10)`.
 
-    | Action | Before a rollout begins | While it runs |
+    | Action | Before a rollout | During a rollout |
     |---|---|---|
     | 0 | launch what the iteration needs | keep on |
     | 1 | launch 1.25 times as many prompts, and responses to each (tail batching) | - |
     | 2 | - | rebalance: spread the open responses over the replicas, the longest by forecast first |
-    | 3 | - | migrate the tail: they go on at half of the replicas, and the others are free |
-    | 4 | - | put off the prompts beyond those still wanted, those that lack most responses |
-    | 5 | - | abort the responses beyond those that their prompts still need, those with the fewest tokens |
+    | 3 | - | migrate the tail: responses continue on half of the replicas, and the others become free |
+    | 4 | - | defer surplus prompts, those that lack most responses first |
+    | 5 | - | abort surplus responses of each prompt, those with the fewest tokens first |
     | 6 to 9 | replicas of 1, 2, 4, 8 GPUs, then decide again | the same, with the open responses spread over them |
 
-    `action_masks()`, also `observation["mask"]`, tells which may be chosen. Prompts that are put off join a queue; when it holds
-    those of an iteration, the next rollout runs these, with nothing spare. A response that moves is prefilled again; replicas of
-    another size are there after `switch_s` (3.5 s). After a tail has moved, its rollout moves nothing any more. Decisions while a
-    rollout runs come when 20, 25, ..., 50, 70, 80, 90, 95 and 98% of the wanted responses have finished, where there is more than
-    one answer. A masked action keeps on, `info["invalid_action"]` is True, and the reward takes a penalty off.
+    `action_masks()`, also `observation["mask"]`, states which actions may be chosen. Deferred prompts join a queue. When it holds
+    enough for an iteration, the next rollout runs these, without spare ones. A response that moves is prefilled again. Replicas of
+    another size are ready after `switch_s` (3.5 s). After the tail of a rollout has moved, no other response of it can move. During
+    a rollout there is a decision when 20, 25, ..., 50, 70, 80, 90, 95 and 98% of the wanted responses have finished, if more than
+    one action is allowed. A masked action is replaced by action 0, `info["invalid_action"]` is True, and the reward subtracts a
+    penalty.
 
     ## Observation Space
 
     A `Dict` of float32 boxes within [-1, 1]; `rollmux_env.envs.rollout.observation` names every column.
 
-    | Key | Shape | What |
+    | Key | Shape | Content |
     |---|---|---|
-    | `job` | (16,) | GPUs, sizes, responses, quantiles of the lengths of earlier rollouts, prompts put off |
-    | `candidates` | (10, 16) | each action: its kind, the forecast rest after it, GPUs held, what moves or is dropped |
-    | `cluster` | (16,) | the rollout in hand: finished, waiting, caches, how uneven the replicas are, what is left by forecast |
-    | `mask` | (10,), int8 | 1 where an action may be chosen |
+    | `job` | (16,) | GPUs, sizes, responses, quantiles of the lengths of earlier rollouts, deferred prompts |
+    | `candidates` | (10, 16) | each action: kind, forecast of the rest after it, GPUs held, responses moved or dropped |
+    | `cluster` | (16,) | the rollout: finished, waiting, caches, balance of the replicas, forecast of the rest |
+    | `mask` | (10,), int8 | 1 for actions that may be chosen |
 
-    Forecasts draw on the lengths of earlier rollouts of the same kind and on what each response has so far. Nothing is observed of
-    tokens that have not been sampled.
+    Forecasts use the lengths of earlier rollouts of the same kind and the tokens of each response so far. Tokens that have not been
+    sampled are never observed.
 
-    Where the generator's jobs have rewards that take time (`RandomJobs(rewards=True)`), two numbers more of the job say what they
-    take, and two of the rollout in hand how many wait and for how long. A rollout then gives its GPUs back when its last response
-    has ended, and the next decision comes when the last reward that counts is there.
+    If the generator's jobs have rewards that take time (`RandomJobs(rewards=True)`), `job` has two more columns for their duration,
+    and `cluster` has two more for the number of waiting rewards and their remaining time. A rollout then gives its GPUs back when
+    its last response has ended, and the next decision comes when the last reward that counts has ended.
 
     ## Rewards
 
     `rollmux_env.envs.rollout.reward.Cost()`: minus the mean of two shares, the seconds since the last decision and the GPU-seconds
-    held, each over that of plain rollouts of the same job. So the return is -1 under the policy `plain`, and -0.5 where a job
-    needs half of both. `Cost(held_weight=0)` counts the job's own time alone. A masked action costs 0.01.
+    held, each relative to plain rollouts of the same job. So the return is -1 for the policy `plain`, and -0.5 for a job that needs
+    half of both. `Cost(held_weight=0)` counts only the job's own time. A masked action costs 0.01.
 
     ## Starting State
 
-    Nothing has been sampled, and the replicas have the configured size. `reset(seed=...)` seeds the draws of jobs;
-    `reset(options={"stream_seed": 7})` asks for the job that `generator.case(7)` is. Seeds below 65536 are never drawn, so they are
-    free for evaluation.
+    Nothing has been sampled, and the replicas have the configured size. `reset(seed=...)` seeds the draws of jobs.
+    `reset(options={"stream_seed": 7})` selects the job `generator.case(7)`. Seeds below 65536 are never drawn, so they are free for
+    evaluation.
 
     ## Episode End
 
@@ -165,9 +168,9 @@ class RolloutEnv(BaseEnv):
 
     ## Arguments
 
-    | Argument | Default | What |
+    | Argument | Default | Meaning |
     |---|---|---|
-    | `generator` | `RandomJobs()` | where jobs come from: a `rollmux_env.envs.rollout.generator.Generator` |
+    | `generator` | `RandomJobs()` | source of the jobs: a `rollmux_env.envs.rollout.generator.Generator` |
     | `reward` | `Cost()` | a `rollmux_env.envs.rollout.reward.Reward` |
     | `render_mode` | `None` | `rgb_array` or `ansi` |
 
@@ -190,7 +193,7 @@ def load_case(jobs: Jobs, e: int, case: Case) -> None:
     """Write a job and all its lengths into row `e`, with the seconds that plain rollouts take.
 
     Raises:
-        InputError: more responses, GPUs or prompts than the tables hold.
+        InputError: The job has more responses, GPUs or prompts than the tables hold.
     """
     prompts, each = case.launched
     drawn, job = case.draw(), jobs.jobs[e : e + 1]

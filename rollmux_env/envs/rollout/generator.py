@@ -1,4 +1,4 @@
-"""Generators: where an environment's jobs come from. The same seed gives the same job and the same lengths."""
+"""Generators: sources of an environment's jobs. The same seed gives the same job and the same lengths."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ _PROMPT_TOKENS = 1024
 
 
 class Generator(Protocol):
-    """Where jobs come from.
+    """Source of jobs.
 
     Attributes:
-        launched: most prompts of a rollout with spare ones, and most responses to each. gpus: most of a job. prompts: most of all
-            rollouts of a job. rewards: whether there are jobs whose rewards take time, and the observation tells of them.
+        launched: Largest number of prompts of a rollout with spare prompts, and of responses to each.
+        gpus: Largest number of GPUs of a job.
+        prompts: Largest number of prompts in all rollouts of a job.
+        rewards: Whether there are jobs whose rewards take time. The observation then describes rewards.
     """
 
     launched: tuple[int, int]
@@ -36,15 +38,15 @@ class Generator(Protocol):
     rewards: bool
 
     def case(self, seed: int) -> Case:
-        """The job of a seed, the same every time."""
+        """Return the job of a seed, the same every time."""
         ...
 
 
 def checked(generator: Generator) -> Generator:
-    """Return a generator that has all the attributes of `Generator`, in their ranges.
+    """Return the generator if it has all the attributes of `Generator`, in their ranges.
 
     Raises:
-        InputError: it lacks one, or one is out of range; one line.
+        InputError: An attribute is missing or out of range.
     """
     names = ("launched", "gpus", "prompts", "rewards", "case")
     checks.has_attributes(generator, names, "launched, gpus, prompts, rewards and case(seed)")
@@ -60,10 +62,10 @@ def checked(generator: Generator) -> Generator:
 
 
 class Fixed:
-    """Jobs that are given; the seed draws one, and its lengths.
+    """Given jobs, from which the seed selects one and its lengths.
 
     Raises:
-        InputError: none is given.
+        InputError: No job is given.
     """
 
     def __init__(self, *cases: Case) -> None:
@@ -76,23 +78,25 @@ class Fixed:
         self._cases = cases
 
     def case(self, seed: int) -> Case:
-        """The job of number `seed` modulo how many there are."""
+        """Return the job with the number `seed` modulo the number of jobs."""
         return replace(self._cases[seed % len(self._cases)], seed=seed)
 
 
 class RandomJobs:
-    """Random jobs: a model of 7B, 14B or 32B on 8 or 16 H20 or H800, with replicas of 1 to 8 GPUs as far as their caches hold.
+    """Random jobs: a model of 7B, 14B or 32B on 8 or 16 H20 or H800, with replicas of 1 to 8 GPUs if their caches are large enough.
 
-    Prompts of an iteration are 16, 24 or 32, with 4 or 8 responses each. Lengths are lognormal of median 300 to 1,500 and sigma
-    0.3 to 1.8, cut at 8,192 or 16,384 tokens; those of a prompt correlate by 0 to 0.8. Phase times are those of
+    An iteration has 16, 24 or 32 prompts with 4 or 8 responses each. Lengths are lognormal with a median of 300 to 1,500 and sigma
+    0.3 to 1.8, cut at 8,192 or 16,384 tokens. Lengths of the same prompt have a correlation of 0 to 0.8. Phase times are those of
     docs/reference/timing.md.
 
     Args:
-        sigma: of the lengths, or None: drawn. iterations: rollouts of an episode. rewards: each response has one that takes 0.5 to
-            20 s (log-uniform) on one of 8, 32 or 128 nodes; all else is drawn as without.
+        sigma: Sigma of the lengths, or None to draw it.
+        iterations: Number of rollouts of an episode.
+        rewards: Whether each response has a reward that takes 0.5 to 20 s (log-uniform) on one of 8, 32 or 128 nodes. Everything
+            else is drawn as without rewards.
 
     Raises:
-        InputError: numbers out of range.
+        InputError: A number is out of range.
     """
 
     launched, gpus = (40, 10), 16
@@ -106,7 +110,7 @@ class RandomJobs:
         self.prompts = 32 * iterations
 
     def case(self, seed: int) -> Case:
-        """The job of a seed."""
+        """Return the job of a seed, the same every time."""
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(11,)))
         model, gpu = _MODELS[rng.integers(3)], _GPUS[rng.integers(2)]
         gpus, cap = _DEVICES[rng.integers(2)], (8192, 16384)[rng.integers(2)]
@@ -130,14 +134,14 @@ class RandomJobs:
 
 
 class Toy:
-    """Two replicas of which the first gets both long responses: known optimum.
+    """Two replicas, of which the first gets both long responses. The optimum is known.
 
-    Each of four prompts has one response, of 1,000, 10, 1,000 and 10 tokens, and a step takes a replica a second for each of its
-    sequences. Kept on, a rollout takes 2,000 s. Once both short ones are done, after 20 s, one of the long ones moves to the other
-    replica, and the rest takes 990 s in place of 1,980.
+    Each of four prompts has one response, of 1,000, 10, 1,000 and 10 tokens. A step takes a replica one second for each of its
+    sequences. With `plain` a rollout takes 2,000 s. At the optimum, a long response moves to the other replica when both short ones
+    are done, after 20 s, and the rest takes 990 s instead of 1,980 s.
 
     Args:
-        iterations: rollouts of an episode.
+        iterations: Number of rollouts of an episode.
     """
 
     launched, gpus, rewards = (5, 2), 2, False
@@ -151,9 +155,9 @@ class Toy:
 
     @property
     def best(self) -> float:
-        """The least seconds of an episode over those of `plain`."""
+        """Least seconds of an episode, relative to `plain`."""
         return 1010 / 2000
 
     def case(self, seed: int) -> Case:
-        """The same job for every seed."""
+        """Return the same job for every seed."""
         return replace(self._case, seed=seed)

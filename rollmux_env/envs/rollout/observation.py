@@ -1,4 +1,4 @@
-"""What is seen of a decision: the columns by name, and their numbers, the same in the environment and from a `Fleet`."""
+"""Observations of a rollout decision: names and values of the features, the same in the environment and for a `Fleet`."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ Array = NDArray[np.float32]
 
 JOB_FEATURES = (
     "gpus",
-    "size",  # of the replicas now, log2 of their GPUs over 3
+    "size",  # present size of the replicas, log2 of their GPUs over 3
     "configured size",
-    "responses a gpu",  # wanted, over the GPUs
+    "responses a gpu",  # wanted responses over the GPUs
     "group",  # responses to a prompt
-    "known",  # lengths of earlier rollouts of this kind are remembered
-    "median",  # remembered lengths, over the cap: quantiles and mean
+    "known",  # whether lengths of earlier rollouts of this kind are remembered
+    "median",  # from here to `mean`: quantiles and mean of the remembered lengths, over the cap
     "80%",
     "95%",
     "longest",
     "mean",
-    "tail",  # share of the longest remembered that the 80% are
-    "long",  # the round runs what was put off
-    "put off",  # prompts that wait, over those of an iteration
-    "fixed",  # seconds of a decode step that are fixed, of those with half of the responses running
-    "arithmetic",  # whether such a step is bound by arithmetic: its seconds over those of memory
+    "tail",  # the 80% quantile over the longest remembered length
+    "long",  # whether the round runs deferred prompts
+    "put off",  # deferred prompts, over those of an iteration
+    "fixed",  # share of fixed seconds in a decode step with half of the responses running
+    "arithmetic",  # share of arithmetic in the seconds of arithmetic and memory of such a step
 )
 ROW_FEATURES = (
     "keep",
@@ -55,42 +55,42 @@ ROW_FEATURES = (
     "put off",
     "abort",
     "resize",
-    "size",  # of the replicas after it
-    "seconds",  # forecast of the rest after it, over what keep has
-    "gain",  # those of keep less them, over keep's
+    "size",  # size of the replicas after it
+    "seconds",  # forecast seconds of the rest after it, over those of keep
+    "gain",  # those of keep minus these, over those of keep
     "held",  # share of the GPUs that is held after it
-    "held seconds",  # forecast, times that share, over keep's
+    "held seconds",  # forecast seconds times that share, over those of keep
     "moved",  # share of the open responses that it moves
     "dropped",  # share of the open responses that it aborts
-    "dropped tokens",  # over those of the open ones
-    "rest",  # forecast seconds of the rest after it, over those and what the rollout has taken so far
+    "dropped tokens",  # their tokens, over those of all open responses
+    "rest",  # forecast seconds of the rest after it, over those plus the elapsed seconds
 )
 STATE_FEATURES = (
     "launching",
-    "finished",  # over those wanted
-    "complete",  # prompts, over those wanted
-    "open",  # over those launched
-    "waiting",  # share of the open ones
-    "cache",  # the fullest
-    "uneven",  # most running on a replica, less the mean, over most
-    "longest so far",  # of the open ones, over the cap
+    "finished",  # finished responses, over the wanted ones
+    "complete",  # complete prompts, over the wanted ones
+    "open",  # open responses, over the launched ones
+    "waiting",  # share of the open responses
+    "cache",  # the fullest cache
+    "uneven",  # most responses on a replica minus the mean, over the most
+    "longest so far",  # of the open responses, over the cap
     "mean so far",
-    "ahead",  # mean forecast tokens of the open ones, over the cap
+    "ahead",  # mean forecast of the remaining tokens of the open responses, over the cap
     "longest ahead",
     "tail moved",
     "resized",
-    "surplus prompts",  # share of those in hand
-    "elapsed",  # seconds so far, over those and the forecast rest
-    "switch",  # seconds of another size, over those and the forecast rest
+    "surplus prompts",  # share of the incomplete prompts
+    "elapsed",  # seconds so far, over those plus the forecast rest
+    "switch",  # seconds of a switch to another size, over those plus the forecast rest
 )
-# Behind these, where rewards take time.
+# Further features if rewards take time, after the others of their kind.
 JOB_REWARD_FEATURES = (
-    "reward",  # seconds of one, over those and what the longest response decodes with half of the responses running
-    "rewards",  # seconds of all that are wanted on the reward nodes, over the same
+    "reward",  # seconds of one reward, over those plus the decoding of the longest response with half of the responses running
+    "rewards",  # seconds of all wanted rewards on the reward nodes, over those plus the same
 )
 STATE_REWARD_FEATURES = (
-    "rewards waiting",  # responses that have finished and whose reward has not ended, over those wanted
-    "rewards ahead",  # seconds until the last of these ends, over those and the forecast rest
+    "rewards waiting",  # finished responses whose reward has not ended, over the wanted ones
+    "rewards ahead",  # seconds until the last of these rewards ends, over those plus the forecast rest
 )
 
 
@@ -100,7 +100,7 @@ _JOB = len(JOB_FEATURES)
 
 
 def feature_names(rewards: bool) -> Names:
-    """Names of the features of the job, of a row and of the rollout in hand."""
+    """Return the names of the features of the job, of a row and of the rollout."""
     if not rewards:
         return Names(JOB_FEATURES, ROW_FEATURES, STATE_FEATURES)
     return Names(JOB_FEATURES + JOB_REWARD_FEATURES, ROW_FEATURES, STATE_FEATURES + STATE_REWARD_FEATURES)
@@ -110,12 +110,19 @@ def feature_names(rewards: bool) -> Names:
 def write_observation(
     job: Records, rollout: Rollout, quantiles: Floats, costs: Floats, kv: Ints, out: Observations, e: int
 ) -> bool:
-    """Write the observation of a decision into row `e`, the mask included; False: a rollout runs and can only be kept on, and
-    nothing but the mask is written.
+    """Write the observation of a decision, including the mask, into row `e`.
 
     Args:
-        job: a record of `JOB`. rollout: the one in hand, after `observe`, or the last one before one begins.
-        quantiles: (2, QUANTILES). costs: (S, COSTS). kv: (S,).
+        job: Record of type `JOB`.
+        rollout: The present rollout after `observe`, or the last one before a rollout begins.
+        quantiles: Remembered lengths of short and of long rounds, shape (2, QUANTILES).
+        costs: Costs of a replica of each of S sizes, shape (S, COSTS).
+        kv: Tokens in the cache of a replica of each size, shape (S,).
+        out: Observations to write.
+        e: Row to write.
+
+    Returns:
+        False if a running rollout can only be kept on. Then only the mask is written.
     """
     mask, rows, of_job, state = out.mask[e], out.candidates[e], out.job[e], out.cluster[e]
     if write_mask(job, rollout, kv, mask) == 1 and job.launching == 0:
@@ -137,7 +144,7 @@ def write_observation(
         _write_rewards(job, rollout, costs[job.size], keep_s, of_job, state)
     for row in range(ROWS):
         if mask[row] == 1:
-            rows[row, min(row, RESIZE)] = 1.0  # the columns of the kinds are in their order
+            rows[row, min(row, RESIZE)] = 1.0  # the columns of the kinds of rows are in the order of their codes
             rows[row, _OF_ROW.size] = _size_after(job, row) / 3
     return True
 
@@ -149,7 +156,7 @@ def _squash(x: float) -> Any:
 
 @compiled
 def _size_after(job: Records, row: int) -> Any:
-    """Index of the size that replicas have after a row."""
+    """Return the index of the size that replicas have after a row."""
     return row - RESIZE if row >= RESIZE else job.size
 
 
@@ -180,14 +187,14 @@ def _write_job(job: Records, quantiles: Floats, cost: Floats, out: Array) -> Non
 
 @compiled
 def _step_s(job: Records, cost: Floats) -> Any:
-    """Seconds of memory and of arithmetic in a decode step with half of the wanted responses running."""
+    """Return the seconds of memory and of arithmetic in a decode step with half of the wanted responses running."""
     batch = max(1.0, job.prompts * job.responses / (2 * job.live))
     return weights_s(cost, int(batch)) + cost[KV] * batch * (job.prompt_tokens + job.cap / 8), cost[SEQUENCE] * batch
 
 
 @compiled
 def _write_rewards(job: Records, rollout: Rollout, cost: Floats, keep_s: float, of_job: Array, state: Array) -> None:
-    """What rewards take, and what of them waits."""
+    """Write the features about rewards."""
     memory_s, arithmetic_s = _step_s(job, cost)
     longest_s = max(1e-9, job.cap * (cost[STEP] + max(memory_s, arithmetic_s)))
     wanted = job.prompts * job.responses
@@ -206,7 +213,7 @@ def _write_rewards(job: Records, rollout: Rollout, cost: Floats, keep_s: float, 
 
 @compiled
 def _write_row(row: Array, rest: float, keep: float, share: float, share_keep: float, spent_s: float) -> None:
-    """Columns of the seconds of the rest after a row, and what share of the GPUs it holds, beside those of `keep`."""
+    """Write the features about the seconds of the rest after a row and the held share of the GPUs, relative to `keep`."""
     keep = max(keep, 1e-9)
     row[_OF_ROW.seconds] = _squash(rest / keep)
     row[_OF_ROW.gain] = max(-1.0, min(1.0, (keep - rest) / keep))
@@ -217,7 +224,7 @@ def _write_row(row: Array, rest: float, keep: float, share: float, share_keep: f
 
 @compiled
 def _write_launch(job: Records, quantiles: Floats, costs: Floats, mask: NDArray[np.int8], rows: Array) -> float:
-    """Before a rollout: forecast what it takes, with each size of replicas or with spare responses; returns that of `keep`."""
+    """Forecast the next rollout for each size of replicas, and with spare responses. Return the seconds of `keep`."""
     keep_s, wanted, spare = 0.0, job.prompts * job.responses, job.spare_prompts * job.spare_responses
     ahead = ahead_of(job, quantiles, np.zeros(spare, np.int64)) if remembered(job) else np.full(spare, job.cap)
     context, moved, order = np.full(spare, job.prompt_tokens), np.ones(spare, np.int64), descending(ahead[:wanted])
@@ -239,7 +246,7 @@ def _write_launch(job: Records, quantiles: Floats, costs: Floats, mask: NDArray[
 def _write_rest(
     job: Records, rollout: Rollout, quantiles: Floats, costs: Floats, mask: NDArray[np.int8], rows: Array, state: Array
 ) -> float:
-    """Inside a rollout: forecast the rest after each row; returns that of `keep`."""
+    """Forecast the rest of a running rollout after each row. Return the seconds of `keep`."""
     unfinished = open_of(job, rollout, quantiles)
     n, keep_s = unfinished.which.size, 0.0
     counting, total = max(1, job.prompts * job.responses - rollout.order[-1]), max(1, unfinished.sampled.sum())
@@ -272,7 +279,7 @@ def _write_rest(
 
 @compiled
 def _write_state(job: Records, rollout: Rollout, unfinished: Open, out: Array) -> None:
-    """What has finished, what is open and how it lies on the replicas."""
+    """Write the features about finished and open responses and the load of the replicas."""
     n, wanted, waiting, incomplete, fullest = unfinished.which.size, job.prompts * job.responses, 0, 0, 0.0
     for r in unfinished.which:
         waiting += rollout.responses[r].state == WAITING

@@ -1,4 +1,4 @@
-"""Rewards of the rollout environment: what the time between two decisions costs."""
+"""Rewards of the rollout environment: the cost of the time between two decisions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from rollmux_env.kernel.tables import Floats, Ints
 
 
 class Interval(NamedTuple):
-    """What came of one decision until the next, or until the episode is over: (E,) each.
+    """Outcome of one decision per environment, up to the next decision or the end of the episode. All arrays have shape (E,).
 
     Attributes:
-        seconds: how long it was. held_s: its seconds, times the share of the job's GPUs that the rollout held.
-        plain_s: seconds of the whole episode under the policy `plain`. plain_held_s: those in which it holds all GPUs; in others it
-            waits for rewards.
-        invalid: 1 where the action was masked.
+        seconds: Length of the interval.
+        held_s: Seconds of the interval, times the share of the job's GPUs that the rollout held.
+        plain_s: Seconds of the whole episode under the policy `plain`.
+        plain_held_s: Seconds in which `plain` holds all GPUs. In the rest of `plain_s` it waits for rewards.
+        invalid: 1 if the action was masked.
     """
 
     seconds: Floats
@@ -29,23 +30,23 @@ class Interval(NamedTuple):
 
 
 class Reward(Protocol):
-    """What the environment asks of a reward."""
+    """A reward function of the environment."""
 
     def __call__(self, interval: Interval) -> Floats:
-        """(E,) rewards."""
+        """Return the rewards, shape (E,)."""
         ...
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds and held GPU-seconds, over those of plain rollouts: an episode's return is -1 under `plain`.
+    """Seconds and held GPU-seconds, relative to plain rollouts. An episode's return is -1 for `plain`.
 
     Attributes:
-        held_weight: weight of the held GPU-seconds, from 0 (the job's own time alone) to 1 (only what others could use).
-        invalid_penalty: of a masked action.
+        held_weight: Weight of the held GPU-seconds, from 0 (only the job's own time) to 1 (only the GPUs that others could use).
+        invalid_penalty: Penalty of a masked action.
 
     Raises:
-        InputError: one of them is out of range.
+        InputError: A value is out of range.
     """
 
     held_weight: float = 0.5
@@ -56,7 +57,7 @@ class Cost:
             raise InputError("reward: held_weight must be between 0 and 1, and invalid_penalty at least 0")
 
     def __call__(self, interval: Interval) -> Floats:
-        """(E,) rewards."""
-        held_s = interval.held_s * (interval.plain_s / interval.plain_held_s)  # as if these were as many
+        """Return the rewards, shape (E,)."""
+        held_s = interval.held_s * (interval.plain_s / interval.plain_held_s)  # scaled so that `plain` gets equal shares
         cost_s = (1 - self.held_weight) * interval.seconds + self.held_weight * held_s
         return np.asarray(-cost_s / interval.plain_s - self.invalid_penalty * interval.invalid)

@@ -1,4 +1,4 @@
-"""A job's rollouts, and those of many jobs as records: what a policy may see, and the lengths, which only the simulation knows."""
+"""The rollouts of a job, and tables of many jobs: the part that a policy may see, and that of the simulation, such as lengths."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from rollmux_env.rollout.policy import with_spare
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.replica import SIZES as SIZES
 
-KEEP, SPARE, REBALANCE, TAIL, PUT_OFF, ABORT, RESIZE = range(7)  # rows; a row for each of SIZES comes last
+KEEP, SPARE, REBALANCE, TAIL, PUT_OFF, ABORT, RESIZE = range(7)  # rows; from RESIZE on there is one for each of SIZES
 ROWS = RESIZE + len(SIZES)
-ETA = 1.25  # times as many prompts, and responses to each, that a round with spare ones launches
-CHECKPOINTS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)  # shares of the wanted responses to decide at
-ATTEMPTS = 3  # drawn lengths of a response: one that is sampled still more often has the last one again
+ETA = 1.25  # factor on prompts, and on responses to each, for rounds with spare responses
+CHECKPOINTS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)  # shares of the wanted responses at decisions
+ATTEMPTS = 3  # drawn lengths of a response; further attempts use the last one
 
 
 @dataclass(frozen=True)
 class Case:
-    """The rollouts of one job: a data set of `iterations` times `setting.prompts` prompts, each of which is trained on once.
+    """The rollouts of one job. Its data set has `iterations` times `setting.prompts` prompts, each of which is trained on once.
 
     Attributes:
-        setting: of its rollouts; one turn a response, sizes of replicas out of `SIZES`.
-        iterations: rollouts until the data set is through.
-        switch_s: seconds until replicas of another size are there.
-        lengths: (N, ATTEMPTS, K) tokens of the responses to each prompt when it is sampled for the first time, the second, ...;
-            K at least what a round with spare ones launches. Nothing: drawn from the setting's lengths by `seed`.
+        setting: Setting of the rollouts, with one turn per response and sizes of replicas from `SIZES`.
+        iterations: Number of rollouts until the data set is used.
+        switch_s: Seconds until replicas of another size are ready.
+        seed: Seed of the drawn lengths.
+        lengths: Tokens of the responses to each of N prompts at their first attempt, the second, and so on, shape (N, ATTEMPTS, K),
+            where K is the number of responses in a round with spare responses. Empty to draw them from the setting's distribution.
     """
 
     setting: Setting
@@ -57,16 +58,16 @@ class Case:
 
     @property
     def prompts(self) -> int:
-        """Of the whole data set."""
+        """Number of prompts of the data set."""
         return self.iterations * self.setting.prompts
 
     @property
     def launched(self) -> tuple[int, int]:
-        """Prompts, and responses to each, of a round with spare ones."""
+        """Number of prompts, and of responses to each, in a round with spare responses."""
         return with_spare(self.setting.prompts, self.setting.responses, ETA)
 
     def draw(self) -> Ints:
-        """(N, ATTEMPTS, K) the lengths."""
+        """Return the lengths, shape (N, ATTEMPTS, K)."""
         if self.lengths:
             return np.array(self.lengths, np.int64)
         rng = np.random.Generator(np.random.Philox(self.seed))
@@ -75,15 +76,15 @@ class Case:
 
 
 # A job as a policy sees it and the simulation runs it.
-#   prompts, responses: of an iteration   spare_*: launched with spare ones   prompt_tokens, gpus, most
-#   configured, size: index of SIZES, of the file and now   first, live: the replicas in use are so many from `first` on
-#   launching: 1 before a rollout has begun   resized: for it   moved: its tail is   long: it runs what was put off
-#   launched, each: prompts and responses of the rollout in hand   fresh: first prompt that none has taken   queue: put off
-#   known: bit 0 lengths of short rounds are remembered, bit 1 those of long ones   invalid, over
+#   prompts, responses: of an iteration   spare_*: of a round with spare responses   prompt_tokens, gpus, most: of the setting
+#   configured, size: indices of SIZES, configured and present   first, live: first replica in use and number of replicas in use
+#   launching: 1 before a rollout   resized: 1 if its size has changed   moved: 1 if its tail has   long: 1 in a long round
+#   launched, each: prompts and responses of the present rollout   fresh: first prompt never launched   queue: deferred prompts
+#   known: bit 0 if lengths of short rounds are remembered, bit 1 for long ones   invalid, over: flags
 #   iterations, iteration, decisions, lost, migrated, aborted, preempted: counts
 #   now_s: since the rollout began   cap: longest response, tokens   seconds, held_s: since the last decision, and times the
-#   share of the GPUs that was held   all_s, all_held_s: since the episode began   plain_s, plain_held_s: the same of `plain`
-#   reward_s: of a response, 0 where rewards take no time   reward_nodes: rewards at once
+#   share of the GPUs that was held   all_s, all_held_s: since the episode began   plain_s, plain_held_s: the same for `plain`
+#   reward_s: seconds of a reward, 0 if rewards take no time   reward_nodes: number of rewards at once
 JOB = np.dtype(
     fields(
         "prompts responses spare_prompts spare_responses prompt_tokens gpus most configured size first live launching resized "
@@ -95,15 +96,26 @@ JOB = np.dtype(
 
 
 class Jobs(NamedTuple):
-    """E jobs side by side, of at most R responses in a rollout to G prompts, on K replicas, N prompts in all.
+    """Tables of E parallel jobs.
+
+    They have room for R responses to G prompts in a rollout, on K replicas, and N prompts in all. S is the number of SIZES.
 
     Attributes:
-        jobs: (E,). responses to counts: as in `rollmux_env.kernel.rollout_records.Rollout`, with an axis of E in front.
-        quantiles: (E, 2, QUANTILES) lengths that are remembered, of short and of long rounds.
-        costs: (E, S, COSTS) of a replica of each of SIZES, as in the kernel.
-        kv: (E, S) tokens of its cache; 0 where there is no such.
-        lengths: (E, N, ATTEMPTS, each). attempts: (E, N) how often each prompt was launched.
-        queue: (E, N) prompts that were put off, the first first. numbers: (E, G) the prompts of the rollout in hand.
+        jobs: Records of `JOB`, shape (E,).
+        responses: Field of `rollmux_env.kernel.rollout_records.Rollout`, with an additional first axis of E.
+        replicas: Field of `Rollout`, with an additional first axis of E.
+        groups: Field of `Rollout`, with an additional first axis of E.
+        turns: Field of `Rollout`, with an additional first axis of E.
+        batch: Field of `Rollout`, with an additional first axis of E.
+        order: Field of `Rollout`, with an additional first axis of E.
+        counts: Field of `Rollout`, with an additional first axis of E.
+        quantiles: Remembered lengths of short and of long rounds, shape (E, 2, QUANTILES).
+        costs: Costs of a replica of each size, as in the kernel, shape (E, S, COSTS).
+        kv: Tokens in the cache of a replica of each size, 0 if there is none of this size, shape (E, S).
+        lengths: Tokens of each response at each attempt, shape (E, N, ATTEMPTS, responses to a prompt).
+        attempts: Number of launches of each prompt, shape (E, N).
+        queue: Deferred prompts in order, shape (E, N).
+        numbers: Prompts of the present rollout, shape (E, G).
     """
 
     jobs: Records
@@ -124,7 +136,7 @@ class Jobs(NamedTuple):
 
 
 def job_table(envs: int, prompts: int, each: int, replicas: int, total: int) -> Jobs:
-    """Empty tables for jobs that launch at most `prompts` with `each` responses, of `total` prompts in all."""
+    """Create empty tables for jobs that launch at most `prompts` with `each` responses, of `total` prompts in all."""
     rollout = rollout_table(prompts * each, replicas, prompts)
     return Jobs(
         jobs=np.zeros(envs, JOB),
@@ -140,7 +152,7 @@ def job_table(envs: int, prompts: int, each: int, replicas: int, total: int) -> 
 
 
 def write_setting(job: Records, costs: Floats, kv: Ints, setting: Setting, switch_s: float) -> None:
-    """Write what is known of a job before its first rollout: a record of `JOB`, (S, COSTS) and (S,)."""
+    """Write what is known of a job before its first rollout into its record, its costs (S, COSTS) and its cache sizes (S,)."""
     job["prompts"], job["responses"] = setting.prompts, setting.responses
     job["spare_prompts"], job["spare_responses"] = with_spare(setting.prompts, setting.responses, ETA)
     job["prompt_tokens"], job["gpus"], job["most"] = setting.prompt_tokens, setting.gpus, setting.most

@@ -1,4 +1,4 @@
-"""Pictures of one job's rollout: what each replica has."""
+"""Pictures of one job's rollout: the responses on each replica."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH = 60  # characters of the longest lane of text
 
 
 def title_of(jobs: Jobs, e: int) -> str:
-    """A line about the time and what has been done."""
+    """Return a line about the time and the progress."""
     job = jobs.jobs[e]
     wanted = int(job["prompts"] * job["responses"])
     kind = "long" if job["long"] else "short"
@@ -29,7 +29,7 @@ def title_of(jobs: Jobs, e: int) -> str:
 
 
 def lanes_of(jobs: Jobs, e: int) -> list[NDArray[Any]]:
-    """Of each replica in use: tokens so far of the responses that run or wait there, the longest first."""
+    """Return for each replica in use the tokens so far of the responses that run or wait there, the longest first."""
     job, responses = jobs.jobs[e], jobs.responses[e]
     open_now = np.isin(responses["state"], (RUNNING, WAITING)) & (job["launching"] == 0)
     lanes = []
@@ -40,7 +40,7 @@ def lanes_of(jobs: Jobs, e: int) -> list[NDArray[Any]]:
 
 
 def text(jobs: Jobs, e: int) -> str:
-    """A rollout as text: a lane a replica, a digit a response: tenths of the cap that it has."""
+    """Draw a rollout as text: a lane for each replica, and for each response a digit, its length in tenths of the cap."""
     cap = max(1, int(jobs.jobs["cap"][e]))
     lines = [title_of(jobs, e)]
     for k, lane in enumerate(lanes_of(jobs, e)):
@@ -50,7 +50,7 @@ def text(jobs: Jobs, e: int) -> str:
 
 
 def picture(jobs: Jobs, e: int, size: tuple[int, int] = (960, 400)) -> NDArray[np.uint8]:
-    """A rollout as (H, W, 3) pixels: a lane a replica, a bar a response, as long as it has tokens."""
+    """Draw a rollout as pixels, shape (H, W, 3): a lane for each replica, and for each response a bar as long as its tokens."""
     lanes = lanes_of(jobs, e)
 
     def draw(figure: Any) -> None:
