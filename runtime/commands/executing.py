@@ -48,7 +48,7 @@ def execute_command(
                 _end_earlier(job.name, service.url, say)
                 job.attach()
                 say(f"job {job.name} runs on {' '.join(node['name'] for nodes in job.nodes.values() for node in nodes)}")
-                _say_if_elsewhere(job, say)
+                _say_where(job, entry, say)
                 status, left = command.run(_environment(job, service), _cores(job))
                 if left:
                     job.abandon()
@@ -172,12 +172,15 @@ def _here(job: rollmux_client.Job) -> list[dict[str, Any]]:
     return [node for node in every if not node.get("host") or rollmux_client.same_host(node["host"], here)]
 
 
-def _say_if_elsewhere(job: rollmux_client.Job, say: Callable[[str], None]) -> None:
-    """Say that none of the job's nodes is on this machine, if that is so: the command sees no GPU then."""
+def _say_where(job: rollmux_client.Job, entry: dict[str, Any], say: Callable[[str], None]) -> None:
+    """Say why the command sees no GPU: its nodes are on other machines, or are cores although its entry states device memory."""
     hosts = dict.fromkeys(str(node["host"]) for nodes in job.nodes.values() for node in nodes if node.get("host"))
-    if hosts and not _here(job):
+    here, states = _here(job), any((entry.get(phase) or {}).get("device_gb") for phase in ("rollout", "training"))
+    if hosts and not here:
         names = f"they are on {', '.join(hosts)}, this is {socket.gethostname()}"
         say(f"none of the nodes of job {job.name} is on this machine: {names}")
+    elif states and not any(node.get("gpus") for node in here):
+        say(f"job {job.name} states device_gb, and the service knows no GPU of its nodes on this machine: the command sees none")
 
 
 def _gpus(job: rollmux_client.Job) -> list[str]:

@@ -95,7 +95,8 @@ def test_a_command_sees_the_devices_of_its_nodes_by_their_names_or_none_and_a_li
     shows = ("exec", str(file), "--", "sh", "-c", 'echo "[$CUDA_VISIBLE_DEVICES]" >> log; exit 3')
 
     def run(host: str, gpus: list[int | str], shown: str | None) -> tuple[int, str]:
-        nodes = {pool: [{"name": pool, "host": host, "gpus": [gpu], "cores": [0]}] for pool, gpu in zip(SIDES, gpus, strict=True)}
+        shares = zip(SIDES, ([gpus[0]], [gpus[1]]) if gpus else ([], []), strict=True)
+        nodes = {pool: [{"name": pool, "host": host, "gpus": own, "cores": [0]}] for pool, own in shares}
         monkeypatch.setattr(little_service, "NODES", nodes)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         if shown is not None:
@@ -110,6 +111,10 @@ def test_a_command_sees_the_devices_of_its_nodes_by_their_names_or_none_and_a_li
     status, said = run(f"not-{host}.cluster.internal", [0, 1], None)
     assert status == 3 and f"none of the nodes of job mine is on this machine: they are on not-{host}.cluster.internal" in said
     assert Path("log").read_text().splitlines() == ["[4,5]", "[GPU-aa,GPU-bb]", "[]"]
+    assert "states device_gb" not in said
+    file.write_text(file.read_text().replace("rollout: {worst_case_s: 1}", "rollout: {worst_case_s: 1, device_gb: 1}"))
+    said = run(host, [], None)[1]
+    assert "job mine states device_gb, and the service knows no GPU of its nodes on this machine: the command sees none" in said
     status, said = run(host, [0, 1], "4,5")
     assert status == 2 and "CUDA_VISIBLE_DEVICES=4,5 hides GPU 0, 1, which the service has given to job mine" in said
 
