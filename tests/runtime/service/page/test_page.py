@@ -217,10 +217,14 @@ def test_nothing_that_users_write_becomes_a_part_of_the_page(browser: Browser, a
 
 
 def test_it_says_when_the_service_is_gone_and_goes_on_when_it_is_back(browser: Browser, answering: Answers) -> None:
-    done = [{"number": 1, "kind": "Cancelled", "body": {"at_s": 990.0, "job_id": "before"}}]
-    server = answering(STATUS | {"paused": None}, lambda number: done[number:])
+    done: list[dict[str, Any]] = [{"number": 1, "kind": "Cancelled", "body": {"at_s": 990.0, "job_id": "before"}}]
+    granted = {"at_s": 900.0, "start_s": 900.0, "job_id": "holds", "phase": "rollout", "iteration": 0}
+    done.append({"number": 2, "kind": "Granted", "body": granted})
+    holds = hostile_job("holds", "running") | {"nodes": ["rollout-0"], "phase": "rollout"}
+    server = answering(STATUS | {"paused": None, "jobs": [holds]}, lambda number: done[number:])
     page = enter(Tab(browser), server.url, TOKEN)
     page.until("/before: cancelled/.test(document.querySelector('#log').innerText)")
+    page.until("store.watched.get('rollout-0')[0].from === 900")  # the status was read first
     server.gone = True
     page.until("document.querySelector('#link').textContent === 'the service is gone'")
     assert "does not answer since" in page.value("document.querySelector('#alert').innerText")
