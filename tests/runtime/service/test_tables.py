@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ FAILED = {
     "problem": "init: [no] model",
 }
 WAITS = {**FAILED, "state": "waiting", "problem": None, "position": 1, "eta_s": 7300.0, "reason": "needs [more] nodes"}
-REPORT = {
+REPORT: dict[str, Any] = {
     "now_s": 100.0,
     "folder": "/srv/x",
     "policy": "consolidate",
