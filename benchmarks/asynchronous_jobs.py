@@ -28,7 +28,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.report.tables import make_table, show
 from runtime.compare import compare
 from runtime.coordinator.run_plan import RunPlan
-from runtime.jobs.spec import Jobs, parse_jobs
+from runtime.jobs.file import Jobs, parse_jobs
 from runtime.journal.audit import check_run
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run

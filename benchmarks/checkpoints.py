@@ -27,7 +27,8 @@ from rollmux_env.report.tables import show
 from runtime.checkpoints import Rest, begin_checkpoint
 from runtime.grpo.messages import Sampled
 from runtime.grpo.training_worker import TrainingWorker
-from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.file import parse_jobs
+from runtime.jobs.spec import JobSpec
 from runtime.jobside.checkpointing import SHARE, usual_interval
 from runtime.machine import Node
 from runtime.residency.layout import Layout

@@ -33,7 +33,8 @@ from runtime.coordinator.run_plan import RunPlan
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.shares import Share
 from runtime.grpo.training_worker import TrainingWorker
-from runtime.jobs.spec import Jobs, JobSpec, load_jobs
+from runtime.jobs.file import Jobs, load_jobs
+from runtime.jobs.spec import JobSpec
 from runtime.journal.audit import check_run
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from asynchronous_jobs import nodes_here, run
 
 from rollmux_env.report.tables import make_table, show
-from runtime.jobs.spec import Jobs, parse_jobs
+from runtime.jobs.file import Jobs, parse_jobs
 from runtime.jobs.tasks import Echo, Example
 from runtime.journal.record import RunRecord
 from runtime.report.figures import figures

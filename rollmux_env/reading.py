@@ -216,8 +216,15 @@ def _scalar(text: str) -> Any:
     return text
 
 
-def merge_defaults(data: dict[str, Any]) -> dict[str, Any]:
-    """Remove `defaults` from a file's mapping and merge it, key by key and level by level, under every job."""
+def merge_defaults(
+    data: dict[str, Any], of_job: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = lambda defaults, _: defaults
+) -> dict[str, Any]:
+    """Remove `defaults` from a file's mapping and merge it, key by key and level by level, under every job.
+
+    Args:
+        data: Mapping of the file.
+        of_job: Function that returns those defaults, its first argument, that are for a job, its second.
+    """
     if "defaults" not in data:
         return data
     rest = {key: value for key, value in data.items() if key != "defaults"}
@@ -227,7 +234,7 @@ def merge_defaults(data: dict[str, Any]) -> dict[str, Any]:
     if "id" in defaults:
         raise InputError("defaults.id: every job needs an id of its own")
     if isinstance(rest.get("jobs"), list):
-        rest["jobs"] = [_merged(defaults, job) if isinstance(job, dict) else job for job in rest["jobs"]]
+        rest["jobs"] = [_merged(of_job(defaults, job), job) if isinstance(job, dict) else job for job in rest["jobs"]]
     return rest
 
 

@@ -18,13 +18,12 @@ from pydantic import Field, ValidationError, model_validator
 from rollmux_env.errors import InputError
 from rollmux_env.fields import FileModel, Version
 from rollmux_env.files import find_file
-from rollmux_env.keys.cluster import SIDES, Cluster
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.every_job import check_jobs
 from rollmux_env.keys.job import STAYS, Job
-from rollmux_env.keys.phases import Phase
-from rollmux_env.keys.shapes import Phases
 from rollmux_env.keys.unsupported import queue_key
 from rollmux_env.reading import checked, has_key, merge_defaults, read_mapping
-from rollmux_env.validation_errors import field_error, format_error, problems
+from rollmux_env.validation_errors import format_error, problems
 
 _KINDS_OF_JOB_FILES = ("task", "class", "attach", "command")
 
@@ -55,58 +54,8 @@ class Scenario(FileModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Scenario:
-        first: dict[str, int] = {}
-        for k, job in enumerate(self.jobs):
-            if job.id in first:
-                raise field_error(f"'{job.id}' is also the id of jobs[{first[job.id]}]", "jobs", k, "id")
-            first[job.id] = k
-            if clash := job.clash(self.cluster):
-                raise field_error(clash[1], "jobs", k, clash[0])
-            for number in range(1 + len(job.shapes)):
-                where = ("jobs", k, "shapes", number - 1) if number else ("jobs", k)
-                asked = check_room(self.cluster, job.phases(number), where)
-                if not number and (beyond := self.cluster.beyond_quota(job.user, asked)):
-                    raise field_error(beyond, "jobs", k)
+        check_jobs(self.jobs, self.cluster)
         return self
-
-
-def check_room(cluster: Cluster, phases: Phases, where: tuple[str | int, ...]) -> dict[str, int]:
-    """Refuse a job in a shape that does not fit into the empty cluster.
-
-    Args:
-        cluster: Cluster with its pools.
-        phases: Both phases of the job in the shape.
-        where: Path of the job or the shape.
-
-    Returns:
-        Number of nodes that the job asks for, by name of the pool.
-
-    Raises:
-        PydanticCustomError: If a pool is unknown, or nodes or memory do not suffice, as an error of `field_error`.
-    """
-    one_device, pools = cluster.one_device, cluster.pools
-    asked = dict.fromkeys(pools, 0)
-    for side in SIDES:
-        phase: Phase = getattr(phases, side)
-        if side == "rollout" and one_device and phase.pool in SIDES:
-            continue
-        if phase.pool not in pools:
-            which = "" if "pool" in phase.model_fields_set else "by default "
-            raise field_error(f"is {which}'{phase.pool}', which is none of {', '.join(pools)}", *where, side, "pool")
-        pool = pools[phase.pool]
-        asked[phase.pool] += phase.nodes
-        if pool.max_nodes is not None and asked[phase.pool] > pool.max_nodes:
-            who = "asks for" if asked[phase.pool] == phase.nodes else "rollout and training ask for"
-            problem = f"{who} {asked[phase.pool]} nodes; the {phase.pool} pool has at most {pool.max_nodes}"
-            raise field_error(problem, *where, side, "nodes")
-        memories = (("host_memory_gb", pool.node_memory_gb, "node"), ("device_gb", pool.device_memory_gb, "GPU"))
-        for field, limit_gb, what in memories:
-            memory_gb = getattr(phase, field) + (getattr(phases.rollout, field) if one_device else 0.0)
-            if limit_gb is not None and memory_gb > limit_gb * (1 + 1e-9):
-                who = "the job asks for" if one_device else "asks for"
-                problem = f"{who} {memory_gb:.10g} GB; a {phase.pool} {what} has {limit_gb:.10g} GB"
-                raise field_error(problem, *where, side, field)
-    return asked
 
 
 def _check_defaults(defaults: dict[str, Any]) -> None:

@@ -22,6 +22,11 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     return f"; did you mean {by_lower[near[0]]}?" if near else ""
 
 
+def keys_at(model: type[BaseModel], path: Sequence[str | int]) -> set[str]:
+    """Return the keys that a file format has at a path; none where the path is that of no mapping with fixed keys."""
+    return {key for owner in _models_at(model, path) for key in _fields(owner)}
+
+
 def meant_keys(model: type[BaseModel], path: Path) -> list[Path]:
     """Return the places where an unknown key was probably meant to be.
 
@@ -36,8 +41,7 @@ def meant_keys(model: type[BaseModel], path: Path) -> list[Path]:
     *parents, word = path
     if not isinstance(word, str) or len(word) > 100:
         return []
-    owners = _models_at(model, parents)
-    own = {key for owner in owners for key in _fields(owner)}
+    own = keys_at(model, parents)
     own |= {_BESIDE[key] for key in own if key in _BESIDE}
     near = get_close_matches(word.lower(), [key.lower() for key in own], 1, _NEAR)
     choices: tuple[list[Path], ...] = (

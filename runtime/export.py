@@ -13,7 +13,7 @@ from rollmux_env.files import make_private
 from rollmux_env.validation_errors import describe, one_line
 from runtime.checkpoints import CHECKPOINTS, newest
 from runtime.grpo.state import read_state
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import ClassJob, TaskJob
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,15 +46,16 @@ def export_model(folder: Path, job_id: str, to: Path) -> int:
     if job_id not in specs:
         raise InputError(f"{one_line(str(folder), 4096)}: has no job {describe(job_id)}; its jobs are {', '.join(specs)}")
     spec = specs[job_id]
-    if spec.task is None:
-        raise InputError(f"job {job_id}: is of the class {spec.job_class}, which has to write its model itself")
+    if not isinstance(spec, TaskJob):
+        whose = f"is of the class {spec.job_class}, which" if isinstance(spec, ClassJob) else "runs elsewhere, and"
+        raise InputError(f"job {job_id}: {whose} has to write its model itself")
     if to.exists() or to.is_symlink():
         raise InputError(f"--to {one_line(str(to), 4096)}: is there already; give the name of a new folder")
     done = sum(iteration.job_id == job_id for iteration in record.iterations)
     return export_checkpoint(folder / CHECKPOINTS / job_id, done, spec, to)
 
 
-def export_checkpoint(checkpoints: Path, done: int, spec: JobSpec, to: Path) -> int:
+def export_checkpoint(checkpoints: Path, done: int, spec: TaskJob, to: Path) -> int:
     """Write the model of a built-in job: weights, config and tokenizer, for transformers and vLLM.
 
     The weights have the type of numbers of the model that the job began with. All else in its folder is copied. A file of weights
@@ -95,7 +96,7 @@ def export_checkpoint(checkpoints: Path, done: int, spec: JobSpec, to: Path) -> 
     return point.iterations
 
 
-def keep_model(folder: Path, checkpoints: Path, spec: JobSpec) -> str:
+def keep_model(folder: Path, checkpoints: Path, spec: TaskJob) -> str:
     """Write the model of a job that is done into the folder of its run or service; a line that says where it is, or why not.
 
     Args:

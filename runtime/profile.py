@@ -22,7 +22,7 @@ from runtime.calibration import Grid, Measurer, Prompts, Rollout, as_hardware, c
 from runtime.engines.interface import Engine
 from runtime.engines.memory import USUAL
 from runtime.jobs.grpo_spec import Algorithm, ModelSpec, TaskSpec
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import TaskJob
 from runtime.memory import memory
 from runtime.residency.choice import Level, cheapest
 
@@ -81,7 +81,7 @@ class EngineProfile:
         return {**asdict(self), "checks": checks}
 
 
-def subject(target: str, job_id: str | None) -> JobSpec:
+def subject(target: str, job_id: str | None) -> TaskJob:
     """The job of a file, or a job that samples long-tailed responses from a model.
 
     Args:
@@ -90,8 +90,9 @@ def subject(target: str, job_id: str | None) -> JobSpec:
     Raises:
         InputError: neither, or no such job; one line.
     """
+    from runtime.jobs.file import load_jobs
     from runtime.jobs.grpo_spec import TINY
-    from runtime.jobs.spec import TaskJob, load_jobs
+    from runtime.jobs.spec import TaskJob
 
     path = Path(target)
     if target == TINY or path.is_dir():
@@ -100,13 +101,13 @@ def subject(target: str, job_id: str | None) -> JobSpec:
         algorithm = Algorithm(prompts_per_iteration=16, group_size=2, max_prompt_tokens=32, max_tokens=256)
         model, task = ModelSpec(name=target), TaskSpec(name="long-tail")
         return TaskJob(id=path.name, iterations=1, slo=1.0, model=model, task=task, algorithm=algorithm, folder=str(Path.cwd()))
-    jobs = [job for job in load_jobs(target).jobs if job.task is not None and job_id in (None, job.id)]
+    jobs = [job for job in load_jobs(target).jobs if isinstance(job, TaskJob) and job_id in (None, job.id)]
     if not jobs:
         raise InputError(f"{target}: no job with a task" + (f" is called {describe(job_id)}" if job_id is not None else ""))
     return jobs[0]
 
 
-def profile(spec: JobSpec, rounds: int) -> EngineProfile:
+def profile(spec: TaskJob, rounds: int) -> EngineProfile:
     """Measure a job's engine and fit the model to it.
 
     Raises:
@@ -159,20 +160,19 @@ def profile(spec: JobSpec, rounds: int) -> EngineProfile:
     )
 
 
-def with_engine(spec: JobSpec, engine: Literal["vllm", "torch"] | None) -> JobSpec:
+def with_engine(spec: TaskJob, engine: Literal["vllm", "torch"] | None) -> TaskJob:
     """The job with another engine; None keeps its own."""
     if engine is None:
         return spec
     return spec.model_copy(update={"rollout": spec.rollout.model_copy(update={"engine": engine})})
 
 
-def _checks(spec: JobSpec, directory: Path, batch: int) -> Iterator[tuple[Prompts, int]]:
+def _checks(spec: TaskJob, directory: Path, batch: int) -> Iterator[tuple[Prompts, int]]:
     """Prompts of the job's own task, and caps: its batch at its cap, and half of both."""
     from runtime.engines.pretrained import load_tokenizer
+    from runtime.jobs.making import make_task
     from runtime.jobs.models import prompt_tokens
-    from runtime.jobs.tasks import make_task
 
-    assert spec.task is not None
     task, tokenizer = make_task(spec.task, spec.seed, spec.folder), load_tokenizer(directory)
     for position, (count, cap) in enumerate(
         ((batch, spec.algorithm.max_tokens), (-(-batch // 2), -(-spec.algorithm.max_tokens // 2)))

@@ -11,7 +11,7 @@ import pytest
 
 from rollmux_env.files import EXAMPLES
 from rollmux_env.published import FOLDER
-from runtime.jobs.spec import load_cluster
+from runtime.jobs.file import load_cluster
 from tests.conftest import Command
 
 ROOT = Path(__file__).parents[1]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -23,11 +24,12 @@ from rollmux_env.fields import (
     by_name,
 )
 from rollmux_env.kernel.dispatch.pace import alone_s
-from rollmux_env.keys.cluster import ONE_DEVICE, Cluster
+from rollmux_env.keys.cluster import SIDES, Cluster, Side
+from rollmux_env.keys.every_job import Clash, ShapedJob, StaleJob
 from rollmux_env.keys.model import Lengths, Model, Timing
 from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.keys.queue import Budget
-from rollmux_env.keys.shapes import MOST_SHAPES, Phases, PhaseShape, Shape, TrainingShape, named_keys, reshaped
+from rollmux_env.keys.shapes import MOST_SHAPES, Phases, PhaseShape, Shape, TrainingShape, named_keys
 from rollmux_env.validation_errors import field_error
 
 STAYS = ("iterations", "duration_s")
@@ -61,7 +63,7 @@ def _ordered(drift: tuple[Drift, ...]) -> tuple[Drift, ...]:
     return drift
 
 
-class Job(FileModel):
+class Job(ShapedJob, StaleJob):
     """An RL post-training job: a cycle of rollout, training and sync."""
 
     id: JobId
@@ -122,29 +124,18 @@ class Job(FileModel):
             raise field_error("must be a number, not null", stays[0])
         return self
 
-    @model_validator(mode="after")
-    def _shapes_differ(self) -> Job:
-        if len(self.shapes) > MOST_SHAPES:
-            raise field_error(f"are {len(self.shapes)}; a job has at most {MOST_SHAPES}", "shapes")
-        known: list[Phases] = [self.phases()]
-        for k, shape in enumerate(self.shapes):
-            if not named_keys(shape.rollout) and not named_keys(shape.training):
-                raise field_error("is empty: it names no key of rollout or training", "shapes", k)
-            for name in ("rollout", "training"):
-                if self.timing is not None and "actual" in named_keys(getattr(shape, name)):
-                    problem = "does not go with a model, whose durations are drawn from its lengths"
-                    raise field_error(problem, "shapes", k, name, "actual")
-            phases = self.phases(k + 1)
-            for key in phases.training.by_nodes:
-                if key <= phases.training.nodes:
-                    problem = f"must be above training.nodes, which is {phases.training.nodes}"
-                    raise field_error(problem, "shapes", k, "training", "by_nodes", key)
-            if phases in known:
-                same = known.index(phases)
-                whose = f"is the same as shapes[{same - 1}]" if same else "changes nothing: it is the job as it is written"
-                raise field_error(whose, "shapes", k)
-            known.append(phases)
-        return self
+    def own_phases(self) -> Phases:
+        """Return both phases of the job as written."""
+        return Phases(self.rollout, self.training)
+
+    def shape_clashes(self, shape: int) -> Iterator[Clash]:
+        """Yield what is wrong with one of `shapes`, numbered from 1."""
+        named = {side: named_keys(getattr(self.shapes[shape - 1], side)) for side in SIDES}
+        if not any(named.values()):
+            yield ("is empty: it names no key of rollout or training",)
+        for side in SIDES:
+            if self.timing is not None and "actual" in named[side]:
+                yield "does not go with a model, whose durations are drawn from its lengths", side, "actual"
 
     @property
     def solo_s(self) -> float:
@@ -155,29 +146,19 @@ class Job(FileModel):
         """Return the seconds of an iteration of the job alone with other phases."""
         return alone_s(rollout_s, training_s, sync_s, self.staleness)
 
-    def clash(self, cluster: Cluster) -> tuple[str, str] | None:
-        """Return a key of the job that does not go with a cluster, and the problem, or None."""
-        if self.staleness and cluster.one_device:
-            return "staleness", f"does not go with cluster.one_device: {ONE_DEVICE}"
+    def clash(self, cluster: Cluster) -> Clash | None:
+        """Return the first problem of the job with a cluster, and the key that has it, or None."""
+        if clash := super().clash(cluster):
+            return clash
         if cluster.network is None:
-            return None if self.sync_gb is None else ("sync_gb", "goes with cluster.network, which is missing")
+            return None if self.sync_gb is None else ("goes with cluster.network, which is missing", "sync_gb")
         return cluster.network.sync_problem(self.sync_s, self.sync_gb, self.solo_s)
 
     def training_s(self, nodes: int) -> float:
         """Return the worst-case seconds of the training phase, as written, on `nodes` training nodes."""
         return self.training.seconds_on(nodes)
 
-    def phases(self, shape: int = 0) -> Phases:
-        """Return both phases in a shape.
-
-        Args:
-            shape: Number of the shape: 0 for the job as written, k for the k-th of `shapes`.
-        """
-        if not shape:
-            return Phases(self.rollout, self.training)
-        return reshaped(self.rollout, self.training, self.shapes[shape - 1])
-
-    def known_anew(self, shape: int, phase: Literal["rollout", "training"], **known: float) -> Job:
+    def known_anew(self, shape: int, phase: Side, **known: float) -> Job:
         """Return the job with other figures of one phase in a shape. Other shapes that name these figures keep theirs.
 
         Args:

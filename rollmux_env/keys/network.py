@@ -18,7 +18,7 @@ class Network(FileModel):
         return self.link_gbps if sync_gb is None else min(8 * sync_gb / sync_s, self.link_gbps)
 
     def sync_problem(self, sync_s: float, sync_gb: float | None, solo_s: float) -> tuple[str, str] | None:
-        """Return the key of a job's sync that does not fit the link, and the problem, or None.
+        """Return why a job's sync does not fit the link, and the key that says so, or None.
 
         Args:
             sync_s: Duration of the sync, in seconds.
@@ -26,10 +26,10 @@ class Network(FileModel):
             solo_s: Iteration time of the job alone, in seconds.
         """
         if sync_gb is not None and not sync_s:
-            return "sync_gb", "goes with a sync_s above 0"
+            return "goes with a sync_s above 0", "sync_gb"
         if sync_gb is not None and (rate := 8 * sync_gb / sync_s) > self.link_gbps * (1 + _ROUNDED):
             problem = f"{sync_gb:.10g} GB in it need {rate:.6g} Gbit/s"
-            return "sync_s", f"{problem}; cluster.network.link_gbps is {self.link_gbps:.10g}"
+            return f"{problem}; cluster.network.link_gbps is {self.link_gbps:.10g}", "sync_s"
         if sync_s > solo_s:
-            return "sync_s", f"is longer than the job's iteration, {solo_s:.6g} s: its syncs would queue on cluster.network's link"
+            return f"is longer than the job's iteration, {solo_s:.6g} s: its syncs would queue on cluster.network's link", "sync_s"
         return None

@@ -19,6 +19,7 @@ import typer
 
 from policies.commands.options import TableOrJson
 from runtime.commands.options import At, Format, JobName, print_as
+from runtime.jobs.spec import OwnersJob
 
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="As `rollmux status` names it.")]
 
@@ -73,7 +74,7 @@ def submit(
 
     `rollmux submit examples/two_jobs.yaml --dry-run`
     """
-    from runtime.jobs.spec import load_jobs
+    from runtime.jobs.file import load_jobs
     from runtime.service.client import connected
     from runtime.service.plan import check_limits
 
@@ -137,7 +138,7 @@ def _entry_of(file: Path, job_id: str | None) -> dict[str, Any]:
     """
     from rollmux_env.errors import InputError
     from rollmux_env.validation_errors import one_line
-    from runtime.jobs.spec import load_jobs
+    from runtime.jobs.file import load_jobs
 
     jobs = {spec.id: spec for spec in load_jobs(file).jobs}
     name = one_line(str(file), 4096)
@@ -146,7 +147,7 @@ def _entry_of(file: Path, job_id: str | None) -> dict[str, Any]:
     spec = next(iter(jobs.values())) if job_id is None else jobs.get(job_id)
     if spec is None:
         raise InputError(f"--job {job_id}: {name} has no such job; it has {', '.join(jobs)}")
-    if not spec.attach:
+    if not isinstance(spec, OwnersJob):
         raise InputError(f"{name}: job {spec.id}: is no job to attach; its entry has to say `attach: true`")
     return spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"folder"})
 

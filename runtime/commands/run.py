@@ -116,7 +116,7 @@ def _begin(file: Path, options: RunOptions) -> str:
     from policies.registry import make_runnable
     from rollmux_env.errors import InputError
     from rollmux_env.report.folder import make_folder
-    from runtime.jobs.spec import load_jobs
+    from runtime.jobs.file import load_jobs
 
     jobs, out = load_jobs(file), options.out
     if elsewhere := next((job.id for job in jobs.jobs if job.is_attached), None):

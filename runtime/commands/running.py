@@ -20,7 +20,8 @@ from rollmux_env.report.tables import figure, heading, make_table, plan_tables, 
 from rollmux_env.scenario import Scenario
 from runtime.commands.options import RunOptions
 from runtime.coordinator.run_plan import RunPlan
-from runtime.jobs.spec import Jobs, JobSpec
+from runtime.jobs.file import Jobs
+from runtime.jobs.spec import JobSpec
 from runtime.journal.write import DRIVER_LOCK, read_run
 from runtime.machine import Node, Pool
 from runtime.machines.forecast import Forecast, Limits, check_memory, check_space, forecasts, limits

@@ -78,7 +78,7 @@ def serve(
     from rollmux_env.errors import InputError, require
     from rollmux_env.locks import take_lock
     from rollmux_env.report.folder import make_folder
-    from runtime.jobs.spec import load_cluster
+    from runtime.jobs.file import load_cluster
     from runtime.journal.write import DRIVER_LOCK, JOURNAL, is_begun, read_run
     from runtime.machines.hosts import load_hosts
     from runtime.service.address import continuing, has_service, parse_listen

@@ -10,6 +10,7 @@ from rollmux_env.scheduler import facts
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.run_state import Follows, RunState
 from runtime.coordinator.slices import sides_of, slice_of
+from runtime.jobs.spec import TaskJob
 from runtime.jobside.messages import End, Report, Stopped
 from runtime.journal.facts import Fact
 
@@ -105,4 +106,4 @@ class RunEnd:
 
     def _writes_models(self) -> bool:
         """Whether the process of a job that is done may still write its model."""
-        return self._run.plan.models and any(handle.gone and handle.spec.task is not None for handle in self.watched)
+        return self._run.plan.models and any(handle.gone and isinstance(handle.spec, TaskJob) for handle in self.watched)

@@ -10,7 +10,7 @@ from rollmux_env.scheduler.view import HoldName
 from runtime.coordinator.job_records import PROFILE, Actors, Bell, Counts, Ending, Place, ProfilePass, Residency, Saved, Tail
 from runtime.coordinator.job_state import JobLife, JobState
 from runtime.coordinator.permits import Permits
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import JobSpec, OwnersJob
 from runtime.jobside.messages import End, Order
 
 
@@ -67,7 +67,7 @@ class JobHandle:
     @property
     def is_over(self) -> bool:
         """Whether it has done its last iteration; what it does since counts for none (`SoloIterations`)."""
-        return self.iteration >= self.spec.iterations and not self.spec.is_attached
+        return self.spec.has_done(self.iteration)
 
     @property
     def lives(self) -> bool:
@@ -157,7 +157,7 @@ class JobHandle:
             self.job,
             changed=self.changed,
             counts=Counts(begins, begins, self.counts.done, self.counts.recent),
-            place=Place(parks=self.place.parks or (self.spec.attach and begins == self.spec.iterations)),
+            place=Place(parks=self.place.parks or (isinstance(self.spec, OwnersJob) and begins == self.spec.iterations)),
             saved=Saved(self.saved.last, self.saved.recorded),
             ending=Ending(deaths=deaths, restarted=why),
             actors=Actors(warnings=self.actors.warnings),

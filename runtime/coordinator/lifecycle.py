@@ -23,6 +23,7 @@ from runtime.coordinator.job_state import JobState
 from runtime.coordinator.node_changes import NodeChanges
 from runtime.coordinator.profiling import arrival
 from runtime.coordinator.run_state import RunState
+from runtime.jobs.spec import OwnersJob
 from runtime.jobside.messages import End
 from runtime.journal.facts import Cancelled, Fact, Failed, Restarted
 from runtime.machine import Node
@@ -84,7 +85,7 @@ class ProcessesByKind:
     def of(self, handle: JobHandle) -> Processes:
         """Those of the kind of a job."""
         if handle.spec.is_attached:
-            return self._attached if handle.spec.attach else self._commands
+            return self._attached if isinstance(handle.spec, OwnersJob) else self._commands
         if not self.has_own:
             raise InputError(f"job {handle.id}: needs Ray, and this service was started without")
         return self.own
@@ -241,7 +242,7 @@ class JobLifecycle:
             self._halt(handle)  # what it holds is held when the run goes on
         elif run.stopping and handle.ending.again:
             self._halt(handle, *slices)
-        elif handle.ending.again and not handle.is_over and (_deaths(handle) < DEATHS or handle.spec.attach):
+        elif handle.ending.again and not handle.is_over and (_deaths(handle) < DEATHS or isinstance(handle.spec, OwnersJob)):
             self._begin_anew(handle, resume, slices)
         else:
             self._give_up(handle, slices)

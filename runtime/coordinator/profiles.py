@@ -23,8 +23,8 @@ from rollmux_env.keys.phases import Phase, Switch, Training
 from runtime.jobs.grpo_spec import TINY
 from runtime.jobs.models import cache_folder
 from runtime.jobs.named import source_files
-from runtime.jobs.phase_spec import PhaseSpec
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.phase_spec import StatedPhase
+from runtime.jobs.spec import AttachedJob, ClassJob, JobSpec, RayJob, TaskJob
 from runtime.machine import Node, Pool, boot_id
 from runtime.residency.choice import Waits
 
@@ -105,11 +105,12 @@ def job_as_stated(spec: JobSpec, arrival_s: float, longest_s: Mapping[str, float
     Args:
         longest_s: seconds of phases that have been measured, by name, in place of those that it states.
     """
+    assert isinstance(spec, AttachedJob)
     longest_s = longest_s or {}
 
-    def stated(phase: PhaseSpec, name: str, more_s: float) -> dict[str, Any]:
+    def stated(phase: StatedPhase, name: str, more_s: float) -> dict[str, Any]:
         seconds = (longest_s.get(name) or phase.worst_case_s or _LEAST_S) + more_s
-        memory = {"host_memory_gb": phase.host_memory_gb or 0.0, "device_gb": phase.device_gb or 0.0}
+        memory = {"host_memory_gb": phase.host_memory_gb, "device_gb": phase.device_gb}
         switch = {"switch": Switch(cold_s=longest_s["init"] / 2)} if "init" in longest_s else {}
         return {"nodes": phase.nodes, "worst_case_s": seconds, **memory, **switch}
 
@@ -144,6 +145,7 @@ def profile_key(spec: JobSpec, nodes: Sequence[Node]) -> str:
     Raises:
         InputError, OSError: a file of the job's is not there any more, or cannot be read.
     """
+    assert isinstance(spec, RayJob)
     content = spec.model_dump(mode="json", exclude=_OF_NO_ACCOUNT)
     return _hashed(
         {
@@ -197,7 +199,8 @@ def _hashed(parts: dict[str, Any]) -> str:
 
 def _source(spec: JobSpec) -> str:
     """Digest of the module of the job's own class, task or reward and the package around it: a change of the code is noticed."""
-    names = (spec.job_class, spec.task and spec.task.name, spec.task and spec.task.reward)
+    task = (spec.task.name, spec.task.reward) if isinstance(spec, TaskJob) else ()
+    names = (spec.job_class,) if isinstance(spec, ClassJob) else task
     targets = [name for name in names if name and ":" in name]
     if not targets:
         return ""
@@ -210,7 +213,7 @@ def _source(spec: JobSpec) -> str:
 
 def _model(spec: JobSpec) -> str:
     """A model's directory by its files' names and sizes; its configuration in full."""
-    if spec.task is None or spec.model.name == TINY:
+    if not isinstance(spec, TaskJob) or spec.model.name == TINY:
         return ""
     folder = spec.path(spec.model.name)
     files = sorted((path.name, path.stat().st_size) for path in folder.iterdir() if path.is_file())

@@ -28,8 +28,6 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_state import JobState
 from runtime.coordinator.profiles import Measured, Profile
 from runtime.coordinator.run_state import RunState
-from runtime.jobs.shapes import estimated_phases
-from runtime.jobs.spec import nodes_asked
 from runtime.jobside.messages import Done, Report
 from runtime.journal.facts import Bound, PhaseSlice, Profiled
 from runtime.machine import Node, Pool, lacked_core
@@ -107,7 +105,7 @@ class Profiling:
         if handle.job is not None:
             return
         if handle.spec.is_attached:
-            if handle.spec.profile is None:
+            if not handle.spec.measured_iterations:
                 self._state(handle, {})
             return
         key = keys[handle.id] = profiles.profile_key(handle.spec, _node_types(self._run))
@@ -121,8 +119,8 @@ class Profiling:
         job = profiles.job_as_stated(handle.spec, log.now(), longest_s)
         handle.learn(job)
         log.write(Profiled(log.now(), job, not longest_s))
-        if handle.spec.nodes is not None:
-            self._run.confine(handle, frozenset(name for names in handle.spec.nodes_named.values() for name in names))
+        if names := frozenset(name for names in handle.spec.nodes_named.values() for name in names):
+            self._run.confine(handle, names)
 
     def _learn(self, handle: JobHandle, profile: Profile, cached: bool) -> None:
         log = self._run.log
@@ -163,7 +161,7 @@ class Profiling:
 
     def _is_unknown(self, handle: JobHandle) -> bool:
         """Whether a job still has to be profiled."""
-        if handle.spec.profile is not None:  # it is measured when its owner comes
+        if handle.spec.measured_iterations:  # it is measured when its owner comes
             return False
         return handle.job is None and not handle.gone and not self._run.stopping
 
@@ -242,7 +240,7 @@ class Profiling:
     def owner_came(self, handle: JobHandle) -> None:
         """The owner of a job has come: one that nobody knows wants nodes for its first iterations, one that is parked a place."""
         run = self._run
-        if handle.spec.profile is not None and handle.job is None and not handle.profile.asks:
+        if handle.spec.measured_iterations and handle.job is None and not handle.profile.asks:
             if problem := run.capacity.beyond(handle.spec):
                 run.refuse(handle, problem)
                 return
@@ -256,9 +254,8 @@ class Profiling:
 
     def iterated(self, handle: JobHandle) -> bool:
         """An attached job has done an iteration as a guest: it stays one, or is known and arrives. Whether it has another place."""
-        run, profile, longest_s = self._run, handle.spec.profile, handle.profile.longest_s
-        assert profile is not None
-        if handle.iteration < profile.iterations or not {"rollout", "training"} <= longest_s.keys():
+        run, longest_s = self._run, handle.profile.longest_s
+        if handle.iteration < handle.spec.measured_iterations or not {"rollout", "training"} <= longest_s.keys():
             return False
         names = handle.place.names
         run.log.say(f"{handle.id}: profiled: rollout {longest_s['rollout']:.2f} s, training {longest_s['training']:.2f} s")
@@ -343,7 +340,7 @@ def arrival(run: RunState, handle: JobHandle, again: bool = False) -> tuple[fact
     stays = handle.actors.alive and handle.actors.controller is not None and handle.lives and handle.state is not JobState.RESTING
     handle.arrive()
     alive = handle.place.names if stays else frozenset()
-    phases = estimated_phases(handle.spec)
+    phases = handle.spec.estimated_phases
     shapes = (facts.Estimated(handle.id, phases),) if phases else ()
     return (*shapes, facts.Arrived(handle.job.model_copy(update=changes), again, alive))
 
@@ -363,7 +360,8 @@ def _node_types(run: RunState) -> list[Node]:
 
 def needs_of(run: RunState, handle: JobHandle) -> dict[Pool, int]:
     """Nodes that a job asks for."""
-    return nodes_asked(handle.spec, run.plan.cluster.sides)
+    sides = run.plan.cluster.sides
+    return {side: nodes if side in sides else 0 for side, nodes in handle.spec.nodes_in(0).items()}
 
 
 class OverlapProbe:

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.scheduler.view import HoldName
 from runtime.coordinator.job_handle import JobHandle
-from runtime.jobs.shapes import nodes_in
 from runtime.machine import Pool
 from runtime.machines.nodes import POOLS
 from runtime.residency.choice import STAY, Level, NodeMemory, Place, Waits, choose, fits
@@ -167,7 +166,7 @@ def _waits_here(handle: JobHandle) -> Mapping[Pool, Waits]:
     """How a job's phases may wait that have as many nodes as when they were profiled, or more: on fewer it is not known."""
     if not handle.place.shape:
         return handle.residency.waits
-    own, here = nodes_in(handle.spec, 0), nodes_in(handle.spec, handle.place.shape)
+    own, here = handle.spec.nodes_in(0), handle.spec.nodes_in(handle.place.shape)
     return {pool: waits for pool, waits in handle.residency.waits.items() if here[pool] >= own[pool]}
 
 

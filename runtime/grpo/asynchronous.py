@@ -23,7 +23,7 @@ from threading import Condition, RLock, Thread
 from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Rolled, Rollout
 from runtime.grpo.state import read_rollouts, write_rollouts
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import TaskJob
 from runtime.phases import Paused, Session, runtime_hook, set_side
 
 _ENDS_S = 10.0  # time in which a rollout ends after its engines are gone, in seconds
@@ -164,7 +164,7 @@ class AsynchronousGrpo(Grpo):
         spec: Specification from the job file, with a staleness above 0.
     """
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: TaskJob) -> None:
         super().__init__(spec, concurrent=True)
         self._buffer = SampleBuffer(spec.staleness, spec.iterations)
         self._sampler: Thread | None = None

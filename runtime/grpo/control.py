@@ -21,7 +21,7 @@ from rollmux_env.user_code import guarded
 from runtime.grpo.messages import Status
 from runtime.grpo.shares import Course, Share
 from runtime.jobs.named import load_named
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import TaskJob
 
 ENGINE = ReplicaTiming(0.0, 1e-9, 0.0, 1.0, 0.0, 0.0, 0.0, 2**40)
 """Timing of an engine for forecasts when all engines have the same size. A step of 30 sequences takes as long as one of a few, and
@@ -40,7 +40,7 @@ class RunControl(NamedTuple):
     setting: Setting
 
 
-def setting_of_run(spec: JobSpec, engines: int, timings: Mapping[int, ReplicaTiming] | None = None) -> Setting:
+def setting_of_run(spec: TaskJob, engines: int, timings: Mapping[int, ReplicaTiming] | None = None) -> Setting:
     """Return the rollouts of a real job, as a policy knows them. Of the lengths of responses, the policy knows only the limit.
 
     Args:
@@ -63,7 +63,7 @@ def setting_of_run(spec: JobSpec, engines: int, timings: Mapping[int, ReplicaTim
     )
 
 
-def control_of(spec: JobSpec, engines: int, timings: Mapping[int, ReplicaTiming] | None = None) -> RunControl | None:
+def control_of(spec: TaskJob, engines: int, timings: Mapping[int, ReplicaTiming] | None = None) -> RunControl | None:
     """Return the policy that decides inside the rollouts of a job, or None if there is a single engine.
 
     Args:

@@ -19,7 +19,7 @@ from runtime.grpo.messages import Kept, Results, Status
 from runtime.grpo.seats import seats_of
 from runtime.grpo.shares import Share, is_controlled
 from runtime.grpo.switching import fullest_node, wait_for_stages
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import TaskJob
 from runtime.phases import WorkerHandle, runtime_hook
 from runtime.sync.plan import make_plan
 from runtime.sync.wire import Transfer
@@ -43,7 +43,7 @@ class RolloutEngines:
         control: The rollout policy's decisions for this job, or None if it makes none.
     """
 
-    def __init__(self, spec: JobSpec, concurrent: bool) -> None:
+    def __init__(self, spec: TaskJob, concurrent: bool) -> None:
         self._spec, self._concurrent = spec, concurrent
         self._workers: list[WorkerHandle] = []
         self._reward_workers: list[WorkerHandle] = []

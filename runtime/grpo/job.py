@@ -22,8 +22,7 @@ from runtime.grpo.rollout import run_rollout
 from runtime.grpo.seats import seats_of
 from runtime.grpo.shares import figures, rounds_of
 from runtime.grpo.state import Data, read_data, write_data
-from runtime.jobs.spec import JobSpec
-from runtime.jobs.tasks import is_cheap
+from runtime.jobs.spec import TaskJob
 from runtime.machine import Node
 from runtime.phases import PhaseOfJob, phase, runtime_hook
 
@@ -38,7 +37,7 @@ class Grpo:
 
     checkpoint_before_training = True  # until then the job is as it was after its last iteration
 
-    def __init__(self, spec: JobSpec, concurrent: bool = False) -> None:
+    def __init__(self, spec: TaskJob, concurrent: bool = False) -> None:
         self._spec = spec
         self._engines, self._ranks = RolloutEngines(spec, concurrent), TrainingRanks(spec)
         self._rounds = rounds_of(spec)  # the prompts of each rollout
@@ -152,7 +151,7 @@ class Grpo:
         runtime_hook.report(**figures([part.lines for part in results], spec.algorithm.max_tokens))
         if spec.rollout.policy == "tail-batching":
             runtime_hook.report(long_round=self._is_long_round, queue=len(self._rounds.queue))
-        if spec.task is not None and not is_cheap(spec.task):
+        if not spec.task.is_cheap:
             runtime_hook.report(stopped_rewards=sum(part.stopped for part in results))
 
     def _next_samples(self) -> Rolled:

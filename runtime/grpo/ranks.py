@@ -12,7 +12,7 @@ from rollmux_segment import Footprint
 from runtime.grpo.messages import Kept
 from runtime.grpo.seats import parts_of
 from runtime.grpo.switching import fullest_node, wait_for_stages
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import TaskJob
 from runtime.phases import WorkerHandle, runtime_hook
 from runtime.sync.wire import Transfer
 
@@ -27,7 +27,7 @@ class TrainingRanks:
         spec: Specification of the job.
     """
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: TaskJob) -> None:
         self._spec = spec
         self._workers: list[WorkerHandle] = []
         self._restores_profiled = False  # the next load discards what the ranks have learned in a profile

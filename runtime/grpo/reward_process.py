@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
-from runtime.jobs.tasks import Example, Task, make_task, reward_of, score
+from runtime.jobs.making import make_task
+from runtime.jobs.tasks import Example, Task, reward_of, score
 
 if TYPE_CHECKING:
-    from runtime.jobs.spec import JobSpec
+    from runtime.jobs.spec import TaskJob
 
 
 class RewardProcess:
@@ -36,7 +37,7 @@ class RewardProcess:
         spec: Specification of the job.
     """
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: TaskJob) -> None:
         self._spec = spec
         self._process: subprocess.Popen[bytes] | None = None
         self._line: Connection | None = None

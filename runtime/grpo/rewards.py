@@ -18,8 +18,9 @@ from typing import Any
 
 from policies.rollout.rounds import RewardTimeout
 from runtime.grpo.reward_process import RewardProcess
-from runtime.jobs.spec import JobSpec
-from runtime.jobs.tasks import Example, is_cheap, make_task, reward_of, score
+from runtime.jobs.making import make_task
+from runtime.jobs.spec import TaskJob
+from runtime.jobs.tasks import Example, reward_of, score
 from runtime.phases import WorkerHandle, runtime_hook
 
 Place = RewardProcess | WorkerHandle
@@ -43,14 +44,13 @@ class Rewards:
         InputError: The job's task cannot be made. The message is one line.
     """
 
-    def __init__(self, spec: JobSpec, workers: Sequence[WorkerHandle] = ()) -> None:
-        assert spec.task is not None
+    def __init__(self, spec: TaskJob, workers: Sequence[WorkerHandle] = ()) -> None:
         settings = spec.rewards
         self._correct, self._limit_s = settings.correct, None if isinstance(settings.timeout, str) else settings.timeout
         self._timeout = RewardTimeout() if settings.timeout == "adaptive" else None
         self.learning = True
         self._lock, self._news, self._stopped = Lock(), set[str](), 0
-        self._here = make_task(spec.task, spec.seed, spec.folder, reads=False) if is_cheap(spec.task) else None
+        self._here = make_task(spec.task, spec.seed, spec.folder, reads=False) if spec.task.is_cheap else None
         own = [] if workers or self._here is not None else [RewardProcess(spec) for _ in range(settings.processes)]
         self._places: list[Place] = [*workers, *own]
         self._idle = SimpleQueue[Place]()

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from rollmux_env.rollout.policy import Round
 from runtime.grpo.engines import RolloutEngines
 from runtime.grpo.shares import Course, RacedRollout
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import TaskJob
 from runtime.phases import runtime_hook
 
 
-def run_rollout(spec: JobSpec, engines: RolloutEngines, due: Round, anchors: Mapping[str, float]) -> None:
+def run_rollout(spec: TaskJob, engines: RolloutEngines, due: Round, anchors: Mapping[str, float]) -> None:
     """Sample the responses of a round, and evaluate the held-out prompts first if that is due.
 
     A tail may lose nodes to another job on the way (`runtime_hook.regroup`). From then on the rollout policy decides nothing.
@@ -50,7 +50,7 @@ def run_rollout(spec: JobSpec, engines: RolloutEngines, due: Round, anchors: Map
             runtime_hook.report(engine_size=course.size, resizes=course.resizes, preemptions=preemptions)
 
 
-def _course_of(spec: JobSpec, engines: RolloutEngines, due: Round) -> Course:
+def _course_of(spec: TaskJob, engines: RolloutEngines, due: Round) -> Course:
     """Return how the rollout runs: as its rollout policy decides, as a race for the first complete prompts, or plainly."""
     if engines.control is None or runtime_hook.worst_case:
         is_race = len(due.prompts) > due.wanted and not runtime_hook.worst_case and len(engines) > 1

@@ -19,7 +19,7 @@ from runtime.grpo.messages import Results, Sampled, Status, Timed, stage, timed
 from runtime.grpo.rewards import Rewards
 from runtime.grpo.shares import Prompts, RunningShare, Share, rounds_of
 from runtime.grpo.state import read_data, stage_weights
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import TaskJob
 from runtime.jobs.tasks import Example
 from runtime.machine import Node, memory_id, threads_of
 from runtime.phases import WorkerHandle, runtime_hook
@@ -49,7 +49,7 @@ class RolloutWorker:
 
     def __init__(
         self,
-        spec: JobSpec,
+        spec: TaskJob,
         place: int,
         of: int,
         node: Node,

@@ -17,7 +17,7 @@ from runtime.grpo.messages import Line, Sampled, Status
 from runtime.grpo.rewards import Rewards
 from runtime.jobs.jsonl import Lines, read_examples
 from runtime.jobs.models import prompt_tokens
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import TaskJob
 from runtime.jobs.tasks import BUILT_IN, Example, Task
 
 _LOOKS = 64  # largest number of times that the job judges a rollout which races
@@ -46,8 +46,7 @@ class Prompts:
         InputError: A file cannot be used, or all of its prompts are too long. The message is one line.
     """
 
-    def __init__(self, spec: JobSpec, tokenizer: Any, rewards: Rewards) -> None:
-        assert spec.task is not None
+    def __init__(self, spec: TaskJob, tokenizer: Any, rewards: Rewards) -> None:
         self._tokenizer, self._most, self._name = tokenizer, spec.algorithm.max_prompt_tokens, spec.task.name
         self._source: Task | Rewards = rewards
         if spec.task.name in BUILT_IN:
@@ -97,13 +96,13 @@ class Prompts:
         return fitting
 
 
-def rounds_of(spec: JobSpec) -> Rounds:
+def rounds_of(spec: TaskJob) -> Rounds:
     """Return the rounds of a job. Without tail batching they wait for all responses."""
     eta = spec.rollout.eta if spec.rollout.policy == "tail-batching" else 1.0
     return Rounds(spec.algorithm.prompts_per_iteration, spec.algorithm.group_size, eta)
 
 
-def is_controlled(spec: JobSpec) -> bool:
+def is_controlled(spec: TaskJob) -> bool:
     """Return whether the job's rollout policy decides inside rollouts, response by response."""
     return spec.rollout.policy not in ("plain", "tail-batching")
 

@@ -16,7 +16,7 @@ from rollmux_segment import Footprint
 from runtime.gpus import OwnOfCuda
 from runtime.grpo.messages import Kept, Sampled, Timed, stage, timed
 from runtime.grpo.state import read_state, write_shards
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import TaskJob
 from runtime.machine import Node, threads_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class TrainingWorker:
         node: Part of a node that belongs to this rank.
     """
 
-    def __init__(self, spec: JobSpec, rank: int, world: int, node: Node) -> None:
+    def __init__(self, spec: TaskJob, rank: int, world: int, node: Node) -> None:
         self._spec, self._rank, self._world, self._node = spec, rank, world, node
         self._before: Any = None  # moments and counts before a profile, which leaves the weights unchanged
         self._writer = ThreadPoolExecutor(1, "checkpoint")

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import JobSpec, job_of
 
 _OF_A_SUBMISSION = {"folder", "user", "arrival_s"}  # said by who submits, and when
 
@@ -37,7 +37,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
 
 def _with_defaults(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return an entry with the keys that it leaves out; raises ValidationError where it cannot be one."""
-    return JobSpec.model_validate(dict(entry)).model_dump(mode="json", by_alias=True)
+    return job_of(entry).model_dump(mode="json", by_alias=True)
 
 
 def _flat(entry: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

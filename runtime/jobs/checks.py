@@ -10,8 +10,10 @@ from policies.named import is_own
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.grpo_spec import TINY, TaskSpec
+from runtime.jobs.jsonl import read_examples
+from runtime.jobs.models import TINY_CONTEXT, has_chat_template, local_directory
 from runtime.jobs.named import find_module
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import ClassJob, JobSpec, TaskJob
 from runtime.jobs.verifiers import check_installed
 
 
@@ -27,11 +29,14 @@ def check_names(job: JobSpec, where: str) -> None:
     with _at(f"{where}.folder"):
         if not Path(job.folder).is_dir():
             raise InputError(f"{one_line(job.folder, 4096)}: there is no such folder")
-    with _at(f"{where}.class"):
-        if job.job_class is not None:
+    if isinstance(job, ClassJob):
+        with _at(f"{where}.class"):
             find_module(job.job_class, job.folder)
-    if job.task is None:
-        return
+    if isinstance(job, TaskJob):
+        _check_task_job(job, where)
+
+
+def _check_task_job(job: TaskJob, where: str) -> None:
     with _at(f"{where}.rollout.policy"):
         if is_own(job.rollout.policy):
             find_module(job.rollout.policy, job.folder)
@@ -54,10 +59,7 @@ def check_names(job: JobSpec, where: str) -> None:
             _check_prompts(job, job.task.model_copy(update={"file": job.evaluation.file}))
 
 
-def _check_prompts(job: JobSpec, task: TaskSpec) -> None:
-    from runtime.jobs.jsonl import read_examples
-    from runtime.jobs.models import has_chat_template, local_directory
-
+def _check_prompts(job: TaskJob, task: TaskSpec) -> None:
     examples = read_examples(task, job.folder)
     if any(example.messages for example in examples):
         if job.model.name == TINY:
@@ -66,10 +68,8 @@ def _check_prompts(job: JobSpec, task: TaskSpec) -> None:
             raise InputError(f"messages need a chat template; {one_line(job.model.name, 4096)} has none")
 
 
-def _context(job: JobSpec) -> int:
+def _context(job: TaskJob) -> int:
     """Tokens that the job's model attends to."""
-    from runtime.jobs.models import TINY_CONTEXT, local_directory
-
     if job.model.name == TINY:
         return TINY_CONTEXT
     from runtime.engines.model_files import read_model_files

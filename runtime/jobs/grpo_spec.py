@@ -11,7 +11,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from rollmux_env.fields import AtLeastOne, Count, FileModel, Index, NonNegative, Positive
 from rollmux_env.validation_errors import describe, field_error, not_one_of
 from runtime.engines.interface import COLDEST, HOTTEST
-from runtime.jobs.verifiers import VERIFIERS
+from runtime.jobs.tasks import BUILT_IN
+from runtime.jobs.verifiers import CHEAP, VERIFIERS
 from runtime.sync.plan import Topology
 
 TINY = "tiny"
@@ -74,8 +75,6 @@ class TaskSpec(FileModel):
 
     @model_validator(mode="after")
     def _fits(self) -> TaskSpec:
-        from runtime.jobs.tasks import BUILT_IN
-
         if ":" in self.name:
             _named(self.name)
         elif self.name != "jsonl" and self.name not in BUILT_IN:
@@ -88,6 +87,11 @@ class TaskSpec(FileModel):
         if ":" not in self.name and self.options:
             raise field_error(f"go with a task of one's own, not with {describe(self.name)}", "options")
         return self
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether its rewards take microseconds of code that we know; others have processes of their own."""
+        return self.name in BUILT_IN or (self.name == "jsonl" and (self.reward is None or self.reward in CHEAP))
 
 
 class Algorithm(FileModel):

@@ -6,17 +6,15 @@ A prompt is text, or a conversation: messages with `role` and `content`, as in d
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import json_lines
 from rollmux_env.validation_errors import describe, one_line
+from runtime.jobs.grpo_spec import TaskSpec
 from runtime.jobs.named import located
 from runtime.jobs.tasks import Example, Reward, generator, is_answer
 from runtime.jobs.verifiers import VERIFIERS, final_number
-
-if TYPE_CHECKING:
-    from runtime.jobs.grpo_spec import TaskSpec
 
 
 def read_examples(spec: TaskSpec, folder: str) -> list[Example]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from rollmux_env.errors import InputError
-from rollmux_env.fields import Count, FileModel, NodeCount, NonNegative, Positive
+from rollmux_env.fields import Count, FileModel, NodeCount, NonNegative, Positive, Unwritten
 from rollmux_env.validation_errors import field_error
 
 
@@ -32,31 +32,29 @@ class EngineOptions(FileModel):
         return self.model_dump(exclude_none=True)
 
 
-def is_unset(value: Any) -> bool:
-    """Whether a value is the empty one of a key that is not written then, so that what has no such key keeps its hash."""
-    return not value
-
-
 Word = Annotated[str, Field(min_length=1, max_length=4096)]
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-_WHERE_STATED = Field(exclude_if=lambda value: value is None)
+
+
+_Memory = Annotated[NonNegative, BeforeValidator(lambda value: 0.0 if value is None else value)]  # null is none
 
 
 class PhaseSpec(FileModel):
-    """What a job asks of a pool, and says of itself where nobody measures it."""
+    """What a job asks of a pool."""
 
     nodes: NodeCount = 1
     """Nodes of the pool."""
-    worst_case_s: Annotated[Positive | None, _WHERE_STATED] = None
-    """Attached jobs and commands: the longest duration of the phase, seconds."""
-    host_memory_gb: Annotated[NonNegative | None, _WHERE_STATED] = None
-    """Attached jobs and commands: host memory that keeps the job resident, GB per node."""
-    device_gb: Annotated[NonNegative | None, _WHERE_STATED] = None
-    """Attached jobs and commands: memory of a node's GPUs that the job keeps between its phases, GB."""
 
 
-STATED = ("worst_case_s", "host_memory_gb", "device_gb")
-"""Of these keys, those that only attached jobs and commands have."""
+class StatedPhase(PhaseSpec):
+    """What an attached job or a command asks of a pool, and says of itself, since the runtime does not measure it."""
+
+    worst_case_s: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
+    """The longest duration of the phase, seconds; left out where there is a profile."""
+    host_memory_gb: _Memory = 0.0
+    """Host memory that keeps the job resident, GB per node."""
+    device_gb: _Memory = 0.0
+    """Memory of a node's GPUs that the job keeps between its phases, GB."""
 
 
 def _of_a_run(policy: str) -> str:
@@ -78,21 +76,33 @@ def _of_a_run(policy: str) -> str:
     return policy
 
 
-class RolloutSpec(PhaseSpec):
-    """What a job asks of the rollout pool."""
+class EngineSpec(PhaseSpec):
+    """What a job whose engines the runtime starts asks of the rollout pool."""
 
     engine: Literal["auto", "vllm", "torch"] = "auto"
     """What samples; auto is vLLM where it is installed and works."""
     tensor_parallel: Count = 1
     """GPUs of one copy of the model; with `sizes`, on a node of CPU cores, the cores of one."""
-    sizes: Annotated[tuple[Count, ...], Field(strict=False, exclude_if=is_unset)] = ()
-    """Built-in kind: other sizes of engines that a policy may choose; engines of all sizes are built beforehand."""
     engine_options: EngineOptions = EngineOptions()
-    """Of vLLM."""
+    """Settings of vLLM."""
+
+    @model_validator(mode="after")
+    def _options_of_its_engine(self) -> EngineSpec:
+        if self.engine == "torch":
+            for field in self.engine_options.values_set():
+                raise field_error("is an option of vLLM; the engine is torch", "engine_options", field)
+        return self
+
+
+class RolloutSpec(EngineSpec):
+    """What a built-in job asks of the rollout pool."""
+
+    sizes: Unwritten[Annotated[tuple[Count, ...], Field(strict=False)]] = ()
+    """Other sizes of engines that a policy may choose; engines of all sizes are built beforehand."""
     policy: Annotated[str, AfterValidator(_of_a_run)] = "plain"
-    """Built-in kind: a rollout policy that works in runs: plain, tail-batching, learned:default, ..., or module:Class of yours."""
-    interruptible: Annotated[bool, Field(exclude_if=is_unset)] = False
-    """Built-in kind, with a staleness: new weights are taken in the middle of responses, which then go on with them."""
+    """A rollout policy that works in runs: plain, tail-batching, learned:default, ..., or module:Class of yours."""
+    interruptible: Unwritten[bool] = False
+    """With a staleness: whether new weights are taken in the middle of responses, which then continue with them."""
     eta: Annotated[float, Field(gt=1, le=2)] = 1.25
     """tail-batching: how many times as many prompts and responses a short round launches."""
 
@@ -107,9 +117,6 @@ class RolloutSpec(PhaseSpec):
 
             if problem := why_not_sizes(self.policy, self.all_sizes):
                 raise field_error(problem, "sizes" if self.sizes else "policy")
-        if self.engine == "torch":
-            for field in self.engine_options.values_set():
-                raise field_error("is an option of vLLM; the engine is torch", "engine_options", field)
         return self
 
     @property
@@ -119,10 +126,10 @@ class RolloutSpec(PhaseSpec):
 
 
 class TrainingSpec(PhaseSpec):
-    """What a job asks of the training pool; in a larger group it trains on all of the group's nodes."""
+    """What a built-in job asks of the training pool; in a larger group it trains on all of the group's nodes."""
 
     cpu_offload: bool = False
-    """Built-in kind: weights, gradients and Adam's moments stay in host memory, where Adam steps; on CPU nodes they always do."""
+    """Whether weights, gradients and Adam's moments stay in host memory, where Adam steps; on CPU nodes they always do."""
 
 
 class NodeNames(FileModel):

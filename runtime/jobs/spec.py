@@ -1,20 +1,27 @@
-"""Job files, version 1: the RL post-training jobs that `rollmux run` executes, as checked and frozen models.
+"""The kinds of jobs that real runs execute, as checked and frozen models; docs/reference/jobs.md explains their keys.
 
-A file is YAML (1.2 rules) or JSON; docs/reference/jobs.md explains every key. A job is of the kind that a key of it says: with a
-`task` it is the built-in one, GRPO on a model; with a `class` it is of the user's own; with `attach` its owner starts it, with a
-`command` a service does, and it asks for permits over HTTP. `load_jobs` merges `defaults` under every job, as in scenario files.
+A job is of the kind that a key of it says: with a `task` it is the built-in one, GRPO on a model; with a `class` it is of the
+user's own; with `attach` its owner starts it; with a `command` a service does. The last two ask for permits over HTTP. Each kind
+has its own keys beside the common ones, and no others.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
-from rollmux_env.errors import InputError
 from rollmux_env.fields import (
     AtLeastOne,
     Count,
@@ -25,46 +32,30 @@ from rollmux_env.fields import (
     Positive,
     Priority,
     Staleness,
+    Unwritten,
     UserName,
-    Version,
     by_name,
     whole,
 )
-from rollmux_env.files import find_file
-from rollmux_env.keys.cluster import ONE_DEVICE, SIDES, Cluster, Side
+from rollmux_env.keys.cluster import SIDES, Cluster, Side
+from rollmux_env.keys.every_job import Clash, EveryJob, ShapedJob, StaleJob
+from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.keys.queue import Budget
-from rollmux_env.keys.shapes import Shape
-from rollmux_env.reading import checked, has_key, merge_defaults, read_mapping
-from rollmux_env.validation_errors import describe, field_error, format_error, one_line, problems
+from rollmux_env.keys.shapes import Phases, Shape, named_keys
+from rollmux_env.scheduler.facts import PhaseOfShape
+from rollmux_env.suggestions import keys_at
+from rollmux_env.validation_errors import describe, field_error, field_of, problems
 from runtime.jobs.grpo_spec import TINY, Algorithm, EvaluationSpec, ModelSpec, Named, RewardsSpec, SyncSpec, TaskSpec
 from runtime.jobs.named import located
-from runtime.jobs.phase_spec import STATED, NodeNames, ProfileSpec, RolloutSpec, TrainingSpec, Word, is_unset
-from runtime.jobs.shapes import check_shapes, nodes_in
-from runtime.jobs.tasks import is_cheap
+from runtime.jobs.phase_spec import EngineSpec, NodeNames, PhaseSpec, ProfileSpec, RolloutSpec, StatedPhase, TrainingSpec, Word
 
-_SCENARIO = "; no job has a task, class, attach or command: `rollmux bench` reads scenario files"
-_TWO_POOLS = "is of no use to a real run, which has the pools rollout and training"
-_RATE_OF_TINY, _RATE = 1e-3, 1e-6  # learning rates; the second as in TRL's GRPO
-
-_OWN, _ELSEWHERE = ("task", "class"), ("attach", "command")
-_KINDS_WITH: dict[tuple[str, ...], tuple[str, ...]] = {
-    **{(kind,): (kind,) for kind in (*_OWN, *_ELSEWHERE)},
-    **{(key,): ("task",) for key in ("model", "algorithm", "rewards", "evaluation", "sync")},
-    **{("rollout", key): ("task",) for key in ("sizes", "policy", "interruptible", "eta")},
-    ("training", "cpu_offload"): ("task",),
-    ("options",): ("class",),
-    **{("rollout", key): _OWN for key in ("engine", "tensor_parallel", "engine_options")},
-    **{(key,): _OWN for key in ("checkpoint", "shapes")},
-    ("nodes",): ("attach",),
-    **{(side, key): _ELSEWHERE for side in SIDES for key in STATED},
-    **{(key,): _ELSEWHERE for key in ("profile", "sync_s", "eval_s")},
-    ("staleness",): ("task", *_ELSEWHERE),
+NO_POOL = "is of no use to a real run, which has the pools rollout and training"
+_NO_SHAPE_KEYS = {
+    "pool": NO_POOL,
+    "actual": "is of no use to a real run; it is for event replays",
+    "switch": "is of no use to a real run, which takes those of the profile",
 }
-"""Keys that not every job may have: the kinds that do, by the key that makes a job one of them."""
-
-
-Conflict = tuple[str, *tuple[str | int, ...]]
-"""What is wrong, and the path of the field."""
+_RATE_OF_TINY, _RATE = 1e-3, 1e-6  # learning rates; the second as in TRL's GRPO
 
 
 def _no_checkpoints(value: Any) -> Any:
@@ -92,8 +83,8 @@ class CheckpointSpec(FileModel):
         return self.every != "none"
 
 
-class JobSpec(FileModel):
-    """A job of a job file, of one of the kinds below; what its kind has no key for is as if it were left out."""
+class CommonJob(EveryJob):
+    """Keys of jobs of every kind."""
 
     id: JobId
     """Its name, unique in the file; quote one that reads as a number or a boolean."""
@@ -103,99 +94,162 @@ class JobSpec(FileModel):
     """It is done after so many."""
     slo: AtLeastOne
     """Longest tolerated iteration time, as a multiple of the job's own solo time."""
+    rollout: PhaseSpec
+    """What it asks of the rollout pool."""
+    training: PhaseSpec
+    """What it asks of the training pool."""
+    priority: Priority = 0
+    """Its place in the queue: jobs of a higher one come first, of the same one in order of arrival."""
+    user: UserName = ""
+    """Name of the user whose job it is, for quotas and accounts."""
+    budget: Budget | None = None
+    """What it may cost and how long it may stay; it ends with the iteration in which either is spent."""
+    movable: bool = True
+    """Whether a policy may move it to other nodes while it runs; one with workers and without checkpoints never is."""
+    seed: Index = 0
+    """Seed of the model `tiny`, of the data's order and of sampling."""
+    folder: str = ""
+    """Where relative files, and modules that are not installed, are looked for; the job file's own folder."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> CommonJob:
+        for problem, *path in self._clashes():
+            raise field_error(problem, *path)
+        return self
+
+    def _clashes(self) -> Iterator[Clash]:
+        """Yield what is wrong with keys that do not go together."""
+        yield from ()
+
+    def own_phases(self) -> Phases:
+        """Return both phases as scenario files have them, as far as the job states them: nodes, and perhaps seconds and memory."""
+        rollout, training = (
+            {key: value for key, value in phase if key in Phase.model_fields} for phase in (self.rollout, self.training)
+        )
+        return Phases(Phase.model_construct(**rollout), Training.model_construct(**training))
+
+    def nodes_of_shapes(self) -> Iterator[tuple[str, Side, int]]:
+        """Yield path, side and number of nodes of the job as it is written, and of each of its shapes."""
+        for number in self.shape_numbers:
+            where = f"shapes[{number - 1}]." if number else ""
+            for side, nodes in self.nodes_in(number).items():
+                yield f"{where}{side}.nodes", side, nodes
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file that the job names, seen from `folder`."""
+        return located(self.folder, name)
+
+    def has_done(self, iterations: int) -> bool:
+        """Return whether the job is over after a number of iterations."""
+        return iterations >= self.iterations
+
+    @property
+    def estimated_phases(self) -> frozenset[PhaseOfShape]:
+        """Phases in shapes whose worst case is not stated, so that it is estimated and then measured."""
+        return frozenset()
+
+    @property
+    def nodes_named(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the nodes on which it already is, by pool; nothing if it may be placed."""
+        return {}
+
+    @property
+    def measured_iterations(self) -> int:
+        """Number of its first iterations in which an attached job is measured; 0 if its worst case is stated, or profiled."""
+        return 0
+
+    @property
+    def reports_sync(self) -> bool:
+        """Whether its owner says when the new weights are on the rollout nodes."""
+        return False
+
+    @property
+    def top_p(self) -> float:
+        """Probability of the smallest set of tokens that its engines sample from, as far as it is known."""
+        return 1.0
+
+
+class RayJob(CommonJob, ShapedJob):
+    """A job whose processes the runtime starts itself, on Ray."""
+
+    is_attached: ClassVar[Literal[False]] = False
+    repeats = ("has the nodes of", "has the nodes of")
+
+    rollout: EngineSpec = EngineSpec()
+    """What it asks of the rollout pool."""
+    training: PhaseSpec = PhaseSpec()
+    """What it asks of the training pool."""
+    shapes: Unwritten[Annotated[tuple[Shape, ...], Field(strict=False)]] = ()
+    """Other numbers of nodes on which it may run, numbered from 1; as it is written is number 0. At most 16."""
+    checkpoint: Annotated[CheckpointSpec, BeforeValidator(_no_checkpoints)] = CheckpointSpec()
+    """When its state is written to the disk; `none` is short for `every: none`."""
+
+    def clash(self, cluster: Cluster) -> Clash | None:
+        """Return the first thing about the job that does not go with a cluster, or None."""
+        if cluster.one_device and self.shapes:
+            return "do not go with cluster.one_device, where a job has all nodes of its group", "shapes"
+        return super().clash(cluster)
+
+    def what_differs(self, shape: int) -> object:
+        """Return what makes a shape another one than those before it."""
+        return self.nodes_in(shape)
+
+    def shape_clashes(self, shape: int) -> Iterator[Clash]:
+        """Yield what is wrong with one of `shapes`, numbered from 1."""
+        for side in SIDES:
+            for key in named_keys(getattr(self.shapes[shape - 1], side)):
+                if key in _NO_SHAPE_KEYS:
+                    yield _NO_SHAPE_KEYS[key], side, key
+
+    @property
+    def estimated_phases(self) -> frozenset[PhaseOfShape]:
+        """Phases in shapes whose worst case is not stated, so that it is estimated and then measured."""
+        return frozenset(
+            (number, side)
+            for number, shape in enumerate(self.shapes, 1)
+            for side in SIDES
+            if self.nodes_in(number)[side] != self.nodes_in(0)[side] and "worst_case_s" not in named_keys(getattr(shape, side))
+        )
+
+
+class TaskJob(RayJob, StaleJob):
+    """A job of the built-in kind: GRPO on a language model."""
+
     rollout: RolloutSpec = RolloutSpec()
     """What it asks of the rollout pool."""
     training: TrainingSpec = TrainingSpec()
     """What it asks of the training pool."""
-    shapes: Annotated[tuple[Shape, ...], Field(strict=False, exclude_if=is_unset)] = ()
-    """Other numbers of nodes on which it may run, numbered from 1; as it is written is number 0. At most 16."""
-    priority: Priority = 0
-    """Its place in the queue: jobs of a higher one come first, of the same one in order of arrival."""
-    user: UserName = ""
-    """Whose job it is, for quotas and accounts."""
-    budget: Budget | None = None
-    """What it may cost and how long it may stay; it ends with the iteration in which either is spent."""
-    staleness: Annotated[Staleness, Field(exclude_if=is_unset)] = 0
-    """Versions that the weights may have gone on by the time that what they sampled is trained on; 0 is on-policy."""
-    movable: bool = True
-    """Whether a policy may move it to other nodes while it runs; one with workers and without checkpoints never is."""
-    checkpoint: Annotated[CheckpointSpec, BeforeValidator(_no_checkpoints)] = CheckpointSpec()
-    """When its state is written to the disk; `none` is short for `every: none`."""
-    seed: Index = 0
-    """Of the model `tiny`, of the data's order and of sampling."""
+    staleness: Unwritten[Staleness] = 0
+    """Most versions that the weights may be old which sampled what is trained; 0 is on-policy, more is asynchronous."""
     model: Annotated[ModelSpec, BeforeValidator(by_name)] = ModelSpec()
-    """Built-in kind: the language model."""
-    task: Annotated[TaskSpec, BeforeValidator(by_name)] | None = None
-    """Built-in kind: prompts and rewards."""
+    """The language model."""
+    task: Annotated[TaskSpec, BeforeValidator(by_name)]
+    """Prompts and rewards."""
     algorithm: Algorithm = Algorithm()
-    """Built-in kind: settings of GRPO."""
+    """Settings of GRPO."""
     rewards: RewardsSpec = RewardsSpec()
-    """Built-in kind: how long a reward may take."""
+    """How long a reward may take."""
     evaluation: EvaluationSpec | None = None
-    """Built-in kind: how good the model is on held-out lines."""
+    """How good the model is on held-out lines."""
     sync: SyncSpec = SyncSpec()
-    """Built-in kind: the way of new weights."""
-    job_class: Named | None = Field(default=None, alias="class")
-    """A job of one's own instead: module:Class, whose methods are marked as phases."""
-    options: dict[str, Any] = Field(default={})
-    """Keyword arguments of that class."""
-    folder: str = ""
-    """Where relative files, and modules that are not installed, are looked for; the job file's own folder."""
-    attach: Annotated[bool, Field(exclude_if=is_unset)] = False
-    """It is started by its owner, who attaches it to a service."""
-    command: Annotated[tuple[Word, ...] | None, Field(strict=False, min_length=1, exclude_if=is_unset)] = None
-    """It is started by the service, with these words, and attaches itself."""
-    nodes: Annotated[NodeNames | None, Field(exclude_if=is_unset)] = None
-    """attach: the nodes on which it already is."""
-    profile: Annotated[ProfileSpec | None, Field(exclude_if=is_unset)] = None
-    """attach, command: its worst case is not stated, but measured."""
-    sync_s: Annotated[NonNegative, Field(exclude_if=is_unset)] = 0.0
-    """attach, command: seconds that bring the weights back to the rollout nodes; 0: it reports no sync."""
-    eval_s: Annotated[Positive | None, Field(exclude_if=is_unset)] = None
-    """attach, command: longest seconds of evaluations between two rollouts; part of the rollout's worst case."""
+    """The way of new weights."""
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _of_its_kind(cls, data: Any, handler: ModelWrapValidatorHandler[JobSpec]) -> JobSpec:
-        """Let a mapping become a job of the kind that it says, if it has no keys of another one."""
-        if cls is not JobSpec or not isinstance(data, dict):
-            return handler(data)
-        kinds = _kinds_named(data)
-        if len(kinds) != 1:
-            handler(data)  # which names keys that are none: a kind's may be among them
-            which = "none is given" if not kinds else f"{' and '.join(kinds)} are given"
-            raise field_error(f"needs exactly one of task, class, attach and command; {which}")
-        for path, others in _KINDS_WITH.items():
-            if kinds[0] not in others and _has(data, path):
-                having = " or ".join(filter(None, (", ".join(others[:-1]), others[-1])))
-                raise field_error(f"is a key of jobs with {having}, not with {kinds[0]}", *path)
-        return _KINDS[kinds[0]].model_validate(data)
-
-    @model_validator(mode="after")
-    def _fits(self) -> JobSpec:
-        check_shapes(self)
-        for problem, *field in self._conflicts():
-            raise field_error(problem, *field)
-        return self
-
-    def _conflicts(self) -> Iterable[Conflict]:
-        """Problems of keys that do not go together, each with the path of one of them."""
-        return ()
-
-    @property
-    def is_attached(self) -> bool:
-        """Whether it asks for its permits over HTTP: its owner has started it, or the service as a command."""
-        return self.attach or self.command is not None
-
-    @property
-    def is_asynchronous(self) -> bool:
-        """Whether its rollouts may be ahead of its trainings, and so run beside them."""
-        return self.staleness > 0
-
-    @property
-    def nodes_named(self) -> dict[str, tuple[str, ...]]:
-        """The nodes on which it already is, by pool; nothing where it may be placed."""
-        return {} if self.nodes is None else {"rollout": self.nodes.rollout, "training": self.nodes.training}
+    def _clashes(self) -> Iterator[Clash]:
+        rollout, task = self.rollout, describe(self.task.name)
+        together = self.algorithm.max_prompt_tokens + self.algorithm.max_tokens
+        longest = rollout.engine_options.max_model_len
+        if longest is not None and longest < together:
+            problem = f"is {longest}; max_prompt_tokens and max_tokens of the algorithm are {together} together"
+            yield problem, "rollout", "engine_options", "max_model_len"
+        if rollout.sizes and self.is_asynchronous and not rollout.interruptible:
+            problem = "with a staleness need `interruptible`: engines of another size go on with weights that have come meanwhile"
+            yield problem, "rollout", "sizes"
+        if rollout.interruptible and not self.is_asynchronous:
+            yield "goes with a staleness: on-policy no new weights come in the middle of a rollout", "rollout", "interruptible"
+        if self.evaluation is not None and self.task.name != "jsonl":
+            yield f"goes with the task jsonl, not with {task}", "evaluation"
+        if self.rewards.workers is not None and self.task.is_cheap:
+            yield f"are of no use to the task {task}, whose rewards take microseconds beside the engine", "rewards", "workers"
 
     @property
     def settings(self) -> Algorithm:
@@ -203,44 +257,87 @@ class JobSpec(FileModel):
         usual = _RATE_OF_TINY if self.model.name == TINY else _RATE
         return self.algorithm.model_copy(update={"learning_rate": self.algorithm.learning_rate or usual})
 
-    def path(self, name: str) -> Path:
-        """A file that the job names, seen from `folder`."""
-        return located(self.folder, name)
+    @property
+    def top_p(self) -> float:
+        """Probability of the smallest set of tokens that its engines sample from."""
+        return self.algorithm.top_p
 
 
-class TaskJob(JobSpec):
-    """A job of the built-in kind."""
+class ClassJob(RayJob):
+    """A job of a class of the user's own. It is on-policy: the runtime does not know its weights."""
 
-    def _conflicts(self) -> Iterator[Conflict]:
-        assert self.task is not None
-        rollout, task, together = (
-            self.rollout,
-            describe(self.task.name),
-            self.algorithm.max_prompt_tokens + self.algorithm.max_tokens,
-        )
-        longest = rollout.engine_options.max_model_len
-        if longest is not None and longest < together:
-            problem = f"is {longest}; max_prompt_tokens and max_tokens of the algorithm are {together} together"
-            yield problem, "rollout", "engine_options", "max_model_len"
-        if rollout.sizes and self.staleness and not rollout.interruptible:
-            problem = "with a staleness need `interruptible`: engines of another size go on with weights that have come meanwhile"
-            yield problem, "rollout", "sizes"
-        if rollout.interruptible and not self.staleness:
-            yield "goes with a staleness: on-policy no new weights come in the middle of a rollout", "rollout", "interruptible"
-        if self.evaluation is not None and self.task.name != "jsonl":
-            yield f"goes with the task jsonl, not with {task}", "evaluation"
-        if self.rewards.workers is not None and is_cheap(self.task):
-            yield f"are of no use to the task {task}, whose rewards take microseconds beside the engine", "rewards", "workers"
+    staleness: ClassVar[int] = 0
+    is_asynchronous: ClassVar[bool] = False
+
+    job_class: Named = Field(alias="class")
+    """The class as module:Class, whose methods are marked as phases."""
+    options: dict[str, Any] = Field(default={})
+    """Keyword arguments of the class."""
+
+    def shape_clashes(self, shape: int) -> Iterator[Clash]:
+        """Yield what is wrong with one of `shapes`, numbered from 1."""
+        yield from super().shape_clashes(shape)
+        for number, side in sorted(self.estimated_phases):
+            if number == shape:
+                yield "is missing; on other nodes than its own only a job with a task can be predicted", side, "worst_case_s"
 
 
-class ClassJob(JobSpec):
-    """A job of a class of the user's own."""
+class AttachedJob(CommonJob, StaleJob):
+    """A job whose processes the runtime does not start as its own: it asks for its permits over HTTP, and states what it needs."""
 
+    is_attached: ClassVar[Literal[True]] = True
+    shapes: ClassVar[tuple[Shape, ...]] = ()
+    kind: ClassVar[str]
 
-class JobElsewhere(JobSpec):
-    """A job that the runtime does not run itself: it asks for its permits over HTTP, and states what it needs."""
-
+    rollout: StatedPhase = StatedPhase()
+    """What it asks of the rollout pool."""
+    training: StatedPhase = StatedPhase()
+    """What it asks of the training pool."""
     movable: bool = False
+    """Whether a policy may ask it to give up its nodes and to attach again on others."""
+    staleness: Unwritten[Staleness] = 0
+    """Most versions that the weights may be old which sampled what is trained; 0 is on-policy, more is asynchronous."""
+    profile: Annotated[ProfileSpec | None, Field(exclude_if=lambda value: value is None)] = None
+    """How its worst case is measured, if it does not state it."""
+    sync_s: Unwritten[NonNegative] = 0.0
+    """Seconds that bring the weights back to the rollout nodes; 0: it reports no sync."""
+    eval_s: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
+    """Longest seconds of evaluations between two rollouts; part of the rollout's worst case."""
+
+    def _clashes(self) -> Iterator[Clash]:
+        for side in SIDES:
+            stated = getattr(self, side).worst_case_s is not None
+            if self.profile is None and not stated:
+                yield f"is missing; a job with {self.kind} states it, or has a profile", side, "worst_case_s"
+            if self.profile is not None and stated:
+                yield "is measured where there is a profile; give one of the two", side, "worst_case_s"
+        if self.measured_iterations >= self.iterations:
+            yield f"must be less than iterations, which is {self.iterations}", "profile", "iterations"
+
+    def has_done(self, iterations: int) -> bool:
+        """Return False: its owner says when it is over."""
+        return False
+
+    @property
+    def measured_iterations(self) -> int:
+        """Number of its first iterations in which it is measured; 0 if it states its worst case."""
+        return self.profile.iterations if self.profile is not None else 0
+
+    @property
+    def reports_sync(self) -> bool:
+        """Whether its owner says when the new weights are on the rollout nodes."""
+        return self.sync_s > 0
+
+
+class OwnersJob(AttachedJob):
+    """A job that its owner starts, under a launcher of its own."""
+
+    kind = "attach"
+
+    attach: bool
+    """It is started by its owner, who attaches it to a service."""
+    nodes: Annotated[NodeNames | None, Field(exclude_if=lambda value: value is None)] = None
+    """The nodes on which it already is."""
 
     @model_validator(mode="before")
     @classmethod
@@ -252,149 +349,124 @@ class JobElsewhere(JobSpec):
                 filled[side] = {**phase, "nodes": len(named)}
         return filled
 
-    def _conflicts(self) -> Iterator[Conflict]:
-        profile, kind = self.profile, "attach" if self.attach else "command"
-        if profile is not None and self.nodes is not None:
+    @property
+    def nodes_named(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the nodes on which it already is, by pool; nothing if it may be placed."""
+        return {} if self.nodes is None else {"rollout": self.nodes.rollout, "training": self.nodes.training}
+
+    def _clashes(self) -> Iterator[Clash]:
+        if self.profile is not None and self.nodes is not None:
             yield "does not go with nodes, whose group has to be known at once", "profile"
-        for side in SIDES:
-            phase, names = getattr(self, side), self.nodes_named.get(side, ())
-            if profile is None and phase.worst_case_s is None:
-                yield f"is missing; a job with {kind} states it, or has a profile", side, "worst_case_s"
-            if profile is not None and phase.worst_case_s is not None:
-                yield "is measured where there is a profile; give one of the two", side, "worst_case_s"
+        yield from super()._clashes()
+        for side, names in self.nodes_named.items():
             if len(set(names)) < len(names):
                 yield "names a node twice", "nodes", side
-            if names and phase.nodes != len(names):
-                yield f"is {phase.nodes}; nodes.{side} names {len(names)}", side, "nodes"
-        if profile is not None and profile.iterations >= self.iterations:
-            yield f"must be less than iterations, which is {self.iterations}", "profile", "iterations"
+            if names and (asks := getattr(self, side).nodes) != len(names):
+                yield f"is {asks}; nodes.{side} names {len(names)}", side, "nodes"
 
 
-_KINDS: dict[str, type[JobSpec]] = {"task": TaskJob, "class": ClassJob, "attach": JobElsewhere, "command": JobElsewhere}
+class CommandJob(AttachedJob):
+    """A job that the service starts as a command, and that attaches itself."""
+
+    kind = "command"
+
+    command: Annotated[tuple[Word, ...], Field(strict=False, min_length=1)]
+    """The words of the command."""
 
 
-def _kinds_named(data: Mapping[str, Any]) -> list[str]:
-    """The kinds of which an entry of a file says that it is one."""
-    return [kind for kind in _KINDS if data.get(kind) not in (None, False)]
+KINDS: dict[str, type[CommonJob]] = {"task": TaskJob, "class": ClassJob, "attach": OwnersJob, "command": CommandJob}
+"""The kinds of jobs, by the key that makes a job one of them."""
 
 
-def _has(data: Any, path: tuple[str, ...]) -> bool:
-    """Whether a mapping gives a key, below others perhaps, a value."""
-    for key in path:
-        data = data.get(key) if isinstance(data, dict) else None
-    return data not in (None, False)
+def for_its_kind(defaults: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
+    """Return the defaults that are for a job of a file: without the keys that only other kinds have."""
+    kinds = _kinds_of(job)
+    return _without_others(defaults, kinds[0], lambda _: False) if len(kinds) == 1 else defaults
 
 
-class Jobs(FileModel):
-    """A job file."""
-
-    version: Version
-    """Version of this file format: 1."""
-    cluster: Cluster | None = None
-    """The two pools, as in scenario files; without it what the runtime finds."""
-    jobs: Annotated[tuple[JobSpec, ...], Field(strict=False, min_length=1)]
-    """The jobs."""
-
-    @model_validator(mode="after")
-    def _fits(self) -> Jobs:
-        if self.cluster is not None and (other := other_pool(self.cluster)):
-            raise field_error(_TWO_POOLS, "cluster", "pools", other)
-        first: dict[str, int] = {}
-        for k, job in enumerate(self.jobs):
-            if first.setdefault(job.id, k) != k:
-                raise field_error(f"'{job.id}' is also the id of jobs[{first[job.id]}]", "jobs", k, "id")
-            for problem, *field in _conflicts_with(job, self.cluster) if self.cluster is not None else ():
-                raise field_error(problem, "jobs", k, *field)
-        return self
+def model_of(entry: Mapping[str, Any]) -> type[CommonJob]:
+    """Return the model of an entry of a job file: that of the kind which it says, or of the built-in one."""
+    return KINDS[(*_kinds_of(entry), "task")[0]]
 
 
-def _conflicts_with(job: JobSpec, cluster: Cluster) -> Iterator[Conflict]:
-    """Why a job cannot run on a cluster: problems, each with the path of its field."""
-    if cluster.one_device and job.staleness:
-        yield f"does not go with cluster.one_device: {ONE_DEVICE}", "staleness"
-    if cluster.one_device and job.shapes:
-        yield "do not go with cluster.one_device, where a job has all nodes of its group", "shapes"
-    for number in range(1 + len(job.shapes)):
-        for side, nodes in nodes_in(job, number).items():
-            most = cluster.pools[side].max_nodes if side in cluster.pools else None
-            if most is not None and nodes > most:
-                where = ("shapes", number - 1) if number else ()
-                yield f"asks for {nodes} nodes; the {side} pool has at most {most}", *where, side, "nodes"
-    if beyond := cluster.beyond_quota(job.user, {name: getattr(job, name).nodes for name in cluster.pools}):
-        yield (beyond,)
+def _kinds_of(entry: Mapping[str, Any]) -> list[str]:
+    return [kind for kind in KINDS if entry.get(kind) not in (None, False)]
 
 
-def load_jobs(path: str | Path) -> Jobs:
-    """Read a job file.
+def _kinds_with(path: tuple[str | int, ...]) -> list[str]:
+    """Return the kinds whose jobs have a key."""
+    return [kind for kind, model in KINDS.items() if path[-1] in keys_at(model, path[:-1])]
+
+
+def _without_others(entry: dict[str, Any], kind: str, keeps: Callable[[Any], bool], *path: str) -> dict[str, Any]:
+    """Return an entry, or what is at a path of it, without keys that only other kinds have.
 
     Args:
-        path: a `.json` file is read as JSON, any other as YAML 1.2; where there is none, the example of that name.
-
-    Raises:
-        InputError: it cannot be read or is no job file, or a file or model that a job names is missing; one line.
+        entry: The mapping.
+        kind: Kind of the job.
+        keeps: Function of the value of such a key that returns whether it stays all the same.
+        path: Path of the mapping in the job.
     """
-    from runtime.jobs.checks import check_names
+    own = keys_at(KINDS[kind], path)
+    others = {key for model in KINDS.values() for key in keys_at(model, path)} - own
+    return {
+        key: _without_others(value, kind, keeps, *path, key) if key in own and isinstance(value, dict) else value
+        for key, value in entry.items()
+        if key not in others or keeps(value)
+    }
 
-    file = find_file(path)
-    jobs = parse_jobs(read_mapping(file), str(path), file.resolve().parent)
-    for k, job in enumerate(jobs.jobs):
-        check_names(job, f"{one_line(str(path), 4096)}: jobs[{k}]")
-    return jobs
 
-
-def load_cluster(path: str | Path) -> Cluster:
-    """The `cluster` of a file, which may be a job file or hold nothing else.
-
-    Raises:
-        InputError: it cannot be read, or has none; one line.
-    """
-    name, data = one_line(str(path), 4096), read_mapping(find_file(path))
-    if "cluster" not in data:
-        raise InputError(f"{name}: cluster: is missing")
+def _of_its_kind(data: Any, _: ValidatorFunctionWrapHandler) -> Any:
+    """Let a mapping become a job of the kind that it says, if it has no keys of another one."""
+    if isinstance(data, CommonJob):
+        return data
+    if not isinstance(data, dict):
+        return CommonJob.model_validate(data)  # which says that it must be a mapping
+    kinds = _kinds_of(data)
+    kind = (*kinds, "task")[0]
     try:
-        cluster = Cluster.model_validate(data["cluster"])
+        job = KINDS[kind].model_validate(_without_others(data, kind, lambda value: value not in (None, False)))
     except ValidationError as error:
-        raise InputError(f"{name}: {one_line(format_error(problems(error)[0], Cluster, 'cluster'))}") from None
-    if other := other_pool(cluster):
-        raise InputError(f"{name}: cluster.pools.{other}: {_TWO_POOLS}")
-    return cluster
+        problem = problems(error)[0]
+        path = field_of(problem)
+        having = _kinds_with(path) if problem["type"] == "extra_forbidden" else []
+        if not having and (kinds or problem["type"] == "extra_forbidden"):
+            raise
+        if len(kinds) == 1:
+            which = " or ".join(filter(None, (", ".join(having[:-1]), having[-1])))
+            raise field_error(f"is a key of jobs with {which}, not with {kind}", *path) from None
+    if len(kinds) != 1:
+        which = "none is given" if not kinds else f"{' and '.join(kinds)} are given"
+        raise field_error(f"needs exactly one of task, class, attach and command; {which}")
+    return job
 
 
-def other_pool(cluster: Cluster) -> str | None:
-    """The first pool of a cluster that real runs do not know."""
-    return next((name for name in cluster.pools if name not in SIDES), None)
+JobSpec = Annotated[TaskJob | ClassJob | OwnersJob | CommandJob, WrapValidator(_of_its_kind)]
+"""A job of a job file, of one of the kinds."""
 
 
-def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:
-    """Build jobs from the mapping that a file holds.
+_ORDER = (
+    *("id", "arrival_s", "iterations", "slo", "rollout", "training", "shapes", "priority", "user", "budget", "staleness"),
+    *("movable", "checkpoint", "seed", "model", "task", "algorithm", "rewards", "evaluation", "sync", "class", "options", "folder"),
+    *("attach", "command", "nodes", "profile", "sync_s", "eval_s"),
+)
 
-    Args:
-        data: the file's mapping; `defaults`, if there, is merged under every job.
-        source: the name that error messages begin with.
-        folder: of jobs that name none.
+
+def written(spec: CommonJob) -> dict[str, Any]:
+    """Return the entry of a job as its file says it, in the same order of keys for all kinds."""
+    entry = spec.model_dump(mode="json", exclude_none=True, exclude_unset=True, by_alias=True)
+    return {key: entry[key] for key in _ORDER if key in entry}
+
+
+@cache
+def _adapter() -> TypeAdapter[JobSpec]:
+    return TypeAdapter(JobSpec)
+
+
+def job_of(entry: Mapping[str, Any]) -> JobSpec:
+    """Return the job of an entry of a job file.
 
     Raises:
-        InputError: one line with the source, the path of the field and what is wrong with its value.
+        ValidationError: It is none; `model_of` has the model for its message.
     """
-    hint = "" if any(has_key(data, kind) for kind in _KINDS) else _SCENARIO
-    jobs = checked(Jobs, data, source, _merged, hint)
-    here = [job.model_copy(update={"folder": os.path.abspath(located(folder, job.folder))}) for job in jobs.jobs]
-    return jobs.model_copy(update={"jobs": tuple(here)})
-
-
-def _merged(data: dict[str, Any]) -> dict[str, Any]:
-    """The file's mapping with `defaults` under every job, but for keys that only other kinds of jobs have."""
-    defaults, jobs = data.get("defaults"), data.get("jobs")
-    if not isinstance(defaults, dict) or not isinstance(jobs, list):
-        return merge_defaults(data)
-    merged = []
-    for job in jobs:
-        kinds = _kinds_named(job) if isinstance(job, dict) else []
-        fitting = {key: value for key, value in defaults.items() if len(kinds) != 1 or kinds[0] in _KINDS_WITH.get((key,), kinds)}
-        merged += merge_defaults({"defaults": fitting, "jobs": [job]})["jobs"]
-    return {key: value for key, value in data.items() if key != "defaults"} | {"jobs": merged}
-
-
-def nodes_asked(spec: JobSpec, pools: Collection[str]) -> dict[Side, int]:
-    """Nodes that a job asks for, of those pools that there are."""
-    return {pool: getattr(spec, pool).nodes if pool in pools else 0 for pool in SIDES}
+    return _adapter().validate_python(entry)

@@ -12,17 +12,11 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import describe, one_line
-from runtime.jobs.named import load_named
-from runtime.jobs.verifiers import CHEAP, VERIFIERS
-
-if TYPE_CHECKING:
-    from runtime.jobs.grpo_spec import TaskSpec
 
 
 @dataclass(frozen=True)
@@ -134,60 +128,9 @@ BUILT_IN: dict[str, Callable[[int], Task]] = {"echo": Echo, "count": Count, "lon
 """Built-in tasks, by name: what makes one from a seed."""
 
 
-def make_task(spec: TaskSpec, seed: int, folder: str = "", reads: bool = True) -> Task:
-    """The task of a job.
-
-    Args:
-        seed: of the order of the data.
-        folder: where its file and modules are looked for. reads: a file, if it has one; else it is for rewards alone.
-
-    Raises:
-        InputError: a file, a module or a class of one's own cannot be used; one line.
-    """
-    if spec.name in BUILT_IN:
-        return BUILT_IN[spec.name](seed)
-    if spec.name == "jsonl":
-        from runtime.jobs.jsonl import Lines, read_examples
-
-        return Lines(read_examples(spec, folder) if reads else [], seed, _reward(spec, folder))
-    task_class = load_named(spec.name, folder)
-    try:
-        task: Task = task_class(seed=seed, **spec.options)
-    except Exception as error:  # whatever a user's class raises
-        raise InputError(f"{spec.name}: {one_line(f'{type(error).__name__}: {error}')}") from None
-    for method in ("prompts", "reward"):
-        if not callable(getattr(task, method, None)):
-            raise InputError(f"{spec.name}: has no method {method}")
-    try:
-        first = task.prompts(1, 0)
-    except Exception as error:  # whatever a user's class raises
-        raise InputError(f"{spec.name}: prompts(1, 0) fails: {one_line(f'{type(error).__name__}: {error}')}") from None
-    if not (isinstance(first, list | tuple) and len(first) == 1 and isinstance(first[0], Example)):
-        raise InputError(f"{spec.name}: prompts(1, 0) gives {describe(first)}, not a list of one Example")
-    return task
-
-
-def is_cheap(spec: TaskSpec) -> bool:
-    """Whether its rewards take microseconds of code that we know; others have processes of their own."""
-    return spec.name in BUILT_IN or (spec.name == "jsonl" and (spec.reward is None or spec.reward in CHEAP))
-
-
 def is_answer(example: Example, response: str) -> float:
     """1 for the answer alone, else 0."""
     return float(response.strip() == example.answer.strip())
-
-
-def _reward(spec: TaskSpec, folder: str) -> Reward:
-    """What a response to a line of a JSONL file is worth."""
-    if spec.reward is None:
-        return is_answer
-    if spec.reward in VERIFIERS:
-        verifier = VERIFIERS[spec.reward]
-        return lambda example, response: verifier(example.answer, response)
-    function = load_named(spec.reward, folder)
-    if not callable(function):
-        raise InputError(f"{spec.reward}: is no function, but {describe(function)}")
-    return lambda example, response: function(dict(example.record), response)
 
 
 def score(task: Task, example: Example, response: str) -> float:

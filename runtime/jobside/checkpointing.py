@@ -25,7 +25,7 @@ import numpy as np
 
 from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import Rest, begin_checkpoint, drop, place_of
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import RayJob
 from runtime.jobside.job_log import note
 from runtime.jobside.job_session import JobSession
 from runtime.jobside.messages import Checkpoint
@@ -52,7 +52,7 @@ class CheckpointWriter:
         spec: the job. session: the run, as its process sees it.
     """
 
-    def __init__(self, spec: JobSpec, session: JobSession) -> None:
+    def __init__(self, spec: RayJob, session: JobSession) -> None:
         self._spec, self._session = spec, session
         self._folder = Path()
         self._done = self._taken = 0  # iterations that the job has done, and of the last checkpoint

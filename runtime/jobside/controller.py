@@ -17,7 +17,7 @@ from runtime.checkpoints import CHECKPOINTS
 from runtime.export import keep_model
 from runtime.gpus import is_out_of_memory
 from runtime.jobs.named import load_named
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import ClassJob, TaskJob
 from runtime.jobside.checkpointing import CheckpointWriter, restore_randomness
 from runtime.jobside.job_log import iteration_line, note, start_line
 from runtime.jobside.job_session import JobSession
@@ -39,7 +39,7 @@ class Controller:
         restarted: why the job is made anew; nothing where it is not. models: that of a job that is done is to be written.
     """
 
-    def __init__(self, spec: JobSpec, coordinator: Any, logs: str, restarted: str = "", models: bool = False) -> None:
+    def __init__(self, spec: TaskJob | ClassJob, coordinator: Any, logs: str, restarted: str = "", models: bool = False) -> None:
         capture(logs, "controller")
         mark_process(logs)
         if restarted:
@@ -47,7 +47,7 @@ class Controller:
         self._spec = spec
         self._coordinator = coordinator
         self._job: Any = None
-        self._models = models and spec.task is not None
+        self._models = models
         self._is_over = False  # it has done its last iteration
         self._recent: list[dict[str, float]] = []  # metrics of the last iterations
         self._session = JobSession(spec, coordinator, logs)
@@ -87,7 +87,9 @@ class Controller:
         finally:
             self._session.where = ""
             self._close()
-        line = keep_model(self._folder, self._folder / CHECKPOINTS / self._spec.id, self._spec) if self._models else ""
+        line, spec = "", self._spec
+        if self._models and isinstance(spec, TaskJob):
+            line = keep_model(self._folder, self._folder / CHECKPOINTS / spec.id, spec)
         note(f"done; {line}" if line else "done")
         return End("done", problem=line)
 
@@ -150,7 +152,7 @@ class Controller:
         metrics, keeps = dict(runtime_hook.metrics), self._keeps(self._job)
         note(iteration_line(order.iteration + 1, self._spec.iterations, seconds, metrics))
         self._recent = [*self._recent[-PATIENCE:], metrics]
-        for line in warnings(self._recent, self._spec.algorithm.top_p):
+        for line in warnings(self._recent, self._spec.top_p):
             note(f"WARNING: {line}")
         if runtime_hook.reported.samples:
             write_samples(self._samples, order.iteration, runtime_hook.reported.samples)
@@ -200,7 +202,7 @@ class Controller:
         session, spec, checkpoint = self._session, self._spec, order.checkpoint
         asynchronous = spec.is_asynchronous and not order.profile
         with session.initialise(keeps=not asynchronous):
-            if spec.job_class is not None:
+            if isinstance(spec, ClassJob):
                 self._job = load_named(spec.job_class, spec.folder)(**spec.options)
             elif spec.is_asynchronous:
                 from runtime.grpo.asynchronous import AsynchronousGrpo

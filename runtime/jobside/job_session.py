@@ -16,7 +16,7 @@ from rollmux_client import OutOfOrder as CannotBeNext
 from rollmux_client import Turn, Turns
 from rollmux_segment import Footprint
 
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import ClassJob, TaskJob
 from runtime.jobside.messages import Checkpoint, Done, Nodes, OutOfOrder, Report
 from runtime.jobside.worker import BESIDE, Handle, Voice, Worker, on_machine, results
 from runtime.machine import Node, Pool, boot_id, core_wait_s
@@ -78,7 +78,7 @@ def measure(job: Any, phase: PhaseOfJob, used: Callable[[Any], Used], gpus: int)
 class JobSession(Voice):
     """The run, as the job sees it (see `runtime.phases.Session`)."""
 
-    def __init__(self, spec: JobSpec, coordinator: Any, logs: str) -> None:
+    def __init__(self, spec: TaskJob | ClassJob, coordinator: Any, logs: str) -> None:
         super().__init__(coordinator, spec.id, "job")
         self.iteration = 0
         self.worst_case = False
@@ -261,7 +261,7 @@ class JobSession(Voice):
 
     def start_worker(self, node: Node, target: str, *arguments: Any, **options: Any) -> WorkerHandle:
         remote: Any = ray.remote
-        beside = self._spec.is_asynchronous or self._spec.rewards.workers
+        beside = self._spec.is_asynchronous or (isinstance(self._spec, TaskJob) and self._spec.rewards.workers)
         made = remote(concurrency_groups={BESIDE: 1})(Worker) if beside else remote(Worker)
         actor = made.options(**on_machine(node.machine)).remote(
             node, self._coordinator, self._spec.id, self._logs, target, self._spec.folder, arguments, options

@@ -115,7 +115,7 @@ def _outcomes(record: RunRecord) -> tuple[dict[str, Outcome], list[str]]:
     """Check A1. Return the outcome of every job, and the problems."""
     specs = [fact.spec for fact in record.submitted]
     done = Counter(iteration.job_id for iteration in record.iterations)
-    whole = {spec.id for spec in specs if done[spec.id] >= spec.iterations and not spec.is_attached}  # owners report attached jobs
+    whole = {spec.id for spec in specs if spec.has_done(done[spec.id])}  # owners report attached jobs
     ends: dict[Outcome, Counter[str]] = {
         "failed": Counter(fact.job_id for fact in record.failed),
         "cancelled": Counter(fact.job_id for fact in record.cancelled),

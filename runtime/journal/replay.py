@@ -21,7 +21,6 @@ from rollmux_env.scheduler.commands import Grant
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.nodes import Assigned, NodePool, Returned
 from rollmux_env.scheduler.view import GroupView, WaitingPhase
-from runtime.jobs.shapes import estimated_phases
 from runtime.journal.facts import Fact, Restored, Told
 from runtime.journal.record import RunRecord
 from runtime.journal.write import record_of, state_of
@@ -121,7 +120,7 @@ def restore(scheduler: Scheduler, record: RunRecord, now_s: float, gone: Collect
     scheduler.take(scheduler_facts.Alone(exceeded.job_id) for exceeded in record.exceeded)
     scheduler.take(confined for _, confined in record.news(scheduler_facts.Confined))
     for fact in record.submitted:
-        if phases := estimated_phases(fact.spec):
+        if phases := fact.spec.estimated_phases:
             scheduler.take([scheduler_facts.Estimated(fact.spec.id, phases)])
     return scheduler.restore(now_s, record.cluster, gone)
 

@@ -27,7 +27,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.locks import take_lock
 from rollmux_env.scheduler import facts as scheduler_facts
 from rollmux_env.validation_errors import one_line
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import CommonJob, written
 from runtime.journal import facts as kinds
 from runtime.journal.facts import Fact
 from runtime.journal.read import JOURNAL as JOURNAL
@@ -293,9 +293,10 @@ def _opened(value: Any) -> Any:
         return kinds.fields_of(value) | {"facts": [_news_as_json(fact) for fact in value.facts]}
     if dataclasses.is_dataclass(value):
         return kinds.fields_of(value)
+    if isinstance(value, CommonJob):
+        return written(value)
     if isinstance(value, BaseModel):
-        as_given = isinstance(value, JobSpec)  # without defaults, because some of its keys exclude each other
-        return value.model_dump(mode="json", exclude_none=True, exclude_unset=as_given, by_alias=True)
+        return value.model_dump(mode="json", exclude_none=True, by_alias=True)
     return sorted(value) if isinstance(value, frozenset) else dict(value)
 
 

@@ -20,7 +20,7 @@ from rollmux_env.files import read_json
 from rollmux_env.keys.cluster import SIDES, Cluster, Side
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase
-from rollmux_env.keys.shapes import PhaseShape, Shape, TrainingShape
+from rollmux_env.keys.shapes import PhaseShape, Shape, TrainingShape, named_keys
 from rollmux_env.timing.hardware import hardware
 from rollmux_env.timing.models import ModelShape, model_shape, shape_of
 from rollmux_env.timing.replica import Parallelism
@@ -33,8 +33,7 @@ from runtime.engines.model_files import read_model_files
 from runtime.grpo.seats import parts_of, seats_of
 from runtime.jobs.grpo_spec import TINY
 from runtime.jobs.models import local_directory, tiny_config
-from runtime.jobs.shapes import named, nodes_in
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import JobSpec, TaskJob
 from runtime.machine import Node, Pool
 from runtime.machines.nodes import POOLS
 from runtime.training.memory import TrainingPeak, size_of, tiny_size, training_peak
@@ -66,7 +65,7 @@ class Forecast(NamedTuple):
         engines: that are built on a rollout node, of all sizes.
     """
 
-    spec: JobSpec
+    spec: TaskJob
     size: ModelSize
     ranks: int
     on_node: dict[Pool, int]
@@ -94,7 +93,7 @@ def forecasts(specs: Sequence[JobSpec], nodes: Sequence[Node]) -> list[Forecast]
     """
     expected = []
     for spec in specs:
-        if spec.task is None:
+        if not isinstance(spec, TaskJob):
             continue
         first: dict[Pool, Node] = {pool: nodes_of(pool, nodes)[0] for pool in POOLS}
         on_gpu: dict[Pool, bool] = {pool: bool(node.gpus) for pool, node in first.items()}
@@ -181,7 +180,7 @@ def _checks(one: Forecast, there: dict[Pool, Limits]) -> Iterator[_Check]:
     yield _Check("its weights in the host memory of a rollout node", waiting, waiting, limit.node_gb, limit.machine_gb)
 
 
-def _size(spec: JobSpec) -> ModelSize:
+def _size(spec: TaskJob) -> ModelSize:
     if spec.model.name == TINY:
         return tiny_size(tiny_config(spec.model))
     folder = local_directory(spec.path(spec.model.name))
@@ -194,7 +193,7 @@ def checkpoint_bytes(spec: JobSpec) -> int:
     Raises:
         InputError: the model is not there; one line.
     """
-    if spec.task is None or not spec.checkpoint.is_wanted:
+    if not isinstance(spec, TaskJob) or not spec.checkpoint.is_wanted:
         return 0
     return _BYTES * _size(spec).parameters
 
@@ -208,7 +207,9 @@ def missing_bytes(spec: JobSpec, folder: Path) -> int:
         size = checkpoint_bytes(spec)
     except InputError:
         return 0
-    return max(0, (spec.checkpoint.keep + 1) * size - (_bytes_below(folder / CHECKPOINTS / spec.id) if size else 0))
+    if not size or not isinstance(spec, TaskJob):
+        return 0
+    return max(0, (spec.checkpoint.keep + 1) * size - _bytes_below(folder / CHECKPOINTS / spec.id))
 
 
 def _bytes_below(folder: Path) -> int:
@@ -278,8 +279,8 @@ def with_shapes(spec: JobSpec, profiled: Job, cluster: Cluster, nodes: Sequence[
     for number, shape in enumerate(spec.shapes, 1):
         parts: dict[str, PhaseShape] = {}
         for side in SIDES:
-            if values := named(shape, side):
-                wanted, own = nodes_in(spec, number)[side], cast("Phase", getattr(profiled, side))
+            if values := named_keys(getattr(shape, side)):
+                wanted, own = spec.nodes_in(number)[side], cast("Phase", getattr(profiled, side))
                 if forecast is not None and wanted != own.nodes:
                     estimate = _Estimate(forecast, cluster, nodes, side)
                     seconds = max(_LEAST_S, own.worst_case_s * estimate.times(own.nodes, wanted))

@@ -12,8 +12,7 @@ from rollmux_env.keys.cluster import Pool as PoolSpec
 from rollmux_env.keys.job import Job
 from runtime.engines.memory import USUAL
 from runtime.gpus import find_gpus
-from runtime.jobs.shapes import nodes_of_shapes
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import JobSpec, RayJob
 from runtime.machine import Node, Pool
 from runtime.machines.nodes import POOLS
 
@@ -29,7 +28,7 @@ def nodes_wanted(cluster: Cluster | None, jobs: Sequence[JobSpec]) -> dict[Pool,
     pools: Collection[Pool] = cluster.sides if cluster else POOLS
     for pool in pools:
         most: int | None = cluster.pools[pool].max_nodes if cluster else None
-        counts[pool] = most or max((nodes for job in jobs for _, side, nodes in nodes_of_shapes(job) if side == pool), default=1)
+        counts[pool] = most or max((nodes for job in jobs for _, side, nodes in job.nodes_of_shapes() if side == pool), default=1)
     return counts
 
 
@@ -86,7 +85,7 @@ def too_few_nodes(spec: JobSpec, there: Mapping[str, int], left: str = "") -> st
     Args:
         there: nodes by pool; pools that are not named are not looked at. left: says that there may have been more.
     """
-    for where, pool, asks in nodes_of_shapes(spec):
+    for where, pool, asks in spec.nodes_of_shapes():
         if asks > there.get(pool, asks):
             return f"{where}: asks for {asks} nodes; there are {there[pool]} of this pool{left}"
     return None
@@ -146,7 +145,8 @@ def device_room(specs: Sequence[JobSpec], nodes: Sequence[Node], gpu_gb: float |
     """
     if gpu_gb is None:
         return {}
-    share = max((spec.rollout.engine_options.gpu_memory or USUAL for spec in specs), default=USUAL)
+    shares = (spec.rollout.engine_options.gpu_memory if isinstance(spec, RayJob) else USUAL for spec in specs)
+    share = max((one or USUAL for one in shares), default=USUAL)
     shared = {"rollout": (1 - share) * gpu_gb, "training": gpu_gb}
     if all(node.pool == "training" for node in nodes):  # engines run there
         shared = {"training": shared["rollout"]}

@@ -140,7 +140,7 @@ def iterated(handle: JobHandle, done: Done, now_s: float, asked_for: int | None)
     notes: tuple[Fact, ...] = (Iteration(handle.id, number, began_s, now_s, done.metrics, interrupted),)
     shown = "".join(f", {name} {done.metrics[name]:.4g}" for name in SHOWN if name in done.metrics)
     lines = [f"{handle.id}: iteration {number + 1} of {handle.spec.iterations}, {now_s - began_s:.2f} s{shown}"]
-    lines += [f"{handle.id}: WARNING: {line}" for line in warnings(handle.counts.recent, handle.spec.algorithm.top_p)]
+    lines += [f"{handle.id}: WARNING: {line}" for line in warnings(handle.counts.recent, handle.spec.top_p)]
     if done.checkpoint is not None:
         written = checkpointed(handle, done.checkpoint, now_s)
         notes, lines = notes + written.notes, [*written.lines, *lines]

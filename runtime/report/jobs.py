@@ -143,7 +143,7 @@ def _rewards(iterations: Sequence[Iteration]) -> dict[str, float | None]:
 
 def _warnings(record: RunRecord, job_id: str, iterations: Sequence[Iteration]) -> dict[str, list[dict[str, Any]]]:
     """Return what was to be said of a job's training: `iteration` (from 0) and `text` of each warning; nothing if there is none."""
-    top_p = next((fact.spec.algorithm.top_p for fact in record.submitted if fact.spec.id == job_id), 1.0)
+    top_p = next((fact.spec.top_p for fact in record.submitted if fact.spec.id == job_id), 1.0)
     lines = [
         {"iteration": done.number, "text": text}
         for k, done in enumerate(iterations)

@@ -16,7 +16,7 @@ from rollmux_env.files import read_json, write_whole
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.grpo_spec import TINY
 from runtime.jobs.named import located, source_files
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import ClassJob, JobSpec, TaskJob
 
 FILE = "dependencies.json"
 _WHOLE = 64 << 20  # bytes of a file that is read whole
@@ -71,11 +71,11 @@ def _remembered(folder: Path) -> dict[str, Any]:
 
 def _paths(spec: JobSpec) -> Iterator[Path]:
     """Yield the files and folders that a job names."""
-    task, modules = spec.task, [spec.job_class]
-    if task is not None:
-        modules += [task.name, task.reward]
-        names = [task.file, spec.evaluation.file if spec.evaluation is not None else None]
-        if spec.model is not None and spec.model.name != TINY:
+    modules: list[str | None] = [spec.job_class] if isinstance(spec, ClassJob) else []
+    if isinstance(spec, TaskJob):
+        modules += [spec.task.name, spec.task.reward]
+        names = [spec.task.file, spec.evaluation.file if spec.evaluation is not None else None]
+        if spec.model.name != TINY:
             names.append(spec.model.name)
         yield from (located(spec.folder, name) for name in names if name is not None)
     for module in modules:

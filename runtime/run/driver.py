@@ -25,7 +25,7 @@ from runtime.coordinator.run_log import RunLog
 from runtime.coordinator.run_plan import RunPlan
 from runtime.coordinator.run_state import Observer, RunState
 from runtime.coordinator.solo import SoloIterations
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import JobSpec, OwnersJob
 from runtime.journal.facts import Ended, Fact, Failed, Relaunched, Restarted, Restored, Started, Submitted
 from runtime.journal.record import RunRecord, cold_starts_of
 from runtime.journal.replay import assigned_nodes, restore
@@ -145,7 +145,7 @@ class RunDriver:
         """Keep what jobs print in bounds; owners that have attached print elsewhere."""
         logs = Path(self.run.plan.folder) / LOGS
         while True:
-            print_here = [logs / handle.id for handle in self.run.handles.values() if not handle.spec.attach]
+            print_here = [logs / handle.id for handle in self.run.handles.values() if not isinstance(handle.spec, OwnersJob)]
             if print_here:
                 await asyncio.to_thread(trim, print_here)
             await asyncio.sleep(_TRIMS_S)
@@ -239,7 +239,7 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fac
 def _is_over(handle: JobHandle, record: RunRecord) -> bool:
     """Whether a job has ended, or has nothing left to do. The owner of an attached job says when it is over."""
     ended = {fact.job_id for fact in (*record.failed, *record.cancelled)} | record.over_budget
-    return handle.id in ended or (handle.counts.done == handle.spec.iterations and not handle.spec.is_attached)
+    return handle.id in ended or handle.spec.has_done(handle.counts.done)
 
 
 def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord) -> None:

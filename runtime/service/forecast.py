@@ -103,6 +103,6 @@ class QueueForecast:
 def _job_of(spec: JobSpec, nodes: tuple[Node, ...], pools: tuple[str, ...]) -> Job | None:
     """A job as a policy would see it; None where nobody knows how long its phases take."""
     if spec.is_attached:
-        return None if spec.profile is not None else job_as_stated(spec, 0.0)
+        return None if spec.measured_iterations else job_as_stated(spec, 0.0)
     profile = load_profile(profile_key(spec, [next(node for node in nodes if node.pool == pool) for pool in pools]))
     return profile.job(spec, 0.0) if profile is not None else None

@@ -262,7 +262,7 @@ class Reports:
         if handle.saved.full is not None:
             return f"its checkpoint cannot be written: {handle.saved.full}"
         metrics = self._figures.reported.get(handle.id, {})
-        return handle.residency.exceeds or gap_warning(metrics, handle.spec.algorithm.top_p)
+        return handle.residency.exceeds or gap_warning(metrics, handle.spec.top_p)
 
     def pools(self) -> dict[Pool, dict[str, Any]]:
         """Return the nodes of each pool: those that run a phase, those of groups that do not, those of no group, those that lost

@@ -19,7 +19,7 @@ import pytest
 import rollmux_client
 
 from rollmux_env.files import EXAMPLES
-from runtime.jobs.spec import load_cluster, load_jobs
+from runtime.jobs.file import load_cluster, load_jobs
 from tests.clients import little_service
 from tests.clients.little_service import LittleService
 
@@ -435,11 +435,11 @@ def test_the_command_lines_for_verl_set_all_that_the_plugin_asks_for(verl: Any, 
 
 
 def test_the_job_of_each_command_line_fits_the_cluster_file() -> None:
-    specs = load_jobs(EXAMPLES / "gpu_jobs.yaml").jobs
+    specs: Any = load_jobs(EXAMPLES / "gpu_jobs.yaml").jobs
     used = {re.search(r"--job (\S+)", path.read_text())[1] for path in (EXAMPLES / "launch").glob("*.sh")}  # type: ignore[index]
     assert {spec.id for spec in specs} == used
     cluster = load_cluster(EXAMPLES / "one_machine.yaml")
     assert cluster.one_device
-    kept = [spec.rollout.device_gb or 0.0 for spec in specs] + [spec.training.device_gb or 0.0 for spec in specs]
+    kept = [spec.rollout.device_gb for spec in specs] + [spec.training.device_gb for spec in specs]
     most_gb = cluster.pools["training"].device_memory_gb
     assert most_gb is not None and sum(sorted(kept)[-6:]) <= most_gb  # three of them fit a GPU

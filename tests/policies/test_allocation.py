@@ -21,8 +21,7 @@ from rollmux_env.timing.allocation import Budget
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.stages import Replica
 from rollmux_env.timing.work import Work
-from runtime.jobs.shapes import nodes_in
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import job_of
 from tests.conftest import Command
 
 H800, H20 = "H800-areal-hex", "H20-areal-hex"
@@ -164,8 +163,8 @@ def test_allocate_writes_a_job_that_plan_takes_and_shapes_that_run_takes_or_says
     assert status == 0 and "7B (1.00x)" in out
     (planned,) = YAML(typ="safe").load((tmp_path / "job.yaml").read_text())["jobs"]
     nodes = {side: {"nodes": planned[side].get("nodes", 1)} for side in ("rollout", "training")}
-    real = JobSpec.model_validate({"id": "7B", "iterations": 9, "slo": 1.5, "task": "count", **nodes, "shapes": planned["shapes"]})
-    assert [nodes_in(real, shape) for shape in (0, 1)] == [{"rollout": 2, "training": 1}, {"rollout": 4, "training": 2}]
+    real = job_of({"id": "7B", "iterations": 9, "slo": 1.5, "task": "count", **nodes, "shapes": planned["shapes"]})
+    assert [real.nodes_in(shape) for shape in (0, 1)] == [{"rollout": 2, "training": 1}, {"rollout": 4, "training": 2}]
     status, _, err = command(*words, "--budget", "H800=8,H20=8", "--out", str(tmp_path / "mixed.yaml"))
     assert status == 2 and err.endswith("a job's phase has nodes of one kind: try another budget\n")
     assert not (tmp_path / "mixed.yaml").exists()

@@ -26,7 +26,8 @@ from runtime.coordinator import run_log
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.lifecycle import Processes
 from runtime.coordinator.run_plan import RunPlan
-from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.file import parse_jobs
+from runtime.jobs.spec import ClassJob, JobSpec
 from runtime.jobside.messages import Checkpoint, Done, End, Report, Stopped
 from runtime.journal.audit import audit
 from runtime.journal.commits import Commits
@@ -169,15 +170,16 @@ class Pretended(Processes):
         calls, run = self.driver.calls, self.driver.run
         self.made[handle.id] = self.made.get(handle.id, 0) + 1
         loaded: set[Pool] = set()
-        every = handle.spec.checkpoint.every if isinstance(handle.spec.checkpoint.every, int) else 1
-        keeps = bool(handle.spec.options.get("keeps", True)) and handle.spec.checkpoint.is_wanted
+        interval = _spec(handle).checkpoint.every
+        every = interval if isinstance(interval, int) else 1
+        keeps = bool(_spec(handle).options.get("keeps", True)) and _spec(handle).checkpoint.is_wanted
         job_id, done, state, taken, writes = handle.id, None, -1, 0, False
         folder = Path()
         try:
             while True:
                 order = await calls.order(handle, done)
                 if done is not None and done.checkpoint is not None:
-                    drop(folder, handle.spec.checkpoint.keep)
+                    drop(folder, _spec(handle).checkpoint.keep)
                 if order is None:
                     return End("done")
                 folder, done = Path(order.folder), None
@@ -204,7 +206,7 @@ class Pretended(Processes):
                     if beside and (job_id, pool) == (self.runs_out, "training"):
                         return End("failed", pool, "CUDA out of memory", out_of_memory=True)
                     begun_s = run.log.now()
-                    await asyncio.sleep(handle.spec.options.get("phase_s", 0.0))
+                    await asyncio.sleep(_spec(handle).options.get("phase_s", 0.0))
                     stays = not order.profile and await calls.may_stay(handle, pool)
                     waits = waits_of(handle)
                     host_gb = waits.levels[0 if stays else -1].host_gb if waits else 0.1
@@ -212,9 +214,9 @@ class Pretended(Processes):
                     if stays:
                         self.staying[handle].add(pool)
                     report = Report(pool, False, begun_s, begun_s, run.log.now(), host_gb=host_gb, stays=stays, waits=waits)
-                    device_gb = handle.spec.options.get("device_gb", 0.0)
+                    device_gb = _spec(handle).options.get("device_gb", 0.0)
                     if not order.profile:
-                        device_gb = handle.spec.options.get("later_gb", device_gb)
+                        device_gb = _spec(handle).options.get("later_gb", device_gb)
                     report = replace(report, device_gb=device_gb, cold=pool not in loaded)
                     report = self._timed(handle, report, order.profile)
                     loaded.add(pool)
@@ -222,14 +224,14 @@ class Pretended(Processes):
                 await self._leave(handle, await calls.synced(handle, run.log.now(), run.log.now()))
                 if order.profile:
                     self.passes[job_id] = self.passes.get(job_id, 0) + 1
-                    done = Done({}, movable=handle.spec.options.get("profiled", keeps), alive=True)
+                    done = Done({}, movable=_spec(handle).options.get("profiled", keeps), alive=True)
                     continue
                 if handle.is_over:  # it was measured alone
                     done = Done({})
                     continue
                 state += 1
                 self._iterated()
-                turns = handle.spec.options.get("turns", False)  # it could be moved, until it is to be
+                turns = _spec(handle).options.get("turns", False)  # it could be moved, until it is to be
                 movable = keeps or (turns and not handle.is_moving)
                 is_last = keeps and state == handle.spec.iterations
                 done = Done({"count": float(state)}, movable, keeps, write(folder, state) if is_last else None)
@@ -244,7 +246,7 @@ class Pretended(Processes):
     def _timed(self, handle: JobHandle, report: Report, profile: bool) -> Report:
         """A phase of a job with the options `cold_s`, seconds of its cold start each time that it is made, `runs_s`, and `waits_s`,
         seconds without a core in each of its passes, by phase."""
-        options = handle.spec.options
+        options = _spec(handle).options
         colds_s, passes = options.get("cold_s", [0.0]), self.passes.get(handle.id, 0)
         run_s = report.run_s + (colds_s[min(self.made[handle.id], len(colds_s)) - 1] if report.cold else 0.0)
         waits_s = options.get("waits_s", {}).get(report.phase, []) if profile else []
@@ -269,7 +271,12 @@ class Pretended(Processes):
     async def _keep(self, handle: JobHandle, folder: Path, state: int) -> None:
         assert self.driver is not None
         await self.driver.calls.checkpointed(handle, write(folder, state))
-        drop(folder, handle.spec.checkpoint.keep)
+        drop(folder, _spec(handle).checkpoint.keep)
+
+
+def _spec(handle: JobHandle) -> ClassJob:
+    assert isinstance(handle.spec, ClassJob)
+    return handle.spec
 
 
 def waits_of(handle: JobHandle) -> Waits | None:
@@ -277,7 +284,7 @@ def waits_of(handle: JobHandle) -> Waits | None:
 
     With the option `peak_gb` as well it has GPUs of 80 GB, and so much of each while it runs.
     """
-    stay_gb, peak_gb = handle.spec.options.get("stay_gb"), handle.spec.options.get("peak_gb", 0.0)
+    stay_gb, peak_gb = _spec(handle).options.get("stay_gb"), _spec(handle).options.get("peak_gb", 0.0)
     levels = (Level(STAY, 0.0, stay_gb if peak_gb else 0.0, stay_gb), Level("keep", 1.0, 0.0, 1.0)) if stay_gb else ()
     return Waits(levels, peak_gb, 80.0 if peak_gb else 0.0) if levels else None
 

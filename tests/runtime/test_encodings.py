@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import InputError
+from runtime.jobs.file import load_cluster, load_jobs
 from runtime.jobs.grpo_spec import TaskSpec
 from runtime.jobs.jsonl import read_examples
-from runtime.jobs.spec import load_cluster, load_jobs
 from runtime.machines.hosts import load_hosts
 from runtime.service.address import SERVICE, find
 from runtime.service.tokens import TOKENS, Tokens

@@ -19,12 +19,13 @@ from runtime.export import MODELS, export_checkpoint, keep_model
 from runtime.grpo.state import write_shards
 from runtime.jobs.grpo_spec import ModelSpec
 from runtime.jobs.models import model_directory
-from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.spec import TaskJob
 from tests.runtime.engines.models import tiny
+from tests.runtime.jobs.task_job import task_job
 
 
 @pytest.fixture
-def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobSpec:
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TaskJob:
     """A job that began with a model in bfloat16 and has two checkpoints, the last one of other weights, in float32."""
     monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
     model: Any = tiny(0, tied=True).to(torch.bfloat16)
@@ -40,12 +41,12 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobSpec:
 
         begin_checkpoint(tmp_path / "checkpoints", iterations, fill)()
     job = {"id": "a", "slo": 2, "iterations": 4, "task": "echo", "model": "model"}
-    return parse_jobs({"version": 1, "jobs": [job]}, "test", tmp_path).jobs[0]
+    return task_job(job, tmp_path)
 
 
 @pytest.mark.parametrize("shard", ["5GB", "100KB"])
 def test_weights_have_the_types_that_they_came_in(
-    spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard: str
+    spec: TaskJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard: str
 ) -> None:
     monkeypatch.setattr(runtime.export, "_SHARD", shard)
     assert export_checkpoint(tmp_path / "checkpoints", 9, spec, tmp_path / "out") == 4
@@ -61,7 +62,7 @@ def test_weights_have_the_types_that_they_came_in(
     assert before <= {path.name for path in (tmp_path / "out").iterdir()}
 
 
-def test_a_model_that_is_done_is_kept_for_its_owner_alone(spec: JobSpec, tmp_path: Path) -> None:
+def test_a_model_that_is_done_is_kept_for_its_owner_alone(spec: TaskJob, tmp_path: Path) -> None:
     for _ in range(2):  # the second time in place of the first
         line = keep_model(tmp_path / "run", tmp_path / "checkpoints", spec)
         assert line == f"its model after 4 iterations is in {tmp_path / 'run' / MODELS / 'a'}"
@@ -70,7 +71,7 @@ def test_a_model_that_is_done_is_kept_for_its_owner_alone(spec: JobSpec, tmp_pat
     assert [path.name for path in (tmp_path / "run" / MODELS).iterdir()] == ["a"]
 
 
-def test_a_model_that_cannot_be_written_costs_the_job_nothing(spec: JobSpec, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_written_costs_the_job_nothing(spec: TaskJob, tmp_path: Path) -> None:
     line = keep_model(tmp_path / "run", tmp_path / "none", spec)
     assert line == "its model is not written: job a: has no checkpoint that is whole; `rollmux export` tries again"
     (tmp_path / "run").write_text("a file where the folder should be")

@@ -14,8 +14,8 @@ from runtime import gpus
 from runtime.gpus import OwnOfCuda, device_count, is_out_of_memory, named_devices
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.training_worker import TrainingWorker
-from runtime.jobs.spec import parse_jobs
 from runtime.machine import Node
+from tests.runtime.jobs.task_job import task_job
 
 MIB = 1 << 20
 
@@ -106,7 +106,7 @@ def test_an_engine_and_a_rank_say_what_they_keep_with_it(device: Device, tmp_pat
     monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
     small = {"name": "tiny", "hidden_size": 64, "layers": 1}
     entry = {"id": "a", "slo": 2, "iterations": 1, "task": "echo", "model": small, "rollout": {"engine": "torch"}}
-    spec = parse_jobs({"version": 1, "jobs": [entry]}, "test", tmp_path).jobs[0]
+    spec = task_job(entry, tmp_path)
     node = Node("rollout-0", "rollout", "m", (0,), (0,), 4.0, "1 GPU")
     monkeypatch.setattr("runtime.engines.make_engine", lambda *_, **__: Engine(device))
     monkeypatch.setattr("runtime.residency.staging.WeightStage", lambda **_: SimpleNamespace(footprint=Footprint))

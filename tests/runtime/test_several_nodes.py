@@ -20,7 +20,7 @@ from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Warm
 from rollmux_env.cluster.state import State
 from runtime.coordinator.run_plan import RunPlan
-from runtime.jobs.spec import parse_jobs
+from runtime.jobs.file import parse_jobs
 from runtime.journal.audit import check_run
 from runtime.journal.facts import Assigned
 from runtime.journal.record import RunRecord

@@ -83,7 +83,7 @@ class Iterations:
         else:
             report = Report(phase, False, start_s, start_s, now_s, cold=cold)
             self._run.follow(released(handle, report, slice_of(handle, report, now_s, extra=turn.extra)))
-        if phase == "training" and not handle.spec.sync_s:
+        if phase == "training" and not handle.spec.reports_sync:
             self.iterated(lease)
 
     def synced(self, lease: Lease, number: int, seconds: float) -> None:

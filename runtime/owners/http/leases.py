@@ -28,7 +28,7 @@ from rollmux_env.validation_errors import one_line
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.profiles import job_as_stated
 from runtime.coordinator.run_state import RunState
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import CommandJob, JobSpec
 from runtime.jobside.messages import End
 from runtime.journal.facts import Attached, Granted
 from runtime.owners.http.iterations import Iterations
@@ -107,7 +107,7 @@ class Leases:
         where = one_line(host, 80) or "a host without a name"
         run.log.say(f"{job_id}: its owner has attached, on {where}")
         prints = ""
-        if not handle.spec.command:
+        if not isinstance(handle.spec, CommandJob):
             prints = f"; its output is there, with process {pids[0]}" if pids else "; its output is there"
         run.log.tell_of(job_id, f"attached on {' '.join(dict.fromkeys(names))}, from {where}{prints}")
         return self._described(taken)
@@ -462,7 +462,7 @@ def reason(run: RunState, handle: JobHandle) -> tuple[str, int | None]:
 
 def problem_of_names(run: RunState, spec: JobSpec) -> str | None:
     """Why a job cannot be on the nodes that its entry names; None: it can, or names none. One line."""
-    if spec.nodes is None:
+    if not spec.nodes_named:
         return None
     there = {node.name: node for node in run.capacity.nodes()}
     for pool, names in spec.nodes_named.items():
@@ -502,7 +502,7 @@ def _nodes_of_host(run: RunState, spec: JobSpec, host: str) -> frozenset[str] | 
         Unprocessable: the host has fewer nodes than the job asks for; one line.
     """
     hosts = run.capacity.nodes_by_host()
-    if spec.nodes is not None or host not in hosts or len(hosts) < 2:
+    if spec.nodes_named or host not in hosts or len(hosts) < 2:
         return None
     own = hosts[host]
     for pool in run.plan.cluster.sides:

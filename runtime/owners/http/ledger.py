@@ -26,6 +26,7 @@ from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.overdue import worst_case_s
 from runtime.coordinator.permits import Hold
 from runtime.coordinator.run_state import RunState
+from runtime.jobs.spec import CommandJob
 from runtime.jobside.messages import End, Stopped
 from runtime.journal.facts import Attached, Fact, Freed, Granted, LeaseEnded, OwnProcess, Suspected
 from runtime.journal.record import RunRecord
@@ -387,7 +388,7 @@ class Ledger:
                 self.lose(lease, f"its lease is lost: {too_long}")
         for handle in [*run.handles.values()]:
             stay = self.stay(handle)
-            if stay is None or stay.living is not None or not handle.lives or handle.spec.command is not None:
+            if stay is None or stay.living is not None or not handle.lives or isinstance(handle.spec, CommandJob):
                 continue
             if now_s - stay.since_s > rules.claim_s:  # it gives its place to others, and asks for one when its owner comes
                 handle.place.park(True)

@@ -23,7 +23,7 @@ from rollmux_env.errors import InputError
 from runtime.coordinator.ends import left
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.lifecycle import Processes
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import CommandJob, JobSpec
 from runtime.jobside.messages import End
 from runtime.journal.facts import LeaseEnded
 from runtime.machine import Node, threads_of
@@ -215,7 +215,7 @@ class CommandProcesses(AttachedProcesses):
 
     def _popen(self, handle: JobHandle) -> subprocess.Popen[bytes]:
         spec, nodes = handle.spec, handle.place.nodes_of("sync")
-        assert spec.command is not None
+        assert isinstance(spec, CommandJob)
         here = [node for node in nodes if not node.host or same_host(node.host, os.uname().nodename)]
         with open_log(self._logs(handle), _LOG) as log:
             names = " ".join(node.name for node in nodes)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, RootModel, ValidationError
 from starlette.responses import Response
 
 from rollmux_env.errors import InputError, NotAllowed, NotFound, TooMany, Unprocessable
@@ -18,7 +18,7 @@ from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import format_error, one_line, problems
 from runtime.jobs.changes import entry_of
 from runtime.jobs.checks import check_names
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import JobSpec, OwnersJob, job_of, model_of
 from runtime.journal.facts import KINDS, Attached, Freed, Granted, LeaseEnded, Suspected
 from runtime.metrics import CONTENT_TYPE
 from runtime.output import LOGS, SERVICE_LOG, log_files, read_log
@@ -64,6 +64,10 @@ class After(Query):
     """Number of the last entry that is known; 0: all of them."""
     wait_s: _WaitS = 0.0
     """For how long to wait for one, seconds."""
+
+
+class Entry(RootModel[JobSpec]):
+    """An entry of a job file."""
 
 
 class Attach(Body):
@@ -172,12 +176,12 @@ def _spec_of(entry: Any, holder: Holder, folder: Path, dry: bool) -> JobSpec:
     if not isinstance(entry, dict):
         raise InputError("a job must be a JSON object, an entry of a job file")
     try:
-        spec = JobSpec.model_validate({"user": holder.user, **entry})
+        spec = job_of({"user": holder.user, **entry})
     except ValidationError as error:
-        raise Unprocessable(one_line(format_error(problems(error)[0], JobSpec))) from None
+        raise Unprocessable(one_line(format_error(problems(error)[0], model_of(entry)))) from None
     spec = spec.model_copy(update={"folder": os.path.abspath(folder / spec.folder)})
     if holder.right < Right.OPERATE and not dry:
-        if not spec.attach:
+        if not isinstance(spec, OwnersJob):
             raise NotAllowed(f"job {spec.id}: is started by the service, which takes the right to operate; this token may attach")
         _check_own(holder, spec.user, spec.id)
     try:
@@ -320,7 +324,7 @@ OPERATIONS = (  # what is asked most comes first
     _owners(Leases.attach, "Wait for the job's place, and take a lease.", Attach, f"POST {_JOB}/attach", waits=True),
     Operation("job", "GET", _JOB, Right.LOOK, _job, "A job.", refuses=(404,)),
     Operation(
-        "submit", "POST", "/v1/jobs", Right.ATTACH, _submit, _SUBMIT, Dry, JobSpec, 201, refuses=(200, 409, 422, 429), logged=True
+        "submit", "POST", "/v1/jobs", Right.ATTACH, _submit, _SUBMIT, Dry, Entry, 201, refuses=(200, 409, 422, 429), logged=True
     ),
     Operation(
         "cancel", "DELETE", _JOB, Right.ATTACH, _cancel, "End a job now, for good.", status=202, refuses=(404, 409), logged=True

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runtime.coordinator.run_plan import RunPlan
-from runtime.jobs.spec import parse_jobs
+from runtime.jobs.file import parse_jobs
 from runtime.journal.audit import audit
 from runtime.journal.record import RunRecord
 from runtime.journal.write import JOURNAL, read_facts, read_run

@@ -16,7 +16,7 @@ from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.nodes import NodePool
 from runtime.coordinator.profiles import Measured, Profile, load_profile, profile_key, save_profile
 from runtime.coordinator.profiling import OverlapProbe, Timings
-from runtime.jobs.spec import parse_jobs
+from runtime.jobs.file import parse_jobs
 from runtime.journal.audit import check_run
 from runtime.journal.facts import Assigned, PhaseSlice, Returned
 from runtime.journal.write import record_of

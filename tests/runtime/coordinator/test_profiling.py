@@ -14,6 +14,7 @@ from rollmux_env.cluster.events import Admitted, Reprofiled, Warm
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.profiles import has_loaded, job_as_stated, load_profile, note_loaded, profile_key
 from runtime.coordinator.run_plan import RunPlan
+from runtime.jobs.spec import job_of
 from runtime.jobside.messages import Report
 from runtime.journal.facts import LEASE, PhaseSlice, Profiled
 from runtime.journal.record import ColdStarts, RunRecord, cold_starts_of
@@ -162,7 +163,8 @@ def test_a_run_that_stops_while_jobs_wait_to_be_measured_goes_on(tmp_path: Path,
 
 
 def test_a_cold_start_of_another_kind_replaces_nothing() -> None:
-    (spec,) = plan_of(Path("/tmp"), [job("a")]).specs
+    states = {"worst_case_s": 1.0}
+    spec = job_of({"id": "a", "iterations": 5, "slo": 1000, "attach": True, "rollout": states, "training": states})
     part = PhaseSlice("a", "rollout", False, 0, 0, "rollout", (0,), ("rollout-0",), 0.0, 1.0, 30.0, 16.5, 30.0, 0.5, cold=True)
     known = ColdStarts()
     known.profiled(Profiled(0.0, job_as_stated(spec, 0.0), False, {}, BOTH))

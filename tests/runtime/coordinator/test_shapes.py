@@ -15,8 +15,8 @@ from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.cluster import Pool as PoolSpec
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
-from runtime.jobs.shapes import estimated_phases
-from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.file import parse_jobs
+from runtime.jobs.spec import JobSpec
 from runtime.journal.audit import audit
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, record_of
@@ -96,7 +96,7 @@ def test_on_a_gpu_that_it_knows_the_timing_model_says_how_much_is_gained() -> No
 
 def test_what_the_file_states_is_taken() -> None:
     spec = spec_of({"training": {"nodes": 2, "worst_case_s": 11.0, "host_memory_gb": 9.0}}, {"training": {"nodes": 3}})
-    assert estimated(spec)[1] == (11.0, 9.0) and estimated_phases(spec) == {(2, "training")}
+    assert estimated(spec)[1] == (11.0, 9.0) and spec.estimated_phases == {(2, "training")}
 
 
 def test_the_scheduler_decides_about_jobs_with_shapes_as_it_did(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from rollmux_env.envs.rollout.observation import JOB_FEATURES, ROW_FEATURES, STA
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.seats import seats_of
 from runtime.jobs.named import load_named
-from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.spec import TaskJob
 from runtime.machine import Node, Pool
 from runtime.phases import Paused
+from tests.runtime.jobs.task_job import task_job
 
 NODES: dict[Pool, Node] = {
     "rollout": Node("rollout-0", "rollout", "m", (0,), (), 4.0, "1 core"),
@@ -31,7 +32,7 @@ TWO_CORES = Node("rollout-0", "rollout", "m", (0, 1), (), 4.0, "2 cores")
 
 
 @contextlib.contextmanager
-def two_engines(algorithm: dict[str, int], cache: Path) -> Iterator[tuple[JobSpec, list[RolloutWorker]]]:
+def two_engines(algorithm: dict[str, int], cache: Path) -> Iterator[tuple[TaskJob, list[RolloutWorker]]]:
     """Two engines of a job, and its spec.
 
     Args:
@@ -42,7 +43,7 @@ def two_engines(algorithm: dict[str, int], cache: Path) -> Iterator[tuple[JobSpe
 
 
 @contextlib.contextmanager
-def engines_of_two_sizes(algorithm: dict[str, int], cache: Path, policy: str) -> Iterator[tuple[JobSpec, list[RolloutWorker]]]:
+def engines_of_two_sizes(algorithm: dict[str, int], cache: Path, policy: str) -> Iterator[tuple[TaskJob, list[RolloutWorker]]]:
     """On a node of two cores two engines of one core, and one of both, which sleeps; arguments and what it gives as above."""
     with _engines(algorithm, cache, [TWO_CORES], policy=policy, sizes=[2]) as (spec, made):
         made[2].offload()
@@ -67,12 +68,12 @@ def always_resizes(path: Path) -> str:
 @contextlib.contextmanager
 def _engines(
     algorithm: dict[str, int], cache: Path, nodes: Sequence[Node], **rollout: Any
-) -> Iterator[tuple[JobSpec, list[RolloutWorker]]]:
+) -> Iterator[tuple[TaskJob, list[RolloutWorker]]]:
     model = {"name": "tiny", "hidden_size": 64, "layers": 1}
     job: dict[str, Any] = {"id": "a", "slo": 2, "iterations": 1, "task": "long-tail", "model": model, "algorithm": algorithm}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROLLMUX_CACHE", str(cache))
-        spec = parse_jobs({"version": 1, "jobs": [job | {"rollout": {"engine": "torch", **rollout}}]}, "test", Path()).jobs[0]
+        spec = task_job(job | {"rollout": {"engine": "torch", **rollout}})
         seats = seats_of(nodes, spec.rollout)
         together = Counter(seat.size for seat in seats)
         made = [RolloutWorker(spec, k, len(seats), seat.node, (), together[seat.size]) for k, seat in enumerate(seats)]

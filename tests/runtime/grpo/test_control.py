@@ -30,7 +30,7 @@ from runtime.grpo.control import RunControl, setting_of_run
 from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Sampled
 from runtime.grpo.rollout_worker import RolloutWorker
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import TaskJob
 from runtime.phases import set_session
 from tests.runtime.grpo.here import Here, always_resizes, engines_of_two_sizes
 
@@ -171,14 +171,14 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def sized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[JobSpec, list[RolloutWorker]]]:
+def sized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TaskJob, list[RolloutWorker]]]:
     """Two engines of a core and one of two, of a job."""
     with engines_of_two_sizes(ALGORITHM, tmp_path_factory.mktemp("cache"), "adaptive-parallelism") as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def engines(sized: tuple[JobSpec, list[RolloutWorker]]) -> tuple[JobSpec, list[RolloutWorker]]:
+def engines(sized: tuple[TaskJob, list[RolloutWorker]]) -> tuple[TaskJob, list[RolloutWorker]]:
     """The first two, of the job without the third."""
     spec, workers = sized
     return spec.model_copy(update={"rollout": spec.rollout.model_copy(update={"sizes": ()})}), workers[:2]
@@ -190,7 +190,7 @@ def _out_of_the_run() -> Iterator[None]:
     set_session(None)
 
 
-def run(made: tuple[JobSpec, list[RolloutWorker]], control: RunControl | None) -> list[list[Response]]:
+def run(made: tuple[TaskJob, list[RolloutWorker]], control: RunControl | None) -> list[list[Response]]:
     """Rollouts of a real job, one after the other: the responses of each, in the order in which they are trained on."""
     (spec, workers), session = made, Lockstep()
     set_session(session)  # type: ignore[arg-type]
@@ -230,13 +230,13 @@ def watched(policy: RolloutPolicy, setting: Setting) -> tuple[RunControl, Watche
 
 
 @pytest.fixture(scope="module")
-def plain(engines: tuple[JobSpec, list[RolloutWorker]]) -> list[list[Response]]:
+def plain(engines: tuple[TaskJob, list[RolloutWorker]]) -> list[list[Response]]:
     return run(engines, None)
 
 
 @pytest.mark.parametrize("name", ["tail-migration", "adaptive-parallelism,margin=0", "learned:default"])
 def test_a_policy_decides_on_real_engines_as_in_the_simulator_and_samples_stay(
-    name: str, engines: tuple[JobSpec, list[RolloutWorker]], plain: list[list[Response]], monkeypatch: pytest.MonkeyPatch
+    name: str, engines: tuple[TaskJob, list[RolloutWorker]], plain: list[list[Response]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("runtime.grpo.control.ENGINE", SLOW)
     spec = engines[0]
@@ -254,7 +254,7 @@ def test_a_policy_decides_on_real_engines_as_in_the_simulator_and_samples_stay(
 @pytest.mark.parametrize("name", ["adaptive-parallelism,margin=0,switch_s=0", "always resizes"])
 def test_engines_of_another_size_go_on_as_in_the_simulator_and_samples_stay(
     name: str,
-    sized: tuple[JobSpec, list[RolloutWorker]],
+    sized: tuple[TaskJob, list[RolloutWorker]],
     plain: list[list[Response]],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -277,7 +277,7 @@ def test_engines_of_another_size_go_on_as_in_the_simulator_and_samples_stay(
     assert {1} in sizes and {2} in sizes, "the size never changed"
 
 
-def test_it_decides_so_in_the_environment_too(engines: tuple[JobSpec, list[RolloutWorker]], plain: list[list[Response]]) -> None:
+def test_it_decides_so_in_the_environment_too(engines: tuple[TaskJob, list[RolloutWorker]], plain: list[list[Response]]) -> None:
     spec = engines[0]
     setting = replace(setting_of_run(spec, 2), timings=((1, LOCKSTEP),), prompt_tokens=0)
     own, simulated = watched(make_rollout("tail-migration"), setting)

@@ -17,7 +17,8 @@ from runtime.engines.pretrained import load_tokenizer
 from runtime.export import MODELS
 from runtime.grpo.rewards import Rewards
 from runtime.grpo.shares import Prompts
-from runtime.jobs.spec import JobSpec, load_jobs
+from runtime.jobs.file import load_jobs
+from runtime.jobs.spec import TaskJob
 from runtime.samples import read_samples
 from runtime.training.batch import make_batch
 from runtime.training.trainer import Trainer
@@ -38,7 +39,7 @@ def greedy(model: Any, prompt: list[int], tokens: int) -> list[int]:
     return found[0, len(prompt) :].tolist()  # type: ignore[no-any-return]
 
 
-def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> JobSpec:
+def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> TaskJob:
     """The job of the example, with model and data made by its scripts."""
     home = folder / "gsm8k"
     for script, *arguments in (
@@ -48,7 +49,9 @@ def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> JobSpec:
         monkeypatch.setattr(sys, "argv", [script, *arguments])
         runpy.run_path(str(EXAMPLES / script), run_name="__main__")
     (folder / "gsm8k.yaml").write_text((EXAMPLES / "gsm8k.yaml").read_text())
-    return load_jobs(folder / "gsm8k.yaml").jobs[0]
+    (job,) = load_jobs(folder / "gsm8k.yaml").jobs
+    assert isinstance(job, TaskJob)
+    return job
 
 
 def test_the_small_model_learns_the_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

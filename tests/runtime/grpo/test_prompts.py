@@ -11,22 +11,23 @@ import pytest
 from rollmux_env.errors import InputError
 from runtime.grpo.rewards import Rewards
 from runtime.grpo.shares import Prompts
-from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.spec import TaskJob
+from tests.runtime.jobs.task_job import task_job
 
 
 def tokenizer(text: str) -> dict[str, list[int]]:
     return {"input_ids": [*text.encode()]}
 
 
-def spec_of(folder: Path, lengths: list[int], held_out: list[int], **evaluation: Any) -> JobSpec:
+def spec_of(folder: Path, lengths: list[int], held_out: list[int], **evaluation: Any) -> TaskJob:
     for name, counts in (("train", lengths), ("test", held_out)):
         (folder / f"{name}.jsonl").write_text("\n".join(json.dumps({"q": name[1] * count, "answer": count}) for count in counts))
     task = {"name": "jsonl", "file": "train.jsonl", "prompt": "q", "reward": "number"}
     job = {"id": "a", "slo": 2, "iterations": 9, "task": task, "algorithm": {"max_prompt_tokens": 3}}
-    return parse_jobs({"version": 1, "jobs": [job | evaluation]}, "test", folder).jobs[0]
+    return task_job(job | evaluation, folder)
 
 
-def prompts_of(spec: JobSpec) -> Prompts:
+def prompts_of(spec: TaskJob) -> Prompts:
     rewards = Rewards(spec)
     rewards.close()
     return Prompts(spec, tokenizer, rewards)

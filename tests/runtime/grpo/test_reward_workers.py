@@ -19,7 +19,7 @@ from runtime.grpo.reward_process import RewardProcess
 from runtime.grpo.rewards import Rewards
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.shares import Share
-from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.spec import TaskJob
 from runtime.jobs.tasks import Example
 from runtime.journal.audit import check_run
 from runtime.machine import Node
@@ -27,6 +27,7 @@ from runtime.phases import runtime_hook, set_session
 from tests.runtime.coordinator.conftest import Running, nodes, run
 from tests.runtime.grpo.here import Here, Worker
 from tests.runtime.grpo.test_job import job
+from tests.runtime.jobs.task_job import task_job
 
 __all__ = ["nodes", "run"]
 
@@ -40,11 +41,11 @@ def slow(folder: Path, rewards: dict[str, Any], **options: Any) -> dict[str, Any
     return job("a", task=task, algorithm=ALGORITHM, rewards=rewards)
 
 
-def spec_of(given: dict[str, Any]) -> JobSpec:
-    return parse_jobs({"version": 1, "jobs": [given]}, "test", Path()).jobs[0]
+def spec_of(given: dict[str, Any]) -> TaskJob:
+    return task_job(given)
 
 
-def sampled(spec: JobSpec, engines: int, reward_workers: list[Worker]) -> list[Sampled]:
+def sampled(spec: TaskJob, engines: int, reward_workers: list[Worker]) -> list[Sampled]:
     """A round on so many engines."""
     node = Node("rollout-0", "rollout", "m", (0,), (), 4.0, "1 core")
     parts: list[Sampled] = []

@@ -19,20 +19,21 @@ from runtime.grpo.rewards import FAILED, Rewards, merged, name_of
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.shares import Prompts, Share
 from runtime.jobs.grpo_spec import RewardsSpec, TaskSpec
-from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.spec import TaskJob
 from runtime.jobs.tasks import Example
 from runtime.machine import Node
+from tests.runtime.jobs.task_job import task_job
 
 PATIENCE_S = 120.0  # for what is bound to happen
 ONE, OTHER = Example("1", "1"), Example("2", "2")
 
 
-def job(folder: Path, **options: Any) -> JobSpec:
+def job(folder: Path, **options: Any) -> TaskJob:
     algorithm = {"prompts_per_iteration": 2, "group_size": 4, "max_tokens": 8, "minibatches": 1}
     spec: dict[str, Any] = {"id": "a", "slo": 2, "iterations": 1, "model": {"name": "tiny", "hidden_size": 64, "layers": 1}}
     spec |= {"algorithm": algorithm, "rollout": {"engine": "torch"}, "rewards": {"timeout": "adaptive"}}
     task = {"name": "tests.runtime.toy_tasks:Trap", "options": {"folder": str(folder), **options}}
-    return parse_jobs({"version": 1, "jobs": [spec | {"task": task}]}, "test", Path()).jobs[0]
+    return task_job(spec | {"task": task})
 
 
 class Scripted:

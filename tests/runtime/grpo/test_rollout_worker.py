@@ -13,13 +13,13 @@ from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.shares import Share, rounds_of
 from runtime.jobs.grpo_spec import ModelSpec
 from runtime.jobs.models import model_directory
-from runtime.jobs.spec import parse_jobs
 from runtime.machine import Node
 from runtime.residency.layout import Layout
 from runtime.sync.plan import make_plan
 from runtime.sync.streams import send_streams
 from runtime.sync.wire import Transfer
 from tests.runtime.engines.models import VOCABULARY, tiny
+from tests.runtime.jobs.task_job import task_job
 
 _HEADER = 16 << 10  # most that a safetensors header of a small model and the last page take
 
@@ -31,7 +31,7 @@ def test_a_stage_is_counted_before_it_is_filled_and_once_for_all_engines_of_a_ma
         shutil.copyfile(file, tmp_path / "model" / file.name)
     algorithm = {"max_prompt_tokens": 16, "max_tokens": 8, "prompts_per_iteration": 2, "group_size": 2}
     job = {"id": "a", "slo": 2, "iterations": 1, "task": "echo", "model": "model", "rollout": {"engine": "torch"}}
-    spec = parse_jobs({"version": 1, "jobs": [job | {"algorithm": algorithm}]}, "test", tmp_path).jobs[0]
+    spec = task_job(job | {"algorithm": algorithm}, tmp_path)
     node = Node("rollout-0", "rollout", "m", (0,), (), 4.0, "1 core")
     worker, other = (RolloutWorker(spec, k, 2, node) for k in range(2))
     worker.open(None)
@@ -79,7 +79,7 @@ def test_an_engine_on_a_gpu_has_room_for_its_responses_of_a_round(
     algorithm = {"prompts_per_iteration": 24, "group_size": 8}
     rollout = {"engine": "vllm", "engine_options": options}
     job = {"id": "a", "slo": 2, "iterations": 1, "task": "echo", "algorithm": algorithm, "rollout": rollout}
-    spec = parse_jobs({"version": 1, "jobs": [job]}, "test", Path()).jobs[0]
+    spec = task_job(job)
     node = Node("rollout-0", "rollout", "m", (0,), gpus, 4.0, "")
     worker = RolloutWorker(spec, 0, 2, node, ())
     assert worker._engine_options().get("max_num_seqs") == most  # noqa: SLF001

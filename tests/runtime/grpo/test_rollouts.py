@@ -18,11 +18,12 @@ from runtime.grpo.messages import Sampled
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.shares import Share, rounds_of
 from runtime.grpo.state import Data, read_data, write_data
-from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.spec import TaskJob
 from runtime.jobs.tasks import Example, LongTail
 from runtime.machine import Node, Pool
 from runtime.phases import set_session
 from tests.runtime.grpo.here import NODES, Here, two_engines
+from tests.runtime.jobs.task_job import task_job
 
 ALGORITHM = {"prompts_per_iteration": 6, "group_size": 3, "max_tokens": 60}
 
@@ -128,7 +129,7 @@ def test_a_checkpoint_has_the_prompts_that_were_put_off(tmp_path: Path) -> None:
     set_session(Session(0))  # type: ignore[arg-type]
     given: dict[str, Any] = {"id": "a", "slo": 2, "iterations": 1, "task": "long-tail", "algorithm": ALGORITHM}
     rollout = {"policy": "tail-batching", "eta": 1.5}
-    spec = parse_jobs({"version": 1, "jobs": [given | {"rollout": rollout}]}, "test", Path()).jobs[0]
+    spec = task_job(given | {"rollout": rollout})
     rounds = rounds_of(spec)
     rounds.done([1, 3, 4, 6, 7, 8])
     wanted = Data(9, [0, 2, 5], {"test": 3.5})
@@ -232,7 +233,7 @@ class Quick(Here):
         return sum(self.done.values()) >= self.at[0] or (self._every > 0 and self._steps % self._every == 0)
 
 
-def rounds_run(spec: JobSpec, every: int) -> list[tuple[list[int], list[int]]]:
+def rounds_run(spec: TaskJob, every: int) -> list[tuple[list[int], list[int]]]:
     """Of each round of a job the prompts that are trained on, and how many responses of each engine."""
     run = Quick((NODES["rollout"], replace(NODES["rollout"], name="rollout-1")), every)
     set_session(run)  # type: ignore[arg-type]
@@ -255,7 +256,7 @@ def test_a_round_of_two_engines_ends_over_both_however_often_they_stop(tmp_path:
     model = {"name": "tiny", "hidden_size": 64, "layers": 1}
     rollout = {"engine": "torch", "nodes": 2, "policy": "tail-batching", "eta": 1.5}
     given: dict[str, Any] = {"id": "a", "slo": 2, "iterations": 3, "task": "long-tail", "model": model, "seed": 3}
-    spec = parse_jobs({"version": 1, "jobs": [given | {"algorithm": ALGORITHM, "rollout": rollout}]}, "test", Path()).jobs[0]
+    spec = task_job(given | {"algorithm": ALGORITHM, "rollout": rollout})
     rounds = rounds_run(spec, 0)
     assert rounds_run(spec, 7) == rounds  # what is trained on does not depend on how fast the engines are
     assert all(sum(counts) == 18 for _, counts in rounds) and len({prompt for own, _ in rounds for prompt in own}) == 18

@@ -13,12 +13,13 @@ import pytest
 
 from runtime.checkpoints import begin_checkpoint, numbers
 from runtime.grpo.asynchronous import AsynchronousGrpo
-from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.spec import TaskJob
 from runtime.machine import Node, Pool
 from runtime.phases import runtime_hook, set_session
 from tests.runtime.grpo.here import TWO_CORES, Here, always_resizes
 from tests.runtime.grpo.small_disk import PAGE, small_disk
 from tests.runtime.grpo.test_job import job
+from tests.runtime.jobs.task_job import task_job
 
 PATIENCE_S = 60.0
 
@@ -30,9 +31,9 @@ def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     set_session(None)
 
 
-def spec_of(**more: Any) -> JobSpec:
+def spec_of(**more: Any) -> TaskJob:
     given = job("a", seed=1, slo=2.0, iterations=6, **more)
-    return parse_jobs({"version": 1, "jobs": [given]}, "test", Path()).jobs[0]
+    return task_job(given)
 
 
 def iterate(made: AsynchronousGrpo, run: Here, numbers: range) -> list[dict[str, float]]:

@@ -18,19 +18,21 @@ from runtime.grpo.control import ControlledRollout, control_of
 from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Status
 from runtime.grpo.seats import footprint_of, seats_of
-from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.file import parse_jobs
+from runtime.jobs.spec import TaskJob
 from runtime.machine import Node
 from runtime.machines.forecast import forecasts
 from runtime.phases import runtime_hook, set_session
 from tests.runtime.grpo.here import TWO_CORES, Here, always_resizes
 from tests.runtime.grpo.test_job import job
+from tests.runtime.jobs.task_job import task_job
 
 TIMING = ReplicaTiming(0.0, 1.0, 0.0, 0.1, 0.0, 0.0, 0.0, 2**40)
 
 
-def spec_of(rollout: dict[str, Any], **more: Any) -> JobSpec:
+def spec_of(rollout: dict[str, Any], **more: Any) -> TaskJob:
     given = job("a", slo=2.0, **more) | {"rollout": {"engine": "torch", **rollout}}
-    return parse_jobs({"version": 1, "jobs": [given]}, "test", Path()).jobs[0]
+    return task_job(given)
 
 
 FEW = {"prompts_per_iteration": 2, "group_size": 2, "max_tokens": 16, "max_prompt_tokens": 12, "minibatches": 1}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +10,13 @@ import torch
 
 from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Kept
-from runtime.jobs.spec import parse_jobs
 from runtime.phases import WorkerError, runtime_hook, set_session
 from runtime.residency.layout import Layout
 from runtime.residency.staging import Landed, StageReader, WeightStage
 from runtime.sync.streams import Inbox, send_streams
 from runtime.sync.wire import HEADER_BYTES, TAG_BYTES, Address, Transfer
 from tests.runtime.grpo.here import Here, Worker
+from tests.runtime.jobs.task_job import task_job
 
 DATA = torch.arange(4096, dtype=torch.float32)
 LAYOUT = Layout.of({"weights": DATA})
@@ -83,7 +82,7 @@ def in_a_run() -> Iterator[None]:
 def job(topology: str, dies: int | None = None) -> tuple[Grpo, list[Engine], list[Rank]]:
     """After a training on two ranks, with three rollout workers on two machines: the first of each stages weights for all."""
     given = {"id": "a", "slo": 2, "iterations": 1, "task": "echo", "sync": {"topology": topology}}
-    made: Any = Grpo(parse_jobs({"version": 1, "jobs": [given]}, "test", Path()).jobs[0])
+    made: Any = Grpo(task_job(given))
     cut = LAYOUT.nbytes if topology == "flat" else LAYOUT.nbytes // 2
     engines = [Engine(k, k == dies) for k in range(3)]
     ranks = [Rank(0, DATA[: cut // 4]), Rank(1, DATA[cut // 4 :])]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from rollmux_env.errors import InputError
-from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.file import parse_jobs
+from runtime.jobs.spec import AttachedJob, ClassJob, CommandJob, JobSpec, job_of
 
 STATED: dict[str, Any] = {
     "id": "a",
@@ -29,13 +30,13 @@ def test_an_attached_job_states_its_phases_and_stays_where_it_is_unless_it_says_
     assert spec.is_attached and not spec.movable and (spec.sync_s, spec.eval_s) == (2.0, 10.0)
     assert (spec.rollout.worst_case_s, spec.rollout.host_memory_gb, spec.rollout.device_gb) == (60.0, 4.0, 1.5)
     assert parsed(STATED | {"movable": True}).movable
-    assert JobSpec.model_validate(spec.model_dump(by_alias=True, exclude_unset=True)) == spec
+    assert job_of(spec.model_dump(by_alias=True, exclude_unset=True)) == spec
 
 
 def test_a_command_is_a_job_that_the_service_starts() -> None:
     job = {key: value for key, value in STATED.items() if key != "attach"} | {"command": ["python", "train.py"]}
     spec = parsed(job)
-    assert spec.is_attached and spec.command == ("python", "train.py") and not spec.movable
+    assert isinstance(spec, CommandJob) and spec.command == ("python", "train.py") and not spec.movable
 
 
 def test_named_nodes_are_as_many_as_the_job_asks_for() -> None:
@@ -47,8 +48,9 @@ def test_named_nodes_are_as_many_as_the_job_asks_for() -> None:
 def test_defaults_of_other_kinds_of_jobs_do_not_reach_it() -> None:
     defaults = {"model": "tiny", "options": {"x": 1}, "checkpoint": "none", "sync_s": 3.0, "slo": 3.0}
     spec = parsed({key: value for key, value in STATED.items() if key != "slo"}, defaults)
-    assert (spec.sync_s, spec.slo) == (3.0, 3.0)
-    assert parsed({"id": "b", "class": "a:B", "iterations": 3}, defaults).checkpoint.every == "none"
+    assert isinstance(spec, AttachedJob) and (spec.sync_s, spec.slo) == (3.0, 3.0)
+    own = parsed({"id": "b", "class": "a:B", "iterations": 3}, defaults)
+    assert isinstance(own, ClassJob) and own.checkpoint.every == "none"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_defaults_of_other_kinds_of_jobs_do_not_reach_it() -> None:
             "jobs[0].nodes.rollout: names a node twice",
         ),
         ({"nodes": {"rollout": ["x"]}}, "jobs[0].nodes.training: is missing"),
-        ({"command": []}, "jobs[0].command: is empty"),
+        ({"attach": False, "command": []}, "jobs[0].command: is empty"),
         ({"eval_s": 0}, "jobs[0].eval_s: must be above 0, not 0"),
     ],
 )

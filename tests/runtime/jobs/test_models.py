@@ -11,9 +11,9 @@ import pytest
 from rollmux_env.errors import InputError
 from runtime.engines.pretrained import load_tokenizer
 from runtime.jobs import models
+from runtime.jobs.file import load_jobs
 from runtime.jobs.grpo_spec import ModelSpec
 from runtime.jobs.models import END, KINDS, LENGTHS, VOCABULARY_SIZE, model_directory, tiny_config, token_of
-from runtime.jobs.spec import load_jobs
 from runtime.training.memory import tiny_size
 
 torch = pytest.importorskip("torch")

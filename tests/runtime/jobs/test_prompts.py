@@ -12,8 +12,9 @@ from transformers import PreTrainedTokenizerFast
 from rollmux_env.errors import InputError
 from runtime.jobs.grpo_spec import TaskSpec
 from runtime.jobs.jsonl import read_examples
+from runtime.jobs.making import make_task
 from runtime.jobs.models import has_chat_template, prompt_tokens
-from runtime.jobs.tasks import Example, make_task, score
+from runtime.jobs.tasks import Example, score
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}> {{ m.content }} <end> {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"

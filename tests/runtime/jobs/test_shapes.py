@@ -10,8 +10,8 @@ import pytest
 from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster
 from runtime.coordinator.profiles import profile_key
-from runtime.jobs.shapes import estimated_phases, nodes_in
-from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.file import parse_jobs
+from runtime.jobs.spec import JobSpec, job_of
 from runtime.machines.pools import cluster_of, nodes_wanted
 from tests.runtime.pretend import NODES
 
@@ -27,13 +27,13 @@ def specs(shapes: Any, cluster: Any = None, **more: Any) -> tuple[JobSpec, ...]:
 def test_shapes_are_read_and_survive_being_written() -> None:
     shapes = [TWO, {"rollout": {"nodes": 2, "worst_case_s": 3}, "training": {"nodes": 3, "by_nodes": {"4": 1.5}}}]
     (spec,) = specs(shapes)
-    assert [nodes_in(spec, k) for k in range(3)] == [
+    assert [spec.nodes_in(k) for k in range(3)] == [
         {"rollout": 1, "training": 1},
         {"rollout": 1, "training": 2},
         {"rollout": 2, "training": 3},
     ]
-    assert estimated_phases(spec) == {(1, "training"), (2, "training")}
-    assert JobSpec.model_validate(spec.model_dump(mode="json", by_alias=True, exclude_unset=True)) == spec
+    assert spec.estimated_phases == {(1, "training"), (2, "training")}
+    assert job_of(spec.model_dump(mode="json", by_alias=True, exclude_unset=True)) == spec
     assert "shapes" not in specs([])[0].model_dump(by_alias=True)
     assert profile_key(spec, ()) == profile_key(specs([])[0], ())  # it is profiled as it is written
     assert nodes_wanted(None, [spec]) == {"rollout": 2, "training": 3}

@@ -6,12 +6,14 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rollmux_env.errors import InputError
 from runtime.coordinator.profiles import profile_key
-from runtime.jobs.spec import CheckpointSpec, JobSpec, load_cluster, load_jobs
+from runtime.jobs.file import load_cluster, load_jobs
+from runtime.jobs.spec import CheckpointSpec, job_of
 
 GOOD = """
 version: 1
@@ -35,15 +37,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_job_file_is_read_with_defaults_under_every_job(folder: Path) -> None:
-    jobs = {job.id: job for job in load_jobs(folder / "jobs.yaml").jobs}
-    assert jobs["a"].task is not None and jobs["a"].task.name == "echo"
+    jobs: dict[str, Any] = {job.id: job for job in load_jobs(folder / "jobs.yaml").jobs}
+    assert jobs["a"].task.name == "echo"
     assert (jobs["a"].model.name, jobs["a"].rollout.engine, jobs["a"].arrival_s) == ("tiny", "auto", 0.0)
     assert (jobs["b"].algorithm.learning_rate, jobs["b"].algorithm.group_size, jobs["b"].model.layers) == (2e-3, 4, 2)
     assert all(job.slo == 1.5 for job in jobs.values())
 
 
 def test_files_and_modules_are_those_of_the_job_files_folder_and_are_not_imported_to_be_checked(folder: Path) -> None:
-    own = load_jobs(folder / "jobs.yaml").jobs[2]
+    own: Any = load_jobs(folder / "jobs.yaml").jobs[2]
     assert own.folder == str(folder)
     assert (own.job_class, own.options) == ("own:Job", {"seconds": 1})
     assert own.path("data.jsonl") == folder / "data.jsonl"
@@ -55,7 +57,8 @@ def test_packages_around_a_module_are_not_imported_to_be_checked(folder: Path, n
     (folder / "spaces" / "deep" / "part.py").write_text("1 / 0\n")
     (folder / "jobs.yaml").write_text(GOOD.replace("own:Job", named))
     before = {*sys.modules}
-    assert load_jobs(folder / "jobs.yaml").jobs[2].job_class == named
+    own: Any = load_jobs(folder / "jobs.yaml").jobs[2]
+    assert own.job_class == named
     assert not {name.partition(".")[0] for name in {*sys.modules} - before} & {"broken", "spaces", "own"}
     assert str(folder) not in sys.path
 
@@ -86,15 +89,16 @@ def test_a_profile_is_known_by_the_text_of_the_package_around_the_jobs_module(fo
 )
 def test_checkpoints_are_usual_seldom_or_none(folder: Path, given: str, every: object, keep: int) -> None:
     (folder / "jobs.yaml").write_text(GOOD.replace("id: a,", f"id: a, {given}"))
-    job, usual, _ = load_jobs(folder / "jobs.yaml").jobs
+    jobs: Any = load_jobs(folder / "jobs.yaml").jobs
+    job, usual, _ = jobs
     assert (job.checkpoint.every, job.checkpoint.keep, job.checkpoint.is_wanted) == (every, keep, every != "none")
-    assert JobSpec.model_validate(job.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)) == job
+    assert job_of(job.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)) == job
     assert (usual.checkpoint.every, usual.checkpoint.keep) == ("auto", 2)
 
 
 def test_a_job_survives_being_written_and_read(folder: Path) -> None:
     for job in load_jobs(folder / "jobs.yaml").jobs:
-        assert JobSpec.model_validate(job.model_dump(by_alias=True, exclude_unset=True)) == job
+        assert job_of(job.model_dump(by_alias=True, exclude_unset=True)) == job
 
 
 @pytest.mark.parametrize(
@@ -279,7 +283,8 @@ def test_a_rollout_policy_of_ones_own_is_found_and_not_imported(tmp_path: Path) 
     (tmp_path / "own_tails.py").write_text("raise SystemExit('user code ran')\n")
     text = "jobs: [{id: a, iterations: 1, slo: 2, task: count, model: {name: tiny}, rollout: {policy: 'own_tails:Tails'}}]\n"
     (tmp_path / "jobs.yaml").write_text("version: 1\n" + text)
-    assert load_jobs(tmp_path / "jobs.yaml").jobs[0].rollout.policy == "own_tails:Tails"
+    job: Any = load_jobs(tmp_path / "jobs.yaml").jobs[0]
+    assert job.rollout.policy == "own_tails:Tails"
     (tmp_path / "jobs.yaml").write_text("version: 1\n" + text.replace("own_tails", "no_tails"))
     with pytest.raises(InputError, match=r"jobs\[0\]\.rollout\.policy: there is no module 'no_tails' in .*, or installed"):
         load_jobs(tmp_path / "jobs.yaml")

@@ -9,7 +9,7 @@ import pytest
 
 from rollmux_env.errors import InputError
 from runtime.coordinator.profiles import job_as_stated
-from runtime.jobs.spec import Jobs, parse_jobs
+from runtime.jobs.file import Jobs, parse_jobs
 
 STATED = {"worst_case_s": 2.0}
 OWN: dict[str, Any] = {"id": "a", "iterations": 3, "slo": 2.0, "task": "echo"}

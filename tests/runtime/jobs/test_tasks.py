@@ -10,7 +10,8 @@ import pytest
 
 from rollmux_env.errors import InputError
 from runtime.jobs.grpo_spec import TaskSpec
-from runtime.jobs.tasks import BUILT_IN, Example, Task, make_task, score
+from runtime.jobs.making import make_task
+from runtime.jobs.tasks import BUILT_IN, Example, Task, score
 
 OWN = """
 from runtime.jobs.tasks import Example

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.checkpoints import damage, numbers, place_of
-from runtime.jobs.spec import parse_jobs
+from runtime.jobs.file import parse_jobs
 from runtime.jobside.checkpointing import SHARE, CheckpointWriter, usual_interval
 from runtime.jobside.messages import Checkpoint
 

@@ -16,7 +16,7 @@ from rollmux_env.cluster.events import Admitted, Arrived, Departed, Placement
 from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
-from runtime.jobs.spec import parse_jobs
+from runtime.jobs.file import parse_jobs
 from runtime.journal.audit import audit
 from runtime.journal.facts import (
     Assigned,

@@ -26,7 +26,7 @@ from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.locks import take_lock
 from rollmux_env.scheduler.facts import Drained, Iterated, Ready, Unprofiled
-from runtime.jobs.spec import parse_jobs
+from runtime.jobs.file import parse_jobs
 from runtime.journal.facts import (
     KINDS,
     Assigned,

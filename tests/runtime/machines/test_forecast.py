@@ -16,20 +16,22 @@ from rollmux_env.report.fitting import fitted
 from rollmux_env.report.tables import WIDTH
 from runtime.commands.running import memory_tables
 from runtime.engines.memory import ModelSize, sampling_memory
+from runtime.jobs.file import parse_jobs
 from runtime.jobs.grpo_spec import Algorithm
-from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.spec import TaskJob
 from runtime.machine import Node, Pool
 from runtime.machines.forecast import Forecast, check_memory, forecasts, limits
 from runtime.machines.pools import cluster_of, device_room
 from runtime.training.memory import training_peak
+from tests.runtime.jobs.task_job import task_job
 
 BILLION = 1_000_000_000
 QWEN_7B = ModelSize(7_615_616_512, 1_089_998_336, 233_057_792, 28, 3584, 18_944, 152_064, 28_672)  # Qwen2.5-7B, from its files
 
 
-def _spec(**training: object) -> JobSpec:
+def _spec(**training: object) -> TaskJob:
     job = {"id": "a", "iterations": 1, "slo": 2, "task": "echo", "training": {"nodes": 1, **training}}
-    return parse_jobs({"version": 1, "jobs": [job]}, "jobs.yaml", Path()).jobs[0]
+    return task_job(job)
 
 
 def _nodes(memory_gb: float, gpus: int = 0) -> list[Node]:

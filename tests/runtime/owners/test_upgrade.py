@@ -25,7 +25,7 @@ def test_owners_end_what_they_held_and_their_jobs(tmp_path: Path) -> None:
 
     async def own(run: Served, name: str, lease: str, done: int, held: HoldName | None) -> None:
         """Go on after the phase that is held, to the end."""
-        syncs = specs[name].sync_s > 0
+        syncs = specs[name].reports_sync
         for number in range(done, specs[name].iterations):
             for phase in ("rollout", "training"):
                 if held is None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.file import parse_jobs
+from runtime.jobs.spec import JobSpec
 from runtime.run.dependencies import FILE, changed, remember
 from tests.conftest import Command
 from tests.fixtures import copied

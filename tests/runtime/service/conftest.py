@@ -14,7 +14,7 @@ import ray
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.cluster import Pool as PoolSpec
 from runtime.coordinator.run_plan import RunPlan, Timeouts
-from runtime.jobs.spec import parse_jobs
+from runtime.jobs.file import parse_jobs
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run
 from runtime.machine import Node

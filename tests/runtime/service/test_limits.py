@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from rollmux_env.errors import InputError, Unprocessable
-from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.file import parse_jobs
+from runtime.jobs.spec import JobSpec
 from runtime.service import plan
 from runtime.service.service import Service
 from tests.runtime.pretend import NODES, Pretended, plan_of

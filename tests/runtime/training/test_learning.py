@@ -12,8 +12,9 @@ from runtime.engines import make_engine
 from runtime.engines.interface import Response, Sampling
 from runtime.engines.pretrained import load_tokenizer
 from runtime.jobs.grpo_spec import Algorithm, ModelSpec, TaskSpec
+from runtime.jobs.making import make_task
 from runtime.jobs.models import model_directory
-from runtime.jobs.tasks import make_task, score
+from runtime.jobs.tasks import score
 from runtime.training.batch import make_batch
 from runtime.training.trainer import Trainer
 from tests.runtime.training.world import weights_of

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import InputError
-from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.file import parse_jobs
+from runtime.jobs.spec import JobSpec
 from runtime.output import LOGS
 from runtime.service.address import ServiceAddress, announce, withdraw
 from runtime.service.client import NoService, connected

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from runtime.jobs.spec import JobSpec
+from runtime.jobs.spec import job_of
 from runtime.journal.write import read_run
 from runtime.service.client import Client
 from runtime.service.operations_log import OPERATIONS
@@ -121,7 +121,7 @@ def test_a_dry_run_says_what_would_become_of_a_job_and_changes_nothing(served: S
     assert (unknown["fits"], unknown["reason"]) == (False, "nobody knows yet how long its phases take: it is profiled first")
     assert served.ask("POST", "/v1/jobs?dry_run=true", {"id": "one", **JOB}).status == 409
     service = Client(served.server.url, served.token)
-    (same,) = service.preview([JobSpec.model_validate({"id": "dry", **ATTACHED})])
+    (same,) = service.preview([job_of({"id": "dry", **ATTACHED})])
     service.close()
     assert {**same, "eta_s": None} == {**answer.value, "eta_s": None}
     assert served.ask("GET", "/v1/events").value == before and served.ask("GET", "/v1/jobs/dry").status == 404

@@ -1,0 +1,100 @@
+"""Job files, version 1: the jobs that `rollmux run` executes and `rollmux submit` submits.
+
+A file is YAML (1.2 rules) or JSON; docs/reference/jobs.md explains every key. `defaults` are merged under every job that has the
+key, as in scenario files.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, model_validator
+
+from rollmux_env.errors import InputError
+from rollmux_env.fields import FileModel, Version
+from rollmux_env.files import find_file
+from rollmux_env.keys.cluster import SIDES, Cluster
+from rollmux_env.keys.every_job import check_jobs
+from rollmux_env.reading import checked, has_key, merge_defaults, read_mapping
+from rollmux_env.validation_errors import field_error, format_error, one_line, problems
+from runtime.jobs.checks import check_names
+from runtime.jobs.named import located
+from runtime.jobs.spec import KINDS, NO_POOL, JobSpec, for_its_kind
+
+_SCENARIO = "; no job has a task, class, attach or command: `rollmux bench` reads scenario files"
+
+
+class Jobs(FileModel):
+    """A job file."""
+
+    version: Version
+    """Version of this file format: 1."""
+    cluster: Cluster | None = None
+    """The two pools, as in scenario files; without it what the runtime finds."""
+    jobs: Annotated[tuple[JobSpec, ...], Field(strict=False, min_length=1)]
+    """The jobs."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Jobs:
+        if self.cluster is not None and (other := _other_pool(self.cluster)):
+            raise field_error(NO_POOL, "cluster", "pools", other)
+        check_jobs(self.jobs, self.cluster)
+        return self
+
+
+def load_jobs(path: str | Path) -> Jobs:
+    """Read a job file.
+
+    Args:
+        path: Path of the file: `.json` is read as JSON, any other as YAML 1.2. If there is none, name of an example.
+
+    Raises:
+        InputError: It cannot be read or is no job file, or a file or model that a job names is missing; one line.
+    """
+    file = find_file(path)
+    jobs = parse_jobs(read_mapping(file), str(path), file.resolve().parent)
+    for k, job in enumerate(jobs.jobs):
+        check_names(job, f"{one_line(str(path), 4096)}: jobs[{k}]")
+    return jobs
+
+
+def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:
+    """Build jobs from the mapping that a file holds.
+
+    Args:
+        data: Mapping of the file.
+        source: Name that error messages begin with.
+        folder: Folder of jobs that name none.
+
+    Raises:
+        InputError: One line with the source, the path of the field and what is wrong with its value.
+    """
+    hint = "" if any(has_key(data, kind) for kind in KINDS) else _SCENARIO
+    jobs = checked(Jobs, data, source, lambda mapping: merge_defaults(mapping, for_its_kind), hint)
+    here = [job.model_copy(update={"folder": os.path.abspath(located(folder, job.folder))}) for job in jobs.jobs]
+    return jobs.model_copy(update={"jobs": tuple(here)})
+
+
+def load_cluster(path: str | Path) -> Cluster:
+    """The `cluster` of a file, which may be a job file or hold nothing else.
+
+    Raises:
+        InputError: it cannot be read, or has none; one line.
+    """
+    name, data = one_line(str(path), 4096), read_mapping(find_file(path))
+    if "cluster" not in data:
+        raise InputError(f"{name}: cluster: is missing")
+    try:
+        cluster = Cluster.model_validate(data["cluster"])
+    except ValidationError as error:
+        raise InputError(f"{name}: {one_line(format_error(problems(error)[0], Cluster, 'cluster'))}") from None
+    if other := _other_pool(cluster):
+        raise InputError(f"{name}: cluster.pools.{other}: {NO_POOL}")
+    return cluster
+
+
+def _other_pool(cluster: Cluster) -> str | None:
+    """Return the first pool of a cluster that real runs do not know, or None."""
+    return next((name for name in cluster.pools if name not in SIDES), None)
