@@ -13,6 +13,7 @@
 - A turn of `training` lasts from there to the last optimizer step before the next generation, for any values of
   `gradient_accumulation_steps`, `steps_per_generation` and `num_iterations`. Both turns together are an iteration.
 - A checkpoint that is older than the service's count sets the job back. The iterations since then are done again and count once.
+- A checkpoint that has all iterations already ends the job as done: nothing is trained beyond them.
 - An evaluation is a rollout that counts as no iteration. In the middle of a training it needs no separate turn, because it runs on
   the devices of the training.
 - With a vLLM server (`vllm_mode="server"`), rollouts run on its devices and trainings on the trainer's. New weights need both and
@@ -40,6 +41,7 @@ from accelerate import PartialState
 from rollmux_offload import GradientBuckets, Offloader, state_of
 from torch.nn.parallel import DistributedDataParallel
 from transformers import TrainerCallback
+from transformers.trainer_utils import TrainOutput
 from trl.trainer import grpo_trainer
 
 __all__ = ["GRPOTrainer", "attach"]
@@ -53,6 +55,10 @@ def attach(job: str | None = None) -> rollmux_client.Job:
     if os.environ.get("RANK", "0") != "0":
         return rollmux_client.Job(None, job or "")
     return rollmux_client.attach(job)
+
+
+class _Complete(Exception):
+    """The checkpoint from which a training continues has all of its iterations."""
 
 
 class GRPOTrainer(grpo_trainer.GRPOTrainer):
@@ -88,7 +94,11 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
                 checkpoint.
             Mismatch: The job's entry has another number of iterations, or the checkpoint has more than the service has counted.
         """
-        outcome = super().train(*arguments, **options)
+        try:
+            outcome = super().train(*arguments, **options)
+        except _Complete:
+            self.is_in_train = False
+            return TrainOutput(self.state.global_step, 0.0, {})
         if self._agreed(self._job.stopping and self.state.global_step < self.state.max_steps):
             raise rollmux_client.Interrupted("stop")
         return outcome
@@ -164,6 +174,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
 
         Raises:
             Mismatch: It does not, or the service cannot follow.
+            _Complete: The checkpoint has all iterations. Transformers would still train one more step.
         """
         batches = self.args.steps_per_generation * self.num_iterations
         iterations, left = (
@@ -178,6 +189,8 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
             problem = str(error)
         if self._agreed(bool(problem)):
             raise rollmux_client.Mismatch(problem or 1)
+        if self._is_attached and left <= 0:
+            raise _Complete
 
     def _send_weights(self) -> None:
         self.vllm_generation.sync_weights()

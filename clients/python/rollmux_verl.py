@@ -70,7 +70,8 @@ class PPOTrainerInTurns(PPOTrainerSync):  # type: ignore[misc]
         """Train in turns with other jobs."""
         with contextlib.ExitStack() as stack:
             stack.push(self._job)
-            super().fit(agent_loop_manager)
+            if self.global_steps < self.total_training_steps:  # a checkpoint may have all of them already
+                super().fit(agent_loop_manager)
 
     def on_init_end(self) -> None:
         """Note that the engines still need the loaded weights."""

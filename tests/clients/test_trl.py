@@ -118,20 +118,21 @@ def test_a_job_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(service: Li
 
 
 def test_a_checkpoint_that_is_older_than_the_count_is_where_it_goes_on(service: LittleService, make: Make, tmp_path: Path) -> None:
-    """Its process was killed when it had done two iterations and saved one, and then beside the end of the last one's phase."""
+    """Its process was killed when it had done two iterations and saved one, and again beside the end of a phase and after all."""
     save: dict[str, Any] = {"gradient_accumulation_steps": 2, "max_steps": 3, "save_strategy": "steps", "save_steps": 1}
     with rollmux_client.attach() as job:
         make(job, **save).train()
-    for counted, more in (
-        (2, [init(2), *iteration(1), *iteration(2)]),
-        (0, [init(0), *iteration(0), *iteration(1), *iteration(2)]),
+    for counted, saved, more in (
+        (2, 1, [init(2), *iteration(1), *iteration(2)]),
+        (0, 1, [init(0), *iteration(0), *iteration(1), *iteration(2)]),
+        (3, 3, [init(3)]),
     ):
         one = service.jobs["one"]
         service.granted.clear()
         one.iteration, one.state, one.over = counted, "queued", set()
         with rollmux_client.attach() as job:
             trainer = make(job, **save)
-            trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+            trainer.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{saved}"))
         assert service.granted == more and trainer.state.global_step == 3 and service.jobs["one"].state == "done"
 
 
