@@ -6,10 +6,12 @@ Ray says that an actor has died, or ends this process after a minute.
 from __future__ import annotations
 
 import atexit
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from subprocess import TimeoutExpired
+from subprocess import Popen, TimeoutExpired
 from time import monotonic
+from traceback import walk_tb
 from typing import Any
 
 import ray
@@ -68,16 +70,39 @@ def quieten_ray() -> None:
     worker.print_to_stdstream = lambda data, ignore_prefix: None
 
 
-def shut_down() -> None:
-    """Leave Ray; one that has died is left alone (`has_died`), since its own way would take a minute and may end in a crash."""
+def shut_down() -> list[Popen[bytes]]:
+    """Leave Ray; one that has died is left alone (`has_died`), since its own way would take a minute and may end in a crash.
+
+    Returns:
+        The processes that are still to be ended, of a Ray that has died.
+    """
     global has_died
+    started = _processes_of(worker._global_node)  # noqa: SLF001
     if ray.is_initialized() and not answers(ray.get_runtime_context().gcs_address):
         has_died = True
         atexit.unregister(ray.shutdown)
-    else:
-        node: Any = worker._global_node  # noqa: SLF001
-        started = [one.process for of_kind in node.all_processes.values() for one in of_kind] if node else []
-        ray.shutdown()
-        for process in started:  # on a busy machine Ray leaves those that it has killed before they have ended
-            with suppress(TimeoutExpired):
-                process.wait(_ENDS_S)
+        return started
+    ray.shutdown()
+    wait_for_ends(started)  # on a busy machine Ray leaves those that it has killed before they have ended
+    return []
+
+
+def started_in_vain(error: BaseException) -> list[Popen[bytes]]:
+    """Return the processes of a Ray whose start has failed: nobody else knows them any more.
+
+    Args:
+        error: Error of `ray.init`.
+    """
+    owners = (frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__))
+    return next((_processes_of(owner) for owner in owners if hasattr(owner, "all_processes")), [])
+
+
+def _processes_of(node: Any) -> list[Popen[bytes]]:
+    return [one.process for of_kind in node.all_processes.values() for one in of_kind] if node else []
+
+
+def wait_for_ends(processes: Iterable[Popen[bytes]]) -> None:
+    """Wait until processes that were killed have ended."""
+    for process in processes:
+        with suppress(TimeoutExpired):
+            process.wait(_ENDS_S)

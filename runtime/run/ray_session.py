@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import ray
@@ -23,7 +24,7 @@ from runtime.jobside.worker import on_machine
 from runtime.machine import Node, Pool
 from runtime.machines.nodes import find_nodes
 from runtime.machines.own_ray import ENVIRONMENT, MARK, OBJECTS, asking_for_token, check_address, end_processes
-from runtime.machines.ray_health import RayDied, RayHealth, quieten_ray, shut_down
+from runtime.machines.ray_health import RayDied, RayHealth, quieten_ray, shut_down, started_in_vain, wait_for_ends
 from runtime.own_folder import OwnFolder, left_folders, make_own_folder
 from runtime.run.driver import RunDriver
 from runtime.signals import allowing, check_signals, masked, result_of, shielded
@@ -58,7 +59,7 @@ def ray_session(address: str | None, counts: Mapping[Pool, int], note: Path | No
     options: dict[str, Any] = {"address": address or "local", "log_to_driver": False, "logging_level": logging.CRITICAL}
     if folder:
         options |= {"include_dashboard": False, "object_store_memory": OBJECTS, "_temp_dir": folder.inside}
-    token = contextlib.ExitStack()
+    token, left = contextlib.ExitStack(), list[Popen[bytes]]()
     try:
         check_signals()
         if note is not None and folder is not None:
@@ -71,16 +72,18 @@ def ray_session(address: str | None, counts: Mapping[Pool, int], note: Path | No
                 ray.init(**options)
             check_signals()
         except Exception as error:  # which is what Ray raises when a process of its own does not come
+            left = started_in_vain(error)
             check_signals()  # one that SIGTERM has ended too
             raise InputError(f"--address {address or 'local'}: {one_line(str(error), 500)}") from None
         machines = ray.nodes()  # type: ignore[no-untyped-call]
         yield find_nodes(machines, counts, ray.get_runtime_context().get_node_id())
     finally:
         with shielded():
-            shut_down()
+            left += shut_down()
             token.close()
             if folder:
                 end_processes(folder, _GRACE_S)
+                wait_for_ends(left)
                 folder.remove()
             if note is not None:
                 note.unlink(missing_ok=True)
