@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rollmux_segment import Footprint
 
-from policies.rollout.rounds import Standing
-from runtime.grpo.messages import Kept, Results, Status
+from runtime.grpo.messages import Kept
 from runtime.grpo.seats import seats_of
 from runtime.grpo.shares import Share, is_controlled
 from runtime.grpo.switching import fullest_node, wait_for_stages
@@ -152,31 +151,10 @@ class RolloutEngines:
                 places = [place for place, to in moved.items() if to == engine]
                 runtime_hook.wait(self._workers[here[engine]].call("join", places, *left))
 
-    def statuses(self) -> list[Status]:
-        """Return the status of every response of the rollout."""
-        return [one for own in self._ask("status") for one in own]
-
-    def standings(self) -> tuple[int, dict[int, Standing]]:
-        """Return how many responses have finished or were dropped, and how far each prompt is."""
-        parts = self._ask("standings")
-        return sum(done for done, _ in parts), {prompt: one for _, own in parts for prompt, one in own.items()}
-
-    def end(self, prompts: Sequence[int]) -> None:
-        """End the rollout on all engines with these prompts; nothing else of it counts."""
-        self._ask("end", prompts)
-
-    def preemptions(self) -> int:
-        """Return how often engines have preempted a response in this rollout."""
-        return sum(self._ask("preemptions"))
-
-    def evaluation(self) -> tuple[float, int]:
-        """Return the sum of the rewards of held-out prompts, and their number; (0, 0) if there was no evaluation."""
-        sums = self._ask("evaluation")
-        return sum(rewards for rewards, _ in sums), sum(count for _, count in sums)
-
-    def results(self) -> list[Results]:
-        """Wait for the rewards; return what each engine has sampled, in figures."""
-        return list(self._ask("results"))
+    def ask(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of `RolloutWorker` on all engines, and return the answer of each."""
+        answers: list[Any] = runtime_hook.wait([worker.call(method, *arguments) for worker in self._workers])
+        return answers
 
     def samples(self) -> tuple[Any, ...]:
         """Return pending calls that give the samples of each engine to a training rank."""
@@ -202,10 +180,6 @@ class RolloutEngines:
         pairs = zip(self._workers, self._stagers, strict=True)
         runtime_hook.wait([self._aside(worker, "know", landed[stager]) for worker, stager in pairs])
 
-    def forget_weights(self) -> None:
-        """Let the engines sample on with the weights that they have."""
-        self._ask("know", None)
-
     def check(self, ranks: Sequence[WorkerHandle]) -> None:
         """Raise what has ended a process of the engines or of the training ranks, if any has ended."""
         runtime_hook.wait([self._aside(worker, "ready") for worker in [*ranks, *self._workers]])
@@ -216,9 +190,6 @@ class RolloutEngines:
         self._workers, self._reward_workers = [], []
         for worker in workers:
             worker.close()
-
-    def _ask(self, method: str, *arguments: Any) -> Any:
-        return runtime_hook.wait([worker.call(method, *arguments) for worker in self._workers])
 
     def _aside(self, worker: WorkerHandle, method: str, *arguments: Any) -> Any:
         return worker.beside(method, *arguments) if self._concurrent else worker.call(method, *arguments)
@@ -231,14 +202,14 @@ class RolloutEngines:
         seats = seats_of(runtime_hook.nodes("rollout"), rollout)
         together = Counter(seat.size for seat in seats)
         with runtime_hook.stage("process"):
-            self._reward_workers = self._start_reward_workers()
+            self._reward_workers = _start_reward_workers(self._spec)
             self._workers = [
                 runtime_hook.start_worker(
                     seat.node, _ROLLOUT, self._spec, k, len(seats), seat.node, self._reward_workers, together[seat.size]
                 )
                 for k, seat in enumerate(seats)
             ]
-            places = self._ask("ready")
+            places = self.ask("ready")
         self._machines, self._sizes = [seat.node.machine for seat in seats], [seat.size for seat in seats]
         self._stagers = [places.index(place) if place else k for k, place in enumerate(places)]
         timings, source = {}, str(checkpoint) if checkpoint else None
@@ -258,8 +229,9 @@ class RolloutEngines:
             ordered = {size: timings[size] for size in rollout.all_sizes if size in timings}
             self.control = control_of(self._spec, together[rollout.tensor_parallel], ordered)
 
-    def _start_reward_workers(self) -> list[WorkerHandle]:
-        """Start reward workers on the machines of the rollout nodes in turn, each on whichever cores are idle there."""
-        nodes = runtime_hook.nodes("rollout")
-        places = [replace(nodes[k % len(nodes)], cores=(), gpus=()) for k in range(self._spec.rewards.workers or 0)]
-        return [runtime_hook.start_worker(place, _REWARDS, self._spec) for place in places]
+
+def _start_reward_workers(spec: TaskJob) -> list[WorkerHandle]:
+    """Start reward workers on the machines of the rollout nodes in turn, each on whichever cores are idle there."""
+    nodes = runtime_hook.nodes("rollout")
+    places = [replace(nodes[k % len(nodes)], cores=(), gpus=()) for k in range(spec.rewards.workers or 0)]
+    return [runtime_hook.start_worker(place, _REWARDS, spec) for place in places]

@@ -106,7 +106,7 @@ class Grpo:
     def profile(self) -> None:
         """Run one iteration with every response at its longest; weights and optimizer state are then as before."""
         Grpo.step(self)
-        self._engines.forget_weights()
+        self._engines.ask("know", None)  # they sample on with the weights that they have
         self._ranks.discard_profile()
 
     def checkpoint(self, folder: Path) -> Callable[[], dict[str, tuple[int, str]]]:
@@ -142,10 +142,10 @@ class Grpo:
     def _take_results(self) -> None:
         """Wait for the rewards, and report what was sampled."""
         spec, engines = self._spec, self._engines
-        rewards, count = engines.evaluation()
-        if count:
-            runtime_hook.report(eval_reward=rewards / count)
-        results = engines.results()
+        evaluations = engines.ask("evaluation")
+        if count := sum(count for _, count in evaluations):
+            runtime_hook.report(eval_reward=sum(rewards for rewards, _ in evaluations) / count)
+        results: list[Results] = engines.ask("results")
         self._new_anchors = merged({}, [part.anchors for part in results])
         self._rolled = Rolled(engines.samples(), _report_responses(results))
         runtime_hook.report(**figures([part.lines for part in results], spec.algorithm.max_tokens))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from rollmux_env.rollout.policy import Round
 from runtime.grpo.engines import RolloutEngines
+from runtime.grpo.messages import Status
 from runtime.grpo.shares import Course, RacedRollout
 from runtime.jobs.spec import TaskJob
 from runtime.phases import runtime_hook
@@ -44,8 +45,8 @@ def run_rollout(spec: TaskJob, engines: RolloutEngines, due: Round, anchors: Map
     if isinstance(course, RacedRollout) and course.wake is not None:  # all prompts were complete before the race was judged
         _judge(engines, course)
     if course.decides:
-        seconds, preemptions = time.monotonic() - began_s, engines.preemptions()
-        course.end(engines.statuses(), seconds, preemptions)
+        seconds, preemptions = time.monotonic() - began_s, sum(engines.ask("preemptions"))
+        course.end(_statuses(engines), seconds, preemptions)
         if spec.rollout.sizes:
             runtime_hook.report(engine_size=course.size, resizes=course.resizes, preemptions=preemptions)
 
@@ -77,7 +78,7 @@ def _change(engines: RolloutEngines, course: Course, before: Sequence[int], is_w
         engines.wake(part for part in parts if part not in before)
         engines.hand_over(before, parts)
     elif is_whole and course.decides and course.wake is not None:
-        moved = course.act(engines.statuses(), now_s)
+        moved = course.act(_statuses(engines), now_s)
         engines.resize(course.size)
         engines.move(moved)
     if isinstance(course, RacedRollout):
@@ -85,8 +86,14 @@ def _change(engines: RolloutEngines, course: Course, before: Sequence[int], is_w
     runtime_hook.wake(course.wake if is_whole or course.races else None)
 
 
+def _statuses(engines: RolloutEngines) -> list[Status]:
+    """Return the status of every response of the rollout."""
+    return [one for own in engines.ask("status") for one in own]
+
+
 def _judge(engines: RolloutEngines, course: RacedRollout) -> None:
     """End a race on all engines if enough of its prompts are complete."""
-    done, standings = engines.standings()
-    if (first := course.ends(done, standings)) is not None:
-        engines.end(first)
+    parts = engines.ask("standings")
+    standings = {prompt: one for _, own in parts for prompt, one in own.items()}
+    if (first := course.ends(sum(done for done, _ in parts), standings)) is not None:
+        engines.ask("end", first)
