@@ -1,7 +1,8 @@
-"""Gains of `hex` at the budget of AReaL-Hex's Figure 2 for other work than the suite `areal-hex` has: does any give its six bars?
+"""Gains of `hex` at the budget of AReaL-Hex's Figure 2 for other work than that of the suite `areal-hex`.
 
-`python benchmarks/allocation_work.py` prints, for 24 H800 and 24 H20, the throughput over all H800 and over all H20 of the same
-dollars, by the responses of an iteration and their mean length. It takes a minute.
+The question is whether any work gives the six bars of the figure. `python benchmarks/allocation_work.py` prints the throughput of
+24 H800 and 24 H20 over that of H800 alone and of H20 alone for the same dollars, by the number of responses of an iteration and
+their mean length. It takes a minute.
 """
 
 from __future__ import annotations

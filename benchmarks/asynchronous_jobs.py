@@ -1,13 +1,14 @@
-"""What a staleness of 1 gains for two real jobs that share one rollout node and one training node, against the same jobs on-policy.
+"""Gain of a staleness of 1 for two real jobs that share one rollout node and one training node, compared with on-policy jobs.
 
 python benchmarks/asynchronous_jobs.py [--quick] [--pair "long and short"] [--runs 3] [--iterations 20]
 
-A long job beside a short one (T_cycle at least 1.3 times T_load) gains what its own dependency left idle; an equal pair fills the
-nodes already and gains nothing. Runs of the two kinds take turns, with the same seed; a gain is of neighbours. Of each: trained
-samples per node-hour while both jobs are there and warm; mean reward of a sample over the whole run, of weights with equally many
-trainings behind them, and in the last fifth; the period that the profiles plan, and the period that the first fifth of the run
-foretells, both against the one that came. Seconds need two cores that nothing else uses: the share of the phases' seconds in which
-one of them was without a core is printed too. Rewards do not, but for which weights a stale job's rollout has.
+A long job next to a short one (T_cycle at least 1.3 times T_load) gains the time that its own dependency left idle. An equal pair
+fills the nodes already and gains nothing. Runs of the two kinds take turns, with the same seed, and a gain compares consecutive
+runs. The tables show for each kind: trained samples per node-hour while both jobs are present and warm; the mean reward of a sample
+over the whole run, over weights with the same number of trainings, and in the last fifth; and how far two predictions of the period
+are off, one from the profiles and one from the first fifth of the run. Times need two cores that nothing else uses: the tables also
+show the share of the phases' time in which one of the processes was without a core. Rewards do not depend on the cores, except for
+which weights a stale job's rollout has.
 """
 
 from __future__ import annotations
@@ -37,21 +38,27 @@ from runtime.machines.pools import cluster_of
 from runtime.report.figures import figures
 from runtime.run.ray_session import execute, ray_session
 
-PAIRS = {"long and short": (36, 2), "equal": (12, 12)}  # prompts of an iteration, of either job
+PAIRS = {"long and short": (36, 2), "equal": (12, 12)}  # number of prompts of an iteration, of each job
 KINDS = {"on-policy": 0, "staleness 1": 1}
 _RUNS, _QUICK_RUNS, _ITERATIONS, _QUICK_ITERATIONS = 3, 1, 20, 8
-_STARTS = 3  # of a Ray
+_STARTS = 3  # largest number of attempts to start Ray
 
 
 class Seen(NamedTuple):
-    """What a run has shown.
+    """Figures of a run.
 
     Attributes:
-        samples: trained, per node-hour. reward, last: means over samples of both jobs, of all and of the last fifth. by_weights:
-            the mean over weights of what their samples earn: those with no training behind them, with one, and so on.
-        period_s, planned_s, foretold: mean over the jobs of seconds of an iteration, as it came, by the profiles, and how far the
-            prediction from the first fifth was off. ratio: T_cycle over T_load, by the profiles. age: of the oldest sample, in
-            versions. waited: of the phases' seconds, the share in which a process was without a core.
+        samples: Number of trained samples per node-hour.
+        reward: Mean reward of all samples of both jobs.
+        by_weights: Mean reward over weights: those with no training, with one training, and so on, each with the mean of its
+            samples.
+        last: Mean reward of the samples in the last fifth.
+        period_s: Mean time of an iteration over the jobs, in seconds.
+        planned_s: The same time as the profiles predict it.
+        foretold: Relative error of the prediction from the first fifth of the run.
+        ratio: T_cycle over T_load, from the profiles.
+        age: Age of the oldest sample, in versions of the weights.
+        waited: Fraction of the phases' time in which a process was without a core.
     """
 
     samples: float
@@ -67,6 +74,7 @@ class Seen(NamedTuple):
 
 
 def main() -> None:
+    """Run the pairs, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=f"{_QUICK_RUNS} run of each kind, {_QUICK_ITERATIONS} iterations")
     parser.add_argument("--pair", choices=PAIRS, action="append", help="of jobs; all where nothing is said")
@@ -79,12 +87,12 @@ def main() -> None:
     gains = make_table("pair", "kind", "samples per node-hour", "gain", "from", "to", left=2)
     rewards = make_table("pair", "kind", "reward of a sample", "by weights", "last fifth", "oldest", left=2)
     with tempfile.TemporaryDirectory(prefix="rollmux-bench-") as cache:
-        os.environ["ROLLMUX_CACHE"] = cache  # profiles are of now
+        os.environ["ROLLMUX_CACHE"] = cache  # no profiles of earlier runs
         for name in arguments.pair or PAIRS:
             prompts = PAIRS[name]
             runs: dict[str, list[Seen]] = {kind: [] for kind in KINDS}
             with nodes_here() as nodes:
-                run(jobs_of(prompts, 0, 0, 2), nodes)  # profiles, and warms the machine's caches
+                run(jobs_of(prompts, 0, 0, 2), nodes)  # makes the profiles, and warms the machine's caches
                 for seed in seeds:
                     for kind, staleness in KINDS.items():
                         jobs = jobs_of(prompts, staleness, seed, iterations)
@@ -96,7 +104,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def nodes_here() -> Iterator[tuple[Node, ...]]:
-    """A rollout node and a training node of a Ray of our own; where a process of its own comes too late, it is started again."""
+    """Start Ray with a rollout node and a training node. If one of Ray's processes comes up too late, it starts again."""
     with contextlib.ExitStack() as stack:
         for start in range(_STARTS):
             try:
@@ -110,7 +118,7 @@ def nodes_here() -> Iterator[tuple[Node, ...]]:
 
 
 def jobs_of(prompts: Sequence[int], staleness: int, seed: int, iterations: int) -> Jobs:
-    """Two jobs that differ in what an iteration samples."""
+    """Return two jobs that differ in their number of prompts."""
     algorithm = {"group_size": 16, "max_tokens": 32, "learning_rate": 2e-3, "minibatches": 2}
     jobs = [
         {"id": f"job{k}", "seed": 2 * seed + k, "algorithm": {"prompts_per_iteration": count, **algorithm}}
@@ -118,12 +126,12 @@ def jobs_of(prompts: Sequence[int], staleness: int, seed: int, iterations: int) 
     ]
     more = {"slo": 100.0, "iterations": iterations, "staleness": staleness, "task": "echo", "checkpoint": "none"}
     model = {"name": "tiny", "hidden_size": 128, "layers": 3}
-    rollout = {"engine": "torch"}  # vLLM's first batches take seconds, which a profile would know and later ones would not
+    rollout = {"engine": "torch"}  # vLLM's first batches take seconds; a profile would contain them, but later batches would not
     return parse_jobs({"version": 1, "defaults": {**more, "model": model, "rollout": rollout}, "jobs": jobs}, "pair", Path())
 
 
 def run(jobs: Jobs, nodes: Sequence[Node]) -> RunRecord:
-    """Run jobs in one group and read what they left."""
+    """Run jobs in one group, and return the record of the run."""
     with tempfile.TemporaryDirectory(prefix="rollmux-bench-") as folder:
         cluster = cluster_of(jobs.cluster, jobs.jobs, nodes)
         plan = RunPlan(jobs.jobs, cluster, tuple(nodes), "rollmux,prune=false", "round-robin", 0, folder)
@@ -135,7 +143,7 @@ def run(jobs: Jobs, nodes: Sequence[Node]) -> RunRecord:
 
 
 def look(record: RunRecord, jobs: Jobs) -> Seen:
-    """What a run has shown."""
+    """Return the figures of a run."""
     known: dict[str, Any] = figures(record)
     (group,) = known["groups"]
     seconds = group["iteration_s"]
@@ -159,7 +167,7 @@ def look(record: RunRecord, jobs: Jobs) -> Seen:
 
 
 def earned(record: RunRecord, per_iteration: dict[str, int]) -> tuple[float, float, float]:
-    """`reward`, `by_weights` and `last` of a run."""
+    """Return `reward`, `by_weights` and `last` of a run (see `Seen`)."""
     means = []
     for job_id in per_iteration:
         metrics = [one.metrics for one in record.iterations_of(job_id)]
@@ -167,7 +175,7 @@ def earned(record: RunRecord, per_iteration: dict[str, int]) -> tuple[float, flo
         by_version: dict[float, list[float]] = {}
         for one in metrics:
             by_version.setdefault(one["sampled_version"], []).append(one["reward"])
-        versions = sorted(by_version)  # of a stale job one may have sampled nothing: it has what its neighbours say
+        versions = sorted(by_version)  # a version of a stale job may have no samples: it gets an interpolated reward
         at = np.interp(range(len(rewards) - 1), versions, [fmean(by_version[version]) for version in versions])
         means.append((fmean(rewards), float(at.mean()), fmean(rewards[-max(1, len(rewards) // 5) :])))
     reward, by_weights, last = np.average(means, axis=0, weights=[*per_iteration.values()]).tolist()
@@ -175,7 +183,7 @@ def earned(record: RunRecord, per_iteration: dict[str, int]) -> tuple[float, flo
 
 
 def add_rows(tables: Sequence[Table], name: str, runs: dict[str, list[Seen]]) -> None:
-    """The means of a pair's runs, and what spreads."""
+    """Add a row with the means and spreads of a pair's runs to each table."""
     (periods, gains, rewards), before = tables, runs["on-policy"]
     for kind, own in runs.items():
         planned = fmean(abs(one.planned_s / one.period_s - 1) for one in own)

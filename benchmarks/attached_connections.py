@@ -1,4 +1,4 @@
-"""Connections of a client of many jobs, to a service or to what it is compared with: JSON over HTTP, as lean as asyncio can be."""
+"""HTTP connections of a benchmark client with many jobs. They send and receive JSON with as little overhead as asyncio allows."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 
 
 class Connections:
-    """Keeps connections open, and asks on whichever is free.
+    """Pool of open connections to a server. A request uses any free one.
 
     Args:
-        url: of the server. count: of connections at most.
+        url: URL of the server, which is a RollMux service or a system it is compared with.
+        count: Largest number of connections.
     """
 
     def __init__(self, url: str, count: int) -> None:
@@ -23,7 +24,17 @@ class Connections:
             self._free.put_nowait(None)
 
     async def ask(self, token: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """The status and the answer of a request."""
+        """Send a request.
+
+        Args:
+            token: Token for the request, empty means none.
+            method: HTTP method.
+            path: Path of the request.
+            body: Value to send as JSON, None means no body.
+
+        Returns:
+            HTTP status, and the parsed answer or None if it has no body.
+        """
         pair = await self._free.get()
         try:
             if pair is None:
@@ -51,7 +62,7 @@ class Connections:
 
 
 async def _chunks(reader: asyncio.StreamReader) -> bytes:
-    """A body that comes in chunks."""
+    """Read a body that is sent in chunks."""
     content = b""
     while length := int(await reader.readline(), 16):
         content += await reader.readexactly(length)

@@ -1,6 +1,6 @@
-"""An etcd that gives the same permits: a lease with a time to live, a transaction that takes a node with it, and its release.
+"""An etcd that gives the same permits as a service: a lease with a time to live, and a transaction that takes a node with it.
 
-Its gateway takes JSON over HTTP, so that its clients are the same as those of a service, and nothing new has to be installed for
+Its gateway takes JSON over HTTP. So the benchmark's clients are the same as for a service, and nothing new has to be installed for
 them. Debian's package is `etcd-server`.
 """
 
@@ -22,10 +22,12 @@ _STARTS_S = 30.0
 
 
 class EtcdJob:
-    """A job that takes its nodes from an etcd.
+    """Job that takes its nodes from an etcd.
 
     Args:
-        asks: connections to it. job_id: the job. token: not needed.
+        asks: Connections to the etcd.
+        job_id: Id of the job.
+        token: Not used.
     """
 
     def __init__(self, asks: Connections, job_id: str, token: str = "") -> None:
@@ -33,13 +35,13 @@ class EtcdJob:
         self._lease = ""
 
     async def attach(self) -> int:
-        """Take a lease; the status of the answer."""
+        """Take a lease, and return the status of the answer."""
         status, answer = await self._asks.ask("", "POST", "/v3/lease/grant", {"TTL": TTL_S})
         self._lease = answer.get("ID", "")
         return status
 
     async def acquire(self, phase: str, iteration: int) -> int:
-        """Take the node of a phase with the lease, if nobody has it; the status of the answer, 409 where somebody has."""
+        """Take the node of a phase with the lease if it is free. Returns the status of the answer, or 409 if it is not free."""
         key = self._key(phase)
         put = {"requestPut": {"key": key, "value": _text(str(iteration)), "lease": self._lease}}
         free = {"key": key, "target": "CREATE", "createRevision": "0", "result": "EQUAL"}
@@ -47,12 +49,12 @@ class EtcdJob:
         return status if status != 200 or answer.get("succeeded") else 409
 
     async def release(self, phase: str, iteration: int) -> int:
-        """Give the node back; the status of the answer."""
+        """Release the node of a phase, and return the status of the answer."""
         status, _ = await self._asks.ask("", "POST", "/v3/kv/deleterange", {"key": self._key(phase)})
         return status
 
     async def beat(self) -> int:
-        """Keep the lease; the status of the answer."""
+        """Renew the lease, and return the status of the answer."""
         status, _ = await self._asks.ask("", "POST", "/v3/lease/keepalive", {"ID": self._lease})
         return status
 
@@ -72,7 +74,11 @@ def _free_port() -> int:
 
 @contextlib.contextmanager
 def etcd_serving(folder: Path, program: str) -> Iterator[tuple[str, int]]:
-    """The URL and the process id of an etcd in a folder, as durable as it is by default."""
+    """Start an etcd in a folder, with its default durability, and stop it at the end of the block.
+
+    Yields:
+        URL and process id of the etcd.
+    """
     own, peers = (f"http://127.0.0.1:{_free_port()}" for _ in range(2))
     urls = ["--listen-client-urls", own, "--advertise-client-urls", own, "--listen-peer-urls", peers]
     urls += ["--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}"]

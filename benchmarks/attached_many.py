@@ -1,10 +1,10 @@
-"""Many attached jobs: what each one more takes of a service, how long what concerns all of them takes, and its stop and restart.
+"""Many attached jobs: what each further job costs a service, the time of requests that concern all of them, and a restart.
 
     python benchmarks/attached_many.py --jobs 10000 --step 2000
 
-Jobs are submitted and attach step by step. Processor time is that of the service, for each job of the step: of its submission,
-its attachment, and a heartbeat of each job that there is. Behind each step the service is asked for what has all jobs in it, and
-for a job. At the end it is stopped and started again, and all leases are asked whether they live.
+Jobs are submitted and attach step by step. The processor time is that of the service for each job of the step: for its submission,
+its attachment, and a heartbeat of each present job. After each step the service is asked for answers that contain all jobs, and for
+a single job. At the end it is stopped and started again, and a heartbeat of every lease shows whether it survived.
 """
 
 from __future__ import annotations
@@ -36,7 +36,14 @@ class Many:
     """Jobs of some users, and their leases.
 
     Args:
-        url: of the service. tokens: of the users.
+        url: URL of the service.
+        tokens: Tokens of the users.
+
+    Attributes:
+        url: URL of the service.
+        asks: Connections to the service.
+        leases: Lease of each attached job, by its number.
+        lost: Number of heartbeats that found their lease lost.
     """
 
     def __init__(self, url: str, tokens: Sequence[str]) -> None:
@@ -48,13 +55,13 @@ class Many:
         return self._tokens[number % len(self._tokens)]
 
     async def submit(self, number: int) -> None:
-        """A job is there."""
+        """Submit a job."""
         status, answer = await self.asks.ask(self._token(number), "POST", "/v1/jobs", job(f"job-{number}", 1_000_000))
         if status != 201:
             raise SystemExit(f"job-{number}: {status} {answer}")
 
     async def attach(self, number: int) -> None:
-        """It has a lease."""
+        """Take a lease for a job."""
         body = {"wait_s": 20, "pids": []}
         status, answer = await self.asks.ask(self._token(number), "POST", f"/v1/jobs/job-{number}/attach", body)
         if "lease" not in answer:
@@ -62,21 +69,21 @@ class Many:
         self.leases[number] = answer["lease"]
 
     async def beat(self, number: int) -> None:
-        """Its lease goes on, or is counted as lost."""
+        """Renew the lease of a job, or count it as lost."""
         token = self._token(number)
         status, answer = await self.asks.ask(token, "POST", f"/v1/leases/{self.leases[number]}/heartbeat", {})
         self.lost += status != 200 or answer["stop"]
 
 
 async def _each(one: Callable[[int], Awaitable[None]], numbers: range, pid: int) -> float:
-    """Milliseconds of the service's processor for each of some requests."""
+    """Send a request for each number, and return the service's processor time for each, in milliseconds."""
     before_s = usage(pid)[1]
     await asyncio.gather(*(one(number) for number in numbers))
     return 1e3 * (usage(pid)[1] - before_s) / len(numbers)
 
 
 def _asked(url: str, token: str, path: str) -> float:
-    """Seconds until an answer is there."""
+    """Return the time until a request is answered, in seconds."""
     began_s = time.monotonic()
     request = urllib.request.Request(url + path, headers={"Authorization": f"Bearer {token}"})
     with urllib.request.urlopen(request, timeout=60) as answer:
@@ -85,7 +92,7 @@ def _asked(url: str, token: str, path: str) -> float:
 
 
 async def _grow(many: Many, first: int, count: int, pid: int, operator: str) -> list[str]:
-    """So many jobs more; cells of a row."""
+    """Submit and attach `count` further jobs, and return the cells of a row."""
     fresh, every = range(first, first + count), range(first + count)
     submit_ms = await _each(many.submit, fresh, pid)
     if first:
@@ -99,6 +106,7 @@ async def _grow(many: Many, first: int, count: int, pid: int, operator: str) -> 
 
 
 def main() -> None:
+    """Run the steps, restart the service, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--step", type=int, default=2000)

@@ -1,4 +1,4 @@
-"""A service of attached jobs for benchmarks: on hosts that there are not, without Ray."""
+"""Service of attached jobs for benchmarks. Its hosts do not exist, and it needs no Ray."""
 
 from __future__ import annotations
 
@@ -16,17 +16,26 @@ _STARTS_S = 60.0
 
 
 def write_cluster(file: Path, nodes: int, pools: dict[str, dict[str, Any]], **limits: Any) -> None:
-    """Write a cluster file with so many nodes of each pool, each on a host of its own."""
+    """Write a cluster file with `nodes` nodes in each pool, each on a separate host.
+
+    Args:
+        file: File to write.
+        nodes: Number of nodes in each pool.
+        pools: Settings of each pool, by its name.
+        **limits: Further settings of the cluster.
+    """
     sized = {name: pool | {"max_nodes": nodes} for name, pool in pools.items()}
     hosts = {name: [f"{name}-host-{number}" for number in range(nodes)] for name in pools}
     file.write_text(json.dumps({"cluster": {**sized, **limits}, "hosts": hosts}))
 
 
 def start(folder: Path, cluster: Path, output: Path) -> subprocess.Popen[bytes]:
-    """Start a service, or let the one that was here go on; it listens on return.
+    """Start a service, or let the previous one in the folder continue. It accepts connections when the function returns.
 
     Args:
-        cluster: its file. output: to which it writes what it says, behind what is there.
+        folder: Folder of the service.
+        cluster: Cluster file.
+        output: File to which the service's output is appended.
     """
     place = folder / SERVICE
     place.unlink(missing_ok=True)

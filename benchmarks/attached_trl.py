@@ -2,9 +2,10 @@
 
 python benchmarks/attached_trl.py --repeats 3
 
-Every run is a `rollmux exec` of examples/trl_job.yaml, attached to a `rollmux serve --no-ray` of its own folder. An iteration is
-worth the node-seconds that it takes alone; together they are counted while both are there, without the first iterations. The bound
-is what the medians of the phases allow: a period is no shorter than a job's own iteration or than a node's phases. Needs peft.
+Every run is a `rollmux exec` of examples/trl_job.yaml, attached to a new `rollmux serve --no-ray`. The value of an iteration is the
+node-seconds that it takes when its job runs alone. The throughput of both together is counted while both are present, without their
+first iterations. The bound follows from the medians of the phases: a period cannot be shorter than a job's own iteration or than
+the phases on a node. Needs peft.
 """
 
 from __future__ import annotations
@@ -27,13 +28,19 @@ from runtime.journal.write import JOURNAL, read_facts, read_run
 
 ROOT = Path(__file__).parents[1]
 JOBS = {"plain": [], "lora": ["--lora"]}
-WARM = 2  # iterations at the start that are not counted
+WARM = 2  # number of first iterations that are not counted
 PATHS = os.pathsep.join((str(ROOT), str(ROOT / "clients" / "python"), os.environ.get("PYTHONPATH", "")))
 ENVIRONMENT = os.environ | {"PYTHONPATH": PATHS, "HF_HUB_OFFLINE": "1"}
 
 
 class Alone(NamedTuple):
-    """Medians of a job alone, seconds."""
+    """Medians of a job that runs alone, in seconds.
+
+    Attributes:
+        iteration_s: Duration of an iteration.
+        rollout_s: Duration of a rollout.
+        training_s: Duration of a training.
+    """
 
     iteration_s: float
     rollout_s: float
@@ -41,7 +48,7 @@ class Alone(NamedTuple):
 
 
 def run(names: tuple[str, ...], folder: Path) -> RunRecord:
-    """Run jobs in a service of their own."""
+    """Run jobs in a new service, and return the record of the run."""
     command = [sys.executable, "-m", "rollmux"]
     service = subprocess.Popen([*command, "serve", str(folder), "--no-ray"], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
     try:
@@ -65,7 +72,7 @@ def run(names: tuple[str, ...], folder: Path) -> RunRecord:
 
 
 def alone(record: RunRecord, name: str) -> Alone:
-    """What a job takes alone."""
+    """Return the medians of a job that ran alone."""
     ends = [done.end_s for done in record.iterations if done.job_id == name]
     phases = {
         phase: statistics.median(
@@ -77,18 +84,19 @@ def alone(record: RunRecord, name: str) -> Alone:
 
 
 def gain(record: RunRecord, solo: dict[str, Alone]) -> float:
-    """Throughput per node-hour of jobs together, against each alone, while both are there."""
+    """Return the throughput per node-hour of the jobs together relative to each alone, while both are present."""
     ends = {name: [done.end_s for done in record.iterations if done.job_id == name] for name in solo}
     begin_s, end_s = max(mine[WARM] for mine in ends.values()), min(mine[-1] for mine in ends.values())
     work_s = 0.0
     for name, mine in ends.items():
-        for before_s, after_s in pairwise(mine):  # an iteration counts by its share within
+        for before_s, after_s in pairwise(mine):  # an iteration counts by its fraction within the time
             within_s = max(0.0, min(after_s, end_s) - max(before_s, begin_s))
             work_s += solo[name].iteration_s * within_s / (after_s - before_s)
     return work_s / (end_s - begin_s)
 
 
 def main() -> None:
+    """Run the jobs alone and together, and print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=3, help="so many times all of it")
     repeats = parser.parse_args().repeats

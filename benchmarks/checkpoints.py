@@ -1,11 +1,11 @@
-"""Seconds that checkpoints take from a job, against the time of an iteration: each waited for and read again, and written beside.
+"""Time that checkpoints take from a job, relative to its iterations: written while the job waits, and written in the background.
 
     python benchmarks/checkpoints.py
 
-One rank of training in this process, a random Qwen2 in float32 on a CPU: an iteration is a restore, an update and an offload,
-without a rollout, so that it is as short as it can be. `before` is how checkpoints were written first: after every iteration,
-hashed by reading the files again, and the job waits for it. `beside` is how they are written now: in a thread, hashed meanwhile,
-as often as `usual_interval` says from what one takes; the job waits for what it takes to begin.
+One rank trains in this process: a random Qwen2 in float32 on a CPU. An iteration is a restore, an update and an offload without a
+rollout, so that it is as short as possible. `before` is how checkpoints were written at first: after every iteration, hashed by
+reading the files again, while the job waits. `beside` is how they are written now: in a thread, hashed at the same time, as often
+as `usual_interval` determines from the time of one; the job waits only until writing has begun.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PROMPT, GROUP = 64, 4
 
 
 def job(hidden: int, layers: int, length: int) -> JobSpec:
-    """The job whose training is measured."""
+    """Return the job whose training is measured."""
     algorithm = {"prompts_per_iteration": 2, "group_size": GROUP, "max_tokens": length, "minibatches": 1}
     model = {"name": "tiny", "hidden_size": hidden, "layers": layers}
     fields = {"id": "a", "slo": 2, "iterations": 1000, "task": "echo", "model": model, "algorithm": algorithm}
@@ -46,7 +46,7 @@ def job(hidden: int, layers: int, length: int) -> JobSpec:
 
 
 def sampled(length: int, version: int) -> Sampled:
-    """Responses of random tokens."""
+    """Return responses of random tokens."""
     from runtime.engines.interface import Response
 
     random = np.random.default_rng(version)
@@ -58,7 +58,12 @@ def sampled(length: int, version: int) -> Sampled:
 
 
 class Trained:
-    """A rank of training, and the iterations that it does."""
+    """One rank of training.
+
+    Args:
+        spec: Specification of the job.
+        threads: Number of threads.
+    """
 
     def __init__(self, spec: JobSpec, threads: int) -> None:
         self._spec = spec
@@ -68,7 +73,7 @@ class Trained:
         self._number = 0
 
     def iterate(self) -> float:
-        """Seconds of an iteration."""
+        """Run an iteration, and return its time in seconds."""
         began = perf_counter()
         self._worker.restore(False, False)
         self._worker.update([sampled(self._spec.algorithm.max_tokens, self._number)])
@@ -77,10 +82,13 @@ class Trained:
         return perf_counter() - began
 
     def write_before(self, folder: Path) -> float:
-        """Seconds that a job waited for a checkpoint: its bytes are written, brought to the disk, and read again to be hashed."""
+        """Write a checkpoint in the first version's way, and return the time in seconds.
+
+        Its bytes are written, flushed to the disk, and read again to be hashed.
+        """
         began = perf_counter()
         path = folder / "rank-0.safetensors"
-        with self._worker._trainer.shards() as (shards, _), path.open("w+b") as file:  # noqa: SLF001 (as it was done)
+        with self._worker._trainer.shards() as (shards, _), path.open("w+b") as file:  # noqa: SLF001 (as it was done at first)
             layout = Layout.of(shards)
             file.write(layout.header())
             for _, piece in pieces(shards, layout):
@@ -92,7 +100,7 @@ class Trained:
         return perf_counter() - began
 
     def begin(self, folder: Path) -> Callable[[], int]:
-        """Begin a checkpoint; returns what finishes it."""
+        """Begin a checkpoint, and return the function that finishes it."""
 
         def fill(place: Path) -> Rest:
             self._worker.begin_writing(str(place))
@@ -101,12 +109,13 @@ class Trained:
         return begin_checkpoint(folder, self._number, fill)
 
     def _wait(self) -> dict[str, tuple[int, str]]:
-        while (files := self._worker.written()) is None:  # as a job asks, from another process
+        while (files := self._worker.written()) is None:  # a job polls in the same way, from another process
             sleep(0.01)
         return files
 
 
 def main() -> None:
+    """Measure both ways, and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--hidden", type=int, default=512, help="width of the model")
     parser.add_argument("--layers", type=int, default=8)
@@ -120,8 +129,8 @@ def main() -> None:
 
 
 def report(trained: Trained, count: int, folder: Path) -> None:
-    """Measure both ways, and print them."""
-    trained.iterate()  # Adam's moments are made
+    """Measure both ways of writing, and print the table."""
+    trained.iterate()  # creates Adam's moments
     alone, before = [], []
     for _ in range(count):
         alone.append(trained.iterate())
@@ -151,7 +160,7 @@ def report(trained: Trained, count: int, folder: Path) -> None:
 
 
 def _seconds(values: Sequence[float]) -> str:
-    """The median, and how far values are apart."""
+    """Return the median with the smallest and the largest value, in seconds."""
     return f"{median(values):.3f} s ({min(values):.3f} to {max(values):.3f})"
 
 

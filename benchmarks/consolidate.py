@@ -1,9 +1,9 @@
-"""What `consolidate` saves against Algorithm 1, and how long it takes to decide with 200 jobs active.
+"""Savings of `consolidate` over Algorithm 1, and the time of its decisions with 200 active jobs.
 
     python benchmarks/consolidate.py [--seeds 10] [--first-seed 0] [--workload production]
 
-Dollars are shown as Solo-D's over the policy's, the mean over seeds and its 95% interval; SLO attainment is the least. Every
-policy replays the same streams, and the moves are paid for.
+Dollars are given as Solo-D's divided by the policy's, as the mean over seeds with its 95% interval. SLO attainment is the smallest
+one. All policies replay the same streams, and pay for their moves.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STAYS: tuple[Literal["fixed", "iterations"], ...] = ("fixed", "iterations")
 
 
 def savings(workload: str, stays: Literal["fixed", "iterations"], seeds: range) -> Table:
-    """Dollars and dollars per work-hour of every policy on the same streams."""
+    """Return a table with the dollars and the dollars per work-hour of every policy on the same streams."""
     title = f"{workload}, {stays}, seeds {seeds[0]}-{seeds[-1]}"
     table = Table("policy", "Solo-D over $", "per work-hour", "SLO", "moves", "p50 ms", "p99 ms", title=title)
     streams = [make_workload(workload, WorkloadOptions(seed=seed, stays=stays)) for seed in seeds]
@@ -54,14 +54,14 @@ def savings(workload: str, stays: Literal["fixed", "iterations"], seeds: range) 
 
 
 def crowded(stays: Literal["fixed", "iterations"]) -> Scenario:
-    """The production stream with so many jobs, arriving so fast, that a good 200 are active at once."""
+    """Return the production stream with 500 jobs that arrive so fast that over 200 are active at once."""
     stream = make_workload("production", WorkloadOptions(jobs=500, stays=stays))
     jobs = tuple(job.model_copy(update={"arrival_s": 0.065 * job.arrival_s}) for job in stream.jobs)
     return stream.model_copy(update={"jobs": jobs})
 
 
 def decision_times(stays: Literal["fixed", "iterations"]) -> list[str]:
-    """A table row: decisions about arrivals and departures with at least 200 jobs active."""
+    """Return a table row about the decisions on arrivals and departures with at least 200 active jobs."""
     policy = make_runnable("consolidate")
     times: list[float] = []
 
@@ -83,13 +83,14 @@ def decision_times(stays: Literal["fixed", "iterations"]) -> list[str]:
 
 
 def main() -> None:
+    """Measure, and print the tables."""
     parser = argparse.ArgumentParser(description="Measure what consolidate saves and how long it takes.")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--workload", default="production")
     asked = parser.parse_args()
     console = Console()
-    replay(make_workload("production", WorkloadOptions(jobs=5)), make_policy("consolidate"))  # compiles
+    replay(make_workload("production", WorkloadOptions(jobs=5)), make_policy("consolidate"))  # compiles the kernel
     for stays in STAYS:
         console.print(savings(asked.workload, stays, range(asked.first_seed, asked.first_seed + asked.seeds)))
     title = f"decisions with {ACTIVE_JOBS} jobs active or more"

@@ -1,14 +1,15 @@
-"""Time of one placement decision with many active jobs, beside the paper's planner and a plain Python search in the same run.
+"""Time of one placement decision with many active jobs, compared with the paper's planner and a plain Python search.
 
     python benchmarks/decision.py
     python benchmarks/decision.py --policies learned:default,moves=false learned:default --jobs 30 200 2000
     python benchmarks/decision.py --shapes --jobs 2000
     python benchmarks/decision.py --shapes --jobs 2000 --policies rollmux learned:default consolidate
 
-Jobs are Table 6's mixed profiles (arXiv 2512.11306), SLO ~ U(1, 2), placed by `rollmux`; then further jobs arrive, each is
-decided, placed and leaves again. With `--shapes` every job has eight shapes, its own counted. With `--policies` those are timed,
-too after departures; `rollmux` places who arrives. Seconds are of this process's own computing, so that neighbours on the machine
-count less. The paper's figures (Table 5, search in C++) are from its own machine: compare orders of magnitude, not digits.
+Jobs have Table 6's mixed profiles (arXiv 2512.11306) and SLO ~ U(1, 2). `rollmux` places them. Then further jobs arrive one by one;
+each is decided, placed and leaves again. With `--shapes` every job has eight shapes, including its own. With `--policies` the named
+policies are timed, on departures too, while `rollmux` places the arriving jobs. Times are CPU seconds of this process, so that
+other processes on the machine influence them less. The paper's figures (Table 5, search in C++) are from its authors' machine:
+compare orders of magnitude, not digits.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ PAPER_MS = {100: 41.9, 500: 198.0, 1000: 318.0, 2000: 591.0}
 
 
 def in_eight_shapes(job: Job) -> Job:
-    """The job on 1 to 4 rollout nodes and 1 or 2 training nodes, a tenth of either phase not scaling."""
+    """Return the job on 1 to 4 rollout nodes and 1 or 2 training nodes. A tenth of each phase does not scale."""
     shapes = []
     for rollout_nodes in (1, 2, 3, 4):
         for training_nodes in (1, 2):
@@ -52,7 +53,7 @@ def in_eight_shapes(job: Job) -> Job:
 
 
 def filled(cluster: Cluster, jobs: list[Job]) -> State:
-    """A cluster with all the jobs active."""
+    """Return a cluster in which all the jobs are active."""
     state, policy = State(cluster), Algorithm1()
     for job in jobs:
         event = Arrived(0.0, job)
@@ -62,7 +63,15 @@ def filled(cluster: Cluster, jobs: list[Job]) -> State:
 
 
 def plain_search(state: State, job_id: str) -> float:
-    """Algorithm 1 for one-node jobs in plain Python over the same groups: what the compiled search saves. Returns the cost, $/h."""
+    """Run Algorithm 1 for one-node jobs in plain Python over the same groups, for comparison with the compiled search.
+
+    Args:
+        state: The cluster.
+        job_id: Job to place.
+
+    Returns:
+        Cost of the place, in $/h.
+    """
     job = state.job(job_id)
     rollout, training = state.cluster.pools["rollout"], state.cluster.pools["training"]
     best = rollout.usd_per_node_hour + training.usd_per_node_hour
@@ -91,7 +100,15 @@ def plain_search(state: State, job_id: str) -> float:
 
 
 def decide_times_ms(state: State, newcomers: list[Job]) -> tuple[list[float], list[float], list[float]]:
-    """Milliseconds of decisions, of whole candidate tables, and of plain searches, for newcomers that come and go."""
+    """Measure decisions for jobs that come and go.
+
+    Args:
+        state: The cluster.
+        newcomers: Jobs that arrive, each after the one before it has left.
+
+    Returns:
+        Times of the decisions, of whole tables of candidates (first 20 jobs), and of plain searches (first 3), in milliseconds.
+    """
     policy = Algorithm1()
     decisions, tables, plain = [], [], []
     for k, job in enumerate(newcomers):
@@ -114,8 +131,16 @@ def decide_times_ms(state: State, newcomers: list[Job]) -> tuple[list[float], li
 
 
 def policy_times_ms(state: State, newcomers: list[Job], name: str) -> tuple[list[float], list[float]]:
-    """Milliseconds, of this process's own, of a policy's answers to arrivals, an hour apart, and to departures; the first two are
-    not counted."""
+    """Measure a policy's answers to arrivals and departures.
+
+    Args:
+        state: The cluster.
+        newcomers: Jobs that arrive an hour apart, each after the one before it has left.
+        name: Name of the policy.
+
+    Returns:
+        CPU times of the answers to arrivals and to departures, in milliseconds, without the first two of each.
+    """
     policy = make_policy(name)
     assert not isinstance(policy, OwnReplay), "a yardstick makes no decisions"
     times: tuple[list[float], list[float]] = [], []
@@ -132,6 +157,7 @@ def policy_times_ms(state: State, newcomers: list[Job], name: str) -> tuple[list
 
 
 def main() -> None:
+    """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, nargs="*", default=[100, 500, 1000, 2000, 20000], help="numbers of active jobs")
     parser.add_argument("--decisions", type=int, default=300)
@@ -161,11 +187,12 @@ def main() -> None:
 
 
 def _jobs(scenario: Scenario, shapes: bool) -> list[Job]:
-    """The jobs of a workload, in eight shapes each where they are wanted."""
+    """Return the jobs of a workload, with eight shapes each if `shapes` is true."""
     return [in_eight_shapes(job) if shapes else job for job in scenario.jobs]
 
 
 def _policies(names: list[str], counts: list[int], decisions: int, shapes: bool) -> Table:
+    """Return the table with the times of the named policies."""
     table = Table("active jobs", "policy", "an arrival, p50 ms", "p99 ms", "after a departure, p50 ms", "p99 ms")
     for count in counts:
         scenario = make_workload("mixed", WorkloadOptions(jobs=count + decisions, stays="fixed"))

@@ -1,11 +1,11 @@
-"""The run of `make demo`, again and again: whether its two jobs share their nodes, what that gains, and how well it was foretold.
+"""Repeated runs of `make demo`: whether its two jobs share their nodes, their gain, and how well `rollmux compare` predicts it.
 
 python benchmarks/demo_runs.py --runs 5 --busy 0 1 2 --fresh-caches
 
-Each run is `rollmux run examples/two_jobs.yaml --compare solo`, beside so many processes that keep a core busy. The gain is in work
-per node-hour while both jobs are there and warm, the bound that of two phases side by side in the same run. The error is of what
-`rollmux compare` foretells from the first fifth: that of an iteration's seconds, of the job that it is off more with. Fresh caches
-are those of an installation that has run nothing yet, but for the compiled kernel.
+Each run is `rollmux run examples/two_jobs.yaml --compare solo`, next to a given number of processes that each keep a core busy. The
+gain is in work per node-hour while both jobs are present and warm. The bound is what two phases side by side in the same run allow.
+The error is that of the iteration time that `rollmux compare` predicts from the first fifth, for the job with the larger error.
+Fresh caches are those of an installation that has run nothing yet, except for the compiled kernel.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ CACHES = ("ROLLMUX_CACHE", "XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "TORCHINDUCTOR_C
 
 
 class Outcome(NamedTuple):
-    """What a run has shown.
+    """Figures of a run.
 
     Attributes:
-        gain, bound: of work per node-hour; None where nothing was compared. error: of the prediction, signed. seconds: of the whole
-            command.
+        shared: Whether the jobs shared a group.
+        gain: Gain in work per node-hour, None if nothing was compared.
+        bound: Bound of the gain, None if nothing was compared.
+        error: Signed relative error of the prediction with the largest error, None if there is none.
+        seconds: Time of the whole command, in seconds.
     """
 
     shared: bool
@@ -49,6 +52,7 @@ class Outcome(NamedTuple):
 
 
 def main() -> None:
+    """Run the demo with each number of busy processes, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="of each setting (5)")
     parser.add_argument("--busy", type=int, nargs="+", default=[0], metavar="N", help="processes beside that are always busy (0)")
@@ -69,7 +73,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def beside(busy: int) -> Iterator[None]:
-    """So many processes that always have something to do."""
+    """Keep `busy` processes computing during the block."""
     processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
     try:
         yield
@@ -80,7 +84,7 @@ def beside(busy: int) -> Iterator[None]:
 
 
 def run(fresh: bool) -> Outcome:
-    """One run, in a folder of its own that does not stay."""
+    """Run the demo once, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="rollmux-demo-") as place:
         caches = {name: str(Path(place) / name) for name in CACHES} if fresh else {}
         for cache in caches.values():
@@ -101,7 +105,7 @@ def run(fresh: bool) -> Outcome:
 
 
 def cells(runs: Sequence[Outcome]) -> tuple[str, ...]:
-    """Of one run its figures; of several the means, with the smallest and the largest."""
+    """Return the figures of a single run, or the means of several with the smallest and the largest value."""
     shared = sum(one.shared for one in runs)
     of_bound = [one.gain / one.bound for one in runs if one.gain and one.bound]
     return (
@@ -115,7 +119,7 @@ def cells(runs: Sequence[Outcome]) -> tuple[str, ...]:
 
 
 def spread(values: Sequence[float | None], form: str) -> str:
-    """The mean, and from where to where."""
+    """Return the mean, and the smallest and the largest value if there are several."""
     known = [value for value in values if value is not None]
     if not known:
         return ""

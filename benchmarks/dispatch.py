@@ -1,14 +1,14 @@
-"""Dispatch policies on groups of every shape and skew: dollars per work-hour and SLOs, paired by seed with 95% intervals; and time.
+"""Dispatch policies on groups of every shape and skew: dollars per work-hour and SLOs, paired by seed with 95% intervals, and time.
 
     python benchmarks/dispatch.py                       all policies, held-out seeds 100 to 139
     python benchmarks/dispatch.py --seeds 10 --first 2000 learned:best.safetensors "fifo,migrate=0.8"
     python benchmarks/dispatch.py --stale               the same groups with stale members
     python benchmarks/dispatch.py --streams --seeds 3   whole streams of 100 jobs, placed by `rollmux`
 
-Every figure is from the event replay of the group under the policy that `--dispatch` makes. The first column of a policy is its
-dollars per work-hour over those of strict round robin with migration at 80% on the same seeds; the second what it adds to the share
-of members that keep their SLO, in points. The last row is the mean time of a call of `choose`, this process's own. Of whole streams
-the columns are means: dollars per work-hour, and observed attainment.
+Every figure is from the event replay of a group under the policy that `--dispatch` would make. The first column of a policy is its
+dollars per work-hour relative to strict round robin with migration at 80% on the same seeds. The second column is how much more of
+the members meet their SLO, in percentage points. The last row is the mean CPU time of a call of `choose`. For whole streams, the
+columns are means: dollars per work-hour, and observed attainment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,17 @@ Found = dict[str, np.ndarray]
 
 
 class Timed:
-    """A dispatch policy, and how long it took: seconds of this process's own, and calls."""
+    """A dispatch policy that measures its time.
+
+    Args:
+        policy: The policy.
+
+    Attributes:
+        policy: The policy.
+        migration: Migration that the policy asks for.
+        seconds: CPU time of all calls, in seconds.
+        calls: Number of calls.
+    """
 
     def __init__(self, policy: DispatchPolicy) -> None:
         self.policy = policy
@@ -46,7 +56,7 @@ class Timed:
         self.calls = 0
 
     def choose(self, group: GroupView) -> WaitingPhase | MemberView | None:
-        """What the policy chooses."""
+        """Return the policy's choice."""
         began = process_time()
         chosen = self.policy.choose(group)
         self.seconds += process_time() - began
@@ -55,6 +65,7 @@ class Timed:
 
 
 def main() -> None:
+    """Play the policies, and print the table."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("policies", nargs="*", default=POLICIES)
     options.add_argument("--first", type=int, default=100)
@@ -70,7 +81,7 @@ def main() -> None:
     table = Table("shape", "skew", f"SLO of {BASE}", *(title for name in arguments.policies for title in (name, "SLO points")))
     every: dict[str, list[Found]] = {name: [] for name in names}
     policies = {name: Timed(make_dispatch(name)) for name in names}
-    for policy in policies.values():  # what is compiled at the first call does not count
+    for policy in policies.values():  # the first call compiles the kernel and does not count
         _play(policy, RandomGroups(SHAPES[0], SKEWS[0]), range(1))
         policy.seconds, policy.calls = 0.0, 0
     for shape in SHAPES:
@@ -89,7 +100,7 @@ def main() -> None:
 
 
 def _play(dispatch: DispatchPolicy, generator: RandomGroups, seeds: range) -> Found:
-    """Figures of a policy by name, one a seed."""
+    """Return the figures of a policy by name, each with one value for each seed."""
     outcomes = []
     for seed in seeds:
         group = generator.group(seed)
@@ -98,7 +109,7 @@ def _play(dispatch: DispatchPolicy, generator: RandomGroups, seeds: range) -> Fo
 
 
 def _streams(names: list[str], seeds: range) -> Table:
-    """Streams whose phases take 0.6 of their worst case on average, with a coefficient of variation of 0.5."""
+    """Return the table for streams whose phases take 0.6 of their worst case on average, with a coefficient of variation of 0.5."""
     table = Table("workload", "dispatch", "$ per work-hour", "observed SLO attainment")
     for workload in ("production", "mixed"):
         for name in names:
@@ -113,6 +124,7 @@ def _streams(names: list[str], seeds: range) -> Table:
 
 
 def _row(outcomes: dict[str, Found], policies: list[str]) -> list[str]:
+    """Return the cells of a row: the reference's SLO attainment, then two cells for each policy."""
     base = outcomes[BASE]
     cells = [f"{base['slo_attainment'].mean():.3f}"]
     for name in policies:

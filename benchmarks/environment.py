@@ -1,11 +1,12 @@
-"""Decisions a second of the environments on one core: vectorised, and through `gymnasium.make`.
+"""Decisions per second of the environments on one core, with vector environments and through `gymnasium.make`.
 
     python benchmarks/environment.py
 
-In placement the agent takes the cheapest place, as Algorithm 1 without pruning does, and the first row of moves while it gains; in
-dispatch the last member that may be served; in rollouts it keeps on. What it takes to choose is not counted, drawing new streams at
-the ends of episodes is. Every stream is played to its end at least once: a decision takes longer the more jobs run. Seconds are of
-this process's own computing (`process_time`), so that neighbours on the machine count less.
+In placement the agent takes the cheapest place, as Algorithm 1 without pruning does, and the first row of moves as long as it
+gains. In dispatch it takes the last member that may be served. In rollouts it changes nothing. The time of choosing an action is
+not counted; the time of drawing new streams at the ends of episodes is. Every stream is played to its end at least once, since a
+decision takes longer when more jobs run. Times are CPU seconds of this process, so that other processes on the machine influence
+them less.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Agent = Callable[[dict[str, np.ndarray]], np.ndarray]
 
 
 def place(observation: dict[str, np.ndarray]) -> np.ndarray:
-    """From the features: the first of the cheapest allowed places; where jobs may be moved, row 1 if it gains, else stop."""
+    """Choose the first of the cheapest allowed places. In a table of moves, choose row 1 if it gains, else row 0: stop."""
     rows = observation["candidates"]
     places = np.where(observation["mask"] == 1, rows[..., PRICE], np.inf).argmin(-1)
     if rows.shape[-1] <= GAIN:
@@ -37,18 +38,29 @@ def place(observation: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def serve(observation: dict[str, np.ndarray]) -> np.ndarray:
-    """The last member that may be served, else wait."""
+    """Choose the last member that may be served, or else to wait."""
     mask = observation["mask"]
     return mask.shape[-1] - 1 - mask[..., ::-1].argmax(-1)
 
 
 def keep_on(observation: dict[str, np.ndarray]) -> np.ndarray:
-    """Row 0."""
+    """Choose row 0, which changes nothing."""
     return np.zeros(len(np.atleast_2d(observation["mask"])), dtype=np.int64)
 
 
 def vectorised(name: str, choose: Agent, streams: int, decisions: int, **options: object) -> tuple[float, float]:
-    """Decisions a second of the vector environment, and mean rows of a table."""
+    """Measure a vector environment.
+
+    Args:
+        name: Id of the environment.
+        choose: Agent.
+        streams: Number of streams.
+        decisions: Smallest number of decisions.
+        **options: Options of the environment.
+
+    Returns:
+        Decisions per second, and the mean number of rows in a table of candidates.
+    """
     envs = gymnasium.make_vec(name, num_envs=streams, vectorization_mode="vector_entry_point", **options)
     observation, _ = envs.reset(seed=0)
     envs.step(choose(observation))  # compiles, or loads what was compiled
@@ -67,7 +79,7 @@ def vectorised(name: str, choose: Agent, streams: int, decisions: int, **options
 
 
 def single(name: str, choose: Agent, decisions: int, **options: object) -> float:
-    """Decisions a second through `gymnasium.make`, with its wrappers."""
+    """Return the decisions per second through `gymnasium.make`, with its wrappers."""
     env = gymnasium.make(name, **options)
     observation, _ = env.reset(seed=0)
     seconds = 0.0
@@ -82,6 +94,7 @@ def single(name: str, choose: Agent, decisions: int, **options: object) -> float
 
 
 def main() -> None:
+    """Measure the environments, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="*", default=["mixed", "production"])
     parser.add_argument("--streams", type=int, nargs="*", default=[16, 64, 256])

@@ -1,9 +1,9 @@
-"""Phases a second of event replays of the 200-job production stream and of 300 jobs of Table 6, for every dispatch policy.
+"""Simulated phases per second in event replays of the production stream (200 jobs) and of 300 jobs of Table 6, by dispatch policy.
 
     python benchmarks/event_replay.py
 
-Durations are lognormal with a mean of 0.6 of the worst case and a coefficient of variation of 0.25; the production stream has the
-paper's warm and cold starts. Seconds are of this process's own computing, so that neighbours on the machine count less.
+Durations are lognormal with a mean of 0.6 of the worst case and a coefficient of variation of 0.25. The production stream has the
+paper's warm and cold starts. Times are CPU seconds of this process, so that other processes on the machine influence them less.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ RUNS = 3
 
 
 def main() -> None:
+    """Replay each stream under each dispatch policy, and print the table."""
     table = Table("stream", "dispatch", "phases", "median s", "min s", "max s", "phases/s", "hours", "observed SLO")
     for name in ("production", "mixed"):
         scenario = with_actual(make_workload(name, WorkloadOptions(switches=name == "production")), mean_fraction=0.6, cv=0.25)

@@ -1,12 +1,12 @@
-"""How far the expected time of a waiting job is from the time at which it gets its place, and what asking costs.
+"""Error of the expected times of waiting jobs, and the cost of computing them.
 
     python benchmarks/expected_times.py [--seeds 5] [--jobs 200] [--share 0.7] [--policy rollmux] [--queue 300 5000]
 
-The production stream on that share of the nodes that it takes at its peak without a limit, so that jobs wait. When a job arrives
-and has to, it is told when to expect its place (`rollmux_env.scheduler.preview`); the error is how far its admission is from that.
-In event replays jobs take what is drawn for them, which nobody knows. A tenth of the jobs has priority 1, and passes others by.
-Every figure is the mean over seeds, with the least and the largest. The second table is of so many jobs that come at once on 60
-rollout and 40 training nodes: seconds, the median of five.
+The production stream runs on `--share` of the nodes that it takes at its peak without a limit, so that jobs wait. When a job
+arrives and has to wait, its expected time is computed (`rollmux_env.scheduler.preview`). The error is the distance of its admission
+from that time. In event replays, jobs take drawn durations, which the forecast does not know. A tenth of the jobs has priority 1
+and overtakes the others. Every figure is the mean over seeds, with the smallest and the largest value. The second table is about
+`--queue` jobs that arrive at once on 60 rollout and 40 training nodes; its times are medians of five, in seconds.
 """
 
 from __future__ import annotations
@@ -36,11 +36,19 @@ from rollmux_env.scheduler.preview import preview, waiting
 from rollmux_env.workloads import WorkloadOptions, make_workload
 
 CASES = ("fluid", "worst cases", "drawn durations", "drawn durations, priorities")
-MEAN, CV = 0.8, 0.2  # of drawn durations, of the worst case
+MEAN, CV = 0.8, 0.2  # of drawn durations: mean relative to the worst case, and coefficient of variation
 
 
 class Figures(NamedTuple):
-    """Of one replay: jobs that waited, their median wait and error in hours, error over wait in percent, and ms of a forecast."""
+    """Figures of one replay.
+
+    Attributes:
+        waited: Number of jobs that waited.
+        wait_h: Median wait, in hours.
+        error_h: Median error of the expected time, in hours.
+        error_percent: Median error relative to the wait, in percent.
+        forecast_ms: Median time to compute a forecast, in milliseconds.
+    """
 
     waited: float
     wait_h: float
@@ -50,7 +58,15 @@ class Figures(NamedTuple):
 
 
 def stream(case: str, seed: int, jobs: int, share: float, policy: str) -> Scenario:
-    """Jobs on fewer nodes than they would take."""
+    """Return the jobs of a case on fewer nodes than they would take.
+
+    Args:
+        case: One of `CASES`.
+        seed: Seed of the stream.
+        jobs: Number of jobs.
+        share: Fraction of the nodes that the jobs take at their peak without a limit.
+        policy: Name of the placement policy.
+    """
     scenario = make_workload("production", WorkloadOptions(seed=seed, jobs=jobs))
     free = replay(scenario, make_runnable(policy))
     most = {
@@ -69,7 +85,13 @@ def stream(case: str, seed: int, jobs: int, share: float, policy: str) -> Scenar
 
 
 def expected(run: Run, observed: bool, policy: str) -> Iterator[tuple[str, float, float]]:
-    """(job, when it expects its place, seconds of asking), told at its arrival."""
+    """Yield, for each job that waits: its id, its expected time as computed at its arrival, and the time to compute it.
+
+    Args:
+        run: Replay of the stream.
+        observed: Whether the replay had drawn durations.
+        policy: Name of the placement policy.
+    """
     state = State(run.scenario.cluster, observed)
     coming: list[str] = []
     for event, following in zip(run.log, [*run.log[1:], None], strict=True):
@@ -89,7 +111,7 @@ def expected(run: Run, observed: bool, policy: str) -> Iterator[tuple[str, float
 
 
 def figures(case: str, seed: int, jobs: int, share: float, policy: str) -> Figures:
-    """One stream, replayed and asked."""
+    """Replay one stream, compute the forecasts, and return the figures."""
     scenario = stream(case, seed, jobs, share, policy)
     observed = case != "fluid"
     make = make_runnable(policy)
@@ -105,7 +127,7 @@ def figures(case: str, seed: int, jobs: int, share: float, policy: str) -> Figur
 
 
 def cost(jobs: int, policy: str) -> tuple[str, ...]:
-    """What looking ahead costs, as a row of the table."""
+    """Return a table row with the time to compute forecasts while many jobs wait."""
     scenario = make_workload("production", WorkloadOptions(jobs=jobs))
     most = {"rollout": 60, "training": 40}
     pools = {name: pool.model_copy(update={"max_nodes": most[name]}) for name, pool in scenario.cluster.pools.items()}
@@ -130,6 +152,7 @@ def cost(jobs: int, policy: str) -> tuple[str, ...]:
 
 
 def main() -> None:
+    """Print both tables."""
     parser = argparse.ArgumentParser(description="The error of the expected times of waiting jobs.")
     parser.add_argument("--seeds", type=int, default=5, help="how many streams")
     parser.add_argument("--jobs", type=int, default=200, help="of a stream")
@@ -148,7 +171,7 @@ def main() -> None:
 
 
 def errors(asked: argparse.Namespace) -> Table:
-    """The first table."""
+    """Return the first table."""
     title = f"production, {asked.jobs} jobs on {100 * asked.share:.0f}% of the nodes, {asked.policy}, seeds 0-{asked.seeds - 1}"
     table = Table(
         "replay", "jobs that waited", "median wait, h", "median error, h", "of the wait, %", "a forecast, ms", title=title

@@ -1,4 +1,4 @@
-"""Seconds in which the flow solver simulates an hour of 2,048 GPUs, with the flows of every step solved anew."""
+"""Computing time of the flow solver for a simulated hour of 2,048 GPUs, if the flows of every step are solved again, in seconds."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ROUNDS = 3
 
 
 def main() -> None:
-    """Print a line a job of 2,048 GPUs."""
-    completion_s(np.zeros((1, 4), np.int64), np.ones(1), np.ones(1))  # compiles, or loads what is compiled
+    """Print a line for each job of 2,048 GPUs."""
+    completion_s(np.zeros((1, 4), np.int64), np.ones(1), np.ones(1))  # compiles the kernel, or loads it
     for case in CASES:
         if case.job.gpus != 2048:
             continue

@@ -1,9 +1,9 @@
-"""Time of fluid replays of the 200-job production stream and of 300 jobs of Table 6, whole, for `rollmux` and `solo`.
+"""Computing time of fluid replays of the 200-job production stream and of 300 jobs of Table 6, for `rollmux` and `solo`.
 
     python benchmarks/fluid_replay.py
 
-Seconds are of this process's own computing, so that neighbours on the machine count less.
-For comparison, the simulator of Gavel (OSDI'20) takes about 12 s for a stream of 300 jobs (its own machine).
+Times are CPU seconds of this process, so that other processes on the machine influence them less.
+For comparison, the simulator of Gavel (OSDI'20) takes about 12 s for a stream of 300 jobs (on its authors' machine).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ RUNS = 9
 
 
 def main() -> None:
+    """Replay each stream several times, and print the table."""
     table = Table("stream", "policy", "events", "median s", "min s", "max s")
     for name in ("production", "mixed"):
         for stays in ("fixed", "iterations"):

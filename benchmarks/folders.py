@@ -1,4 +1,4 @@
-"""Folders of benchmarks that start runs."""
+"""Output folders of benchmarks that start runs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def kept_or_spare(out: Path | None, name: str) -> Iterator[Path]:
-    """A folder for everything; kept where it was asked for.
+    """Provide a folder for the output of a benchmark.
 
     Args:
-        name: of the benchmark, in the name of a folder that is not kept.
+        out: Folder that is created and kept. None means a temporary folder, which is removed at the end of the block.
+        name: Name of the benchmark, which becomes part of the temporary folder's name.
     """
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
 """Write the frozen scenario files of benchmarks/scenarios, or check them.
 
     python benchmarks/freeze.py            rewrite the files and SHA256SUMS
-    python benchmarks/freeze.py --check    exit 1 where a file does not have its hash or the generator gives other bytes
+    python benchmarks/freeze.py --check    exit 1 if a file does not have its hash, or the generator produces other bytes
 
-The files are what published numbers are measured on; `sha256sum -c SHA256SUMS` checks them too.
+Published numbers are measured on these files. `sha256sum -c SHA256SUMS` checks them too.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ FROZEN = {
 
 
 def contents() -> dict[str, bytes]:
-    """What the generators give: file name to bytes, the sums last."""
+    """Return the bytes of each file, by its name, as the generators produce them. The file of hashes is the last one."""
     files = {name: to_json(make_workload(*arguments)).encode() for name, arguments in FROZEN.items()}
     sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items())
     return {**files, SUMS: sums.encode()}
 
 
 def problems(folder: Path = FOLDER) -> list[str]:
-    """What is wrong with the frozen files, a line each: hashes first, then bytes that the generators no longer give."""
+    """Return a line about each problem with the frozen files: wrong hashes first, then other bytes than the generators produce."""
     try:
         lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -55,7 +55,7 @@ def problems(folder: Path = FOLDER) -> list[str]:
 
 
 def main() -> int:
-    """Run the command; the exit status."""
+    """Run the command, and return its exit status."""
     parser = argparse.ArgumentParser(description="Write the frozen scenario files, or check them.")
     parser.add_argument("--check", action="store_true", help="only check hashes and bytes")
     if parser.parse_args().check:

@@ -1,10 +1,10 @@
-"""Keep what the commands of the pages print: a file a command in docs/results/output, whose first line is the command.
+"""Keep the output of the commands on the documentation pages, one file per command in docs/results/output.
 
     python benchmarks/freeze_outputs.py production mixed             run the commands of these files again, and rewrite them
-    python benchmarks/freeze_outputs.py NAME --command "rollmux ..."  a file for another command
+    python benchmarks/freeze_outputs.py NAME --command "rollmux ..."  write a file for another command
 
-`tests/test_outputs.py` holds README and the pages to these files. What measures real runs is kept too: run again, it prints other
-seconds, so its page changes with it.
+The first line of a file is the command. `tests/test_outputs.py` compares README and the pages with these files. Output of commands
+that measure real runs is kept too. It contains other times when they run again, so the page changes with it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ FOLDER = Path(__file__).parents[1] / "docs" / "results" / "output"
 
 
 def command_of(file: Path) -> str:
-    """The command whose output a file has."""
+    """Return the command whose output a file contains."""
     return file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("$ ")
 
 
 def text_of(command: str) -> str:
-    """The text of a command's file: itself, and what it prints on standard output, without blanks at the ends of lines.
+    """Return the text of a command's file: the command, and its standard output without blanks at the ends of lines.
 
     Raises:
-        subprocess.CalledProcessError: it fails.
+        subprocess.CalledProcessError: The command fails.
     """
     program, *words = shlex.split(command)
     runs = [sys.executable] if program == "python" else [str(Path(sys.executable).with_name(program))]
@@ -38,7 +38,7 @@ def text_of(command: str) -> str:
 
 
 def main() -> None:
-    """Run what is named."""
+    """Run the commands of the named files, and write their output."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", help="files, without .txt")
     parser.add_argument("--command", help="of a file that there is not yet")

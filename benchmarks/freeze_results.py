@@ -1,12 +1,12 @@
-"""Write what policies and environments give on the frozen scenarios to benchmarks/results, or check that they still give it.
+"""Write the results of policies and environments on the frozen scenarios to benchmarks/results, or check that they are the same.
 
     python benchmarks/freeze_results.py                    rewrite the files
-    python benchmarks/freeze_results.py --check            print what differs, exit 1 where something does
+    python benchmarks/freeze_results.py --check            print differences, exit 1 if there are any
     python benchmarks/freeze_results.py --check --quick    only the replays and traces that take well under a second each
 
-Figures are written with all their digits. Of an event log, a sequence of decisions and a trace of an environment a SHA-256 is kept:
-`decisions` covers who was admitted and moved where, `events` the times as well. All of it is the same on every processor, but
-for near-ties of the learned policies (`rollmux_env/portable.py`).
+Figures are written with all their digits. Event logs, sequences of decisions and traces of environments are kept as a SHA-256:
+`decisions` covers which jobs were admitted and moved where, `events` also the times. All of it is the same on every processor,
+except near-ties of the learned policies (`rollmux_env/portable.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rollmux_env.scenario import Scenario, load_scenario
 FOLDER = Path(__file__).parent / "results"
 SCENARIOS = Path(__file__).parent / "scenarios"
 SEED = 0
-FEW = 60  # jobs of a scenario, for what takes long
+FEW = 60  # number of jobs of a scenario for slow policies
 CHEAP = ("solo", "colocated", "random", "most-idle", "rollmux", "rollmux,prune=false", "learned:default,moves=false")
 DEAR = ("gavel", "regroup", "consolidate", "consolidate,known_stays=false", "learned:default", "optimal", "optimal-work")
 DISPATCHERS = ("round-robin", "round-robin,migrate=0.8", "fifo", "shortest-first", "longest-first,migrate=0.8", "learned:default")
@@ -59,7 +59,7 @@ Case = tuple[str, str, int | None, str]  # scenario file, placement policy, jobs
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """What is replayed."""
+    """Yield the replays to run."""
     for path in sorted(SCENARIOS.glob("*.json")):
         if quick:
             yield from ((path.name, policy, FEW, "") for policy in (*CHEAP, "consolidate"))
@@ -74,13 +74,13 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def key(case: Case) -> str:
-    """The name of a case in replays.json."""
+    """Return the name of a case in replays.json."""
     name, policy, jobs, dispatch = case
     return f"{name.removesuffix('-seed0.json')}, {jobs or 'all'} jobs, {policy}, {dispatch or 'fluid'}"
 
 
 def replayed(case: Case) -> dict[str, Any]:
-    """The figures of one replay."""
+    """Return the figures of one replay."""
     name, spec, jobs, dispatch = case
     scenario: Scenario = load_scenario(SCENARIOS / name)
     scenario = scenario.model_copy(update={"jobs": scenario.jobs[:jobs]})
@@ -93,29 +93,29 @@ def replayed(case: Case) -> dict[str, Any]:
 
 
 def figures(outcome: Metrics) -> dict[str, Any]:
-    """Metrics, with the figures of single jobs as a sum."""
+    """Return the metrics, with the sums of slowdowns and of waits in place of the values of single jobs."""
     values = outcome.as_dict()
     return {**values, "slowdown": sum(values["slowdown"].values()), "wait_s": sum(values["wait_s"].values())}
 
 
 def line(event: Event) -> str:
-    """An event as a line of text: of a job in it, its id."""
+    """Return an event as a line of text. A job in it is written as its id."""
     parts = (value.id if name == "job" else value for name, value in vars(event).items())
     return " ".join((type(event).__name__, *map(known, parts)))
 
 
 def known(value: object) -> str:
-    """A value as a line of text, in which a job's own shape, which all jobs have, is not named."""
+    """Return a value as text, without the job's own shape, which all jobs have."""
     return repr(value).replace(", shape=0)", ")")
 
 
 def digest(lines: Iterable[str]) -> str:
-    """SHA-256 of lines of text."""
+    """Return the SHA-256 of lines of text."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def trace(name: str) -> dict[str, Any]:
-    """What four streams of an environment show, and what they pay, while an agent chooses at random among what is allowed."""
+    """Return hashes of what four streams of an environment show and pay while an agent chooses allowed actions at random."""
     env, options, steps = TRACES[name]
     envs = gymnasium.make_vec(env, num_envs=4, vectorization_mode="vector_entry_point", **options)
     rng = np.random.default_rng(SEED)
@@ -139,7 +139,7 @@ def trace(name: str) -> dict[str, Any]:
 
 
 def results(quick: bool) -> dict[str, dict[str, Any]]:
-    """Everything, by file."""
+    """Return all results, by file."""
     traces = [name for name, (_, _, steps) in TRACES.items() if not quick or "moves," not in name]
     return {
         "replays.json": {key(case): replayed(case) for case in cases(quick)},
@@ -148,7 +148,7 @@ def results(quick: bool) -> dict[str, dict[str, Any]]:
 
 
 def differences(current: dict[str, dict[str, Any]], folder: Path = FOLDER) -> list[str]:
-    """What is not as frozen, a line each."""
+    """Return a line about each difference from the frozen results."""
     lines = []
     for file, entries in current.items():
         frozen = json.loads((folder / file).read_text(encoding="utf-8"))
@@ -164,7 +164,7 @@ def differences(current: dict[str, dict[str, Any]], folder: Path = FOLDER) -> li
 
 
 def main() -> int:
-    """Run the command; the exit status."""
+    """Run the command, and return its exit status."""
     parser = argparse.ArgumentParser(description="Write what policies and environments give on the frozen scenarios, or check it.")
     parser.add_argument("--check", action="store_true", help="only compare, and print what differs")
     parser.add_argument("--quick", action="store_true", help="with --check: only what takes well under a second each")

@@ -1,4 +1,4 @@
-"""Damage of every kind, drawn by a generator of random numbers: to values, trees, text, bytes and tables."""
+"""Damage of every kind, drawn from a generator of random numbers: to values, trees, text, bytes and tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENCODINGS = ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"]
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every (container, key) of a tree."""
+    """Return every (container, key) of a tree."""
     if not isinstance(value, dict | list):
         return []
     keys = list(value) if isinstance(value, dict) else list(range(len(value)))
@@ -41,7 +41,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 
 def gently(data: Any, rng: random.Random) -> None:
-    """Change a value of a tree to another one of its type, so that what reads it goes on."""
+    """Change a value of a tree to another one of its type, so that its reader does not stop at once."""
     values = [(container, key) for container, key in places(data) if not isinstance(container[key], dict)]
     if not values:
         return
@@ -60,7 +60,7 @@ def gently(data: Any, rng: random.Random) -> None:
 
 
 def tree(data: Any, rng: random.Random) -> Any:
-    """A tree with one or a few values changed, moved, removed or added."""
+    """Return a copy of a tree with one or a few values changed, moved, removed or added."""
     data = copy.deepcopy(data)
     if rng.random() < 0.6:
         for _ in range(rng.choice([1, 2, 3])):
@@ -78,10 +78,10 @@ def tree(data: Any, rng: random.Random) -> Any:
             container[rng.choice(["colour", "a\nb", "x" * 5000, "id", "slo", "defaults", "0", "folder", "file"])] = junk
         elif kind == 2:
             other, name = rng.choice(spots)
-            with suppress(LookupError):  # what has just been removed
+            with suppress(LookupError):  # the source may have been removed just before
                 container[key] = copy.deepcopy(other[name])
         elif kind == 3 and isinstance(container[key], int | float):
-            with suppress(OverflowError):  # of a whole number that no float holds
+            with suppress(OverflowError):  # an integer may be too large for a float
                 container[key] = container[key] * rng.choice([-1, 0, 1e-6, 1e3, 1e9])
         else:
             container[key] = junk
@@ -89,7 +89,7 @@ def tree(data: Any, rng: random.Random) -> Any:
 
 
 def text(value: str, rng: random.Random) -> str:
-    """Text with something put in, cut out or doubled."""
+    """Return the text with something inserted, cut out or doubled."""
     for _ in range(rng.choice([1, 1, 2, 4])):
         at, until = sorted(rng.randrange(len(value) + 1) for _ in range(2))
         until = min(until, at + rng.choice([1, 5, 200]))
@@ -99,7 +99,7 @@ def text(value: str, rng: random.Random) -> str:
 
 
 def flipped(data: bytes, rng: random.Random) -> bytes:
-    """Bytes that were flipped, cut off, or overwritten with a block of the same."""
+    """Return the bytes with some of them flipped, cut off, or overwritten with a constant block."""
     kind = rng.randrange(4)
     if kind == 0 or not data:
         return data[: rng.randrange(len(data) + 1)]
@@ -113,12 +113,12 @@ def flipped(data: bytes, rng: random.Random) -> bytes:
 
 
 def dumped(data: Any, path: Path) -> None:
-    """Write a tree as JSON, which YAML is nearly a superset of."""
+    """Write a tree as JSON, which is nearly a subset of YAML."""
     path.write_text(json.dumps(data), errors="surrogatepass")
 
 
 def file(path: Path, rng: random.Random) -> None:
-    """Damage a file of any kind, or put something else in its place."""
+    """Damage a file of any kind, or replace it with something else."""
     kind = rng.randrange(20)
     if kind == 0:
         path.unlink()
@@ -130,7 +130,7 @@ def file(path: Path, rng: random.Random) -> None:
         path.write_bytes(b"")
     elif kind == 2:
         path.chmod(0o600)
-        os.truncate(path, 40 << 30)  # it takes no place on the disk
+        os.truncate(path, 40 << 30)  # takes no space on the disk
     elif kind == 3:
         path.write_bytes(rng.choice(PACKERS)(path.read_bytes()))
     elif kind == 4:  # latin-1 gives each byte a character
@@ -140,7 +140,7 @@ def file(path: Path, rng: random.Random) -> None:
 
 
 def rows(path: Path, rng: random.Random) -> None:
-    """Change facts of a journal: their kinds, numbers and bodies, and now and then the table."""
+    """Change facts of a journal: their kinds, numbers and bodies, and sometimes the table."""
     with closing(sqlite3.connect(path, isolation_level=None)) as journal:
         journal.execute("PRAGMA journal_mode=DELETE")
         for _ in range(rng.choice([1, 1, 1, 2, 6])):

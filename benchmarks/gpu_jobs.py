@@ -3,10 +3,10 @@
 python benchmarks/gpu_jobs.py run --work FOLDER [--shape 0.5b] [--leave] [--figures FILE]
 python benchmarks/gpu_jobs.py attached --work FOLDER [--shape 1.5b] [--figures FILE]
 
-`run` trains two models of random weights with `rollmux run` and the torch engine, and compares them with each job alone; with
-`--leave`, nothing stays on the GPU between phases, and nothing is compared. `attached` starts a service without Ray and two times
-`examples/http_grpo.py`. Prompts mean nothing to such models: only times and memory do. NVML is asked twice a second what each
-process has on the GPU. Models are made once in the work folder. The shape `tiny` is for a rehearsal on the CPU.
+`run` trains two models of random weights with `rollmux run` and the torch engine, and compares them with each job alone. With
+`--leave`, nothing stays on the GPU between phases, and nothing is compared. `attached` starts a service without Ray and
+`examples/http_grpo.py` twice. Such models cannot solve their prompts: only times and memory are measured. NVML is asked twice a
+second for the GPU memory of each process. Models are made once in the work folder. The shape `tiny` is for a rehearsal on the CPU.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ ROLLMUX = (sys.executable, "-m", "rollmux")
 EXAMPLE = Path(__file__).parents[1] / "examples" / "http_grpo.py"
 ALGORITHM = {"prompts_per_iteration": 16, "group_size": 8, "max_prompt_tokens": 64, "max_tokens": 128, "micro_batch_tokens": 16_384}
 SMALL = {"prompts_per_iteration": 4, "group_size": 4, "max_prompt_tokens": 64, "max_tokens": 16}
-ITERATIONS = {"run": 5, "attached": 4}  # of each of the two jobs
-ADAM = 3  # copies of the weights that an attached job offloads: itself and two moments
-MINUTES = 9.0  # of all; the kit may end it before
+ITERATIONS = {"run": 5, "attached": 4}  # number of iterations of each of the two jobs
+ADAM = 3  # copies of the weights that an attached job offloads: the weights and two moments
+MINUTES = 9.0  # time limit for everything; the kit may end it before
 
 
 def model_in(work: Path, shape: str) -> Path:
-    """Return the folder of a model of random weights with a tokenizer of bytes; it is made if it is not there."""
+    """Return the folder of a model of random weights with a tokenizer of bytes. It is made if it does not exist."""
     folder = work / f"model-{shape}"
     if not folder.exists():
         new = work / f"model-{shape}.new"
@@ -57,7 +57,7 @@ def model_in(work: Path, shape: str) -> Path:
 
 
 def run_jobs(work: Path, shape: str, leave: bool) -> dict[str, Any]:
-    """Run two jobs with `rollmux run` and return its results."""
+    """Run two jobs with `rollmux run`, and return its results."""
     tiny = shape == "tiny"
     defaults = {
         "iterations": ITERATIONS["run"],
@@ -85,13 +85,13 @@ def run_jobs(work: Path, shape: str, leave: bool) -> dict[str, Any]:
 
 
 def switch_of(figures: dict[str, float | None]) -> str:
-    """Return the seconds of a cold and a warm switch, and how often the state stayed; what was not seen is left open."""
+    """Return the text about a cold and a warm switch and how often the state stayed, with ? for what was not observed."""
     cold_s, warm_s, stays = ("?" if (value := figures[name]) is None else f"{value:.2f}" for name in ("cold_s", "warm_s", "stays"))
     return f"{cold_s} and {warm_s} s, stays {stays}"
 
 
 def run_attached(work: Path, shape: str) -> dict[str, Any]:
-    """Let two programs take turns by a service without Ray; return what its journal says of their turns."""
+    """Let two programs take turns through a service without Ray, and return figures from its journal."""
     model, iterations, service = model_in(work, shape), ITERATIONS["attached"], work / "service"
     host_gb = 2 + ADAM * 2 * read_model_files(model).parameters / 1e9
     phase = {"worst_case_s": 120, "host_memory_gb": round(host_gb, 1)}
@@ -131,7 +131,7 @@ def run_attached(work: Path, shape: str) -> dict[str, Any]:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[None]:
-    """Have a service without Ray in a folder."""
+    """Run a service without Ray in a folder during the block."""
     with subprocess.Popen([*ROLLMUX, "serve", str(folder), "--no-ray"]) as service:
         try:
             while find(folder) is None:
@@ -145,7 +145,7 @@ def serving(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def watching() -> Iterator[None]:
-    """Ask NVML what each process has on the GPU, and print it in the end."""
+    """Ask NVML for each process's memory on the GPU during the block, and print it at the end."""
     with GpuWatch() as watch:
         yield
     if watch.memory:
@@ -155,6 +155,7 @@ def watching() -> Iterator[None]:
 
 
 def main() -> None:
+    """Run the jobs, and write the figures if asked to."""
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("kind", choices=ITERATIONS)
     options.add_argument("--work", type=Path, required=True, help="folder for models and runs")
@@ -163,7 +164,7 @@ def main() -> None:
     options.add_argument("--figures", type=Path, help="file for the figures, JSON")
     asked = options.parse_args()
     asked.work.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGINT, lambda *_: None)  # what it has started gets it too, ends, and leaves figures
+    signal.signal(signal.SIGINT, lambda *_: None)  # child processes get the signal too, and end; then the figures are written
     attached = asked.kind == "attached"
     figures = run_attached(asked.work, asked.shape) if attached else run_jobs(asked.work, asked.shape, asked.leave)
     if asked.figures:

@@ -2,10 +2,10 @@
 
 python benchmarks/gpu_kit.py --out gpu [--minutes 10] [--part jobs tests ...] [--tiny]
 
-A part is a command. Its output is shown as it comes and kept in `NAME.txt` of the folder; when it ends, `NAME.json` has the
-command, hardware, versions, seconds, how it ended, and its figures. A part that fails ends no other. Each has a share of the
-minutes; what it leaves goes to those after it, and one whose time is over ends with all that it has started. `--tiny` rehearses
-the same parts with tiny models, on a machine without a GPU.
+A part is a command. Its output is shown as it comes and kept in `NAME.txt` of the folder. At its end, `NAME.json` contains the
+command, the hardware, versions, its time, how it ended, and its figures. A part that fails does not end the others. Each part has a
+share of the minutes. Minutes that it does not use go to the parts after it. A part whose time is over is ended together with
+everything it has started. `--tiny` rehearses the same parts with tiny models on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 MINUTES = 10.0
-GRACE_S = 20.0  # that a part whose time is over has to end what it has started, and to say what it has found
+GRACE_S = 20.0  # time that an interrupted part has to stop its processes and print what it has found, in seconds
 PACKAGES = ("torch", "transformers", "vllm", "ray", "numpy", "nvidia-ml-py")
 JOBS, TESTS = "benchmarks/gpu_jobs.py", ("-m", "pytest", "-vv", "-rs", "-W", "default", "-p", "no:cacheprovider", "tests/gpu", "-m")
 
@@ -37,8 +37,8 @@ class Part(NamedTuple):
     """A part of the kit.
 
     Attributes:
-        words: Arguments of Python on a GPU. `WORK` is the folder for models and runs, `FIGURES` the file for figures.
-        tiny: The same in a rehearsal.
+        words: Arguments of Python on a GPU. `WORK` means the folder for models and runs, `FIGURES` for the file for figures.
+        tiny: Arguments of Python in a rehearsal.
         share: Share of the minutes.
     """
 
@@ -80,10 +80,10 @@ def run_part(words: Sequence[str], file: Path, seconds: float) -> tuple[str, flo
     Args:
         words: Arguments of Python.
         file: File for the output.
-        seconds: Time after which the part is ended, seconds.
+        seconds: Time after which the part is ended, in seconds.
 
     Returns:
-        How it ended, and the seconds that it took.
+        How it ended, and the time that it took in seconds.
     """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path[1:]), "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
     began = monotonic()
@@ -104,7 +104,7 @@ def run_part(words: Sequence[str], file: Path, seconds: float) -> tuple[str, flo
                 timer.start()
             assert process.stdout
             try:
-                for line in process.stdout:  # until all who have it are gone, what it has started too
+                for line in process.stdout:  # ends when all processes that have the pipe are gone, including children
                     for to in (sys.stdout, output):
                         to.write(line)
                         to.flush()
@@ -130,10 +130,10 @@ def carry_out(name: str, words: Sequence[str], out: Path, work: Path, limit_s: f
 
     Args:
         name: Name of the part.
-        words: Arguments of Python, as `Part.words` has them.
+        words: Arguments of Python, as in `Part.words`.
         out: Folder for results.
         work: Folder for models and runs.
-        limit_s: Time that the part has, seconds.
+        limit_s: Time that the part has, in seconds.
 
     Returns:
         The result.
@@ -168,9 +168,10 @@ def show(results: Sequence[dict[str, Any]]) -> None:
 
 
 def main() -> None:
+    """Run the parts, and print the table."""
     import torch
 
-    sys.path[1:1] = [str(ROOT), str(ROOT / "clients/python")]  # it may have been unpacked, and not installed
+    sys.path[1:1] = [str(ROOT), str(ROOT / "clients/python")]  # the kit may be unpacked without being installed
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--out", type=Path, required=True, help="folder for the results")
     options.add_argument("--minutes", type=float, default=MINUTES, help=f"for all parts; {MINUTES:g} if it is not said")

@@ -1,11 +1,11 @@
-"""Pack what `gpu_kit.py` needs on a machine with a GPU and no network: this tree, and the packages that are not there.
+"""Pack what `gpu_kit.py` needs on a machine with a GPU and no network: this tree, and the packages that the machine lacks.
 
 python benchmarks/gpu_pack.py --there packages.txt [--to gpu-kit.tar.gz] [--python 3.12]
 
-`packages.txt` is what `python -m pip list` printed on that machine; PyTorch has to be among it. The others come from the package
-index that pip uses here, for x86-64 Linux, in the versions that are installed here. Ray comes without its jars, the pages of its
-dashboard and its libraries, so that all fits into 64 MiB; `rollmux run` needs none of them. No model is packed: the kit makes its
-own. On that machine:
+`packages.txt` is the output of `python -m pip list` on that machine. It must contain PyTorch. The missing packages come from the
+package index that pip uses here, for x86-64 Linux, in the versions that are installed here. Ray comes without its jars, the pages
+of its dashboard and its libraries, so that everything fits into 64 MiB; `rollmux run` needs none of them. No model is packed: the
+kit makes its models. On that machine:
 
     mkdir kit && tar -xzf gpu-kit.tar.gz -C kit && cd kit && PYTHONPATH=site python benchmarks/gpu_kit.py --out results
 """
@@ -29,8 +29,8 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 ROOTS = ("rollmux[run]", "pytest", "hypothesis")
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
-LEFT_OUT = ("jars", "dashboard/client", "rllib", "data", "serve", "tune", "train", "llm", "air", "workflow", "cpp")  # of Ray
-NOT_PACKED = ("docs/", "examples/notebooks/")  # of the tree
+LEFT_OUT = ("jars", "dashboard/client", "rllib", "data", "serve", "tune", "train", "llm", "air", "workflow", "cpp")  # in Ray
+NOT_PACKED = ("docs/", "examples/notebooks/")  # folders of the tree
 MOST_BYTES = 64 << 20
 
 
@@ -43,13 +43,13 @@ def names_in(text: str) -> set[str]:
 def missing(
     roots: Sequence[str], there: Collection[str], python: str, requirements_of: Callable[[str], Sequence[str] | None]
 ) -> set[str]:
-    """Return the names of the packages that have to be brought.
+    """Return the names of the packages that must be packed.
 
     Args:
         roots: Requirements.
-        there: Names of packages that are on the machine; what these need is taken to be there too.
+        there: Names of packages that are installed on the machine. Their own requirements are assumed to be installed too.
         python: Version of Python on the machine, such as 3.12.
-        requirements_of: Function that returns what a package needs, by its name.
+        requirements_of: Function that returns the requirements of a package, by its name.
     """
     packages, left = set[str](), [Requirement(root) for root in roots]
     requirements = set[str]()
@@ -86,6 +86,7 @@ def tree() -> list[str]:
 
 
 def main() -> None:
+    """Write the archive."""
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--there", type=Path, required=True, help="file with the packages of the machine")
     options.add_argument("--to", type=Path, default=Path("gpu-kit.tar.gz"), help="archive to write")

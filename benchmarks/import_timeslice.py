@@ -1,11 +1,11 @@
-"""Read a recorded run of llm-d-rl-time-slicing (github.com/llm-d-incubation) as a table of `rollmux_env/published/llm_d.toml`.
+"""Convert a recorded run of llm-d-rl-time-slicing (github.com/llm-d-incubation) to a table of `rollmux_env/published/llm_d.toml`.
 
     python benchmarks/import_timeslice.py rl-timeslice-replay.html --run 0 --from 2291.6
 
-The page (docs/diagrams) embeds what its plots are drawn from: when each job got the lock of each GPU and gave it back. A
-training is a hold of the trainer's lock without the time in which its job waits for the sampler's, which it needs for the new
-weights. A rollout is a hold of the sampler's lock, so new weights are part of both; where rollouts have GPUs of their own, it
-is the time from one training to the request for the next. What was before `--from` does not count: there models are loaded.
+The page (docs/diagrams) contains the data of its plots: when each job acquired and released the lock of each GPU. A training is a
+hold of the trainer's lock, minus the time in which its job waits for the sampler's lock, which it needs for the new weights. A
+rollout is a hold of the sampler's lock, so new weights are part of both. If rollouts have separate GPUs, a rollout is the time from
+one training to the request for the next. Everything before `--from` is left out, since models are loaded there.
 """
 
 from __future__ import annotations
@@ -18,11 +18,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-LEAST_S = 0.1  # of a rollout that was over before
+LEAST_S = 0.1  # duration of a rollout that ended before `--from`, in seconds
 
 
 class Hold(NamedTuple):
-    """A job's time with a lock: asked for, got and given back, seconds of the page's clock."""
+    """A job's time with a lock.
+
+    Attributes:
+        job: Name of the job.
+        asked_s: Time at which it asked for the lock, on the page's clock, in seconds.
+        got_s: Time at which it acquired the lock.
+        back_s: Time at which it released the lock.
+    """
 
     job: str
     asked_s: float
@@ -31,7 +38,7 @@ class Hold(NamedTuple):
 
 
 def read_run(path: Path, run: int) -> dict[str, list[Hold]]:
-    """The holds of each lock, in order."""
+    """Read the holds of each lock, in order of time, from run number `run` of a page."""
     text = path.read_text(encoding="utf-8")
     data, _ = json.JSONDecoder().raw_decode(text[text.index("const DATA = ") + len("const DATA = ") :])
     holds: dict[str, list[Hold]] = {}
@@ -48,16 +55,22 @@ def read_run(path: Path, run: int) -> dict[str, list[Hold]]:
 
 
 def switch_s(holds: Sequence[Hold], from_s: float) -> float:
-    """Seconds from one job's hold to that of another that waits for it, at the median; 0 where there is no such pair."""
+    """Return the median time from a job's release to another, waiting job's hold, in seconds. It is 0 if there is no such pair."""
     pairs = [(one, other) for one, other in pairwise(holds) if one.back_s >= from_s and one.job != other.job]
     return median([other.got_s - one.back_s for one, other in pairs if other.asked_s <= one.back_s] or [0.0])
 
 
 def lines(trainings: Sequence[Hold], rollouts: Sequence[Hold] | None, from_s: float) -> list[tuple[str, float, float, float]]:
-    """Job, rollout and training seconds, and when the training began, of every iteration; times from `from_s` on.
+    """Return the iterations of all jobs.
 
     Args:
-        rollouts: holds of the lock of the GPU that samples; None where every job samples on one of its own.
+        trainings: Holds of the trainer's lock.
+        rollouts: Holds of the sampler's lock, None means that every job has a separate GPU for sampling.
+        from_s: Beginning of the table, on the page's clock, in seconds.
+
+    Returns:
+        For each iteration: job, duration of the rollout, duration of the training, and time from `from_s` to the training's
+        beginning, all in seconds.
     """
     rows = []
     for job in dict.fromkeys(hold.job for hold in trainings):

@@ -1,7 +1,7 @@
-"""The page docs/leaderboard.md, from the entries in benchmarks/leaderboard/.
+"""Write the page docs/leaderboard.md from the entries in benchmarks/leaderboard/.
 
 python benchmarks/leaderboard.py              write the page
-python benchmarks/leaderboard.py --measure    measure all baselines anew before: minutes each on two cores
+python benchmarks/leaderboard.py --measure    measure all baselines again before, which takes minutes for each on two cores
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BASELINES = (
 
 
 def main() -> None:
-    """Measure what is asked for, and write the page."""
+    """Measure the baselines if asked to, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true", help="measure all baselines anew")
     parser.add_argument("--workers", type=int, default=1, help="processes")

@@ -1,6 +1,7 @@
-"""A learning curve from the logs of `rollmux train`: one line a folder, the mean over its seeds, with their spread.
+"""Learning curves from the logs of `rollmux train`: one line for each folder, with the mean over its seeds.
 
-Where a folder has the seeds and evaluations of the first one, a line says its figures less those of the first, paired by seed.
+For a folder with the same seeds and evaluations as the first one, another line gives its figures minus those of the first, paired
+by seed, with the interval of the mean.
 
 python benchmarks/learning_curve.py runs/maskable-ppo runs/ppo runs/dqn --figure dollars_over_rollmux --out curve.png
 """
@@ -22,10 +23,18 @@ CURVE = "curve.csv"
 
 
 def curves(folder: Path, figure: str) -> tuple[np.ndarray, np.ndarray]:
-    """Decisions (N,), and (seeds, N) a figure at them; as far as the shortest run went.
+    """Read the curves of the runs in a folder.
+
+    Args:
+        folder: Folder with a subfolder for each seed.
+        figure: Name of a column of curve.csv.
+
+    Returns:
+        Number of decisions at each evaluation, of shape (N,), and the figure there, of shape (seeds, N). All curves end where the
+        shortest one does.
 
     Raises:
-        InputError: a folder without runs, or with runs that do not have the figure.
+        InputError: The folder contains no runs, or runs without this figure.
     """
     runs = []
     for file in sorted(folder.glob(f"seed-*/{CURVE}")):
@@ -42,6 +51,7 @@ def curves(folder: Path, figure: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def main() -> None:
+    """Print the curves, and draw them if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--figure", default="return", help="a column of curve.csv")

@@ -1,11 +1,11 @@
-"""What reinforcement learning adds in each environment, beyond policies that have learned nothing.
+"""Gain of reinforcement learning in each environment over policies that have learned nothing.
 
 python benchmarks/learning_gain.py [--decisions 8192] [--seeds 10]
 
-For each environment, on the streams of `--seeds` held-out seeds from 100 on: how many times smaller a policy's dollars are than
-the reference's, paired by seed; above 1 the policy is cheaper. Dollars are those of a stream at equal work (Placement-v0), of a
-work-hour (Dispatch-v0), and cost over that of `plain` (Rollout-v0). `ppo` is trained here, on one core, for so many decisions from
-random weights, as `rollmux train` does; what comes with RollMux is `learned:default`.
+For each environment and the streams of `--seeds` held-out seeds from 100 on, the table says how many times smaller a policy's
+dollars are than the reference's, paired by seed. Above 1 the policy is cheaper. Dollars are those of a stream at equal work
+(Placement-v0), those of a work-hour (Dispatch-v0), and the cost relative to `plain` (Rollout-v0). `ppo` is trained here on one core
+from random weights, as by `rollmux train`, for `--decisions` decisions. `learned:default` is the policy that comes with RollMux.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ FIRST_SEED = 100
 
 @dataclass(frozen=True)
 class Part:
-    """One environment.
+    """Part of the table for one environment.
 
     Attributes:
-        title: over its rows. environment: keys of a configuration. policies: the first is the reference; `ppo` is trained.
-        each: streams of a seed; the figure of a seed is their mean.
+        title: Title of its rows.
+        environment: Keys of a training configuration's environment.
+        policies: Names of policies. The first one is the reference, and `ppo` is trained.
+        each: Number of streams for a seed. The figure of a seed is their mean.
     """
 
     title: str
@@ -69,7 +71,7 @@ PARTS = (
 
 
 def trained(part: Part, decisions: int, folder: Path) -> str:
-    """Train by masked PPO, and return the best policy's name."""
+    """Train a policy with masked PPO, and return the name of the best policy."""
     base = part.environment["name"] if part.environment["name"] in ("dispatch", "rollout") else "mixed"
     options = [f"environment={json.dumps(part.environment)}", f"steps={decisions}", f"evaluation.every={decisions}"]
     config = read_config(base, [*options, "evaluation.references=[]", "evaluation.seeds=4"])
@@ -79,13 +81,13 @@ def trained(part: Part, decisions: int, folder: Path) -> str:
 
 
 def figures(problem: Problem, policy: str, seeds: int, each: int) -> NDArray[np.float64]:
-    """(seeds,) mean dollars of a policy."""
+    """Return the mean dollars of a policy for each seed, of shape (seeds,)."""
     streams = range(FIRST_SEED, FIRST_SEED + seeds * each)
     return np.array([reference_usd(problem, policy, seed) for seed in streams]).reshape(seeds, each).mean(axis=1)
 
 
 def main() -> None:
-    """Print the table."""
+    """Train and measure the policies, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--decisions", type=int, default=8192)
     parser.add_argument("--seeds", type=int, default=10)

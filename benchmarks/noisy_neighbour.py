@@ -1,9 +1,9 @@
-"""What a user who asks ten times as much as before does to others of a service: the time of their permits, side by side.
+"""Effect of a user who asks ten times as often as before on the other users of a service, as the time of their permits.
 
     python benchmarks/noisy_neighbour.py --repeats 5
 
-Nine users hold permits at their share of a rate. A tenth one does too, and in every other window asks for ten times as much, with
-ten times as many jobs. Every window has a service of its own. Every job has nodes of its own, so that nobody waits for a place.
+Nine users hold permits at their share of a rate. A tenth user does the same, and in every other window asks ten times as often,
+with ten times as many jobs. Every window has a new service. Every job has its nodes to itself, so that no job waits for a place.
 """
 
 from __future__ import annotations
@@ -19,12 +19,21 @@ from attached_load import ATTACH_S, Client, OurJob, drive, quantile, served, sub
 from rollmux_env.report.tables import make_table, show
 
 _USERS = 10
-_JOBS = 20  # of a user
+_JOBS = 20  # number of jobs of a user
 _TIMES = 10
 
 
 def window(times: int, permits: float, seconds: float) -> tuple[list[float], list[float]]:
-    """Seconds of permits of nine users, sorted, and those of the tenth, who asks so many times as much as each of them."""
+    """Run one window.
+
+    Args:
+        times: Factor on how often the tenth user asks, relative to each of the others.
+        permits: Permits per second of all ten users while they ask equally often.
+        seconds: Length of the window, in seconds.
+
+    Returns:
+        Times of the permits of the nine users and of the tenth one, each sorted, in seconds.
+    """
     with tempfile.TemporaryDirectory(prefix="rollmux-noisy-") as place:
         folder, count = Path(place), _JOBS * (_USERS - 1 + _TIMES)
         with served(folder, count) as (url, _):
@@ -41,6 +50,7 @@ def window(times: int, permits: float, seconds: float) -> tuple[list[float], lis
 
 
 def main() -> None:
+    """Run the windows in pairs, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--permits", type=float, default=100.0, help="a second, of all ten users while they ask alike")
     parser.add_argument("--seconds", type=float, default=20.0, help="of a window")

@@ -1,11 +1,12 @@
-"""Time of the exact optimum: 13 jobs, 40 jobs, and the 200-job stream re-solved at every event; and what it says of Solo-D.
+"""Computing time of the exact optimum: for 13 jobs, 40 jobs, and the 200-job stream, which is solved again at every event.
 
     python benchmarks/optimum.py
     python benchmarks/optimum.py --shapes --seeds 1
 
-With `--shapes` 13, 20 and 40 jobs are grouped as they are written and with the shapes of the workload, and nothing is replayed.
-Jobs are those of the production stream (RollMux, arXiv 2512.11306, section 6.4). The paper's brute force takes over 5 h at 13 jobs
-(Table 5, its own machine). All rows are certified: the gap between value and bound is printed. Times are seconds of computing.
+With `--shapes`, 13, 20 and 40 jobs are grouped as they are and with the shapes of the workload, and nothing is replayed. The jobs
+are those of the production stream (RollMux, arXiv 2512.11306, section 6.4). The paper's brute force takes over 5 h for 13 jobs
+(Table 5, on its authors' machine). All rows are certified: the table contains the gap between value and bound. The replays also
+compare Solo-D's costs with the optimum's. Times are CPU seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +28,16 @@ NAMES = {"usd": "optimal", "work": "optimal-work"}
 
 
 def plan_times(count: int, seeds: int, shapes: bool = False) -> Table:
-    """Seconds to group `count` jobs of the stream from nothing, and what was minimised: $/h, or $ per work-hour."""
+    """Measure the time to group the first jobs of the stream.
+
+    Args:
+        count: Number of jobs.
+        seeds: Number of streams.
+        shapes: Whether the jobs have the shapes of the workload.
+
+    Returns:
+        A table with a row for each objective. Values are in $/h, or in $ per work-hour.
+    """
     title = f"{count} jobs present together{' with shapes' if shapes else ''}, {seeds} seeds"
     table = Table("policy", "jobs", "median s", "max s", "largest gap", "mean value", title=title)
     for objective, name in NAMES.items():
@@ -46,7 +56,7 @@ def plan_times(count: int, seeds: int, shapes: bool = False) -> Table:
 
 
 def replay_times(seeds: int) -> Table:
-    """Seconds to replay 200 jobs, and Solo-D's dollars over the optimum's."""
+    """Measure the time to replay 200 jobs, and Solo-D's costs relative to the optimum's, on `seeds` streams."""
     heads = ("policy", "stays", "seed", "total s", "p50 ms", "max ms", "gap", "Solo-D $ / $", "Solo-D / per work-hour")
     table = Table(*heads, title="200 jobs, re-solved at every event")
     for stays in ("fixed", "iterations"):
@@ -73,6 +83,7 @@ def replay_times(seeds: int) -> Table:
 
 
 def main() -> None:
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--replays", type=int, default=1, help="seeds of the 200-job stream")

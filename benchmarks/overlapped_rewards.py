@@ -1,8 +1,9 @@
-"""Prints seconds from the beginning of a rollout to its last reward, with rewards after the rollout and beside it.
+"""Time from the beginning of a rollout to its last reward, if rewards are computed after the rollout or during it, in seconds.
 
     python benchmarks/overlapped_rewards.py
 
-Jobs are those of RollPacker's 7B-8k on 16 H800, in the simulator: responses as long as published, rewards of 2 s on so many nodes.
+The jobs are RollPacker's 7B-8k on 16 H800, in the simulator. Responses have the published lengths. A reward takes 2 s, on a given
+number of reward nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ REWARD_S, NODES, SEEDS = 2.0, (16, 64, 256), 3
 
 
 def seconds(policy: str, nodes: int, seed: int) -> tuple[float, float, float]:
-    """Means of a job's rollouts: the rollout alone, with rewards after it, and with rewards beside it."""
+    """Return the mean times of a job's rollouts: without rewards, with rewards after it, and with rewards during it, in seconds.
+
+    Args:
+        policy: Name of the rollout policy.
+        nodes: Number of reward nodes.
+        seed: Seed of the job's rollouts.
+    """
     where = replace(setting("7B", "H800", 16, 1, PUBLISHED["7B-8k"]), reward_s=REWARD_S, reward_nodes=nodes)
     job, rollouts = JobRollouts(where, make_rollout(policy), seed), []
     for _ in range(ROLLOUTS):

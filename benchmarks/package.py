@@ -1,8 +1,8 @@
-"""Size of the wheels, and what it takes to import the environments and to show the help.
+"""Size of the wheels, and the time to import the environments and to show the help.
 
 python benchmarks/package.py
 
-Seconds are of the command's own computing, so that neighbours on the machine count less; those of Python itself are in them.
+Times are CPU seconds of the command, so that other processes on the machine influence them less. They include Python's own start.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROGRAMS = {
 
 
 def wheel_kb(source: Path, folder: Path) -> float:
-    """Size of the wheel that is built of a source tree, kB."""
+    """Return the size of the wheel built from a source tree, in kB."""
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
     subprocess.run([*build, str(source)], check=True)
     (wheel,) = folder.glob("*.whl")
@@ -36,12 +36,13 @@ def wheel_kb(source: Path, folder: Path) -> float:
 
 
 def main() -> None:
+    """Build the wheels, run the commands, and print two tables."""
     sizes = make_table("wheel", "kB")
     for name, source in (("rollmux", ROOT), ("rollmux-client", ROOT / "clients" / "python")):
         with tempfile.TemporaryDirectory() as folder:
             sizes.add_row(name, f"{wheel_kb(source, Path(folder)):,.0f}")
     times = make_table("command", "runs", "median s", "min s", "max s")
-    rounds = [[seconds(*program) for program in PROGRAMS.values()] for _ in range(RUNS)]  # in turns, beside the same neighbours
+    rounds = [[seconds(*program) for program in PROGRAMS.values()] for _ in range(RUNS)]  # in turns, under the same conditions
     for name, taken in zip(PROGRAMS, zip(*rounds, strict=True), strict=True):
         low, median, high = np.percentile(taken, (0, 50, 100))
         times.add_row(name, str(RUNS), f"{median:.3f}", f"{low:.3f}", f"{high:.3f}")

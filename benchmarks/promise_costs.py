@@ -1,9 +1,9 @@
-"""What planned switches cost, and which part of them: savings over solo where warm or cold starts take no time.
+"""Costs of planned switches by their parts: savings over solo if warm or cold starts take no time.
 
     python benchmarks/promise_costs.py
 
-Fluid replays of three production streams, so that nothing but the plans differs. Without either start what is left is the promise
-itself: a newcomer's wait for its meta-iteration, and the periods in which a group settles.
+It uses fluid replays of three production streams, so that only the plans differ. Without both starts, the rest is the cost of the
+promise itself: the wait of a new job for its meta-iteration, and the periods in which a group settles.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ STARTS = {
 
 
 def without(problem: Scenario, starts: tuple[str, ...]) -> Scenario:
-    """The same jobs, some of whose starts take no time."""
+    """Return the same jobs with some of their starts taking no time.
+
+    Args:
+        problem: Scenario with the jobs.
+        starts: Names of the starts' times that are set to 0.
+    """
     jobs = []
     for job in problem.jobs:
         phases = {name: getattr(job, name) for name in ("rollout", "training")}
@@ -37,10 +42,12 @@ def without(problem: Scenario, starts: tuple[str, ...]) -> Scenario:
 
 
 def measured(problem: Scenario, policy: str) -> Metrics:
+    """Return the metrics of a fluid replay under a policy."""
     return metrics(replay(problem, make_policy(policy)))
 
 
 def main() -> None:
+    """Print a line for each kind of stay, policy and choice of starts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     seeds = range(parser.parse_args().seeds)

@@ -1,11 +1,11 @@
-"""What reward workers gain for two real jobs with slow rewards that share one rollout node and one training node.
+"""Gain of reward workers for two real jobs with slow rewards that share one rollout node and one training node.
 
 python benchmarks/reward_workers.py [--quick] [--runs 3] [--iterations 12]
 
-Each reward sleeps, as one does that waits for a judge, so it needs no core. As many are computed at once by processes beside the
-engine, where a rollout keeps its node until the last one, as by reward workers. Runs of the two kinds take turns, with the same
-seed; a gain is of neighbours. Of each: seconds that a warm rollout holds its node, seconds from its end to its last reward, and
-trained samples per node-hour while both jobs are there and warm.
+Each reward sleeps, like one that waits for a judge, so it needs no core. Processes next to the engine compute as many rewards at a
+time as the reward workers. With such processes, a rollout holds its node until the last reward. Runs of the two kinds take turns,
+with the same seed, and a gain compares consecutive runs. The table shows for each kind: the time that a warm rollout holds its
+node, the time from its end to its last reward, and the trained samples per node-hour while both jobs are present and warm.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ _RUNS, _QUICK_RUNS, _ITERATIONS, _QUICK_ITERATIONS = 3, 1, 12, 6
 
 
 class Judged(Echo):
-    """The task `echo` with rewards that take their time."""
+    """The task `echo` with rewards that take `REWARD_S` seconds."""
 
     def reward(self, example: Example, response: str) -> float:
-        """See `Task`."""
+        """Sleep, and return the reward of `echo`."""
         time.sleep(REWARD_S)
         return super().reward(example, response)
 
 
 class Seen(NamedTuple):
-    """What a run has shown.
+    """Figures of a run.
 
     Attributes:
-        samples: trained, per node-hour. rollout_s: mean over warm rollouts, of seconds that each held its node. wait_s: mean from
-            a rollout's end to its last reward.
+        samples: Number of trained samples per node-hour.
+        rollout_s: Mean time that a warm rollout held its node, in seconds.
+        wait_s: Mean time from the end of a rollout to its last reward, in seconds.
     """
 
     samples: float
@@ -54,6 +55,7 @@ class Seen(NamedTuple):
 
 
 def main() -> None:
+    """Run the jobs with both kinds of rewards, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=f"{_QUICK_RUNS} run of each kind, {_QUICK_ITERATIONS} iterations")
     parser.add_argument("--runs", type=int, help=f"of each kind, with a seed each; {_RUNS} where nothing is said")
@@ -63,7 +65,7 @@ def main() -> None:
     iterations = arguments.iterations or (_QUICK_ITERATIONS if arguments.quick else _ITERATIONS)
     shown: dict[str, list[Seen]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory(prefix="rollmux-bench-") as cache:
-        os.environ["ROLLMUX_CACHE"] = cache  # profiles are of now
+        os.environ["ROLLMUX_CACHE"] = cache  # no profiles of earlier runs
         with nodes_here() as nodes:
             for seed in seeds:
                 for kind in KINDS:
@@ -79,7 +81,7 @@ def main() -> None:
 
 
 def jobs_of(kind: str, seed: int, iterations: int) -> Jobs:
-    """Two jobs alike, with rewards of a kind."""
+    """Return two equal jobs whose rewards are computed in the given way."""
     algorithm = {"prompts_per_iteration": PROMPTS, "group_size": GROUP, "max_tokens": 32, "learning_rate": 2e-3, "minibatches": 2}
     shared = {"slo": 100.0, "iterations": iterations, "task": {"name": "reward_workers:Judged"}, "checkpoint": "none"}
     shared |= {"model": {"name": "tiny", "hidden_size": 128, "layers": 3}, "rollout": {"engine": "torch"}}
@@ -89,7 +91,7 @@ def jobs_of(kind: str, seed: int, iterations: int) -> Jobs:
 
 
 def look(record: RunRecord) -> Seen:
-    """What a run has shown."""
+    """Return the figures of a run."""
     known: dict[str, Any] = figures(record)
     (group,) = known["groups"]
     samples = sum(PROMPTS * GROUP / seconds for seconds in group["iteration_s"].values()) * 3600 / len(record.nodes)
@@ -99,7 +101,7 @@ def look(record: RunRecord) -> Seen:
 
 
 def spread(values: list[float], digits: int) -> str:
-    """Mean, least and most."""
+    """Return a cell with the mean, the smallest and the largest value."""
     if len(values) == 1:
         return f"{values[0]:.{digits}f}"
     return f"{fmean(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"

@@ -1,10 +1,11 @@
-"""Rollout policies on jobs that training never saw, paired: each seed has the same jobs and the same lengths for all.
+"""Rollout policies on jobs that training never saw, paired: for each seed, all policies have the same jobs and the same lengths.
 
 python benchmarks/rollout_policies.py [--first 2000] [--seeds 10] [--jobs 12] [POLICY ...]
 
-A seed's figure of a policy is the mean over its jobs of the cost of `RollMux/Rollout-v0`: half of the rollouts' seconds and half of
-the GPU-seconds that they hold, over those of `plain`. `learned` is how many times smaller the cost of the last policy is than that
-of a row, and on how many seeds. Decisions take no time in it; the last column says how long one takes, seconds of this process.
+A policy's figure for a seed is the mean, over the seed's jobs, of the cost of `RollMux/Rollout-v0`: half of the rollouts' seconds
+and half of the GPU-seconds that they hold, relative to those of `plain`. The column `learned` says how many times smaller the cost
+of the last policy is than that of the row, and for how many seeds it is smaller. In the simulation decisions take no time. The last
+column gives the CPU time of a decision.
 """
 
 from __future__ import annotations
@@ -34,12 +35,20 @@ POLICIES = (
     "tail-batching+stream-trainer",
     "learned:default",
 )
-JOBS = 20  # numbers of jobs that a seed has for itself; all are below those that training draws
+JOBS = 20  # count of job numbers reserved for a seed; all numbers are below those that training draws
 FIGURES = ("cost", "seconds_over_plain", "held_over_plain")
 
 
 def play(spec: str, seeds: range) -> tuple[dict[str, np.ndarray], float]:
-    """(E,) figures of the jobs of some seeds, and seconds of a decision."""
+    """Play a policy on some jobs.
+
+    Args:
+        spec: Name of the policy.
+        seeds: Numbers of the jobs.
+
+    Returns:
+        Figures by name, each of shape (jobs,), and the time of a decision in seconds.
+    """
     env = RolloutVectorEnv(len(seeds), RandomJobs(), autoreset=False)
     observation, _ = env.reset(seed=0, options={"stream_seed": list(seeds)})
     agent, over, cost = PolicyAgent(spec, env), np.zeros(len(seeds), bool), np.zeros(len(seeds))
@@ -55,6 +64,7 @@ def play(spec: str, seeds: range) -> tuple[dict[str, np.ndarray], float]:
 
 
 def main() -> None:
+    """Play all policies, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("policies", nargs="*", default=POLICIES)
     parser.add_argument("--first", type=int, default=2000, help="first seed")

@@ -1,4 +1,4 @@
-"""Milliseconds of a simulated rollout: 256 responses of up to 32k tokens, and RollPacker's rounds of up to 1,600.
+"""Computing time of a simulated rollout of 256 responses of up to 32k tokens, and of RollPacker's rounds of up to 1,600 responses.
 
 python benchmarks/rollout_simulator.py
 """
@@ -23,13 +23,14 @@ ROLLOUTS = 40
 
 
 def main() -> None:
+    """Simulate rollouts under each policy, and print the table."""
     timings = tuple((tp, replica_timing(SHAPES["8B"], achieved("H20", GPUS["H20"]), tp)) for tp in (1, 2, 4))
     table = Table("responses", "replicas", "policy", "median ms", "p99 ms", "simulated s")
     for prompts in (32, 128):
         setting = Setting(timings, 8, 1, prompts, 8, 1024, Lognormal(32768, 4096.0, 1.2))
         for name in ("plain", "tail-migration", "tail-batching", "adaptive-parallelism"):
             job = JobRollouts(setting, make_rollout(name), 0)
-            job.next()  # compiles
+            job.next()  # compiles the kernel
             times, seconds = [], []
             for _ in range(ROLLOUTS):
                 began = perf_counter()

@@ -1,10 +1,10 @@
-"""How policies do as a cluster grows: time of a decision, time of a whole stream, and dollars.
+"""Policies on growing clusters: time of a decision, time of a whole stream, and dollars.
 
     python benchmarks/scale.py [--jobs 500 2000 5000 20000] [--policies rollmux consolidate ...] [--chart scale.png]
 
-A stream is `production` with so many jobs and with arrivals so close together that a good third are active at once. It is replayed
-(fluid) whole under each policy. Times are seconds of computing: of the replay, and of all decisions, those about departures
-included.
+A stream is `production` with the given number of jobs, which arrive so close together that over a third are active at once. It is
+replayed (fluid) as a whole under each policy. Times are CPU seconds: of the replay, and of all decisions, including those about
+departures.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import WorkloadOptions, make_workload
 
 POLICIES = ("solo", "rollmux", "rollmux,prune=false", "learned:default,moves=false", "learned:default", "consolidate")
-CLOSER = 0.0055 * 5000  # over the jobs: arrivals come by so much closer together
+CLOSER = 0.0055 * 5000  # divided by the number of jobs: factor on the times of arrivals
 
 
 class Timed:
-    """A policy, and the time of its decisions.
+    """A policy that measures the time of its decisions.
+
+    Args:
+        policy: The policy.
 
     Attributes:
-        decisions: (jobs that run, milliseconds) of each.
+        decisions: Number of running jobs and time in milliseconds, for each decision.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -47,6 +50,7 @@ class Timed:
         self.decisions: list[tuple[int, float]] = []
 
     def decide(self, state: State, event: Event) -> Plan:
+        """Return the policy's plan."""
         began_s = process_time()
         plan = self.policy.decide(state, event)
         self.decisions.append((state.arrived - state.departed - len(state.waiting), 1e3 * (process_time() - began_s)))
@@ -54,7 +58,19 @@ class Timed:
 
 
 class Outcome(NamedTuple):
-    """What came of a stream under a policy."""
+    """Outcome of a stream under a policy.
+
+    Attributes:
+        policy: Name of the policy.
+        active: Largest number of active jobs.
+        p50_ms: Median time of a decision, in milliseconds.
+        p99_ms: 99th percentile of the time of a decision, in milliseconds.
+        busy_ms: Median time of the tenth of the decisions with the most active jobs, in milliseconds.
+        replay_s: CPU time of the replay, in seconds.
+        usd_per_work_hour: Cost of a work-hour, in dollars.
+        slo: SLO attainment.
+        moves: Number of moves.
+    """
 
     policy: str
     active: int
@@ -68,7 +84,7 @@ class Outcome(NamedTuple):
 
 
 def crowded(jobs: int, seed: int) -> Scenario:
-    """The production stream with so many jobs, a good third of them active at once."""
+    """Return the production stream with `jobs` jobs, of which over a third are active at once."""
     stream = make_workload("production", WorkloadOptions(jobs=jobs, seed=seed))
     closer = min(1.0, CLOSER / jobs)
     nearer = tuple(job.model_copy(update={"arrival_s": closer * job.arrival_s}) for job in stream.jobs)
@@ -76,7 +92,7 @@ def crowded(jobs: int, seed: int) -> Scenario:
 
 
 def outcome(stream: Scenario, name: str) -> Outcome:
-    """Replay a stream; `busy_ms` is the median decision of the tenth with the most jobs active."""
+    """Replay a stream under a policy, and return its outcome."""
     timed = Timed(make_runnable(name))
     began_s = process_time()
     contender: Contender = timed
@@ -91,7 +107,7 @@ def outcome(stream: Scenario, name: str) -> Outcome:
 
 
 def chart(path: Path, outcomes: list[Outcome]) -> None:
-    """Draw two panels over the most jobs active: the median decision of the tenth with the most, and $ per work-hour."""
+    """Draw two panels over the largest number of active jobs: the median decision time of `busy_ms`, and dollars per work-hour."""
     picture = Figure(figsize=(9, 3.6), layout="constrained")
     panels = picture.subplots(1, 2)
     for name in dict.fromkeys(one.policy for one in outcomes):
@@ -109,6 +125,7 @@ def chart(path: Path, outcomes: list[Outcome]) -> None:
 
 
 def main() -> None:
+    """Replay the streams, print the table, and draw the chart if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, nargs="*", default=[500, 2000, 5000, 20000], help="numbers of jobs of a stream")
     parser.add_argument("--policies", nargs="*", default=[*POLICIES])
@@ -116,7 +133,7 @@ def main() -> None:
     parser.add_argument("--chart", type=Path, help="a PNG file")
     asked = parser.parse_args()
     for name in asked.policies:
-        replay(crowded(40, asked.seed), make_runnable(name))  # compiles
+        replay(crowded(40, asked.seed), make_runnable(name))  # compiles the kernel
     columns = ("jobs", "most active", "policy", "p50 ms", "p99 ms", "busy p50 ms", "replay s", "$ per work-hour", "SLO", "moves")
     table = Table(*columns)
     outcomes = []

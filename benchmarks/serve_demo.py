@@ -2,8 +2,8 @@
 
 python benchmarks/serve_demo.py
 
-Two pairs of nodes, raylets of this machine; the commands are those that a user types, and what they print is printed. The status is
-1 where an iteration of a job that went on was lost or counted twice.
+It has two pairs of nodes, which are raylets on this machine. It runs the commands that a user types, and prints their output. The
+exit status is 1 if an iteration of a surviving job was lost or counted twice.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _PATIENCE_S = 300.0
 
 
 class Shell:
-    """Types commands.
+    """Runs commands as a user types them, and prints them.
 
     Args:
-        folder: of the service.
+        folder: Folder of the service.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,12 +60,12 @@ class Shell:
         }
 
     def type(self, *arguments: str) -> None:
-        """A command and what it prints."""
+        """Print a command, run it, and print its output."""
         print(f"$ rollmux {' '.join(Path(one).name if '/' in one else one for one in arguments)}")
         print(self._run(*arguments), flush=True)
 
     def until(self, what: Callable[[dict[str, dict[str, Any]]], bool]) -> None:
-        """Wait until something holds of the jobs in `status`."""
+        """Wait until a condition holds for the jobs in the output of `status`."""
         until_s = time.monotonic() + _PATIENCE_S
         while not what(jobs := {job["id"]: job for job in json.loads(self._run("status", "--format", "json"))["jobs"]}):
             if time.monotonic() > until_s:
@@ -78,7 +78,7 @@ class Shell:
 
 
 def show(shell: Shell, address: str) -> bool:
-    """The whole of it; whether every iteration was counted once."""
+    """Run the whole demonstration, and return whether every iteration was counted once."""
     first, second = shell.folder.parent / "first.yaml", shell.folder.parent / "second.yaml"
     first.write_text(FIRST.format(here=HERE))
     second.write_text(SECOND.format(here=HERE))
@@ -110,12 +110,12 @@ def show(shell: Shell, address: str) -> bool:
 
 
 def moves(folder: Path) -> list[Moved]:
-    """The moves that the journal knows."""
+    """Return the moves in the journal."""
     return [event for event in read_run(folder).log if isinstance(event, Moved)]
 
 
 def report(folder: Path) -> bool:
-    """Print what the journal says; whether nothing was lost or doubled."""
+    """Print what the journal contains, and return whether no iteration was lost or counted twice."""
     record, result = read_run(folder), audit(read_facts(folder / JOURNAL))
     for move in moves(folder):
         print(f"moved: {move.job_id}, at {move.at_s:.1f} s")
@@ -133,8 +133,8 @@ def report(folder: Path) -> bool:
 
 
 def main() -> int:
-    """Show it; the exit status."""
-    home = Path(tempfile.mkdtemp(prefix="rollmux-demo-", dir="/tmp"))  # a short path: Ray's sockets go there
+    """Run the demonstration, and return the exit status."""
+    home = Path(tempfile.mkdtemp(prefix="rollmux-demo-", dir="/tmp"))  # a short path, since Ray's sockets are there
     os.environ.update({"RAY_TMPDIR": str(home), "RAY_USAGE_STATS_ENABLED": "0"})
     pools = Pools(2)
     try:

@@ -1,4 +1,4 @@
-"""The jobs of serve_demo.py: they sleep, count their iterations in their checkpoints, and have a process on each of their nodes."""
+"""Jobs of serve_demo.py. They sleep, count their iterations in their checkpoints, and have a process on each of their nodes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from runtime.phases import WorkerHandle
 
 
 class Hand:
-    """What a process of a job holds."""
+    """Object of a job's worker process."""
 
     def work(self, seconds: float) -> int:
-        """Take so long; the process's id."""
+        """Sleep, and return the id of this process."""
         time.sleep(seconds)
         return os.getpid()
 
 
 class Counts:
-    """Counts its iterations.
+    """Job that counts its iterations.
 
     Args:
-        seconds: of a phase. breaks_at: number of the iteration in which its code raises.
+        seconds: Duration of a phase, in seconds.
+        breaks_at: Number of the iteration in which the job raises an error, None means never.
     """
 
     def __init__(self, seconds: float = 0.5, breaks_at: int | None = None) -> None:
@@ -31,7 +32,7 @@ class Counts:
         self.hands: dict[str, WorkerHandle] = {}
 
     def load(self, phase: str) -> None:
-        """Start the process of a phase, once in every place."""
+        """Start the process of a phase when it is loaded for the first time."""
         if phase not in self.hands:
             (node,) = rollmux.runtime_hook.nodes("rollout" if phase == "rollout" else "training")
             self.hands[phase] = rollmux.runtime_hook.start_worker(node, "serve_demo_jobs:Hand")
@@ -39,26 +40,28 @@ class Counts:
 
     @rollmux.phase("rollout")
     def rollout(self) -> None:
+        """Sleep in the rollout process, and raise an error in the chosen iteration."""
         rollmux.runtime_hook.wait(self.hands["rollout"].call("work", self.seconds))
         if rollmux.runtime_hook.iteration == self.breaks_at:
             raise ValueError("the reward is no number")
 
     @rollmux.phase("train")
     def train(self) -> None:
+        """Sleep in the training process, and count the iteration."""
         pid = rollmux.runtime_hook.wait(self.hands["train"].call("work", self.seconds))
         self.count += 1
         rollmux.runtime_hook.report(count=self.count, pid=pid)
 
     def profile(self) -> None:
-        """One iteration that is not counted."""
+        """Run one iteration without counting it."""
         self.rollout()
         self.train()
         self.count -= 1
 
     def checkpoint(self, folder: Path) -> None:
-        """Keep the count."""
+        """Write the count."""
         (folder / "count").write_text(str(self.count))
 
     def restore(self, folder: Path) -> None:
-        """Go on from it."""
+        """Continue from a written count."""
         self.count = int((folder / "count").read_text())

@@ -1,10 +1,10 @@
-"""What short slices of a core (`runtime.short_slices`) give a thread that sleeps and wakes beside busy loops.
+"""Effect of short slices of a core (`runtime.short_slices`) on a thread that sleeps and wakes beside busy loops.
 
     python benchmarks/short_slices.py --loops 3 --repeats 4
 
-Two processes that do the same, one with short slices and one without, run at the same time, so that both are beside the same loops:
-each sleeps 4 ms and computes for 0.3 ms, again and again, as the thread does that makes the commits of a service. Printed is how
-much later than asked for they wake, as a median of the repeats, and all of them.
+Two equal processes, one with short slices and one without, run at the same time, so that both compete with the same loops. Each
+repeatedly sleeps 4 ms and computes for 0.3 ms, like the thread that makes the commits of a service. The benchmark prints how late
+they wake, as the median of the repeats and for each repeat.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ _QUANTILES = (0.5, 0.9, 0.99)
 
 
 def wake_late(short: bool, seconds: float) -> list[float]:
-    """Sleep and wake for so long; how late it was at each quantile, ms."""
+    """Sleep and wake repeatedly, and return how late the wakes were at each quantile, in ms.
+
+    Args:
+        short: Whether to ask for short slices.
+        seconds: Duration, in seconds.
+    """
     if short and not ask_for_short_slices():
         raise SystemExit("this kernel has no short slices")
     late_s, until_s = [], time.monotonic() + seconds
@@ -39,7 +44,7 @@ def wake_late(short: bool, seconds: float) -> list[float]:
 
 
 def main() -> None:
-    """Run pairs, and print them."""
+    """Run pairs of processes, and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--loops", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=4)

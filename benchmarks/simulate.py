@@ -1,12 +1,12 @@
-"""Worlds on a seed, many of them: service, client, scheduler and journal on a simulated clock, network and disk, with faults.
+"""Simulated worlds, one for each seed: service, client, scheduler and journal on a simulated clock, network and disk, with faults.
 
     python benchmarks/simulate.py --minutes 25
     python benchmarks/simulate.py --seeds 200000 300000
 
-What a run has seen is a line of `benchmarks/results/simulated.jsonl`: its seeds, the commit, and what happened, so that runs of
-several days and machines make one sum. Seeds that a run had are refused to later ones. `--only SEED` runs one with a log of what
-happens in it, and makes it smaller where it fails. docs/reference/simulation.md describes it.
-The status is 1 where anything was not as it must be.
+A run appends a line to `benchmarks/results/simulated.jsonl` with its seeds, the commit, and counts of what happened. So the runs of
+several days and machines have one sum. Seeds that were run before are refused. `--only SEED` runs one seed with a log of its
+events, and shrinks it if it fails. docs/reference/simulation.md describes the simulation.
+The exit status is 1 if there was a violation.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "clients" / "python")]
 RUNS = HERE / "results" / "simulated.jsonl"
-_CHUNK = 400  # seeds of a process: what they leave is never collected, and pages that it shares with its parent are copied once
-_WARM = 20  # seeds that a parent runs before
-_MOST = 1_000_000_000  # where no last seed is given
+_CHUNK = 400  # seeds of a process: its garbage is never collected, and pages that it shares with its parent are copied once
+_WARM = 20  # seeds that the parent runs before it forks
+_MOST = 1_000_000_000  # end of the seeds if none is given
 
 
 def main() -> None:
-    """Run the seeds, print what was seen, and add it to the runs."""
+    """Run the seeds, print what happened, and append it to the earlier runs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, nargs=2, metavar=("FROM", "TO"), help="without them, those behind all that were run")
     parser.add_argument("--minutes", type=float, default=10.0, help="end after so long, whatever is left")
@@ -70,7 +70,7 @@ def _violations(run: dict[str, Any]) -> int:
 
 
 def simulate(first: int, last: int, minutes: float, processes: int) -> dict[str, Any]:
-    """Run seeds from the first to before the last, as far as the minutes go; what has happened."""
+    """Run seeds from `first` to before `last`, until the minutes are over, and return the line of the run."""
     from tests.simulation.world import simulated
 
     counts, wrong, done, cpu_s, began_s = Counter[str](), [], first, 0.0, time.monotonic()
@@ -78,15 +78,16 @@ def simulate(first: int, last: int, minutes: float, processes: int) -> dict[str,
     fork, room, ends = multiprocessing.get_context("fork"), threading.Semaphore(processes + 1), threading.Event()
 
     def chunks() -> Iterator[range]:
+        """Yield ranges of seeds, each one only when a process can take it."""
         size = min(_CHUNK, math.ceil((last - first) / processes))
         for begin in range(first, last, size):
-            room.acquire()  # else all chunks would be queued at once
+            room.acquire()  # otherwise all chunks would be queued at once
             if ends.is_set() or (begin > first and time.monotonic() >= began_s + 60 * minutes):
                 return
             yield range(begin, min(begin + size, last))
 
     with simulated():
-        run_chunk(range(_WARM))  # all is imported and compiled before processes are forked off
+        run_chunk(range(_WARM))  # imports and compiles everything before processes are forked
         with fork.Pool(processes, maxtasksperchild=1) as pool:
             try:
                 for seeds, counted, problems, took_s in pool.imap(run_chunk, chunks()):
@@ -97,7 +98,7 @@ def simulate(first: int, last: int, minutes: float, processes: int) -> dict[str,
                     done = seeds.stop
                     for seed, problem in problems:
                         print(f"{seed}: {problem}", flush=True)
-            finally:  # the pool ends when whoever makes its chunks does
+            finally:  # the pool ends only after the generator of its chunks has ended
                 ends.set()
                 room.release()
     seconds = round(time.monotonic() - began_s, 1)
@@ -106,7 +107,7 @@ def simulate(first: int, last: int, minutes: float, processes: int) -> dict[str,
 
 
 def commit() -> str:
-    """The commit that is simulated, with a `+` where files differ from it."""
+    """Return the commit that is simulated, with a `+` if files differ from it."""
     git = ["git", "-C", str(HERE.parent)]
     head = subprocess.run([*git, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     changes = subprocess.run([*git, "status", "--porcelain", "*.py"], capture_output=True, text=True, check=True).stdout
@@ -114,7 +115,11 @@ def commit() -> str:
 
 
 def run_chunk(seeds: range) -> tuple[range, dict[str, int], list[tuple[int, str]], float]:
-    """Run some seeds; which, what has happened in them, what should not have, and the seconds of a core that it took."""
+    """Run some seeds.
+
+    Returns:
+        The seeds, counts of what happened, violations as (seed, problem), and the CPU time in seconds.
+    """
     from tests.simulation.schedule import drawn
     from tests.simulation.world import carry_out
 
@@ -127,7 +132,7 @@ def run_chunk(seeds: range) -> tuple[range, dict[str, int], list[tuple[int, str]
 
 
 def look_at(seed: int) -> int:
-    """Print what happens in the world of a seed, or in the smallest one that fails as it does; the status."""
+    """Print the log of a seed's world, or of the smallest one that fails in the same way. Returns the exit status."""
     from tests.simulation.schedule import drawn, shrunk
     from tests.simulation.world import carry_out, simulated
 

@@ -1,8 +1,8 @@
-"""Time of `rollmux --help`, and of the first commands of a fresh installation, which compile the kernel.
+"""Time of `rollmux --help`, and of the first commands of a new installation, which compile the kernel.
 
 python benchmarks/startup.py
 
-Seconds are of the command's own computing, so that neighbours on the machine count less.
+Times are CPU seconds of the command, so that other processes on the machine influence them less.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ STEP = "import sys, gymnasium, rollmux_env; env = gymnasium.make(sys.argv[1]); e
 
 
 def seconds(*arguments: str, **environment: str) -> float:
-    """Seconds that a program computes in a process of its own."""
+    """Return the CPU seconds of a Python program in a new process.
+
+    Args:
+        *arguments: Text of the program, and its arguments.
+        **environment: Environment variables to set.
+    """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-c", *arguments]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | environment)
@@ -32,7 +37,8 @@ def seconds(*arguments: str, **environment: str) -> float:
 
 
 def main() -> None:
-    installations = (  # each with nothing compiled; commands in order
+    """Run the commands of each installation, and print the table."""
+    installations = (  # commands in order; at the beginning of each installation nothing is compiled
         {
             "bench production -p solo -p rollmux": (*BENCH, "-p", "solo", "-p", "rollmux"),
             "then -p consolidate": (*BENCH, "-p", "consolidate"),

@@ -1,7 +1,7 @@
-"""What authenticated weights cost: tags by HMAC-SHA256 beside keyed BLAKE2, and a sync over loopback with tags beside one without.
+"""Costs of authenticated weights: tags by HMAC-SHA256 and by keyed BLAKE2, and a sync over loopback with and without tags.
 
-Loopback is the hardest case: nothing but memory holds it up. One rank sends to two workers on one machine, which pass on to each
-other, and all of them share the cores that there are. Over a slow link nothing of it is seen.
+Loopback is the hardest case, since only memory limits its speed. One rank sends to two workers on the same machine, which pass the
+weights on to each other, and all of them share the machine's cores. Over a slow link, tags have no visible cost.
 
     python benchmarks/sync_tags.py
     python benchmarks/sync_tags.py --megabytes 64 --times 3
@@ -45,7 +45,7 @@ def blake2b(data: bytes) -> bytes:
 
 
 def gb_per_s(tag: Callable[[bytes], bytes], times: int) -> float:
-    """Of one core, at its best."""
+    """Return the best rate at which one core computes tags, in GB/s."""
     data, seconds = secrets.token_bytes(_PIECE), []
     for _ in range(times):
         began_s = process_time()
@@ -56,7 +56,7 @@ def gb_per_s(tag: Callable[[bytes], bytes], times: int) -> float:
 
 
 def sync(data: torch.Tensor) -> float:
-    """Seconds of a sync of so many bytes."""
+    """Return the time of a sync of some bytes, in seconds."""
     layout = Layout.of({"weights": data})
     inboxes, stages = [Inbox(_HERE) for _ in _WORKERS], [WeightStage() for _ in _WORKERS]
     plan = make_plan([((0, layout.nbytes),)], _WORKERS, "aware")
@@ -76,6 +76,7 @@ def sync(data: torch.Tensor) -> float:
 
 
 def main() -> None:
+    """Measure tags and syncs, and print the results."""
     options = argparse.ArgumentParser(description="What authenticated weights cost.")
     options.add_argument("--megabytes", type=int, default=512, help="of weights")
     options.add_argument("--times", type=int, default=5, help="measurements of each kind; the quickest is printed")

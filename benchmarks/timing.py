@@ -1,7 +1,7 @@
-"""RollMux's calibration of the phase-time model beside every published phase time, sync time and figure of host memory.
+"""RollMux's calibration of the phase-time model compared with every published phase time, sync time and amount of host memory.
 
-python benchmarks/timing.py         # the tables of docs/results/timing.md
-python benchmarks/timing.py --fit   # find its four numbers again
+python benchmarks/timing.py         # print the tables of docs/results/timing.md
+python benchmarks/timing.py --fit   # fit its four numbers again
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ class Figure:
     """A published figure.
 
     Attributes:
-        name: what it is of. quantity: rollout, training, sync or memory. unit: `s` or `GB`. published: the figure. predict: the
-            model's, from a calibration. fitted: whether RollMux's is fitted to it.
+        name: Name of what it describes.
+        quantity: `rollout`, `training`, `sync` or `memory`.
+        unit: `s` or `GB`.
+        published: Published value, in the unit.
+        predict: Function that returns the model's value for a calibration.
+        fitted: Whether RollMux's calibration is fitted to it.
     """
 
     name: str
@@ -44,7 +48,7 @@ class Figure:
 
 
 def figures() -> list[Figure]:
-    """All published figures of RollMux, and others' of the same quantities."""
+    """Return all published figures of RollMux, and figures of others for the same quantities."""
     return [*_phases(tables.ROLLMUX.rows, True), *_syncs(), *_memory(), *_phases(tables.ROLLPACKER.rows, False), *_updates()]
 
 
@@ -98,14 +102,16 @@ def _same(value: float, calibration: Calibration) -> float:
 
 
 def fitted_to() -> list[Figure]:
-    """The figures that RollMux's calibration is fitted to: those of RollMux, with the training of 32B-8k that streams have."""
+    """Return the figures to which RollMux's calibration is fitted: those of RollMux, with the streams' training time of 32B-8k."""
     of_streams = {f"{kind} apart, training: training": seconds[1] for kind, seconds in PHASES_S.items()}
     return [replace(figure, published=of_streams.get(figure.name, figure.published)) for figure in figures() if figure.fitted]
 
 
 def fit() -> Calibration:
-    """RollMux's calibration with the four numbers that make the squared logarithms of predicted over published least, over the
-    figures that it is fitted to."""
+    """Return RollMux's calibration with its four numbers fitted.
+
+    The fit minimises the squared logarithms of predicted over published values, over the figures of `fitted_to`.
+    """
     from scipy.optimize import least_squares
 
     fitted = fitted_to()
@@ -122,6 +128,7 @@ def fit() -> Calibration:
 
 
 def main() -> None:
+    """Print the tables, or with `--fit` the fitted calibration."""
     if "--fit" in sys.argv[1:]:
         print(fit())
         return

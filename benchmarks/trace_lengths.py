@@ -1,4 +1,4 @@
-"""Response lengths of the jobs of a scenario file that replay observed ones, and how alike those of a prompt are.
+"""Response lengths of the jobs in a scenario file that replay observed ones, and how similar the lengths for one prompt are.
 
 python benchmarks/trace_lengths.py polytrace.yaml
 """
@@ -17,7 +17,11 @@ from rollmux_env.scenario import load_scenario
 
 
 def alike(lengths: Floats) -> float:
-    """Correlation of the normal scores of the lengths of two responses to a prompt, (prompts, responses)."""
+    """Return the correlation of the normal scores of the lengths of two responses to the same prompt.
+
+    Args:
+        lengths: Lengths of responses, of shape (prompts, responses).
+    """
     scores = norm.ppf(rankdata(lengths).reshape(lengths.shape) / (lengths.size + 1))
     each = lengths.shape[1]
     pairs = (scores.sum(axis=1) ** 2 - (scores**2).sum(axis=1)).sum() / (each - 1)
@@ -25,7 +29,7 @@ def alike(lengths: Floats) -> float:
 
 
 def main() -> None:
-    """Print a line a job."""
+    """Print a line for each job."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenario", type=Path)
     table = make_table("job", "responses", "median", "90%", "longest", "at the longest", "alike")

@@ -1,11 +1,11 @@
-"""Peak memory of an update beyond weights, gradients and Adam's moments: predicted, measured, and measured of a plain trainer.
+"""Peak memory of an update beyond weights, gradients and Adam's moments: predicted, measured, and measured for a plain trainer.
 
     python benchmarks/training_memory.py
 
-Models are random Qwen2 on a CPU in float32; the large one has 0.1 billion parameters and the real vocabulary of 151,936 words. A
-batch is a pass of so many tokens. Each row is measured in a process of its own: a small update makes Adam's moments, then the peak
-of the resident memory of one with the batch is read (`VmHWM`, set back before). `plain` is what a plain trainer does: a table of
-the logits of all positions, and activations that are kept. It is left out where it needs more memory than is free.
+The models are random Qwen2 on a CPU in float32. The large one has 0.1 billion parameters and the real vocabulary of 151,936 words.
+A batch is one pass with the given number of tokens. Each row is measured in a new process: a small update creates Adam's moments,
+then the peak of the resident memory of an update with the batch is read (`VmHWM`, reset before). `plain` is a plain trainer: it has
+a table of the logits of all positions and keeps its activations. It is left out if it needs more memory than is free.
 """
 
 from __future__ import annotations
@@ -29,12 +29,19 @@ from runtime.jobs.grpo_spec import Algorithm
 from runtime.memory import memory
 from runtime.training.memory import size_of, training_peak
 
-PROMPT, LENGTH = 64, 512  # tokens of a prompt, and of it with its response
+PROMPT, LENGTH = 64, 512  # tokens of a prompt, and of a prompt with its response
 WAYS = ("chunks", "plain")
 
 
 class Shape(NamedTuple):
-    """Sizes of a model, and the most tokens of a pass."""
+    """Shape of a model, and the size of a pass.
+
+    Attributes:
+        vocabulary: Size of the vocabulary, in tokens.
+        hidden: Width of the model.
+        layers: Number of layers.
+        pass_tokens: Largest number of tokens in a pass.
+    """
 
     vocabulary: int
     hidden: int
@@ -51,7 +58,7 @@ SHAPES = {
 
 
 def make_model(folder: Path, shape: Shape) -> None:
-    """Write a random model."""
+    """Write a random model to a folder."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -69,7 +76,7 @@ def make_model(folder: Path, shape: Shape) -> None:
 
 
 def settings(tokens: int, shape: Shape) -> Algorithm:
-    """Of a batch of so many tokens: responses of `LENGTH` tokens with their prompts, two to a prompt."""
+    """Return the settings for a batch of `tokens` tokens: responses of `LENGTH` tokens with their prompts, two for each prompt."""
     return Algorithm(
         prompts_per_iteration=max(1, tokens // LENGTH // 2),
         group_size=2,
@@ -82,7 +89,17 @@ def settings(tokens: int, shape: Shape) -> Algorithm:
 
 
 def measure(folder: Path, way: str, tokens: int, shape: Shape) -> dict[str, float]:
-    """Bytes and seconds of an update one way, in a process of its own; its loss and the norm of its gradient."""
+    """Run an update in this process, which must be new.
+
+    Args:
+        folder: Folder of the model.
+        way: One of `WAYS`.
+        tokens: Size of the batch, in tokens.
+        shape: Shape of the model.
+
+    Returns:
+        Peak memory in bytes, time in seconds, loss, and norm of the gradient, by name.
+    """
     from rollmux_offload import release_free_memory
 
     from runtime.training.trainer import Trainer
@@ -98,7 +115,7 @@ def measure(folder: Path, way: str, tokens: int, shape: Shape) -> dict[str, floa
     batch = make_responses(responses, PROMPT, algorithm.max_tokens, shape.vocabulary)
     release_free_memory()
     before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     began = perf_counter()
     metrics = trainer.update(batch)
     seconds = perf_counter() - began
@@ -108,7 +125,7 @@ def measure(folder: Path, way: str, tokens: int, shape: Shape) -> dict[str, floa
 
 
 def make_responses(count: int, prompt: int, length: int, vocabulary: int) -> Any:
-    """A batch of random responses."""
+    """Return a batch of random responses."""
     from runtime.engines.interface import Response
     from runtime.training.batch import make_batch
 
@@ -120,18 +137,19 @@ def make_responses(count: int, prompt: int, length: int, vocabulary: int) -> Any
 
 
 def resident(name: str) -> int:
-    """A line of this process's status, bytes."""
+    """Return a line of this process's status, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1]) * 1024
 
 
 def predicted(way: str, tokens: int, shape: Shape, size: ModelSize) -> int:
-    """Bytes beyond weights, gradients and Adam's moments; for the plain way, about."""
+    """Return the predicted bytes beyond weights, gradients and Adam's moments. For the plain way they are approximate."""
     size = size._replace(whole_logits=way == "plain")
     return training_peak(size, settings(tokens, shape), 1, on_gpu=False).device - 16 * size.parameters
 
 
 def main() -> None:
+    """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tokens", type=int, nargs="+", default=[512, 1024, 4096], help="of a batch")
     parser.add_argument("--shape", choices=SHAPES, nargs="+", default=[*SHAPES])
@@ -153,7 +171,7 @@ def main() -> None:
 
 
 def compare(folder: Path, name: str, tokens: int, size: ModelSize) -> list[str]:
-    """Cells of a row, both ways measured."""
+    """Measure both ways, and return the cells of a row."""
     figures: dict[str, dict[str, float]] = {}
     expected = {way: predicted(way, tokens, SHAPES[name], size) for way in WAYS}
     for way in WAYS:

@@ -1,4 +1,4 @@
-"""What the mask is worth: PPO and DQN that may choose any row, beside `rollmux train`'s masked PPO.
+"""Value of the mask: PPO and DQN that may choose any row, for comparison with `rollmux train`'s masked PPO.
 
 python benchmarks/unmasked.py ppo mixed --set steps=49152 --set evaluation.every=8192 --seeds 3 --out runs/ppo
 python benchmarks/unmasked.py dqn mixed --set steps=49152 --set evaluation.every=8192 --seeds 3 --out runs/dqn
@@ -32,12 +32,12 @@ EXPLORATION = {"exploration_fraction": 0.3, "exploration_final_eps": 0.02}
 
 
 def score_every_row(scorer: Scorer, obs: Any) -> tuple[Tensor, Tensor]:
-    """Logits and values of a network that does not see the mask."""
+    """Return the logits and values of a network that does not see the mask."""
     return score(scorer, obs, torch.ones_like(obs["mask"], dtype=torch.bool))
 
 
 class UnmaskedPolicy(PointerPolicy):
-    """The network of masked PPO, without the mask. `use_sde` must be False; SB3's PPO passes it."""
+    """Network of masked PPO, without the mask. SB3's PPO passes `use_sde`, which must be False."""
 
     def __init__(self, observation_space: Any, action_space: Any, lr_schedule: Any, widths: Any, use_sde: bool = False) -> None:
         super().__init__(observation_space, action_space, lr_schedule, widths)
@@ -47,7 +47,7 @@ class UnmaskedPolicy(PointerPolicy):
 
 
 class ValueOfRows(QNetwork):
-    """Action values of the same network: the value of the decision, and a row's logit as what that choice adds to it."""
+    """Action values of the same network: the value of the decision plus the logit of each row."""
 
     def __init__(self, observation_space: Any, action_space: Any, widths: Any, **network: Any) -> None:
         super().__init__(observation_space, action_space, **network)
@@ -55,60 +55,61 @@ class ValueOfRows(QNetwork):
         self.scorer = scorer_for(observation_space, widths)
 
     def forward(self, obs: Any) -> Tensor:
-        """(B, A) action values."""
+        """Return the action values, of shape (B, A)."""
         logits, values = score_every_row(self.scorer, obs)
         return logits + values.unsqueeze(-1)
 
 
 class ValuePolicy(DQNPolicy):
-    """The policy class of DQN for `ValueOfRows`."""
+    """Policy class of DQN for `ValueOfRows`."""
 
     def __init__(self, observation_space: Any, action_space: Any, lr_schedule: Any, widths: Any) -> None:
         self.widths = tuple(widths)
         super().__init__(observation_space, action_space, lr_schedule)
 
     def make_q_net(self) -> ValueOfRows:
-        """A network of action values."""
+        """Return a network of action values."""
         extractor = self.make_features_extractor()
         network = {"features_extractor": extractor, "features_dim": extractor.features_dim, "net_arch": []}
         return ValueOfRows(self.observation_space, self.action_space, self.widths, **network).to(self.device)
 
     @property
     def scorer(self) -> Scorer:
-        """The network that is learned."""
+        """Network that is trained."""
         return self.q_net.scorer
 
 
 class UnmaskedPPO(PPO):
-    """PPO that is told of no mask."""
+    """PPO that is not told the mask."""
 
     def predict(self, *args: Any, action_masks: Any = None, **options: Any) -> Any:
-        """Choices, whatever the mask."""
+        """Choose actions, ignoring the mask."""
         return super().predict(*args, **options)
 
 
 class UnmaskedDQN(DQN):
-    """DQN that is told of no mask."""
+    """DQN that is not told the mask."""
 
     def predict(self, *args: Any, action_masks: Any = None, **options: Any) -> Any:
-        """Choices, whatever the mask."""
+        """Choose actions, ignoring the mask."""
         return super().predict(*args, **options)
 
 
 def ppo(config: Config, env: NativeVecEnv, seed: int) -> PPO:
-    """PPO with the candidate-scoring network, untrained."""
+    """Return an untrained PPO with the candidate-scoring network."""
     network = {"widths": config.widths}
     return UnmaskedPPO(UnmaskedPolicy, env, **ppo_settings(config), policy_kwargs=network, seed=seed, device="cpu")
 
 
 def dqn(config: Config, env: NativeVecEnv, seed: int) -> DQN:
-    """DQN with the candidate-scoring network, untrained."""
+    """Return an untrained DQN with the candidate-scoring network."""
     settings = {"learning_rate": 3e-4, "gamma": 1.0, "target_update_interval": 2_000, **REPLAY, **EXPLORATION}
     network = {"widths": config.widths}
     return UnmaskedDQN(ValuePolicy, env, **settings, policy_kwargs=network, seed=seed, device="cpu")
 
 
 def main() -> None:
+    """Train one of the two, and print the table of its best policies."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("algorithm", choices=("ppo", "dqn"))
     parser.add_argument("name", help="a preset or a configuration file, as for `rollmux train`")
