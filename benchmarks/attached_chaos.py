@@ -1,13 +1,13 @@
-"""A service that is killed again and again while attached jobs go on, and owners that stand still beyond their lease.
+"""Service that is killed repeatedly while attached jobs continue, with owners that are stopped for longer than their lease.
 
     python benchmarks/attached_chaos.py --kills 50 --stops 3 --seed 0
 
-Owners are processes of their own with the client. Each phase takes an exclusive lock on a file of every node that it was given: a
-node that is held twice is seen by the second. The lock is held by a process in another session that carries the lease, as ranks of
-torchrun do. The service is killed by SIGKILL at random and started again. Now and then an owner is stopped (SIGSTOP) for longer
-than its lease lasts, and goes on then: it has to end itself before it touches a node. Now and then an owner alone is killed: what
-it has started goes on for 40 s, in which its node is nobody else's. Owners are started again as a launcher would. At the end every
-job must have done all its iterations, each counted once, and the journal must hold.
+Owners are separate processes with the client. Each phase takes an exclusive lock on a file of every node that it was given: if a
+node is held twice, the second phase notices. The lock is held by a process in another session that carries the lease, like the
+ranks of torchrun. The service is killed by SIGKILL at random times and started again. Sometimes an owner is stopped (SIGSTOP) for
+longer than its lease lasts, and then continues: it must end itself before it touches a node. Sometimes only an owner is killed: the
+process it has started continues for 40 s, in which its node must not be given to another job. Owners are restarted as a launcher
+would do. At the end every job must have done all its iterations, each counted once, and the audit of the journal must find nothing.
 """
 
 from __future__ import annotations
@@ -32,15 +32,20 @@ from runtime.journal.write import read_run
 from runtime.service.address import SERVICE
 
 _OWNER = "owner"
-_STOPS_S = 40.0  # beyond a lease of 30 s
-_OWNER_KILLS = 5  # kills of the service for one of an owner
-_TAKEN = 9  # status of a rank whose node is used
+_STOPS_S = 40.0  # duration of a stop, which exceeds the lease of 30 s
+_OWNER_KILLS = 5  # number of kills of the service for each kill of an owner
+_TAKEN = 9  # exit status of a rank whose node is in use
 _JOBS = 6
 _NODES = 2
 
 
 def owner(folder: Path, seconds: float) -> None:
-    """A job: it holds the files of its nodes while it has their permit."""
+    """Run a job that holds the files of its nodes while it has their permit.
+
+    Args:
+        folder: Folder of the files.
+        seconds: Mean duration of a phase, in seconds.
+    """
     with rollmux_client.attach() as job:
         for _ in job.iterations():
             for name in ("rollout", "training"):
@@ -53,7 +58,7 @@ def owner(folder: Path, seconds: float) -> None:
 
 
 def _start_rank(folder: Path, node: str, seconds: str, job: rollmux_client.Job) -> subprocess.Popen[bytes]:
-    """Start a process of a session of its own that holds the file of a node, for `_STOPS_S` more if its owner dies meanwhile."""
+    """Start a process in a new session that holds a node's file. If its owner dies, it holds the file for `_STOPS_S` longer."""
     work = f'sleep {seconds}; [ "$(cut -d" " -f4 /proc/$$/stat)" = {os.getpid()} ] || sleep {_STOPS_S:g}'
     lock = ["flock", "--nonblock", "--no-fork", "--conflict-exit-code", str(_TAKEN), str(folder / f"{node}.lock")]
     command = [*lock, "sh", "-c", work]
@@ -61,7 +66,12 @@ def _start_rank(folder: Path, node: str, seconds: str, job: rollmux_client.Job) 
 
 
 class Chaos:
-    """The service and the owners, as whoever looks after them would start them again."""
+    """The service and the owners, which are restarted when they end.
+
+    Args:
+        folder: Folder for all files.
+        iterations: Number of iterations of each job.
+    """
 
     def __init__(self, folder: Path, iterations: int) -> None:
         self.folder = folder
@@ -70,7 +80,7 @@ class Chaos:
         write_cluster(self.cluster, _NODES, {"rollout": pool, "training": pool}, max_group_size=3, migration_s=5.0)
         self.jobs = {f"job-{number}": iterations for number in range(_JOBS)}
         self.owners: dict[str, subprocess.Popen[bytes]] = {}
-        self.ends = Counter[str]()  # of owners that were not done, by how they ended
+        self.ends = Counter[str]()  # how owners ended that were not done
         self.owner_kills = 0
         self.service = self._serve()
         self._submit()
@@ -99,14 +109,14 @@ class Chaos:
         )
 
     def kill_service(self) -> None:
-        """SIGKILL, and another one."""
+        """Kill the service, and start it again."""
         self.service.kill()
         self.service.wait()
         time.sleep(random.uniform(0.0, 2.0))
         self.service = self._serve()
 
     def kill_owner(self, but: set[str]) -> None:
-        """SIGKILL for an owner's process alone; its ranks go on.
+        """Kill an owner's process but not its ranks.
 
         Args:
             but: Jobs whose owners are left alone.
@@ -117,7 +127,7 @@ class Chaos:
             self.owner_kills += 1
 
     def look_after(self) -> int:
-        """Start owners again that have ended and are not done; how many are left."""
+        """Restart owners that have ended and are not done. Returns how many are not done."""
         left = 0
         for job_id in self.jobs:
             process = self.owners.get(job_id)
@@ -137,13 +147,14 @@ class Chaos:
         return left
 
     def close(self) -> None:
-        """End everything."""
+        """Kill all processes."""
         for process in (*self.owners.values(), self.service):
             process.kill()
             process.wait()
 
 
 def main() -> None:
+    """Run the jobs under kills, and report; or be the owner of a job."""
     if sys.argv[1:2] == [_OWNER]:
         owner(Path(sys.argv[2]), 0.2)
         return

@@ -4,10 +4,10 @@
     python benchmarks/attached_load.py --queue 10000
     python benchmarks/attached_load.py --beside 0 3 --against etcd --minutes 0.5
 
-Clients are processes of their own on the same machine; each of their jobs takes turns between its phases, as many permits a second
-as `--permits` says in all, and sends heartbeats. Printed are the time of permits that could be given at once (their answers are
-durable), what the service takes of memory and cores over time, and at the end what it refused. `--queue` sends so many jobs through
-a cluster that holds a hundred at a time. `--against` prints permits of a service and of an etcd side by side, without and with busy
+Clients are separate processes on the same machine. Each of their jobs alternates between its phases and sends heartbeats; all jobs
+together ask for `--permits` permits per second. The benchmark prints the time of permits that could be given at once (their answers
+are durable), the service's memory and cores over time, and what it refused. `--queue` sends the given number of jobs through a
+cluster that holds a hundred at a time. `--against` prints permits of a service and of an etcd side by side, without and with busy
 loops that take the cores.
 """
 
@@ -42,24 +42,31 @@ from runtime.service.tokens import Right, Tokens
 
 HEARTBEAT_S = 10.0
 HOLD_S = 0.005
-CONNECTIONS = 64  # of a client process
-ROWS = ((0, 400, 100.0), (3, 400, 100.0), (3, 2000, 100.0), (0, 400, 800.0))  # busy loops, jobs, permits a second
-ATTACH_S = 15.0  # that all jobs have to attach
+CONNECTIONS = 64  # least number of connections of a client process
+ROWS = ((0, 400, 100.0), (3, 400, 100.0), (3, 2000, 100.0), (0, 400, 800.0))  # busy loops, jobs, permits per second
+ATTACH_S = 15.0  # time for all jobs to attach, in seconds
 
 _Make = Callable[[Connections, str, str], Any]
 
 
 @dataclass
 class Figures:
-    """What a client process has seen."""
+    """Figures of a client process.
 
-    permits: list[tuple[float, float]] = field(default_factory=list)  # when it was asked for, and how long it took, seconds
+    Attributes:
+        permits: Time at which each permit was asked for, since the beginning, and the time that it took, in seconds.
+        late_s: Delay with which each phase was asked for, in seconds.
+        refused: Number of answers by status, except 200.
+        done: Number of finished iterations.
+    """
+
+    permits: list[tuple[float, float]] = field(default_factory=list)
     late_s: list[float] = field(default_factory=list)
     refused: dict[int, int] = field(default_factory=dict)
     done: int = 0
 
     def takes(self, status: int) -> bool:
-        """Whether an answer is a good one; others are counted."""
+        """Return whether an answer is good, and count it otherwise."""
         if status != 200:
             self.refused[status] = self.refused.get(status, 0) + 1
         return status == 200
@@ -67,11 +74,15 @@ class Figures:
 
 @dataclass(frozen=True)
 class Client:
-    """What a client process does.
+    """Work of a client process.
 
     Attributes:
-        make: of a job and its connections. url: that is asked. jobs: ids and tokens. every_s: between two phases of a job. begin_s,
-            until_s: when it takes turns, by the clock of the machine.
+        make: Function that makes a job from its connections, its id and its token.
+        url: URL of the server.
+        jobs: Ids and tokens of the jobs.
+        every_s: Time between two phases of a job, in seconds.
+        begin_s: Time at which the phases begin, on the clock of `time.monotonic`, in seconds.
+        until_s: Time at which they end, on the same clock.
     """
 
     make: _Make
@@ -83,10 +94,12 @@ class Client:
 
 
 class OurJob:
-    """A job that asks a service.
+    """Job that asks a service.
 
     Args:
-        asks: connections to it. job_id: the job. token: of its user.
+        asks: Connections to the service.
+        job_id: Id of the job.
+        token: Token of its user.
     """
 
     def __init__(self, asks: Connections, job_id: str, token: str) -> None:
@@ -94,7 +107,7 @@ class OurJob:
         self._lease = ""
 
     async def attach(self) -> int:
-        """Take a lease; the status of the answer."""
+        """Take a lease, and return the status of the answer."""
         while True:
             body = {"wait_s": 20, "pids": []}
             status, answer = await self._asks.ask(self._token, "POST", f"/v1/jobs/{self._id}/attach", body)
@@ -103,19 +116,19 @@ class OurJob:
                 return status
 
     async def acquire(self, phase: str, iteration: int) -> int:
-        """Wait for the permit of a phase; the status of the answer."""
+        """Wait for the permit of a phase, and return the status of the answer."""
         while True:
             status, answer = await self._ask("acquire", {"phase": phase, "iteration": iteration, "wait_s": 20})
             if status != 200 or answer["granted"]:
                 return status
 
     async def release(self, phase: str, iteration: int) -> int:
-        """The phase is over; the status of the answer."""
+        """Release the permit of a phase, and return the status of the answer."""
         metrics = {"reward": 0.5} if phase == "training" else {}
         return (await self._ask("release", {"phase": phase, "iteration": iteration, "metrics": metrics}))[0]
 
     async def beat(self) -> int:
-        """Keep the lease; the status of the answer."""
+        """Renew the lease, and return the status of the answer."""
         return (await self._ask("heartbeat", {"pids": []}))[0]
 
     async def _ask(self, request: str, body: dict[str, Any]) -> tuple[int, Any]:
@@ -123,13 +136,21 @@ class OurJob:
 
 
 def job(job_id: str, iterations: int) -> dict[str, Any]:
-    """An attached job that states what it takes, and shares nodes with nobody: its permits can be given at once."""
+    """Return an attached job that states what it takes and shares its nodes with no other job: it never waits for permits."""
     phase = {"worst_case_s": 20.0, "host_memory_gb": 1.0}
     return {"id": job_id, "iterations": iterations, "slo": 1.0, "attach": True, "rollout": phase, "training": phase}
 
 
 async def _live(job: Any, every_s: float, begin_s: float, until_s: float, figures: Figures) -> None:
-    """A job: it attaches, and holds a phase every so many seconds."""
+    """Attach a job, and let it hold a phase at regular times.
+
+    Args:
+        job: The job.
+        every_s: Time between two phases, in seconds.
+        begin_s: Time at which the phases begin, on the clock of `time.monotonic`, in seconds.
+        until_s: Time at which they end, on the same clock.
+        figures: Figures, to which the job's are added.
+    """
     iteration = 0
     if not figures.takes(await job.attach()):
         return
@@ -173,10 +194,11 @@ def _client(number: int, client: Client, results: Any) -> None:
 
 
 def drive(clients: list[Client], meanwhile: Callable[[], None]) -> list[Figures]:
-    """Let clients live, each in a process of its own; what each has seen.
+    """Run clients, each in a new process, and return the figures of each.
 
     Args:
-        meanwhile: is done while they do; it ends when they do.
+        clients: Work of each client.
+        meanwhile: Function that runs at the same time. It returns when the clients are about to end.
     """
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
@@ -192,7 +214,7 @@ def drive(clients: list[Client], meanwhile: Callable[[], None]) -> list[Figures]
 
 @contextlib.contextmanager
 def busy(loops: int) -> Iterator[None]:
-    """So many processes that do nothing but count, each of which would take a whole core."""
+    """Keep `loops` processes computing during the block. Each would take a whole core."""
     counting = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
     try:
         yield
@@ -204,7 +226,15 @@ def busy(loops: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def served(folder: Path, nodes: int) -> Iterator[tuple[str, int]]:
-    """The URL and the process id of a service in a folder."""
+    """Run a service in a folder during the block.
+
+    Args:
+        folder: Folder for all files.
+        nodes: Number of nodes of each pool.
+
+    Yields:
+        URL and process id of the service.
+    """
     prices = {"rollout": 1.85, "training": 5.28}
     pools = {name: {"gpus_per_node": 8, "usd_per_gpu_hour": usd, "node_memory_gb": 64.0} for name, usd in prices.items()}
     write_cluster(folder / "cluster.json", nodes, pools, max_group_size=5, migration_s=10.0)
@@ -223,7 +253,7 @@ def served(folder: Path, nodes: int) -> Iterator[tuple[str, int]]:
 
 
 def usage(pid: int) -> tuple[float, float]:
-    """Resident memory in MB and CPU seconds of a process."""
+    """Return the resident memory of a process in MB, and its CPU time in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     ticks = os.sysconf("SC_CLK_TCK")
@@ -242,7 +272,7 @@ async def _submit(url: str, jobs: list[tuple[str, str]], iterations: int) -> Non
 
 
 def submit(folder: Path, url: str, count: int, users: int, name: str = "user") -> list[tuple[str, str]]:
-    """Submit jobs of some users to a service in a folder: their ids and tokens."""
+    """Submit jobs of some users to the service in a folder, and return their ids and tokens."""
     tokens = [Tokens(folder / "service").make(f"{name}-{number}", Right.ATTACH) for number in range(users)]
     jobs = [(f"{name}-job-{number}", tokens[number % users]) for number in range(count)]
     asyncio.run(_submit(url, jobs, 1_000_000))
@@ -250,7 +280,7 @@ def submit(folder: Path, url: str, count: int, users: int, name: str = "user") -
 
 
 def load(folder: Path, arguments: argparse.Namespace) -> None:
-    """Hold permits at a rate, and print what it was like."""
+    """Hold permits at a rate, and print the figures."""
     with served(folder, arguments.jobs) as (url, pid):
         began_s = time.monotonic()
         jobs = submit(folder, url, arguments.jobs, arguments.users)
@@ -275,7 +305,7 @@ def _clients_of(make: _Make, url: str, jobs: list[tuple[str, str]], permits: flo
 
 
 def compare(arguments: argparse.Namespace) -> None:
-    """Print what permits take of a service, and what the same takes of an etcd, in rows of other loads."""
+    """Print the figures of permits from a service and from an etcd, in a row for each load."""
     program = arguments.etcd or shutil.which("etcd")
     if program is None:
         print("etcd: is left out, there is none; `apt-get install etcd-server`, or --etcd PATH")
@@ -295,7 +325,7 @@ def compare(arguments: argparse.Namespace) -> None:
 
 
 def _measure(clients: list[Client], loops: int, pid: int) -> list[str]:
-    """Drive clients beside busy loops; cells of a row."""
+    """Run clients beside busy loops, and return the cells of a row."""
     used: list[float] = []
 
     def watch() -> None:
@@ -315,7 +345,12 @@ def _measure(clients: list[Client], loops: int, pid: int) -> list[str]:
 
 
 def _report(figures: list[Figures], samples: list[tuple[float, float, float]]) -> None:
-    """Print what clients have seen, and what the service took at some times: seconds, MB and CPU seconds."""
+    """Print the figures of clients and of the service.
+
+    Args:
+        figures: Figures of the clients.
+        samples: Time since the beginning in seconds, resident memory in MB, and CPU time in seconds, at some times.
+    """
     permits = sorted(permit for each in figures for permit in each.permits)
     permits_s = sorted(took_s for _, took_s in permits)
     late_s = sorted(second for each in figures for second in each.late_s)
@@ -334,7 +369,7 @@ def _report(figures: list[Figures], samples: list[tuple[float, float, float]]) -
 
 
 def queue(folder: Path, arguments: argparse.Namespace) -> None:
-    """Send jobs of one iteration through the queue of a cluster that holds a hundred of them alone."""
+    """Send jobs of one iteration through the queue of a cluster that holds a hundred of them at a time."""
     with served(folder, 100) as (url, pid):
         token = Tokens(folder / "service").make("user", Right.ATTACH)
         jobs = [(f"job-{number}", token) for number in range(arguments.queue)]
@@ -347,7 +382,7 @@ def queue(folder: Path, arguments: argparse.Namespace) -> None:
 
 
 async def _through(url: str, jobs: list[tuple[str, str]]) -> int:
-    """Let every job do its iteration as soon as it is placed; some 500 wait for their places at a time, in the queue's order."""
+    """Let every job do its iteration when it is placed. About 500 jobs at a time wait for their places, in the queue's order."""
     asks, waiting, done = Connections(url, 600), asyncio.Semaphore(500), 0
 
     async def one(job_id: str, token: str) -> None:
@@ -374,6 +409,7 @@ async def _through(url: str, jobs: list[tuple[str, str]]) -> int:
 
 
 def quantile(sorted_s: list[float], q: float) -> float:
+    """Return a quantile of sorted values."""
     return sorted_s[min(len(sorted_s) - 1, int(q * len(sorted_s)))]
 
 
@@ -383,6 +419,7 @@ def _quantiles(sorted_s: list[float]) -> str:
 
 
 def main() -> None:
+    """Run the chosen benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=2000)
     parser.add_argument("--users", type=int, default=50)

@@ -1,11 +1,12 @@
-"""Many small jobs on a Ray cluster while their processes, their nodes, the driver and Ray itself are killed (kill -9) at random,
-and what the journals prove afterwards.
+"""Random kills (kill -9) of processes, nodes, the driver and Ray itself while many small jobs run on a Ray cluster.
+
+The benchmark then checks what the journals prove.
 
 python benchmarks/chaos.py --minutes 10 --seed 0
 
-Rounds of jobs follow each other until the time is up; the last one ends in peace. After a kill nothing else is killed until every
-job that was set back has done an iteration again: that time is the recovery. What is killed, and when, is drawn from the seed;
-which iteration it meets is up to the machine. The status is 1 where anything was lost or doubled.
+Rounds of jobs follow each other until the time is up. After a kill, nothing else is killed until every job that was set back has
+done an iteration again: this time is the recovery. The seed determines what is killed and when. Which iteration it hits depends on
+the machine. The exit status is 1 if anything was lost or counted twice.
 """
 
 from __future__ import annotations
@@ -39,25 +40,29 @@ from runtime.journal.write import JOURNAL, read_facts
 
 HERE = Path(__file__).resolve().parent
 KINDS = ("worker", "controller", "node", "driver", "coordinator", "ray")
-ENDS_RUN = ("driver", "coordinator", "ray")  # the run has to be resumed
+ENDS_RUN = ("driver", "coordinator", "ray")  # kills after which the run must be resumed
 TITLES = {"worker": "ray::Worker", "controller": "ray::Controller", "coordinator": "ray::Coordinator"}
-Facts = list[tuple[int, str, dict[str, Any]]]  # of a journal: number, kind, body
-_PATIENCE_S = 120.0  # for a recovery; what takes longer is a problem
-_NOBODY_S = 15.0  # when no job has been set back by then, none was hit
-_RESUMES = 3  # for one recovery; as well
+Facts = list[tuple[int, str, dict[str, Any]]]  # facts of a journal: number, kind, body
+_PATIENCE_S = 120.0  # time limit of a recovery, in seconds; a longer one is a problem
+_NOBODY_S = 15.0  # time after which a kill counts as having hit no job, in seconds
+_RESUMES = 3  # limit of resumes for one recovery; more are a problem too
 _LOOK_S = 0.1
 
 
 def last_line(path: Path) -> str:
+    """Return the last line of a file, or a text that says it is empty."""
     return (path.read_text().splitlines() or ["nothing printed"])[-1]
 
 
 @dataclass
 class Round:
-    """A run of some jobs, resumed as often as it must be.
+    """Run of some jobs, resumed as often as needed.
 
     Args:
-        pools: the cluster. folder: of the run. file: its jobs.
+        pools: Ray cluster.
+        folder: Folder of the run.
+        file: Job file.
+        driver: Process of the current driver, None before the first one.
     """
 
     pools: Pools
@@ -67,11 +72,11 @@ class Round:
 
     @property
     def log(self) -> Path:
-        """What the drivers print."""
+        """File with the output of all drivers."""
         return self.file.with_suffix(".log")
 
     def go_on(self) -> None:
-        """Start the driver: with the jobs, or to resume."""
+        """Start the driver: with the jobs, or to resume the run."""
         begun = (self.folder / JOURNAL).exists() and self.facts_behind(0)
         what = ["--resume", str(self.folder)] if begun else [str(self.file), "--out", str(self.folder)]
         if not begun:
@@ -81,11 +86,11 @@ class Round:
             self.driver = subprocess.Popen(command, stdout=log, stderr=log)
 
     def over(self) -> bool:
-        """Whether the driver has ended."""
+        """Return whether the driver has ended."""
         return self.driver is not None and self.driver.poll() is not None
 
     def facts_behind(self, number: int) -> Facts:
-        """What the journal has after a fact: numbers, kinds, bodies."""
+        """Return the journal's facts after a number, or none if it cannot be read."""
         try:
             database = sqlite3.connect(f"file:{self.folder / JOURNAL}?mode=ro", uri=True)
         except sqlite3.Error:
@@ -100,10 +105,12 @@ class Round:
 
 @dataclass(frozen=True)
 class Strike:
-    """Something to kill.
+    """A kill.
 
     Attributes:
-        pause_s: after the last recovery. share: which of those there are: 0 is the first, below 1.
+        pause_s: Time after the last recovery, in seconds.
+        kind: Kind of the target, one of `KINDS`.
+        share: Position of the target among all of its kind: 0 is the first, and 1 would be behind the last.
     """
 
     pause_s: float
@@ -113,12 +120,15 @@ class Strike:
 
 @dataclass
 class Tally:
-    """What happened.
+    """Results of all rounds.
 
     Attributes:
-        recovered_s: seconds from each kill until all jobs that it set back had done an iteration again, by kind.
-        slow: recoveries that took too long, and runs that did not end.
-        audits: of the rounds. failures: of jobs.
+        kills: Number of kills by kind.
+        recovered_s: Times from a kill until all jobs that it set back had done an iteration again, in seconds, by kind.
+        slow: Lines about recoveries that took too long, and runs that did not end.
+        audits: Audits of the rounds.
+        failures: Lines about failed jobs.
+        resumes: Number of resumes.
     """
 
     kills: Counter[str] = field(default_factory=Counter)
@@ -130,15 +140,18 @@ class Tally:
 
 
 def write_jobs(path: Path, rng: random.Random, jobs: int, real: bool) -> None:
-    """A job file of small jobs.
+    """Write a job file of small jobs.
 
     Args:
-        real: one more of them trains a language model.
+        path: File to write.
+        rng: Random numbers.
+        jobs: Number of small jobs.
+        real: Whether one more job trains a language model.
     """
     listed: list[dict[str, Any]] = []
     for k in range(jobs):
         kind = ("Counter", "Crew")[k % 2]
-        options = {"phase_s": rng.choice((0.05, 0.1, 0.2))}  # few, so that most profiles are known after the first round
+        options = {"phase_s": rng.choice((0.05, 0.1, 0.2))}  # few values, so that most profiles are known after the first round
         base = {"id": f"{kind.lower()}-{k}", "arrival_s": round(rng.uniform(0.0, 2.0 * k), 1), "iterations": rng.randint(8, 24)}
         listed.append({**base, "class": f"chaos_jobs:{kind}", "options": options})
     if real:
@@ -157,13 +170,13 @@ def write_jobs(path: Path, rng: random.Random, jobs: int, real: bool) -> None:
 
 
 def strikes(rng: random.Random, until_s: float) -> Iterator[Strike]:
-    """Strikes at random until a time."""
+    """Yield random kills until a time on the clock of `time.monotonic`, in seconds."""
     while time.monotonic() < until_s:
         yield Strike(rng.uniform(0.5, 4.0), rng.choice(KINDS), rng.random())
 
 
 def strike(round_: Round, target: Strike) -> bool:
-    """Kill what is meant; False where there is nothing of the kind."""
+    """Carry out a kill, and return whether there was anything of its kind to kill."""
     pools = round_.pools
     if target.kind == "ray":
         pools.kill()
@@ -185,17 +198,20 @@ def strike(round_: Round, target: Strike) -> bool:
 
 
 def recover(round_: Round, kind: str, number: int, tally: Tally) -> None:
-    """Resume the run if need be, and wait until every job that was set back has done an iteration again.
+    """Resume the run if necessary, and wait until every job that was set back has done an iteration again.
 
     Args:
-        number: of the last fact before the kill.
+        round_: The run.
+        kind: Kind of what was killed, one of `KINDS`.
+        number: Number of the last fact before the kill.
+        tally: Results, to which the recovery is added.
     """
     began_s, resumed, gone = time.monotonic(), 0, kind in ENDS_RUN
     while True:
         facts = round_.facts_behind(number)
         if any(name == "Ended" for _, name, _ in facts):
             return
-        if gone or round_.over():  # also a driver that has lost its coordinator with a node
+        if gone or round_.over():  # the driver also ends when its coordinator was on a killed node
             leave(round_)
             if kind == "ray" and not resumed:
                 round_.pools.start()
@@ -219,7 +235,7 @@ def recover(round_: Round, kind: str, number: int, tally: Tally) -> None:
 
 
 def leave(round_: Round) -> None:
-    """Wait for a driver that has lost what it needs, and kill it where it does not end."""
+    """Wait for a driver that has lost what it needs, and kill it if it does not end."""
     assert round_.driver is not None
     try:
         round_.driver.wait(timeout=20.0)
@@ -229,7 +245,7 @@ def leave(round_: Round) -> None:
 
 
 def play(round_: Round, strikes: Iterable[Strike], tally: Tally) -> None:
-    """One round: kill and recover, then let it end, and read its journal."""
+    """Play one round: kill and recover, then let the run end, and check its journal."""
     round_.go_on()
     assert round_.driver is not None
     for one in strikes:
@@ -252,12 +268,12 @@ def play(round_: Round, strikes: Iterable[Strike], tally: Tally) -> None:
 
 
 def works(facts: Facts) -> bool:
-    """Whether a run is under way."""
+    """Return whether a run has done iterations."""
     return any(name == "Iteration" for _, name, _ in facts)
 
 
 def judge(round_: Round, tally: Tally) -> None:
-    """Read the journal."""
+    """Check the journal of a run, and add the result."""
     facts: list[Fact] = read_facts(round_.folder / JOURNAL)
     result = audit(facts)
     wrong = [
@@ -273,13 +289,14 @@ def judge(round_: Round, tally: Tally) -> None:
 
 @contextlib.contextmanager
 def cluster(nodes: int, folder: Path) -> Iterator[Pools]:
-    """A cluster for as long as it is needed, and the environment that it and its drivers have.
+    """Start a cluster, and set the environment for it and its drivers, during the block.
 
     Args:
-        nodes: of each pool. folder: profiles are kept there.
+        nodes: Number of nodes of each pool.
+        folder: Folder in which profiles are kept.
     """
     before = dict(os.environ)
-    short = tempfile.mkdtemp(prefix="chaos-", dir="/tmp")  # a short path: sockets go there
+    short = tempfile.mkdtemp(prefix="chaos-", dir="/tmp")  # a short path, since sockets are there
     os.environ |= {
         "RAY_TMPDIR": short,
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -301,10 +318,14 @@ def cluster(nodes: int, folder: Path) -> Iterator[Pools]:
 
 
 def chaos(minutes: float, seed: int, nodes: int, jobs: int, folder: Path) -> Tally:
-    """Play rounds for so many minutes.
+    """Play rounds until the time is up.
 
     Args:
-        nodes: of each pool. jobs: small jobs of a round; every other round has one more that trains a language model.
+        minutes: Time, in minutes.
+        seed: Seed of the jobs and kills.
+        nodes: Number of nodes of each pool.
+        jobs: Number of small jobs of a round. In every other round, one more job trains a language model.
+        folder: Folder for all files.
     """
     rng, tally = random.Random(seed), Tally()
     with cluster(nodes, folder) as pools:
@@ -319,7 +340,7 @@ def chaos(minutes: float, seed: int, nodes: int, jobs: int, folder: Path) -> Tal
 
 
 def report(tally: Tally) -> list[str]:
-    """Print everything; the problems."""
+    """Print the results, and return the problems."""
     table = Table("killed", "kills", "set jobs back", "recovery: median s", "worst s")
     for kind, seconds in tally.recovered_s.items():
         times = (f"{np.median(seconds):.1f}", f"{max(seconds):.1f}") if seconds else ("", "")
@@ -342,6 +363,7 @@ def report(tally: Tally) -> list[str]:
 
 
 def main() -> None:
+    """Play rounds, report, and exit with status 1 if there are problems."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,16 +1,16 @@
-"""Damaged files, journals and arguments for all commands: whatever they hold, a command works or says what is wrong in one line.
+"""Fuzzer that gives damaged files, journals and arguments to all commands: a command must work, or print one line on the problem.
 
     python benchmarks/fuzz.py --cases 2000 --seed 0
 
-A case is a folder with damaged files and a command that reads them, drawn from the seed and its number. It runs in a process of its
-own, forked from this one, in which everything is imported already; `EXECUTED` of them are started as a user starts them. What would
-start Ray, an engine or a training is stopped there. Of each case is asserted:
+A case is a folder with damaged files and a command that reads them, drawn from the seed and its number. It runs in a process that
+is forked from this one, in which everything is already imported. A fraction of `EXECUTED` of the cases are started as a user starts
+them. Commands are stopped where they would start Ray, an engine or a training. For each case the fuzzer asserts:
 
-- no traceback, and no signal ends it; status 2 comes with one line and nothing else, status 0 without a word of trouble
-- no file is half-written, no input is changed, and nothing is left behind in the temporary folder
-- it takes at most `MOST_CPU_S` of computing, and ends by itself; its memory stays below `MOST_GB`
+- There is no traceback, and no signal ends it. Status 2 comes with exactly one line, and status 0 without any message of a problem.
+- No file is half-written, no input is changed, and nothing is left in the temporary folder.
+- It takes at most `MOST_CPU_S` of CPU time, and ends without being killed. Its memory stays below `MOST_GB`.
 
-Cases that fail are printed with their number, and `--only NUMBER` runs one of them and keeps its folder.
+Failed cases are printed with their number. `--only NUMBER` runs one of them and keeps its folder.
 """
 
 from __future__ import annotations
@@ -36,21 +36,29 @@ from typing import Any
 from fuzz_cases import KINDS, Case, make_case
 from rich.table import Table
 
-MOST_GB, MOST_CPU_S, MOST_WALL_S = 4.0, 30, 300  # waits are counted too, on a machine that may be busy
-EXECUTED = 0.04  # of the cases that start nothing
+MOST_GB, MOST_CPU_S, MOST_WALL_S = 4.0, 30, 300  # the last one is large, since the machine may be busy
+EXECUTED = 0.04  # fraction of the cases that start nothing
 WARM = ("rollmux_env.bench.harness", "rollmux_env.report.pictures", "rollmux_env.report.plots", "policies.registry", "highspy")
 WARM += ("runtime.commands.running", "runtime.service.head", "runtime.journal.audit", "runtime.compare", "runtime.profile")
 WARM += ("trainers.runs", "trainers.config", "transformers", "runtime.engines.model_files")
 STARTS = ("runtime.commands.running.ray_session", "runtime.service.head.head", "runtime.engines.make_engine")
 STARTS += ("trainers.train.TensorBoard", "trainers.runs.find_references")
 _STARTS = "it would start"
-PROGRESS = ("replaying", "reading ", "read ")  # beginnings of lines on how far a task is, and on how a file was read
+PROGRESS = ("replaying", "reading ", "read ")  # beginnings of lines about progress, and about how a file was read
 _OWN = ("-wal", "-shm", ".lock")  # endings of files that SQLite and locks leave
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a case ended: its status, what it printed, its computing in seconds, and the most memory that it had, GB."""
+    """End of a case.
+
+    Attributes:
+        status: Exit status, or the negative number of the signal that ended it.
+        out: Standard output.
+        err: Standard error.
+        cpu_s: CPU time, in seconds.
+        gb: Largest memory, in GB.
+    """
 
     status: int
     out: str
@@ -60,7 +68,7 @@ class Ended:
 
 
 def main() -> None:
-    """Run the cases, print a table, and end with status 1 where one failed."""
+    """Run the cases, print a table, and exit with status 1 if one failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
@@ -80,7 +88,7 @@ def main() -> None:
 
 
 def warm(home: Path) -> None:
-    """Import everything, and compile the kernel, before the first fork."""
+    """Import everything and compile the kernel before the first fork."""
     os.environ |= {"ROLLMUX_CACHE": str(home / "cache"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
     for name in ("ROLLMUX_SERVICE", "RAY_ADDRESS"):
         os.environ.pop(name, None)
@@ -99,7 +107,7 @@ def warm(home: Path) -> None:
 
 
 def run_all(numbers: Any, seed: int, home: Path) -> int:
-    """Run cases one after the other; how many failed."""
+    """Run cases one after the other, and return how many failed."""
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
     worst_s, worst_gb, failures, executed = 0.0, 0.0, 0, 0
     began = time.monotonic()
@@ -131,7 +139,7 @@ def run_all(numbers: Any, seed: int, home: Path) -> int:
 
 
 def run(case: Case, folder: Path, is_executed: bool) -> Ended:
-    """Run a case in a process of its own and wait for its end."""
+    """Run a case in a forked process, and wait for its end."""
     for name in ("out", "err"):
         (folder / name).touch()
     child = os.fork()
@@ -148,7 +156,7 @@ def run(case: Case, folder: Path, is_executed: bool) -> Ended:
 
 
 def become(case: Case, folder: Path, is_executed: bool) -> None:
-    """Be the command of a case, in a forked process; never comes back."""
+    """Run the command of a case in this forked process. It does not return."""
     status = 99
     try:
         os.setpgid(0, 0)
@@ -184,14 +192,14 @@ def become(case: Case, folder: Path, is_executed: bool) -> None:
 
 
 def would_start(*_: Any, **__: Any) -> Any:
-    """In place of what starts Ray, an engine or a training."""
+    """Replacement for functions that start Ray, an engine or a training."""
     from rollmux_env.errors import InputError
 
     raise InputError(_STARTS)
 
 
 def judge(ended: Ended, before: dict[str, str], folder: Path) -> list[str]:
-    """What is wrong with how a case ended."""
+    """Return the problems with the end of a case."""
     problems = []
     lines = [line for line in ended.err.splitlines() if not line.startswith(PROGRESS)]
     if "Traceback" in ended.err + ended.out or ended.status not in (0, 1, 2):
@@ -216,7 +224,7 @@ def judge(ended: Ended, before: dict[str, str], folder: Path) -> list[str]:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Digests of the regular files of a folder, by name; large ones by their size."""
+    """Return digests of the regular files in a folder, by name. Large files have their size instead."""
     digests = {}
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
@@ -226,7 +234,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def whole(path: Path) -> bool:
-    """Whether a file that a command wrote can be read again."""
+    """Return whether a file that a command wrote can be read."""
     if path.suffix != ".json":
         return path.stat().st_size > 0
     try:
@@ -237,7 +245,7 @@ def whole(path: Path) -> bool:
 
 
 def outcome(ended: Ended) -> str:
-    """What is counted."""
+    """Return the name under which an end is counted."""
     if _STARTS in ended.err:
         return "would start"
     return {0: "done", 1: "differences", 2: "refused"}[ended.status]

@@ -1,4 +1,4 @@
-"""The cases of the fuzzer: a folder with damaged files, and a command that reads them."""
+"""Cases of the fuzzer: a folder with damaged files, and a command that reads them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ WORDS += (
     "--dispatch",
 )
 READS = ("status --at", "compare", "journal replay", "journal audit", "journal check", "run --resume", "serve", "logs a --at")
-TRAINING = (  # whose checkpoint, halfway, is damaged
+TRAINING = (  # training whose checkpoint is damaged, halfway through
     'environment={"name": "placement", "workload": "mixed", "options": {"jobs": 12}, "moves": true, "reference": "rollmux"}',
     "steps=1536",
     "streams=4",
@@ -69,7 +69,7 @@ TRAINING = (  # whose checkpoint, halfway, is damaged
 
 @cache
 def halfway() -> bytes:
-    """The checkpoint of a training that has done half of its steps, in a process of its own."""
+    """Return the checkpoint of a training that has done half of its steps, made in a new process."""
     words = [word for pair in TRAINING for word in ("--set", pair.replace("steps=1536", "steps=768"))]
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "rollmux", "train", "toy", *words, "--out", folder]
@@ -79,11 +79,12 @@ def halfway() -> bytes:
 
 @dataclass(frozen=True)
 class Case:
-    """What is run.
+    """A command to run.
 
     Attributes:
-        kind: of the input that is damaged. command: arguments of `rollmux`.
-        starts: it may start Ray, an engine or a training if its input turns out to be good, and is stopped where it would.
+        kind: Kind of the damaged input.
+        command: Arguments of `rollmux`.
+        starts: Whether it may start Ray, an engine or a training if its input turns out to be good. It is stopped at that point.
     """
 
     kind: str
@@ -92,13 +93,13 @@ class Case:
 
 
 def make_case(rng: random.Random, folder: Path) -> Case:
-    """Write the files of a case into an empty folder."""
+    """Write the files of a case into an empty folder, and return the case."""
     kind = rng.choices([*KINDS], [weight for _, weight in KINDS.values()])[0]
     return KINDS[kind][0](rng, folder)
 
 
 def written(rng: random.Random, source: Path, folder: Path) -> str:
-    """A damaged copy of a YAML or JSON file; its name."""
+    """Write a damaged copy of a YAML or JSON file, and return its name."""
     kind = rng.randrange(10)
     path = folder / rng.choice(["a.yaml", "a.json"])
     if kind < 7:
@@ -113,12 +114,13 @@ def written(rng: random.Random, source: Path, folder: Path) -> str:
 
 
 def named(rng: random.Random, names: tuple[str, ...]) -> str:
-    """A name of a policy or an option, damaged now and then."""
+    """Return a name of a policy or an option, sometimes damaged."""
     name = rng.choice(names)
     return name if rng.random() < 0.85 else damaged.text(name, rng).replace("\0", "")
 
 
 def scenario(rng: random.Random, folder: Path) -> Case:
+    """Damage a scenario file."""
     source = rng.choice([ROOT / "examples" / f"{name}.yaml" for name in ("quickstart", "quickstart", "models")])
     name = written(rng, source, folder)
     commands: list[tuple[str, ...]] = [
@@ -134,6 +136,7 @@ def scenario(rng: random.Random, folder: Path) -> Case:
 
 
 def job_file(rng: random.Random, folder: Path) -> Case:
+    """Damage a job file."""
     source = rng.choice([ROOT / "examples" / f"{name}.yaml" for name in ("two_jobs", "own_job", "long_tail")])
     if source.stem == "own_job":
         shutil.copy(ROOT / "examples" / "own_job.py", folder)
@@ -150,6 +153,7 @@ def job_file(rng: random.Random, folder: Path) -> Case:
 
 
 def prompts(rng: random.Random, folder: Path) -> Case:
+    """Damage the prompts of a job."""
     lines = "".join(json.dumps({"prompt": f"{k} + 1?", "answer": str(k + 1)}) + "\n" for k in range(20))
     (folder / "prompts.jsonl").write_text(damaged.text(lines, rng), errors="surrogatepass")
     if rng.random() < 0.4:
@@ -160,6 +164,7 @@ def prompts(rng: random.Random, folder: Path) -> Case:
 
 
 def arrivals(rng: random.Random, folder: Path) -> Case:
+    """Damage a trace of arrivals."""
     rows = "".join(f"{k * 600},{600 + k},{'ab'[k % 2]}\n" for k in range(30))
     path = folder / "trace.csv"
     path.write_text(damaged.text(f"timestamp,duration,cluster\n{rows}", rng), errors="surrogatepass")
@@ -170,7 +175,7 @@ def arrivals(rng: random.Random, folder: Path) -> Case:
 
 
 def authors(rng: random.Random, folder: Path) -> Case:
-    """Write a trace of the paper's authors, phase times and drift, and damage one of them."""
+    """Write a trace of the paper's authors, with phase times and drift, and damage one of these files."""
     rows = [(10 * k, f"job{k}, 2025-07-30 15:{10 + k}:00, 1, {rng.choice(['7B_8k', '120.5, 40.25, 1.75'])}") for k in range(20)]
     rows += [(10 * k + 15, f"job{k}, 2025-07-30 16:{10 + k}:00, -1, 7B_8k") for k in range(20)]
     seconds = {"7B_8k": {"generate": 100.0, "train": 50.0}}
@@ -193,12 +198,14 @@ def authors(rng: random.Random, folder: Path) -> Case:
 
 
 def setting(rng: random.Random) -> str:
+    """Return a setting of a workload with a good, wrong or damaged value."""
     key, _, value = rng.choice(OPTIONS).partition("=")
     kind = rng.randrange(3)
     return f"{key}={(value, json.dumps(rng.choice(damaged.VALUES)), damaged.text(value, rng))[kind]}".replace("\0", "")[:1000]
 
 
 def settings(rng: random.Random, folder: Path) -> Case:
+    """Make a workload with settings that may be wrong."""
     words = [word for _ in range(rng.choice([1, 1, 2, 4])) for word in ("--set", setting(rng))]
     few = ("--set", "jobs=5") if not any(word.startswith("jobs=") for word in words) and rng.random() < 0.9 else ()
     name = rng.choice(["production", "mixed", "micro-temporal", "rollout-heavy", "nothing"])
@@ -206,12 +213,14 @@ def settings(rng: random.Random, folder: Path) -> Case:
 
 
 def arguments(rng: random.Random, folder: Path) -> Case:
+    """Run commands with random arguments."""
     shutil.copy(ROOT / "examples" / "quickstart.yaml", folder / "a.yaml")
     words = [rng.choice(WORDS[:14]), *rng.choices(WORDS, k=rng.randrange(6))]
     return Case("arguments", tuple(named(rng, (word,)) for word in words) if rng.random() < 0.3 else tuple(words))
 
 
 def policy_name(rng: random.Random, folder: Path) -> Case:
+    """Run a benchmark with a damaged name of a policy, or with wrong values in it."""
     shutil.copy(ROOT / "examples" / "quickstart.yaml", folder / "a.yaml")
     value = rng.choice(
         [json.dumps(rng.choice(damaged.VALUES))[:500], *["0", "1", "2", "60", "0.5", "-1", "true", "false", "nan", "1e300"]]
@@ -223,6 +232,7 @@ def policy_name(rng: random.Random, folder: Path) -> Case:
 
 
 def training(rng: random.Random, folder: Path) -> Case:
+    """Damage a training configuration."""
     source = rng.choice(sorted((ROOT / "trainers" / "presets").glob("*.yaml")))
     name = written(rng, source, folder)
     changed = damaged.tree({"steps": 10, "ppo.n_steps": 8, "environment.options": {"jobs": 3}, "widths": [4]}, rng)
@@ -232,7 +242,7 @@ def training(rng: random.Random, folder: Path) -> Case:
 
 
 def checkpoint(rng: random.Random, folder: Path) -> Case:
-    """Of a training, or of a run whose journal is checked."""
+    """Damage the checkpoint of a training, or of a run whose journal is checked."""
     if rng.random() < 0.5:
         run = folder / "run"
         shutil.copytree(FIXTURES / "finished-run", run)
@@ -254,6 +264,7 @@ def checkpoint(rng: random.Random, folder: Path) -> Case:
 
 
 def run_folder(rng: random.Random, folder: Path) -> Path:
+    """Copy the folder of a run or service into a case, and return it."""
     shutil.copytree(FIXTURES / rng.choice(["finished-run", "interrupted-run", "service"]), folder / "run")
     (folder / "run" / "logs" / "a").mkdir(parents=True)
     (folder / "run" / "logs" / "a" / "controller.log").write_text("iteration 1 of 4\n")
@@ -261,21 +272,25 @@ def run_folder(rng: random.Random, folder: Path) -> Path:
 
 
 def reading(rng: random.Random, kind: str) -> Case:
+    """Return a case that reads the folder of a run."""
     words = rng.choice(READS).split()
     return Case(kind, (*words, "run"), starts=words[0] in ("run", "serve"))
 
 
 def journal_bytes(rng: random.Random, folder: Path) -> Case:
+    """Damage the bytes of a journal."""
     damaged.file(run_folder(rng, folder) / "journal.sqlite", rng)
     return reading(rng, "journal, bytes")
 
 
 def journal_rows(rng: random.Random, folder: Path) -> Case:
+    """Damage facts of a journal."""
     damaged.rows(run_folder(rng, folder) / "journal.sqlite", rng)
     return reading(rng, "journal, rows")
 
 
 def service_file(rng: random.Random, folder: Path) -> Case:
+    """Damage the file that says where a service is."""
     path = run_folder(rng, folder) / "service.json"
     where = {"address": "127.0.0.1:1", "actor": "x", "namespace": "n", "token": "t", "ray": "/tmp", "device": 1, "inode": 2}
     damaged.dumped(damaged.tree(where, rng), path)
@@ -287,7 +302,7 @@ def service_file(rng: random.Random, folder: Path) -> Case:
 
 
 def note(rng: random.Random, folder: Path) -> Case:
-    """Of the Ray that a run has started: what whoever comes next reads before it ends processes and removes folders."""
+    """Damage the note about a run's Ray, which the next command reads before it ends processes and removes folders."""
     run = run_folder(rng, folder)
     (folder / "theirs").mkdir()
     (folder / "theirs" / "kept").write_text("not ours")
@@ -300,7 +315,7 @@ def note(rng: random.Random, folder: Path) -> Case:
 
 
 def weights(rng: random.Random, folder: Path) -> Case:
-    """Policy files; figures of hardware, lengths and shapes that a scenario names."""
+    """Damage a policy file, or files with a model's shape or response lengths that a scenario names."""
     if rng.random() < 0.5:
         shutil.copy(FIXTURES / "policy.safetensors", folder)
         damaged.file(folder / "policy.safetensors", rng)

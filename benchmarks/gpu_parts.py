@@ -12,7 +12,7 @@ from threading import Event, Thread, Timer
 from time import monotonic, perf_counter
 from typing import Any
 
-SHAPES: dict[str, dict[str, Any]] = {  # Qwen2.5; tiny is for a try without a GPU
+SHAPES: dict[str, dict[str, Any]] = {  # shapes of Qwen2.5; tiny is for a try without a GPU
     "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "heads": (2, 1), "tied": True},
     "0.5b": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "heads": (14, 2), "tied": True},
     "1.5b": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "heads": (12, 2), "tied": True},
@@ -21,16 +21,17 @@ SHAPES: dict[str, dict[str, Any]] = {  # Qwen2.5; tiny is for a try without a GP
 }
 VOCABULARY = {"tiny": 1000}
 PROMPTS = [[100 + row, 200, 300, 400] for row in range(32)]
-ROUNDS = 3  # warm switches of each kind; the median is shown
+ROUNDS = 3  # number of warm switches of each kind, of which the median is shown
 MINUTES = 8.0
-MEASURE = "measure"  # the first argument of a process that measures one model, and has imported nothing before
+MEASURE = "measure"  # first argument of a process that measures one model and has imported nothing before
 
 
 def parser(text: str | None, shapes: Sequence[str]) -> argparse.ArgumentParser:
-    """What both benchmarks are asked: which shapes, and how long.
+    """Return a parser with the options that the benchmarks share: the shapes, and the time.
 
     Args:
-        text: of the module. shapes: on a GPU, where none are named.
+        text: Docstring of the module, whose first line becomes the description.
+        shapes: Shapes that are measured on a GPU if none are named.
     """
     import torch
 
@@ -42,7 +43,7 @@ def parser(text: str | None, shapes: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def make_model(folder: Path, size: str) -> None:
-    """Write a Hugging Face directory with random weights, bfloat16; float32 for a CPU."""
+    """Write a Hugging Face directory with random weights, in bfloat16 on a GPU and float32 on a CPU."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
     from transformers.utils import logging
@@ -65,42 +66,42 @@ def make_model(folder: Path, size: str) -> None:
 
 
 class Laps:
-    """A stopwatch that says its laps at once, as lines of JSON for the process that has started this one."""
+    """Stopwatch that prints its laps at once, as lines of JSON for the parent process."""
 
     def __init__(self) -> None:
         self._began = perf_counter()
 
     def start(self) -> None:
-        """Leave out what happened since the last lap."""
+        """Start a lap, so that the time since the last one is left out."""
         self._began = perf_counter()
 
     def lap(self, stage: str) -> float:
-        """Say the seconds since the last lap or start."""
+        """Print the time since the last lap or start, and return it, in seconds."""
         seconds = self.taken()
         say(stage, s=seconds)
         return seconds
 
     def taken(self) -> float:
-        """Seconds since the last lap or start, which are over."""
+        """End a lap, and return its time in seconds."""
         now = perf_counter()
         seconds, self._began = now - self._began, now
         return seconds
 
 
 def say(stage: str, **figures: float) -> None:
-    """Tell the process that has started this one."""
+    """Print figures about a stage for the parent process."""
     print(json.dumps({"stage": stage} | figures), flush=True)
 
 
 def device_free() -> int:
-    """Free bytes of the GPU; 0 without one."""
+    """Return the free memory of the GPU, in bytes, 0 without a GPU."""
     import torch
 
     return int(torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else 0
 
 
 def bus() -> dict[str, float]:
-    """Bytes per second of a copy of 1 GiB of page-locked memory, each way; nothing without a GPU."""
+    """Return the rate of a copy of 1 GiB of page-locked memory in each direction, in bytes per second. Empty without a GPU."""
     import torch
 
     if not torch.cuda.is_available():
@@ -121,11 +122,12 @@ def bus() -> dict[str, float]:
 
 
 class GpuWatch:
-    """Asks NVML every half second what each process has on the first GPU, as long as it is entered.
+    """Context that asks NVML every half second for each process's memory on the first GPU.
 
     Attributes:
-        memory: of each process that was seen for more than a few seconds, by its command and number: the least bytes since it
-            first had half of its most, which is what it keeps while it sleeps, and the most.
+        memory: Memory of each process that was seen for more than a few seconds, by its command and id. The first number is the
+            smallest memory since it first had half of its largest one, which is what it keeps while it sleeps; the second number is
+            the largest memory. Both are in bytes.
     """
 
     def __init__(self) -> None:
@@ -165,19 +167,23 @@ class GpuWatch:
 
 
 class Rows:
-    """A table whose rows are printed as they come."""
+    """Table whose rows are printed as they come.
+
+    Args:
+        *columns: Titles of the columns.
+    """
 
     def __init__(self, *columns: str) -> None:
         self._widths = [max(len(column), 10) for column in columns]
         self.add(*columns)
 
     def add(self, *cells: str) -> None:
-        """Print a row; cells that are left out are empty."""
+        """Print a row. Missing cells are empty."""
         print("  ".join(cell.ljust(width) for cell, width in zip(cells, self._widths, strict=False)).rstrip(), flush=True)
 
 
 def announce() -> bool:
-    """Say which device is measured; whether it is a GPU."""
+    """Print which device is measured, and return whether it is a GPU."""
     import torch
 
     cuda = torch.cuda.is_available()
@@ -190,10 +196,12 @@ COLUMNS = (f"{'stage':<27}", "s", "GB", f"{'rate':<16}", "beside")
 
 
 def cells(figures: dict[str, Any], ways: dict[str, str], rates: dict[str, float]) -> tuple[str, ...]:
-    """What a measuring process has said, in the columns of `COLUMNS`.
+    """Return a row for `COLUMNS` with the figures from a measuring process.
 
     Args:
-        ways: of stages that move bytes, where these go. rates: of the bus, as `bus` has them.
+        figures: Figures of a stage.
+        ways: Direction of the bytes, for stages that move bytes.
+        rates: Rates of the bus, as `bus` returns them.
     """
     stage, seconds, moved = figures["stage"], figures.get("s"), figures.get("bytes")
     rate = beside = ""
@@ -210,24 +218,26 @@ def cells(figures: dict[str, Any], ways: dict[str, str], rates: dict[str, float]
 
 
 class Budget:
-    """Seconds that are left of a benchmark's minutes."""
+    """Time that is left of a benchmark's minutes."""
 
     def __init__(self, minutes: float) -> None:
         self._ends_s = monotonic() + 60 * minutes
 
     def left_s(self) -> float:
-        """Until it is over; 0 from then on."""
+        """Return the time until the end, in seconds, 0 after it."""
         return max(0.0, self._ends_s - monotonic())
 
 
 class Child:
-    """A process that measures and says what it finds; it is killed when the budget is over.
+    """Process that measures and prints its figures. It is killed when the budget is used up.
 
     Args:
-        script: to run with these words behind `MEASURE`.
+        script: Script to run.
+        words: Arguments of the script, after `MEASURE`.
+        budget: Time that is left.
 
     Attributes:
-        problem: why it has ended early, one line; empty as long as it has not.
+        problem: Reason why it ended early, in one line. Empty if it did not.
     """
 
     def __init__(self, script: str, words: Sequence[str], budget: Budget) -> None:
@@ -240,10 +250,10 @@ class Child:
         self.problem = ""
 
     def figures(self) -> Iterator[dict[str, Any]]:
-        """What it says, as it says it, until it has said `done`."""
+        """Yield the figures that the process prints, until it prints `done`."""
         assert self._process.stdout
         for line in self._process.stdout:
-            if not line.startswith('{"stage"'):  # libraries print too
+            if not line.startswith('{"stage"'):  # other lines come from libraries
                 continue
             figures: dict[str, Any] = json.loads(line)
             if figures["stage"] == "done":
@@ -254,7 +264,7 @@ class Child:
         self.problem = "the minutes are over" if over else f"its process ended with status {self._process.returncode}; see above"
 
     def ask(self, what: str) -> float | None:
-        """Seconds that it took to do something; None: it has ended."""
+        """Ask the process to do something, and return the time that it took in seconds. None means that it has ended."""
         assert self._process.stdin
         try:
             self._process.stdin.write(what + "\n")
@@ -264,13 +274,13 @@ class Child:
         return next((float(figures["s"]) for figures in self.figures()), None)
 
     def close(self) -> None:
-        """End it."""
+        """Wait for its end."""
         self._process.communicate()
         self._timer.cancel()
 
 
 def make_model_apart(folder: Path, size: str, budget: Budget) -> str:
-    """`make_model` in a process of its own, which takes its device memory with it; why there is no model, or nothing."""
+    """Make a model in a new process, so that its device memory is free afterwards. Returns why it failed, or an empty text."""
     code = "import sys, pathlib, gpu_parts; gpu_parts.make_model(pathlib.Path(sys.argv[1]), sys.argv[2])"
     try:
         command = [sys.executable, "-c", code, str(folder), size]

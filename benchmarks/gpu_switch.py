@@ -2,12 +2,12 @@
 
 python benchmarks/gpu_switch.py [--shape 0.5b 1.5b] [--engine torch vllm] [--minutes 8]
 
-Each model in a process of its own: import, load, first tokens; then offload, restore, and restore with weights that were staged
-meanwhile, also where the old ones were dropped (vLLM's sleep level 2), medians of three; and 128 responses of 256 tokens, with
-seeds of their own and, of vLLM, without. The bandwidths stand beside that of one plain copy of page-locked memory, which is what
-the bus gives. Then two engines of the model, each in its process, take turns. Rows are printed as they come; what is missing or
-does not fit is said in a line, and left out; when the minutes are over, it ends. Without a CUDA device a tiny model on the CPU
-shows that it runs.
+Each model runs in a new process: import, load, first tokens; then offload, restore, and restore with weights that were staged
+meanwhile, also after the old weights were dropped (vLLM's sleep level 2), as medians of three; and 128 responses of 256 tokens,
+each with a seed and, with vLLM, also without seeds. Bandwidths are shown with that of one plain copy of page-locked memory, which
+is what the bus can do. Then two engines of the model, each in its process, take turns. Rows are printed as they come. A line names
+what is missing or does not fit, and is left out. The benchmark ends when the minutes are over. Without a CUDA device, a tiny model
+on the CPU shows that it works.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gpu_parts import (
 
 KINDS = ("torch", "vllm")
 TURNS = 10
-SAMPLED = 128, 256  # responses, and tokens of each
+SAMPLED = 128, 256  # number of responses, and tokens of each
 WAYS = {
     "offload": "to host",
     "restore": "to device",
@@ -47,7 +47,7 @@ WAYS = {
 
 
 def measure(kind: str, folder: Path) -> None:
-    """Measure one engine; then do, line by line, what is asked: `restore` or `offload`."""
+    """Measure one engine. Then carry out each line of the standard input: `restore` or `offload`."""
     from runtime.engines.interface import Sampling
 
     engine, first = cold(kind, folder), Sampling(temperature=0, max_tokens=1)
@@ -66,7 +66,7 @@ def measure(kind: str, folder: Path) -> None:
 
 
 def cold(kind: str, folder: Path) -> Any:
-    """An engine made in this process, which did nothing before."""
+    """Return an engine that is made in this process, which must have done nothing before, and measure the stages."""
     laps = Laps()
     from runtime.engines import make_engine
     from runtime.engines.interface import Sampling
@@ -84,7 +84,7 @@ def cold(kind: str, folder: Path) -> Any:
 
 
 def warm(engine: Any, folder: Path) -> None:
-    """Stages of warm switches."""
+    """Measure the stages of warm switches."""
     from runtime.engines.interface import Sampling
     from runtime.engines.model_files import read_model_files
     from runtime.residency.staging import Layout, WeightStage, pieces
@@ -124,7 +124,7 @@ def warm(engine: Any, folder: Path) -> None:
 
 
 def sample(engine: Any, name: str) -> None:
-    """Tokens a second of a batch, after one that is not counted."""
+    """Measure the tokens per second of a batch, after one that is not counted."""
     from runtime.engines.interface import Sampling
 
     count, tokens = SAMPLED
@@ -138,6 +138,7 @@ def sample(engine: Any, name: str) -> None:
 
 
 def main() -> None:
+    """Measure all models and engines, or one of them in the process that was started for it."""
     if sys.argv[1:2] == [MEASURE]:
         measure(sys.argv[2], Path(sys.argv[3]))
         return
@@ -158,7 +159,7 @@ def main() -> None:
 
 
 def usable(kinds: list[str]) -> list[str]:
-    """The engines that run here; a line about the others."""
+    """Return the engines that can be used here, and print a line about the others."""
     from runtime.engines import vllm_problem
 
     cuda = announce()
@@ -169,7 +170,7 @@ def usable(kinds: list[str]) -> list[str]:
 
 
 def switches(rows: Rows, size: str, kind: str, folder: Path, budget: Budget, rates: dict[str, float]) -> None:
-    """One engine's cold and warm starts, then two of them in turns."""
+    """Measure one engine's cold and warm starts, then two engines in turns, and add the rows."""
     pair = [Child(__file__, (kind, str(folder)), budget)]
     for figures in pair[0].figures():
         rows.add(size, kind, *cells(figures, WAYS, rates))
@@ -186,7 +187,7 @@ def switches(rows: Rows, size: str, kind: str, folder: Path, budget: Budget, rat
 
 
 def take_turns(rows: Rows, size: str, kind: str, pair: list[Child]) -> str:
-    """Two engines use one device in turns; why they did not, or nothing."""
+    """Let two engines use one device in turns. Returns why they could not, or an empty text."""
     taken: dict[str, list[float]] = {"restore": [], "offload": []}
     for turn in range(TURNS):
         for what, all_seconds in taken.items():

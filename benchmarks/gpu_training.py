@@ -1,13 +1,13 @@
-"""Training on a GPU, stage by stage, for models of random weights: cold and warm start, tokens a second, peak of memory.
+"""Training on a GPU, stage by stage, for models of random weights: cold and warm start, tokens per second, peak of memory.
 
 python benchmarks/gpu_training.py [--shape 0.5b 1.5b] [--minutes 8] [--cpu-offload]
 
-Each model in a process of its own: import, load, first update; then offload, restore, and an update, medians of three. An update is
-of 64 responses, 512 tokens each with the prompt, in two passes of 16,384 tokens. Bandwidths stand beside that of one plain copy of
-page-locked memory, which is what the bus gives; the peak of memory stands beside what `rollmux run` forecasts of it. With
-`--cpu-offload` follow updates with the state in host memory, its weights page-locked and pageable.
-Rows are printed as they come; what is missing or does not fit is said in a line, and left out; when the minutes are over, it ends.
-Without a CUDA device a tiny model on the CPU shows that it runs.
+Each model runs in a new process: import, load, first update; then offload, restore, and an update, as medians of three. An update
+has 64 responses of 512 tokens each, including the prompt, in two passes of 16,384 tokens. Bandwidths are shown with that of one
+plain copy of page-locked memory, which is what the bus can do. The peak of memory is shown with the forecast of `rollmux run`. With
+`--cpu-offload`, updates with the state in host memory follow, with weights in page-locked and in pageable memory.
+Rows are printed as they come. A line names what is missing or does not fit, and is left out. The benchmark ends when the minutes
+are over. Without a CUDA device, a tiny model on the CPU shows that it works.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gpu_parts import (
     say,
 )
 
-GROUP, PROMPT, TOKENS = 8, 4, 508  # responses of a prompt; tokens of a prompt, and of a response
+GROUP, PROMPT, TOKENS = 8, 4, 508  # responses for a prompt; tokens of a prompt, and of a response
 ALGORITHM = {
     "prompts_per_iteration": 8,
     "group_size": GROUP,
@@ -48,13 +48,18 @@ ALGORITHM = {
     "learning_rate": 1e-6,
 }
 RESPONSES = 8 * GROUP
-DEVICE_BYTES, HOST_BYTES = 16, 12  # a parameter: weight, gradient and Adam's moments in float32; without the gradient
-FLOPS = 6  # a parameter and token, of one forward and backward pass; what is recomputed counts for nothing
+DEVICE_BYTES, HOST_BYTES = 16, 12  # of a parameter: weight, gradient and Adam's moments in float32; the same without the gradient
+FLOPS = 6  # for a parameter and token in one forward and backward pass, not counting what is computed again
 WAYS = {"offload": "to host", "restore": "to device"}
 
 
 def measure(folder: Path, in_host_memory: bool) -> None:
-    """A cold start until the first update, and warm ones; in a process that did nothing before."""
+    """Measure a cold start until the first update, and warm ones. This process must have done nothing before.
+
+    Args:
+        folder: Folder of the model.
+        in_host_memory: Measure updates with the state in host memory instead.
+    """
     laps = Laps()
     import transformers  # noqa: F401
 
@@ -75,7 +80,7 @@ def measure(folder: Path, in_host_memory: bool) -> None:
 
 
 def device_updates(trainer: Any, batch: Any, folder: Path, laps: Laps) -> None:
-    """Updates on the device, and what is between them."""
+    """Measure updates on the device, and offload and restore between them."""
     import torch
 
     cuda = torch.cuda.is_available()
@@ -106,7 +111,7 @@ def device_updates(trainer: Any, batch: Any, folder: Path, laps: Laps) -> None:
 
 
 def offloaded_updates(trainer: Any, batch: Any) -> None:
-    """Updates with the state in host memory: as it is, and then with weights that are not page-locked."""
+    """Measure updates with the state in host memory: first with page-locked weights, then with pageable ones."""
     trainer.update(batch)
     for name in ("update, weights page-locked", "update, weights pageable"):
         times = []
@@ -119,7 +124,7 @@ def offloaded_updates(trainer: Any, batch: Any) -> None:
 
 
 def rate_of(folder: Path, seconds: float) -> dict[str, float]:
-    """Of an update that took so long."""
+    """Return tokens and floating-point operations per second of an update that took some seconds."""
     from runtime.engines.model_files import read_model_files
 
     tokens = RESPONSES * (PROMPT + TOKENS)
@@ -127,7 +132,7 @@ def rate_of(folder: Path, seconds: float) -> dict[str, float]:
 
 
 def forecast(folder: Path) -> float:
-    """Bytes that an update takes of a GPU at its peak, as they are predicted before anything is loaded."""
+    """Return the bytes that an update takes of a GPU at its peak, as predicted before anything is loaded."""
     from runtime.engines.model_files import read_model_files
     from runtime.jobs.grpo_spec import Algorithm
     from runtime.training.memory import size_of, training_peak
@@ -137,7 +142,7 @@ def forecast(folder: Path) -> float:
 
 
 def make_responses(folder: Path) -> Any:
-    """A batch of responses, half of each group rewarded."""
+    """Return a batch of responses, of which half of each group are rewarded."""
     from runtime.engines.interface import Response
     from runtime.engines.model_files import read_model_files
     from runtime.training.batch import make_batch
@@ -150,7 +155,7 @@ def make_responses(folder: Path) -> Any:
 
 
 def too_large(folder: Path) -> str:
-    """Why a model's training state fits not into this machine; empty where it does."""
+    """Return why a model's training state does not fit into this machine, or an empty text if it does."""
     from runtime.engines.model_files import read_model_files
 
     parameters = read_model_files(folder).parameters
@@ -162,7 +167,7 @@ def too_large(folder: Path) -> str:
 
 
 def report(rows: Rows, size: str, words: list[str], budget: Budget, rates: dict[str, float]) -> None:
-    """What a process finds that measures the training of one model."""
+    """Measure the training of one model in a new process, and add its rows."""
     child = Child(__file__, words, budget)
     for figures in child.figures():
         rows.add(size, *cells(figures, WAYS, rates))
@@ -172,6 +177,7 @@ def report(rows: Rows, size: str, words: list[str], budget: Budget, rates: dict[
 
 
 def main() -> None:
+    """Measure all models, or one of them in the process that was started for it."""
     if sys.argv[1:2] == [MEASURE]:
         measure(Path(sys.argv[2]), sys.argv[3:] == ["host"])
         return

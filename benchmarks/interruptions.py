@@ -1,10 +1,11 @@
-"""`rollmux run` and `rollmux serve` are interrupted (SIGINT, SIGTERM, kill -9) at random, checked and resumed, again and again.
+"""Repeated interruptions of `rollmux run` and `rollmux serve` at random times (SIGINT, SIGTERM, kill -9), each checked and resumed.
 
 python benchmarks/interruptions.py --seed 0
 
-After each interruption the command must end with its status, at most one line on stderr and no process left (but for a service
-after kill -9, which stays), and `rollmux journal audit` must find nothing; then it goes on: `run --resume DIR`, or `serve DIR`.
-At the end all jobs must have done all their iterations, each once. The status is 1 where anything was otherwise.
+After each interruption, the command must end with the right status, print at most one line on stderr, and leave no process (except
+for a service after kill -9, whose processes stay). `rollmux journal audit` must find nothing. Then it continues: `run --resume
+DIR`, or `serve DIR`. At the end all jobs must have done all their iterations, each once. The exit status is 1 if anything was
+different.
 """
 
 from __future__ import annotations
@@ -33,15 +34,20 @@ from runtime.journal.write import JOURNAL, is_begun, read_facts, record_of
 
 HERE = Path(__file__).resolve().parent
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-_AT_START = 0.2  # share of the interruptions that come before the first iteration
+_AT_START = 0.2  # fraction of the interruptions that come before the first iteration
 _PATIENCE_S = 600.0
-_STARTS_S = 8.0  # an interruption at the start comes within this time
+_STARTS_S = 8.0  # time within which an interruption at the start comes, in seconds
 _LOOK_S = 0.05
 
 
 @dataclass
 class Tally:
-    """What happened: how often, by command, signal, place and outcome; and what should not have."""
+    """Results of the interruptions.
+
+    Attributes:
+        counts: Number of interruptions by command, signal, place and outcome.
+        problems: Lines about what should not have happened.
+    """
 
     counts: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
@@ -49,10 +55,12 @@ class Tally:
 
 @dataclass
 class Command:
-    """`rollmux` in a session and an environment of its own.
+    """A `rollmux` command in a new session, with its own environment.
 
     Args:
-        folder: of the run or the service. mark: in the environment of all of its processes.
+        folder: Folder of the run or the service.
+        mark: Variable in the environment of all its processes, set at the start.
+        process: The process, None before the start.
     """
 
     folder: Path
@@ -61,13 +69,16 @@ class Command:
 
     @property
     def out(self) -> Path:
+        """File of the standard output."""
         return self.folder.with_suffix(".out")
 
     @property
     def err(self) -> Path:
+        """File of the standard error."""
         return self.folder.with_suffix(".err")
 
     def start(self, *arguments: str) -> None:
+        """Start the command with some arguments."""
         self.mark = f"INTERRUPTIONS={os.getpid()}.{time.monotonic_ns()}"
         name, value = self.mark.split("=")
         with self.out.open("wb") as out, self.err.open("wb") as err:
@@ -76,10 +87,11 @@ class Command:
             )
 
     def says(self, text: str) -> bool:
+        """Return whether the command has printed a text."""
         return text in self.out.read_text(errors="replace")
 
     def left(self) -> list[int]:
-        """Processes that have not ended."""
+        """Return the ids of its processes that have not ended."""
         pids = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
@@ -90,10 +102,12 @@ class Command:
 
 
 def command(*arguments: str) -> list[str]:
+    """Return the words of a `rollmux` command."""
     return [sys.executable, "-u", "-c", "import rollmux; rollmux.main()", *arguments]
 
 
 def wait_for(holds: Callable[[], bool], what: str) -> None:
+    """Wait until a condition holds. `what` describes it in the error."""
     until_s = time.monotonic() + _PATIENCE_S
     while not holds():
         if time.monotonic() > until_s:
@@ -102,13 +116,13 @@ def wait_for(holds: Callable[[], bool], what: str) -> None:
 
 
 def status_of(one: Command) -> int:
-    """The exit status of a command that has ended."""
+    """Return the exit status of a command that has ended or is about to."""
     assert one.process is not None
     return one.process.wait(timeout=_PATIENCE_S)
 
 
 def write_jobs(path: Path, prefix: str, iterations: int) -> list[str]:
-    """A job file of small jobs that count their iterations; their ids."""
+    """Write a job file of small jobs that count their iterations, and return their ids."""
     kinds = {f"{prefix}-counter": "Counter", f"{prefix}-crew": "Crew", f"{prefix}-late": "Counter"}
     jobs = [
         {"id": name, "class": f"chaos_jobs:{kind}", "iterations": iterations, "options": {"phase_s": 0.1}}
@@ -119,7 +133,11 @@ def write_jobs(path: Path, prefix: str, iterations: int) -> list[str]:
 
 
 def interrupt(one: Command, number: int, rng: random.Random) -> str | None:
-    """Interrupt a command that has just been started: where it came, `iteration` or `start`; None where it had ended before."""
+    """Interrupt a command that has just been started.
+
+    Returns:
+        `iteration` or `start`, by whether it was in its iterations. None means that it ended before.
+    """
     process = one.process
     assert process is not None
     if rng.random() >= _AT_START:
@@ -139,7 +157,16 @@ def interrupt(one: Command, number: int, rng: random.Random) -> str | None:
 
 
 def check(one: Command, what: str, expected: tuple[int, ...], status: int, tally: Tally, stays: bool) -> str:
-    """Look at what an interruption has left; the outcome in a word or two."""
+    """Check what an interruption has left, and return its outcome in a few words.
+
+    Args:
+        one: The command.
+        what: Description of the interruption, for problems.
+        expected: Allowed exit statuses.
+        status: Exit status of the command.
+        tally: Results, to which problems are added.
+        stays: Whether processes may be left.
+    """
     err = one.err.read_text(errors="replace")
     if status not in expected or err.count("\n") > 1 or "Traceback" in err:
         tally.problems.append(f"{what}: status {status}: {err[-2000:] or one.out.read_text()[-2000:]}")
@@ -159,7 +186,7 @@ def check(one: Command, what: str, expected: tuple[int, ...], status: int, tally
 
 
 def judge(folder: Path, names: list[str], iterations: int, tally: Tally) -> None:
-    """Everything was done once, on what had been done before."""
+    """Check that all iterations of all jobs were done once."""
     facts = read_facts(folder / JOURNAL)
     tally.problems += [f"{folder.name}: {problem}" for problem in audit(facts).problems]
     for name in names:
@@ -170,7 +197,7 @@ def judge(folder: Path, names: list[str], iterations: int, tally: Tally) -> None
 
 
 def interrupt_run(home: Path, times: int, rng: random.Random, tally: Tally) -> None:
-    """Interrupt runs, each until it is done."""
+    """Interrupt runs, and resume each until it is done."""
     done = 0
     for number in range(times):
         one, file, iterations = Command(home / f"run-{number}"), home / f"run-{number}.json", 60
@@ -200,7 +227,7 @@ def interrupt_run(home: Path, times: int, rng: random.Random, tally: Tally) -> N
 
 
 def interrupt_service(home: Path, times: int, rng: random.Random, tally: Tally) -> None:
-    """Interrupt a service, to which jobs are submitted now and then."""
+    """Interrupt a service. Jobs are submitted to it at every fourth start."""
     one, names, iterations = Command(home / "service"), list[str](), 80
     for number in range(times + 1):
         one.start("serve", str(one.folder))
@@ -224,6 +251,7 @@ def interrupt_service(home: Path, times: int, rng: random.Random, tally: Tally) 
         print(f"{what}: {outcome}", flush=True)
 
     def over() -> bool:
+        """Return whether all jobs have done their last iteration."""
         facts = read_facts(one.folder / JOURNAL)
         counts = Counter(fact.job_id for fact in facts if isinstance(fact, Iteration) and fact.number == iterations - 1)
         return all(counts[name] for name in names)
@@ -236,7 +264,7 @@ def interrupt_service(home: Path, times: int, rng: random.Random, tally: Tally) 
 
 
 def report(tally: Tally) -> None:
-    """Print everything."""
+    """Print the results."""
     table = Table("command", "signal", "place", "outcome", "times")
     for key, times in sorted(tally.counts.items()):
         table.add_row(*key, str(times))
@@ -247,6 +275,7 @@ def report(tally: Tally) -> None:
 
 
 def main() -> None:
+    """Interrupt runs and a service, and report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--run", type=int, default=20, help="interruptions of `rollmux run`")
     parser.add_argument("--serve", type=int, default=10, help="interruptions of `rollmux serve`")

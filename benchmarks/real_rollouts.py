@@ -1,12 +1,12 @@
-"""What rollout policies gain on real jobs with long-tailed responses.
+"""Gain of rollout policies on real jobs with long-tailed responses.
 
 python benchmarks/real_rollouts.py migration [--runs 3]     two jobs of examples/long_tail.yaml, without and with migrated tails
-python benchmarks/real_rollouts.py rewards [--out FILE]     the same jobs, learning: their reward curves, a run a seed
+python benchmarks/real_rollouts.py rewards [--out FILE]     reward curves of the same jobs while they learn, a run for each seed
 python benchmarks/real_rollouts.py batching [--runs 3]      the job of examples/tail_batching.yaml, plain and with tail batching
-python benchmarks/real_rollouts.py sizes [--runs 3]         that of examples/engine_sizes.yaml, engines of each size and of both
+python benchmarks/real_rollouts.py sizes [--runs 3]         the job of examples/engine_sizes.yaml, engines of each size and of both
 
-Runs of the kinds take turns; a ratio is of neighbours. Migration needs three cores that nothing else uses; on two the training
-node shares the last rollout node's core.
+Runs of the kinds take turns, and a ratio compares consecutive runs. Migration needs three cores that nothing else uses; with two,
+the training node shares the core of the last rollout node.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
 def main() -> None:
+    """Run the chosen measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["migration", "rewards", "batching", "sizes"])
     parser.add_argument("--runs", type=int, default=3, help="of each kind")
@@ -59,13 +60,13 @@ def main() -> None:
 
 
 def migration(runs: int) -> None:
-    """Mean seconds of an iteration while both jobs have warm ones."""
+    """Print the mean time of an iteration, without and with migrated tails, while both jobs have warm iterations."""
     jobs = load_jobs(EXAMPLES / "long_tail.yaml")
     table = Table("run", "iteration s, plain", "with migration", "times as fast", "tails moved")
     ratios = []
     with ray_session(None, {"rollout": min(2, cores() - 1), "training": 1}) as session_nodes:
         nodes = wide(session_nodes)
-        run(jobs, nodes, "round-robin")  # profiles, and warms the machine's caches
+        run(jobs, nodes, "round-robin")  # makes the profiles, and warms the machine's caches
         for number in range(runs):
             plain, moved = (run(jobs, nodes, dispatch) for dispatch in ("round-robin", "round-robin,migrate=0.8"))
             before_s, after_s = period_s(plain), period_s(moved)
@@ -78,7 +79,7 @@ def migration(runs: int) -> None:
 
 
 def rewards(runs: int, out: Path | None) -> None:
-    """Mean reward of every iteration, of both jobs and each seed, without and with migrated tails."""
+    """Print the mean reward of every iteration, for both jobs and each seed, without and with migrated tails."""
     jobs = load_jobs(EXAMPLES / "long_tail.yaml")
     kinds = {"without migration": "round-robin", "with migration": "round-robin,migrate=0.8"}
     curves = {kind: list[list[float]]() for kind in kinds}
@@ -110,15 +111,16 @@ def rewards(runs: int, out: Path | None) -> None:
 
 
 def learning(job: JobSpec, seed: int) -> JobSpec:
-    """The job at a rate at which it learns within its iterations, with smaller rollouts."""
+    """Return the job with smaller rollouts and a learning rate at which it learns within its iterations."""
     algorithm = job.algorithm.model_copy(update={"learning_rate": 3e-3, "group_size": 4, "max_tokens": 512})
     return job.model_copy(update={"algorithm": algorithm, "iterations": 12, "seed": seed})
 
 
 def batching(runs: int) -> None:
-    """Processor seconds of all rollouts, and of whole iterations, at equal samples, in this process.
+    """Print the CPU time of all rollouts and of whole iterations, at equal samples, in this process.
 
-    A node of one core computes all the time, so these are its seconds where nothing else runs; elsewhere they are less noisy.
+    A node of one core computes all the time. So these are the times on an idle machine, and they are less noisy than wall-clock
+    times.
     """
     (spec,) = load_jobs(EXAMPLES / "tail_batching.yaml").jobs
     node = Node("rollout-0", "rollout", "", (0,), (), 4.0, "1 core")
@@ -145,11 +147,11 @@ def batching(runs: int) -> None:
 
 
 def sizes(runs: int) -> None:
-    """Mean seconds of a rollout, of all iterations but the first, whose lengths nobody has seen, and how often sizes changed."""
+    """Print the mean time of a rollout and the number of size changes, without the first iteration, whose lengths are unknown."""
     jobs = load_jobs(EXAMPLES / "engine_sizes.yaml")
     (spec,), engine = jobs.jobs, jobs.jobs[0].rollout
     kinds = {
-        "two of a core": engine.model_copy(update={"policy": "adaptive-parallelism,margin=0.99"}),  # it never changes them
+        "two of a core": engine.model_copy(update={"policy": "adaptive-parallelism,margin=0.99"}),  # never changes the size
         "one of two cores": engine.model_copy(update={"policy": "plain", "sizes": ()}),
         "as the policy says": engine,
     }
@@ -163,7 +165,7 @@ def sizes(runs: int) -> None:
                 later = [part for part in record.phases if part.phase == "rollout" and part.iteration > 0]
                 seconds.append(fmean(part.done_s - part.run_s for part in later))
                 lengths.add(tuple(done.metrics["response_tokens"] for done in record.iterations))
-            assert len(lengths) == 1  # they have sampled the same
+            assert len(lengths) == 1  # all kinds have sampled the same responses
             changes = [done.metrics["resizes"] for done in record.iterations]
             print(f"run {number + 1}:", *(f"{one:.2f}" for one in seconds), changes, flush=True)
             table.add_row(str(number + 1), *(f"{one:.2f}" for one in seconds), f"{sum(changes):.0f}")
@@ -171,7 +173,7 @@ def sizes(runs: int) -> None:
 
 
 def weights_of(rank: TrainingWorker) -> dict[str, torch.Tensor]:
-    """The weights of the only rank."""
+    """Return the weights of the only rank."""
     trainer = rank._trainer
     data = torch.empty(trainer.layout.nbytes, dtype=torch.uint8)
     trainer.write_weights(data)
@@ -179,7 +181,7 @@ def weights_of(rank: TrainingWorker) -> dict[str, torch.Tensor]:
 
 
 def iterate(spec: JobSpec, seed: int, eta: float, engine: RolloutWorker, rank: TrainingWorker, state: Any) -> tuple[float, float]:
-    """Run a job from its beginning; (seconds of its rollouts, seconds of its iterations)."""
+    """Run a job from its beginning, and return the CPU time of its rollouts and of its iterations, in seconds."""
     rank._trainer.load_state(*state)
     engine._engine.update_weights(weights_of(rank), 0)
     rounds = Rounds(spec.algorithm.prompts_per_iteration, spec.algorithm.group_size, eta)
@@ -194,12 +196,12 @@ def iterate(spec: JobSpec, seed: int, eta: float, engine: RolloutWorker, rank: T
         engine._engine.update_weights(weights_of(rank), rank._trainer.updates)
         all_s += process_time() - began_s
         rounds.done(complete)
-    assert rounds.position == spec.iterations * spec.algorithm.prompts_per_iteration  # each has trained the very same prompts
+    assert rounds.position == spec.iterations * spec.algorithm.prompts_per_iteration  # both ways have trained the same prompts
     return rollout_s, all_s
 
 
 def run(jobs: Jobs, nodes: Sequence[Node], dispatch: str) -> RunRecord:
-    """Run jobs and read what they left."""
+    """Run jobs, and return the record of the run."""
     with tempfile.TemporaryDirectory(prefix="rollmux-bench-") as folder:
         plan = RunPlan(jobs.jobs, cluster_of(jobs.cluster, jobs.jobs, nodes), tuple(nodes), "rollmux", dispatch, 0, folder)
         outcome = execute(plan, lambda line: None)
@@ -210,7 +212,7 @@ def run(jobs: Jobs, nodes: Sequence[Node], dispatch: str) -> RunRecord:
 
 
 def wide(nodes: Sequence[Node]) -> list[Node]:
-    """Two rollout nodes and a training node, of a core each where there are three."""
+    """Return two rollout nodes and a training node, each with a core if the machine has three."""
     rollout, training = ([node for node in nodes if node.pool == pool] for pool in ("rollout", "training"))
     if len(rollout) < 2:
         rollout.append(replace(rollout[0], name="rollout-1", cores=training[0].cores))
@@ -218,12 +220,12 @@ def wide(nodes: Sequence[Node]) -> list[Node]:
 
 
 def cores() -> int:
-    """Of this machine."""
+    """Return the number of this machine's cores."""
     return len(os.sched_getaffinity(0))
 
 
 def period_s(record: RunRecord) -> float:
-    """Mean over jobs of the seconds of an iteration in the group's shared time."""
+    """Return the mean time of an iteration over the jobs, in the group's shared time, in seconds."""
     (group,) = figures(record)["groups"]
     return fmean(group["iteration_s"].values())
 

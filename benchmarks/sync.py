@@ -1,10 +1,10 @@
-"""Weight sync over a slow link: flat against topology-aware, beside the seconds that the RollMux paper (arXiv 2512.11306) prints;
-and on one machine: from shared memory against TCP.
+"""Weight sync over a slow link, flat against topology-aware, and on one machine, from shared memory against TCP.
 
-The link is real and slow: every training rank has a network of its own (a Linux network namespace) and one cable to the rollout
-side. The kernel's token bucket (`tc tbf`) holds the cable to a rate, and the kernel counts its bytes. Rollout workers reach each
-other over loopback. Sizes and rates are the paper's over 1000: 20 Gbit/s for each training GPU, which is what fits its seconds,
-become 20 Mbit/s. Needs Linux with `ip`, `tc` and user namespaces, and says so where they are missing.
+The times over the slow link are shown with those that the RollMux paper (arXiv 2512.11306) prints. The link is real and slow: every
+training rank has a separate network (a Linux network namespace) and one cable to the rollout side. The kernel's token bucket
+(`tc tbf`) limits the rate of the cable, and the kernel counts its bytes. Rollout workers reach each other over loopback. Sizes and
+rates are the paper's divided by 1000: 20 Gbit/s for each training GPU, which fits its times, become 20 Mbit/s. Needs Linux with
+`ip`, `tc` and user namespaces, and prints a message if they are missing.
 
     python benchmarks/sync.py
     python benchmarks/sync.py --ranks 2 --nodes 2 --workers 1 --megabytes 2 --mbit 100
@@ -45,7 +45,7 @@ _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 _INSIDE = "ROLLMUX_SYNC_INSIDE"
 _HERE = "10.9.0.1"
 TOPOLOGIES: tuple[Topology, ...] = ("flat", "aware")
-_PAPER = {  # model: parameters in billions; (ranks, rollout nodes, workers a node): seconds flat and aware
+_PAPER = {  # model: (parameters in billions, {(ranks, rollout nodes, workers of a node): (flat, aware) in seconds})
     "7B": (7.6, {(8, 1, 8): (7.5, 0.9), (16, 2, 8): (8.2, 3.1)}),
     "14B": (14.8, {(8, 1, 8): (13.8, 1.7)}),
     "32B": (32.8, {(8, 1, 8): (30.7, 3.9)}),
@@ -54,14 +54,24 @@ _PAPER = {  # model: parameters in billions; (ranks, rollout nodes, workers a no
 
 @dataclass(frozen=True)
 class Measured:
-    """A sync: seconds, and the bytes that the kernel counted on the cables, packets' headers included."""
+    """Measurement of a sync.
+
+    Attributes:
+        seconds: Time of the sync, in seconds.
+        link_bytes: Bytes that the kernel counted on the cables, including the headers of packets.
+    """
 
     seconds: float
     link_bytes: int
 
 
 class Link:
-    """The training side: a thread with a network of its own for every rank, and a cable of `mbit` Mbit/s from each to here."""
+    """Training side of the link: for every rank a thread in a separate network, with a cable to the rollout side.
+
+    Args:
+        ranks: Number of ranks.
+        mbit: Rate of each cable, in Mbit/s.
+    """
 
     def __init__(self, ranks: int, mbit: float) -> None:
         _ip("link", "add", "rollout", "type", "bridge")
@@ -75,15 +85,16 @@ class Link:
             thread.submit(_throttle, k, mbit).result()
 
     def submit(self, rank: int, transfer: Transfer, data: torch.Tensor) -> Future[int]:
-        """Let a rank send its part; threads that it starts are in its network too."""
+        """Let a rank send its part. Threads that it starts are in its network too."""
         return self._threads[rank].submit(send_streams, rank, transfer, transfer.version, data)
 
     def count(self) -> int:
-        """Bytes that have come over the cables so far."""
+        """Return the bytes that have come over the cables so far."""
         lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
         return sum(int(line.split(":")[1].split()[0]) for line in lines if line.strip().startswith("cable"))
 
     def close(self) -> None:
+        """Remove the cables."""
         for k, thread in enumerate(self._threads):
             _ip("link", "del", f"cable{k}")
             thread.shutdown()
@@ -91,7 +102,16 @@ class Link:
 
 
 def measure(link: Link, ranks: int, nodes: int, workers: int, nbytes: int, topology: Topology) -> Measured:
-    """One sync of random weights to so many rollout nodes with so many workers each; what arrives has to be what was sent."""
+    """Measure one sync of random weights, and check what arrives.
+
+    Args:
+        link: Training side.
+        ranks: Number of training ranks.
+        nodes: Number of rollout nodes.
+        workers: Number of rollout workers on each node.
+        nbytes: Size of the weights, in bytes.
+        topology: Topology of the sync.
+    """
     data = torch.randint(256, (nbytes // 1024 * 1024,), dtype=torch.uint8)
     layout = Layout.of({"weights": data.view(-1, 1024)})
     shards = [((0, layout.nbytes),)] if topology == "flat" else [shard(layout, rank, ranks) for rank in range(ranks)]
@@ -116,7 +136,15 @@ def measure(link: Link, ranks: int, nodes: int, workers: int, nbytes: int, topol
 def compare(
     name: str, case: tuple[int, int, int], nbytes: int, arguments: argparse.Namespace, paper: tuple[float, float] | None
 ) -> None:
-    """A row of the table, of the quickest syncs: training ranks, rollout nodes and workers a node in `case`."""
+    """Print a row of the table, with the fastest syncs.
+
+    Args:
+        name: Name of the model.
+        case: Number of training ranks, of rollout nodes, and of workers on each node.
+        nbytes: Size of the weights, in bytes.
+        arguments: Arguments of the command.
+        paper: Times of the paper, flat and aware, in seconds. None means there are none.
+    """
     ranks, nodes, workers = case
     link = Link(ranks, arguments.mbit)
     try:
@@ -131,7 +159,7 @@ def compare(
 
 
 def compare_local(nbytes: int, rounds: int) -> None:
-    """One rank and one worker, each a process of its own on this machine: the same sync both ways, in turns."""
+    """Compare the two ways of a sync from one rank to one worker, in separate processes on this machine, in turns."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     worker = context.Process(target=_work, args=(theirs,), daemon=True)
@@ -139,7 +167,7 @@ def compare_local(nbytes: int, rounds: int) -> None:
     segment = Segment(nbytes)
     segment.bytes.copy_(torch.randint(256, (nbytes,), dtype=torch.uint8))
     digest = hashlib.sha256(segment.bytes.numpy().data).hexdigest()
-    runs: dict[str, list[tuple[float, float]]] = {"TCP": [], "shared memory": []}  # seconds of the clock and of processors
+    runs: dict[str, list[tuple[float, float]]] = {"TCP": [], "shared memory": []}  # wall-clock and CPU time, in seconds
     for number in range(rounds + 1):
         for way, measured in runs.items():
             transfer = Transfer(number, _layout(nbytes), _local_plan(nbytes), (ours.recv(),), secrets.token_bytes(32))
@@ -150,7 +178,7 @@ def compare_local(nbytes: int, rounds: int) -> None:
             ours.send(True)
             came, worker_s = ours.recv()
             assert came == digest
-            if number:  # the first one finds the stage's memory new
+            if number:  # in the first one, the stage's memory is new
                 measured.append((clock_s, worked_s + worker_s))
     worker.terminate()
     segment.close()
@@ -166,7 +194,7 @@ def _spread(values: list[float], digits: int) -> str:
 
 
 def _work(pipe: Connection) -> None:
-    """A rollout worker: tells where it is reached, receives, and says what came and what it cost."""
+    """Be a rollout worker: send the address, receive weights, and send their hash and the CPU time."""
     torch.set_num_threads(1)
     stage = WeightStage()
     while True:
@@ -189,7 +217,7 @@ def _local_plan(nbytes: int) -> tuple[Stream, ...]:
 
 
 def _enter_a_network() -> int:
-    """Put this thread, and those that it starts, into a network of their own; its number for the kernel."""
+    """Put this thread and the threads that it starts into a new network, and return the thread id that names it."""
     if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK):
         raise OSError(ctypes.get_errno(), "no network namespace")
     return get_native_id()
@@ -209,6 +237,7 @@ def _ip(*arguments: str) -> None:
 
 
 def main() -> None:
+    """Print the table, or with `--local` the comparison on one machine."""
     options = argparse.ArgumentParser(description="Weight sync over a slow link: flat against topology-aware.")
     options.add_argument("--ranks", type=int, help="training ranks; without it the paper's cases")
     options.add_argument("--nodes", type=int, default=1, help="rollout nodes")
