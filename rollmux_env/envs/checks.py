@@ -1,7 +1,7 @@
-"""Checks of what a caller hands to an environment: everything is looked at before compiled code reads it.
+"""Checks of the values that a caller passes to an environment, before compiled code reads them.
 
-Compiled code does not check bounds. A value of the wrong number or kind would end the process, or read memory of something else.
-Each function returns the value in the form that the environment works with, or raises an `InputError` of one line.
+Compiled code does not check bounds. A wrong number or type would end the process or read unrelated memory. Each function returns
+the value in the form that the environment uses, or raises an `InputError` with a message of one line.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import describe
 
 _OPTIONS = ("stream_seed", "reset_mask")
-_NO_ACTION = -1  # in place of every number below it: the least number of 64 bits has a meaning of its own in compiled code
+_NO_ACTION = -1  # replaces every smaller number, since the smallest 64-bit number has a special meaning in compiled code
 
 
 def actions_of(value: Any, streams: int) -> NDArray[np.int64]:
-    """Return (streams,) actions. Numbers beyond the action space stay as they are: they count as masked."""
+    """Return the actions, of shape (streams,). Numbers outside of the action space are kept, and count as masked."""
     try:
         actions = np.asarray(value)
-    except ValueError:  # a list of lists of different lengths
+    except ValueError:  # the value is a list of lists of different lengths
         raise InputError(f"actions: must be {streams} whole numbers, not {describe(value)}") from None
     if actions.shape != (streams,):
         raise InputError(f"actions: must be {streams} whole numbers, not of shape {actions.shape}")
@@ -43,7 +43,7 @@ def action_of(value: Any) -> int:
 
 
 def rewards_of(value: Any, streams: int) -> NDArray[np.float64]:
-    """Return (streams,) rewards, which are the caller's own: a reward may be a view of what the next step overwrites."""
+    """Return a copy of the rewards, of shape (streams,). The value may be a view of memory that the next step overwrites."""
     try:
         rewards = np.array(value, dtype=np.float64)
     except (TypeError, ValueError):
@@ -54,14 +54,14 @@ def rewards_of(value: Any, streams: int) -> NDArray[np.float64]:
 
 
 def callable_reward(value: Any) -> Any:
-    """Return a reward that can be called."""
+    """Return the reward function."""
     if not callable(value):
         raise InputError(f"reward: must be a function of an interval, not {describe(value)}")
     return value
 
 
 def reference_of(reward: Any, known: tuple[str, ...]) -> str | None:
-    """Return the name of the policy that a reward compares with, or None where it compares with none."""
+    """Return the name of the policy with which a reward function compares, or None if there is none."""
     reference = getattr(reward, "reference", None)
     if reference is not None and reference not in known:
         raise InputError(f"reward.reference: must be one of {', '.join(known)}, or None, not {describe(reference)}")
@@ -83,21 +83,21 @@ def whole_number(name: str, value: Any, least: int = 1) -> int:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Return a truth value. Another kind would be a type of its own to compiled code."""
+    """Return a truth value. Compiled code would be compiled again for any other type."""
     if not isinstance(value, bool | np.bool_):
         raise InputError(f"{name}: must be true or false, not {describe(value)}")
     return bool(value)
 
 
 def has_attributes(generator: Any, names: Iterable[str], must_have: str) -> None:
-    """Refuse a generator that lacks an attribute; `must_have` lists those that it needs."""
+    """Raise an error if a generator lacks one of some attributes. `must_have` lists them for the message."""
     for name in names:
         if not hasattr(generator, name):
             raise InputError(f"generator: {type(generator).__name__} has no `{name}`; it must have {must_have}")
 
 
 def options_of(options: Any) -> dict[str, Any]:
-    """Return the options of a reset; None is no options."""
+    """Return the options of a reset. None means no options."""
     if options is not None and not isinstance(options, dict):
         raise InputError(f"options: must be a mapping, not {describe(options)}")
     for name in options or {}:
@@ -108,7 +108,7 @@ def options_of(options: Any) -> dict[str, Any]:
 
 
 def seeds_of(value: Any, streams: int) -> list[int | None]:
-    """Return the seed of each stream's draws: of a number those from it on, of a list its own."""
+    """Return the seed of each stream's draws: consecutive ones from a single number on, or those of a list."""
     if value is None or (is_whole(value) and value >= 0):
         return [None if value is None else int(value) + s for s in range(streams)]
     seeds = _listed(value)
@@ -118,7 +118,7 @@ def seeds_of(value: Any, streams: int) -> list[int | None]:
 
 
 def stream_seeds_of(value: Any, streams: int) -> list[int | None]:
-    """Return the seed of each stream itself, None where it is to be drawn."""
+    """Return the seed of each stream itself, None for a stream whose seed must be drawn."""
     seeds = _listed(value) or [value] * streams
     if len(seeds) != streams or not all(seed is None or (is_whole(seed) and 0 <= seed < 2**63) for seed in seeds):
         raise InputError(f"stream_seed: must be a whole number, at least 0, or {streams} of them, not {describe(value)}")
@@ -126,7 +126,7 @@ def stream_seeds_of(value: Any, streams: int) -> list[int | None]:
 
 
 def streams_in(value: Any, streams: int) -> NDArray[np.int64]:
-    """Return the numbers of the streams that a mask names; all without one."""
+    """Return the numbers of the streams that a mask selects. None selects all."""
     mask = [True] * streams if value is None else _listed(value)
     if len(mask) != streams or not all(isinstance(on, bool | np.bool_) for on in mask):
         raise InputError(f"reset_mask: must be true or false for each of {streams} streams, not {describe(value)}")
@@ -134,7 +134,7 @@ def streams_in(value: Any, streams: int) -> NDArray[np.int64]:
 
 
 def _listed(value: Any) -> list[Any]:
-    """Return the entries of a list, a tuple or an array; nothing of anything else."""
+    """Return the entries of a list, tuple or array, and no entries for any other value."""
     value = value.tolist() if isinstance(value, np.ndarray) else value
     return [*value] if isinstance(value, list | tuple) else []
 
