@@ -1,4 +1,7 @@
-"""Shares of a round: prompts with their tokens, and the responses of an engine, which may continue at another engine."""
+"""Shares of a round. A round is the prompts of one rollout, each with a number of responses.
+
+A share is the part of a round that one engine samples. It can move to another engine, with its finished and unfinished responses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Wire format of a stream, and how both sides of a connection authenticate each other.
+"""Wire format of a stream of weights, and how both sides of a connection authenticate each other.
+
+A stream (see `runtime.sync.plan`) goes from a training rank to a rollout worker, and from there to further workers. Each of these
+hops has a connection. After the header has announced the stream, the receiver answers that it is the right one, and the bytes
+follow in pieces. At the end the receiver confirms that it and all workers behind it have the stream:
 
     sender      header                    piece, tag   piece, tag   ...
     receiver            welcome                                           thanks
