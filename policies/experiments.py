@@ -36,7 +36,9 @@ from rollmux_env.workloads.options import WorkloadOptions
 OwnPolicy = Callable[..., Contender]
 """A user's policy class, or another callable that returns a policy. It is called for each replay, with `seed` if it takes one."""
 Target = str | Scenario | Callable[[int], Scenario]
+"""Stream to replay: a scenario file or workload by name, a scenario, or a function from seed to scenario."""
 Run = Callable[[Callable[[Tell], Iterable[tuple[int, Result]]], Sequence[str]], list[Result]]
+"""Function that gathers the results of tasks. It gets a function that starts them and reports progress, and their labels."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Replaying:
         most_phases: Largest number of phases in an event replay, or None for 20 million.
 
     Raises:
-        InputError: An option about phases is given for a fluid replay.
+        InputError: The fidelity is unknown, or an option about phases is given for a fluid replay.
     """
 
     fidelity: Literal["fluid", "event"] | None = None
@@ -187,11 +189,11 @@ def _bench_at(
     cluster = {key: value for key, value in swept.items() if key not in own}
     if not cluster:
         return bench(target, *arguments, settings=texts, **more)
-    benched = bench(partial(_changed, target, texts, cluster), *arguments, **more)
+    benched = bench(partial(_with_cluster_keys, target, texts, cluster), *arguments, **more)
     return replace(benched, scenario=_name(target), settings=texts)
 
 
-def _changed(target: Target, settings: Mapping[str, str], changes: Mapping[str, Any], seed: int) -> Scenario:
+def _with_cluster_keys(target: Target, settings: Mapping[str, str], changes: Mapping[str, Any], seed: int) -> Scenario:
     """Return the target's scenario with other values for some keys of its cluster, such as `migration_s` or `rollout.max_nodes`."""
     scenario, label = (
         _scenario(target, seed, settings),
@@ -200,15 +202,15 @@ def _changed(target: Target, settings: Mapping[str, str], changes: Mapping[str, 
     if isinstance(target, str) and target not in WORKLOADS:
         file = find_file(target)  # read again, because some fields of its jobs derive from the cluster
         data = read_mapping(file)
-        return parse_scenario(data | {"cluster": _with(data["cluster"], changes)}, label, file.parent)
-    cluster = _with(scenario.cluster.model_dump(mode="json", by_alias=True, exclude_unset=True), changes)
+        return parse_scenario(data | {"cluster": _set_keys(data["cluster"], changes)}, label, file.parent)
+    cluster = _set_keys(scenario.cluster.model_dump(mode="json", by_alias=True, exclude_unset=True), changes)
     try:
         return Scenario.model_validate({"version": scenario.version, "cluster": cluster, "jobs": scenario.jobs})
     except ValidationError as error:
         raise InputError(f"{label}: {format_error(problems(error)[0], Scenario)}") from None
 
 
-def _with(cluster: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _set_keys(cluster: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     changed = deepcopy(dict(cluster))
     for key, value in changes.items():
         *path, last = key.split(".")
@@ -262,7 +264,7 @@ def _gather_silently(tell: Callable[[Tell], Iterable[tuple[int, Result]]], names
 
 
 def _contenders(names: list[str], make: Callable[[str, int], Contender], how: Replaying) -> tuple[list[str], dict[str, str]]:
-    """Return the policies that support this kind of replay, and the reason for each one that is left out."""
+    """Return the names of the policies that support this kind of replay, and for each other one the reason why it is left out."""
     able = [name for name in names if can_replay(make(name, 0), how.is_event)]
     if not able:
         raise InputError(f"event replay: {names[0]} is {FLUID_ONLY}")

@@ -16,6 +16,7 @@ from trainers.vec_env import Observation, play
 
 Vectors = VectorEnv[Any, Any, Any]
 Choose = Callable[[Observation], NDArray[np.int64]]
+"""Function from observations of E streams to actions, shape (E,)."""
 
 
 def masked_random(env: Vectors, seed: int) -> Choose:
@@ -31,7 +32,7 @@ def masked_random(env: Vectors, seed: int) -> Choose:
 
 
 def untrained(env: Vectors, seed: int) -> Choose:
-    """Return an agent that takes the best choice by the network with which PPO starts."""
+    """Return an agent that takes the choice with the highest score of a network without training, as PPO initialises it."""
     torch.manual_seed(seed)
     spaces: tuple[Any, Any] = env.single_observation_space, env.single_action_space
     network = PointerPolicy(*spaces, lambda left: 0.0)
@@ -44,11 +45,11 @@ def untrained(env: Vectors, seed: int) -> Choose:
 
 
 AGENTS: dict[str, Callable[[Vectors, int], Choose]] = {"masked-random": masked_random, "untrained": untrained}
-"""Agents by name in `evaluation.references`. Each seed has its own random draws or network."""
+"""Agents by their name in `evaluation.references`, made from an environment and a seed of random draws or of a network."""
 
 
 def reference_usd(problem: Problem, name: str, seed: int) -> float:
-    """Return the dollars of a reference, an agent of `AGENTS` or a policy by name, on the stream of a seed.
+    """Return the dollars that a reference spends on the stream of a seed. It is an agent of `AGENTS`, or a policy by name.
 
     Raises:
         InputError: There is no such policy.

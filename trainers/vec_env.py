@@ -17,7 +17,7 @@ from rollmux_env.validation_errors import describe
 
 Observation = dict[str, NDArray[Any]]
 
-_OF_ONE_STREAM = {"action_space": "single_action_space", "observation_space": "single_observation_space"}
+_SINGLE_SPACES = {"action_space": "single_action_space", "observation_space": "single_observation_space"}
 
 
 class NativeVecEnv(VecEnv):
@@ -25,14 +25,15 @@ class NativeVecEnv(VecEnv):
 
     It asks the environment for all streams at once, including masks, because sb3-contrib's `get_action_masks` calls `env_method`
     only once. Each stream has its own info dict. It is empty until an episode ends. Then it has `terminal_observation`,
-    `TimeLimit.truncated`, the episode's figures and `episode` (return `r`, length `l`, time `t`), as `Monitor` does. Therefore each
-    stream counts as wrapped in a `Monitor`, and `evaluate_policy` reports returns that outer wrappers do not change.
+    `TimeLimit.truncated`, the entries of the environment's `final_info`, and `episode` (return `r`, length `l`, time `t`) as
+    `Monitor` adds it. Therefore each stream counts as wrapped in a `Monitor`, and `evaluate_policy` reports returns that outer
+    wrappers do not change.
 
     Attributes:
         env: The environment.
-        seconds: Time that its steps, resets and masks have taken, in seconds.
-        returns: Sum of rewards of each present episode, shape (E,).
-        lengths: Number of decisions of each present episode, shape (E,).
+        seconds: Total time spent in the environment's steps, resets and action masks, in seconds.
+        returns: Sum of rewards of each stream's current episode, shape (E,).
+        lengths: Number of decisions in each stream's current episode, shape (E,).
 
     Raises:
         InputError: The environment does not reset a finished stream in the same step.
@@ -71,7 +72,7 @@ class NativeVecEnv(VecEnv):
         self._actions = actions
 
     def step_wait(self) -> tuple[Observation, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
-        """Carry out the actions of `step_async`."""
+        """Carry out the actions of `step_async`. A finished stream returns the first observation of its next episode."""
         began = perf_counter()
         observation, rewards, terminated, truncated, info = self.env.step(self._actions)
         dones = terminated | truncated
@@ -109,14 +110,14 @@ class NativeVecEnv(VecEnv):
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """Return an attribute of the environment, repeated for each stream. For spaces it is the space of a single stream."""
-        return [getattr(self.env, _OF_ONE_STREAM.get(attr_name, attr_name))] * len([*self._get_indices(indices)])
+        return [getattr(self.env, _SINGLE_SPACES.get(attr_name, attr_name))] * len([*self._get_indices(indices)])
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """Raise AttributeError, because streams have no separate attributes."""
         raise AttributeError(f"the streams of a native vector environment have no attribute '{attr_name}' of their own")
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        """Return for each stream whether it is wrapped: by `Monitor`, whose figures `info` has, or by a wrapper around `env`."""
+        """Return for each stream whether a wrapper of the class surrounds it. `Monitor` counts, since `info` has its entries."""
         layer: Any = self.env
         while not isinstance(layer, wrapper_class) and hasattr(layer, "env"):
             layer = layer.env
@@ -142,15 +143,16 @@ class NativeVecEnv(VecEnv):
 
 
 def play(env: VectorEnv[Any, Any, Any], seeds: Iterable[int], choose: Callable[[Observation], NDArray[np.int64]]) -> Observation:
-    """Play one episode in each stream, and return their figures.
+    """Play one episode in each stream, and return what the environment reports about them.
 
     Args:
         env: Environment with `autoreset=False`.
-        seeds: Seed of each stream.
+        seeds: Seed of the stream that each row plays (`stream_seed`).
         choose: Function from observations to actions, shape (E,).
 
     Returns:
-        The environment's figures of the finished episodes, `return` (sum of rewards) and `decisions`, each of shape (E,).
+        The entries of the last step's `info`, which describe the finished episodes; and `return` (sum of rewards) and `decisions`,
+        each of shape (E,). The first axis of every entry is the stream.
     """
     observation, _ = env.reset(seed=0, options={"stream_seed": [*seeds]})
     returns, decisions = np.zeros(env.num_envs), np.zeros(env.num_envs, dtype=np.int64)

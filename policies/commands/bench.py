@@ -124,16 +124,16 @@ def bench(options: BenchOptions) -> None:
     if options.target is not None and options.suite is None:
         if options.quick:
             raise typer.BadParameter("goes with --suite", param_hint="--quick")
-        _compare(options.target, options)
+        _compare_policies(options.target, options)
     elif options.target is None and options.suite == "leaderboard":
-        _enter(options)
+        _enter_leaderboard(options)
     elif options.target is None and options.suite is not None:
         _run_suite(options.suite, options)
     else:
         raise typer.BadParameter("give a scenario file, the name of a workload, or --suite NAME", param_hint="FILE|WORKLOAD")
 
 
-def _compare(target: str, options: BenchOptions) -> None:
+def _compare_policies(target: str, options: BenchOptions) -> None:
     """Replay a stream under every policy, once or at every value of the swept keys."""
     from rich.console import Group
 
@@ -213,7 +213,7 @@ def makers() -> Makers:
     return Makers(make_policy, make_dispatch, make_rollout, migrating, make_network, make_allocator)
 
 
-def _enter(options: BenchOptions) -> None:
+def _enter_leaderboard(options: BenchOptions) -> None:
     """Measure an entrant of the leaderboard, and write its entry."""
     import json
 
@@ -257,7 +257,7 @@ def _run_suite(name: str, options: BenchOptions) -> None:
     numbers = range(options.seed, options.seed + (options.seeds or (1 if quick else suite.seeds))) if suite.seeds else range(0)
     measure = partial(suite.measure, added=added) if suite.measure and added else suite.measure
     with results_folder(options.out, f"{suite.name}.json", options.overwrite):
-        rows = measure(numbers, quick, makers()) if measure else _placed(suite, added, numbers, options)
+        rows = measure(numbers, quick, makers()) if measure else _replay_cases(suite, added, numbers, options)
         report, table = suite_report(suite, rows, numbers, quick), suite_table(suite, rows, numbers, quick)
         if options.out:
             points = suite.sweep(options.seed, makers()) if suite.sweep else ()
@@ -280,8 +280,8 @@ def _refuse_own(options: BenchOptions, *more: str, but: Sequence[str] = ()) -> N
             raise typer.BadParameter("a suite has its own", param_hint=hint)
 
 
-def _placed(suite: Suite, added: Sequence[str], numbers: range, options: BenchOptions) -> list[SuiteRow]:
-    """Replay the cases of a suite of placement policies, with the policies that the user added to each case."""
+def _replay_cases(suite: Suite, added: Sequence[str], numbers: range, options: BenchOptions) -> list[SuiteRow]:
+    """Replay every case of a suite under its placement policies and under those that the user added."""
     from policies.dispatch import make_dispatch
     from policies.registry import make_policy
     from rollmux_env.bench.harness import can_replay, run_tasks

@@ -29,7 +29,7 @@ class Migrating:
 
     Attributes:
         migration: Threshold and share of the migration, or None.
-        careful: Value of the argument.
+        careful: Whether the tail of the member that bounds the group's period stays in place.
 
     Raises:
         ValueError: `migrate` or `share` is not a number between 0 and 1, `careful` is not a boolean, or `share` or `careful` is
@@ -66,7 +66,9 @@ class RoundRobin(Migrating):
     """
 
     def choose(self, group: GroupView) -> WaitingPhase | MemberView | None:
-        """Return the first waiting phase whose turn it is on all its nodes, else the member whose tail blocks the next one."""
+        """Return the first waiting phase whose turn it is on all its nodes, to start it.
+
+        Without one, return the member whose tail blocks the next phase, to migrate that tail, or None to wait."""
         row, rows = group.row, group.rows
         for phase in group.waiting:
             if not phase.nodes & row.busy and in_turn(row, rows, phase.member.row, CODES[phase.phase], 0):
@@ -78,6 +80,7 @@ class RoundRobin(Migrating):
 
 
 Rank = Callable[[WaitingPhase], float]
+"""Function from a waiting phase to its rank. The phase with the lowest rank starts first."""
 
 
 def shortest(phase: WaitingPhase) -> float:
@@ -110,9 +113,10 @@ class WorkConserving(Migrating):
         self.rank = rank
 
     def choose(self, group: GroupView) -> WaitingPhase | MemberView | None:
-        """Return the first phase in order of rank that can start, else a member whose tail blocks the first phase that could.
+        """Return the first phase in order of rank that can start.
 
-        A phase can start if its nodes are free and not kept for an overdue phase.
+        A phase can start if its nodes are free and not kept for an overdue phase. Without one, return a member whose tail blocks
+        the first phase that could start otherwise, to migrate that tail, or None to wait.
         """
         best = self._first(group, group.busy)
         movable = self.movable(group) if best is None else []

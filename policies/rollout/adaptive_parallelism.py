@@ -30,7 +30,7 @@ _CHECKPOINTS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)  # shares of the wanted response
 
 @dataclass(frozen=True)
 class AdaptiveParallelism(Plain):
-    """Choose the size of the replicas as the batch shrinks.
+    """A rollout policy that changes the size of the replicas as the batch shrinks.
 
     Args:
         switch_s: Seconds until replicas of another size are ready. OrchestrRL reports 2 to 5.
@@ -59,32 +59,32 @@ class Reshape(Stay):
         self._timings = dict(setting.timings)
         self._quantiles: dict[bool, Floats] = {}  # by whether the round is long
         self._long = False
-        self._wanted = 0
-        self._parallel = setting.parallel
+        self._n_wanted = 0  # number of finished responses that completes the round
+        self._parallel = setting.parallel  # GPUs of each replica in use
         self._live = np.zeros(0, np.int64)  # numbers of the replicas in use
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
-        """Launch a round on replicas of the size that is best by the forecast."""
-        self._long, self._wanted = round.long, round.wanted * round.needed
+        """Launch a round on replicas of the size with the least forecast makespan."""
+        self._long, self._n_wanted = round.long, round.wanted * round.needed
         before, self._live = self._parallel, np.arange(fleet.size)
-        self._parallel = self._first(fleet)
+        self._parallel = self._initial_size(fleet)
         if self._parallel != self._setting.parallel or self._parallel != before:
-            self._replace(fleet, 0.0 if self._parallel == before else self._policy.switch_s)
+            self._add_replicas(fleet, 0.0 if self._parallel == before else self._policy.switch_s)
         deal(fleet, self._live)
-        return self._next(fleet)
+        return self._next_wake(fleet)
 
     def act(self, fleet: Fleet) -> Wake:
         """Change the replicas if the forecast gain is large enough."""
         if self._long in self._quantiles:
             self._reshape(fleet, self._quantiles[self._long])
-        return self._next(fleet)
+        return self._next_wake(fleet)
 
     def end(self, fleet: Fleet) -> None:
-        """Add the lengths of the finished responses to the distribution."""
+        """Update the forecast with the lengths of the finished responses."""
         known = self._long in self._quantiles
         remember(self._quantiles.setdefault(self._long, np.zeros(QUANTILES)), fleet.sampled()[fleet.finished], known)
 
-    def _first(self, fleet: Fleet) -> int:
+    def _initial_size(self, fleet: Fleet) -> int:
         """Return the size to begin a rollout with.
 
         It is the size at the end of the last rollout, unless another has a clearly smaller makespan.
@@ -96,13 +96,13 @@ class Reshape(Stay):
         best, best_s = self._parallel, np.inf
         for parallel in (self._parallel, *(size for size in self._timings if size != self._parallel)):
             where = np.arange(context.size) % (self._setting.gpus // parallel)
-            makespan_s = self._makespan(parallel, context, ahead, where, where < 0, self._wanted)
+            makespan_s = self._makespan(parallel, context, ahead, where, where < 0, self._n_wanted)
             if makespan_s < best_s:
                 best, best_s = parallel, (makespan_s if parallel != self._parallel else (1 - self._policy.margin) * makespan_s)
         return best
 
-    def _next(self, fleet: Fleet) -> Wake:
-        return wake_at((max(1, int(share * self._wanted)) for share in _CHECKPOINTS), fleet)
+    def _next_wake(self, fleet: Fleet) -> Wake:
+        return wake_at((max(1, int(share * self._n_wanted)) for share in _CHECKPOINTS), fleet)
 
     def _reshape(self, fleet: Fleet, quantiles: Floats) -> None:
         left, sampled, context = fleet.open, fleet.sampled(), fleet.context()
@@ -110,7 +110,7 @@ class Reshape(Stay):
             return
         context, ahead = context[left], forecast(quantiles, sampled[left])
         present = np.searchsorted(self._live, fleet.replica[left])
-        counting = max(1, self._wanted - fleet.finished.size)
+        counting = max(1, self._n_wanted - fleet.finished.size)
         stay_s = self._makespan(self._parallel, context, ahead, present, present == present, counting)
         best: tuple[int, Ints] | None = None
         order = descending(ahead)
@@ -126,7 +126,7 @@ class Reshape(Stay):
         parallel, where = best
         if parallel != self._parallel:
             self._parallel = parallel
-            self._replace(fleet, fleet.now_s + self._policy.switch_s)
+            self._add_replicas(fleet, fleet.now_s + self._policy.switch_s)
         moving = fleet.replica[left] != self._live[where]
         fleet.migrate(left[moving], self._live[where[moving]])
 
@@ -135,7 +135,7 @@ class Reshape(Stay):
 
         Args:
             parallel: GPUs of each replica.
-            context: Present context of each response, tokens.
+            context: Current context of each response, tokens.
             ahead: Forecast remaining tokens of each response.
             where: Replica on which each response continues.
             stays: Whether each response stays on its replica. The others are prefilled again.
@@ -150,7 +150,7 @@ class Reshape(Stay):
         trial.run(responses=counting)
         return trial.now_s + (0.0 if parallel == self._parallel else self._policy.switch_s)
 
-    def _replace(self, fleet: Fleet, from_s: float) -> None:
-        """Add replicas of the present size, and use only these from now on."""
+    def _add_replicas(self, fleet: Fleet, from_s: float) -> None:
+        """Add replicas of the current size, and use only these from now on."""
         replicas = [self._timings[self._parallel]] * (self._setting.gpus // self._parallel)
         self._live = fleet.add(replicas, self._parallel, from_s)

@@ -44,7 +44,7 @@ from rollmux_env.rollout.setting import Setting
 
 @dataclass(frozen=True)
 class Learned:
-    """Choose the row with the highest score.
+    """A rollout policy that takes the allowed row to which its network gives the highest score.
 
     Args:
         path: Path of a policy file for rollouts, or `default` for the one that RollMux ships.
@@ -71,7 +71,7 @@ class Learned:
         _weights(self.path)
 
     def begin_job(self, setting: Setting) -> JobPolicy:
-        """Return one object for the rounds and their control, because both share what the network remembers."""
+        """Return one `Network` as both the rounds and their control, because both need the same history."""
         network = Network(self, setting)
         return JobPolicy(network, network)
 
@@ -85,24 +85,24 @@ class Learned:
             return int(rows[0])
         weights, rewards = _weights(self.path)
         job, _, state = map(len, feature_names(rewards))
-        known = _first(shown.job[e], job), shown.candidates[e, rows], _first(shown.cluster[e], state)
+        known = _first_padded(shown.job[e], job), shown.candidates[e, rows], _first_padded(shown.cluster[e], state)
         return int(rows[score(weights, *known).argmax()])
 
 
-def _first(row: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+def _first_padded(row: NDArray[np.float32], count: int) -> NDArray[np.float32]:
     """Return the first `count` numbers of a row, padded with 0, which means that rewards take no time."""
     return np.concatenate([row[:count], np.zeros(max(0, count - row.size), np.float32)])
 
 
 @lru_cache(maxsize=8)
 def _weights(path: str) -> tuple[dict[str, NDArray[np.float32]], bool]:
-    """Read a network, and whether it has the features about rewards."""
+    """Return the weights of a network, and whether it reads the features about rewards."""
     _, config, weights = read_default(path, "rollout", (feature_names(False), feature_names(True)))
     return weights, config.features == feature_names(True)
 
 
 class Network(Rounds):
-    """A job's rounds and their control, as the network decides.
+    """A job's rounds and the control of its rollouts, decided by the network.
 
     Attributes:
         job: Record of type `JOB`: the history of the job's rollouts, as the network sees it.
@@ -114,7 +114,7 @@ class Network(Rounds):
             raise InputError("rollout policy learned: was trained on responses of one turn, with replicas of 1, 2, 4 or 8 GPUs")
         super().__init__(setting.prompts, setting.responses, 1)
         self._policy, self._setting = policy, setting
-        self._due: Round | None = None
+        self._current: Round | None = None
         self.job: Any = np.zeros(1, JOB)[0]
         self.quantiles = np.zeros((2, QUANTILES))
         self._costs, self._kv = np.zeros((len(SIZES), COSTS)), np.zeros(len(SIZES), np.int64)
@@ -122,8 +122,8 @@ class Network(Rounds):
         self._out = observation_table(1, ROWS, feature_names(_weights(policy.path)[1]))
 
     def next(self) -> Round:
-        """Return the next round, and decide the size of its replicas."""
-        if self._due is None:
+        """Return the next round. The first call for a round also decides the size of its replicas."""
+        if self._current is None:
             job = self.job
             job["launching"], job["resized"], job["moved"] = 1, 0, 0
             job["queue"], job["long"] = len(self.queue), len(self.queue) >= job["prompts"]
@@ -134,20 +134,20 @@ class Network(Rounds):
                 row = self._best_row(rollout_table())
             sizes = ("spare_prompts", "spare_responses") if row == SPARE else ("prompts", "responses")
             self._launched = int(job[sizes[0]]), int(job[sizes[1]])
-            self._due = super().next()
-        return self._due
+            self._current = super().next()
+        return self._current
 
     def done(self, complete: Sequence[int]) -> None:
         """Record that the current round is over, so that the network decides about the next one."""
         super().done(complete)
-        self._due = None
+        self._current = None
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
         """Launch a round on replicas of the chosen size."""
         job = self.job
         live = np.arange(fleet.size)
         if job["size"] != job["configured"] or job["resized"]:
-            live = self._add(fleet, self._policy.switch_s if job["resized"] else 0.0)
+            live = self._add_replicas(fleet, self._policy.switch_s if job["resized"] else 0.0)
         else:
             job["first"], job["live"] = 0, fleet.size
         job["launched"], job["each"], job["long"] = len(round.prompts), round.responses, round.long
@@ -157,7 +157,7 @@ class Network(Rounds):
         return self._next_wake(fleet)
 
     def act(self, fleet: Fleet) -> Wake:
-        """Carry out the best row."""
+        """Apply the best row: keep everything, migrate or drop responses, or add replicas of another size."""
         job = self.job
         fleet.sampled()
         job["now_s"] = fleet.now_s
@@ -168,7 +168,7 @@ class Network(Rounds):
             which, where = shifted(job, fleet.tables, self.quantiles, row)
             if row >= RESIZE:
                 job["size"] = row - RESIZE
-                self._add(fleet, fleet.now_s + self._policy.switch_s)
+                self._add_replicas(fleet, fleet.now_s + self._policy.switch_s)
             fleet.migrate(which, job["first"] + where)
             job["moved"] = row == TAIL
         return self._next_wake(fleet)
@@ -183,7 +183,7 @@ class Network(Rounds):
         write_observation(self.job, rollout, self.quantiles, self._costs, self._kv, self._out, 0)
         return self._policy.best_row(self._out, 0)
 
-    def _add(self, fleet: Fleet, from_s: float) -> NDArray[np.int64]:
+    def _add_replicas(self, fleet: Fleet, from_s: float) -> NDArray[np.int64]:
         size, setting = SIZES[self.job["size"]], self._setting
         live = fleet.add([dict(setting.timings)[size]] * (setting.gpus // size), size, from_s)
         self.job["first"], self.job["live"] = live[0], live.size

@@ -116,13 +116,13 @@ def winners(round: Round, standings: Mapping[int, Standing]) -> tuple[int, ...] 
 
 
 def least_more(round: Round, standings: Mapping[int, Standing]) -> int:
-    """Return the least number of further responses that must finish before a round can be over."""
+    """Return a lower bound on the number of responses that must still finish before a round can be over."""
     lacks = sorted(max(0, round.needed - len(one.finished)) for one in standings.values())
     return sum(lacks[: round.wanted])
 
 
 class Rounds:
-    """The rounds of a job. Every prompt of the data is trained on exactly once, in whichever round it completes.
+    """The consecutive rounds of a job. Every prompt of the data is trained on exactly once, in whichever round it completes.
 
     Args:
         prompts: Number of prompts that an iteration trains on.

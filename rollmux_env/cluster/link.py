@@ -16,11 +16,11 @@ def share(state: State, settle: Callable[[State, int], None], replan: Callable[[
 
     Args:
         state: State to change.
-        settle: Function that brings the progress of a group up to now, before the group changes.
+        settle: Function that updates the progress of a group to now, before the group changes; it gets the state and group.
         replan: Function that updates a group after the times of a member have changed; it gets the state, member and group.
 
     Returns:
-        Whether the sync of a waiting job would break an SLO.
+        Whether the sync of a waiting job would break an SLO, for `State.link_is_full`.
     """
     tables, network = state.tables, state.cluster.network
     assert network is not None

@@ -32,19 +32,19 @@ class State:
             (`rollmux_env.kernel.promises`). Otherwise switches take no time.
 
     Attributes:
-        observed: Value of the argument. If true, departure times are predictions.
-        switches: Value of the argument.
-        now_s: Present time in seconds, the only clock of a policy.
+        observed: Whether progress comes from `Progressed` events, so that departure times are predictions.
+        switches: Whether periods and limits include switches.
+        now_s: Current time in seconds, the only clock of a policy.
         cluster: Pools, prices and limits.
-        limits: The same in the form that compiled code takes.
+        limits: Limits and prices of `cluster` in the form that compiled code takes.
         pools: Numbers of the pools by name.
         prices: Price of a node of each pool, $/h.
         tables: Tables of the jobs and groups, with a row for each.
         waiting: Ids of the waiting jobs, by falling priority, then in order of arrival.
-        charges: Accounts of the jobs, by row.
+        charges: Nodes and dollars that each job is charged for, by row of the job table.
         pauses: Pauses of moved jobs that are in progress.
         nodes: Nodes of each pool provisioned now, for rollouts and for trainings, including nodes held for a move, shape (P, 2).
-        busy_before_s: Node-seconds to add to those of the job table, which attributes all of a job to the pools of its present
+        busy_before_s: Node-seconds to add to those of the job table, which attributes all of a job to the pools of its current
             shape, shape (P,).
         arrived: Number of jobs that have arrived.
         departed: Number of jobs that have departed.

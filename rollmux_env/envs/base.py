@@ -69,9 +69,9 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._all = np.ones(num_envs, dtype=np.bool_)
         self._seeds = np.zeros(num_envs, dtype=np.int64)
-        self._draws: list[np.random.Generator] = []  # empty before the first reset, and after a reset that failed
+        self._draws: list[np.random.Generator] = []  # of stream seeds; empty before the first reset, and after a reset that failed
         self._window: Window | None = None
-        self._passed: Any = None
+        self._passed: Any = None  # read-only views from which `_interval` makes the argument of the reward
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to copy or pickle, without the window and the views of tables, which a copy would detach from them."""
@@ -288,7 +288,7 @@ class BaseEnv(gym.Env[Observation, np.int64]):
         return frames[0]
 
     def close(self) -> None:
-        """Close the window."""
+        """Close the environment and its window. It cannot be reset afterwards."""
         self.vector.close()
 
     def _show(self) -> None:

@@ -1,7 +1,7 @@
 """Reader of a user's file of a job's flows: CSV with the columns kind, source, target and gb.
 
-Each row is a flow of every step of its kind: `pipeline` and `gradients` of a mini-batch, `weights` of an iteration. GPUs are
-numbered from 0, those that train first. The flows of kinds without a row are computed from the model.
+Each row is a flow of every step of its kind: `pipeline` and `gradients` of a mini-batch, `weights` of an iteration. The job's GPUs
+are numbered from 0: the GPUs that train, then those that generate. The flows of kinds without a row are computed from the model.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def read_flows(path: Path, gpus: int) -> Mapping[str, Traffic]:
         gpus: Number of GPUs of the job.
 
     Returns:
-        Flows by kind.
+        Flows by kind, for the kinds that have rows.
 
     Raises:
-        InputError: If the file cannot be read or lacks a column, or a row is no flow between two of the GPUs.
+        InputError: If the file cannot be read or lacks a column, or a row is not a flow of a known kind between two of the GPUs.
     """
     name, rows = one_line(str(path), 4096), csv.DictReader(text_lines(path))
     for column in COLUMNS:

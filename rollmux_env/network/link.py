@@ -36,10 +36,10 @@ def fair_level(rates: Iterable[float], capacity: float) -> float:
 
 
 def slowed_s(seconds: float, rate: float, level: float) -> float:
-    """Return the seconds of a flow that gets at most a given rate.
+    """Return the seconds that a flow takes if it gets at most a given rate.
 
     Args:
-        seconds: Seconds of the flow alone.
+        seconds: Seconds that the flow takes alone.
         rate: Rate of the flow alone.
         level: Largest rate that it gets.
     """
@@ -55,7 +55,7 @@ class _Flow:
 
 
 class SharedLink(Generic[Key]):
-    """The flows on a link over time. A time before the latest one counts as the latest.
+    """The flows on a link over time. A time before the latest one that was given counts as the latest one.
 
     Args:
         capacity: Capacity of the link, in the unit of the flows' rates.
@@ -77,17 +77,17 @@ class SharedLink(Generic[Key]):
         """Begin a flow.
 
         Args:
-            key: Identifier of the flow, which no present flow may have.
+            key: Identifier of the flow, different from those of the flows on the link.
             seconds: Seconds of the flow alone.
             rate: Rate of the flow alone.
-            now_s: Present time, in seconds.
+            now_s: Current time, in seconds.
         """
         self._advance(now_s)
         self._flows[key] = _Flow(seconds, rate)
         self._share()
 
     def drop(self, key: Key, now_s: float) -> None:
-        """Remove a flow before its end, if it is present."""
+        """Remove a flow before its end, if it is on the link."""
         if key in self._flows:
             self._advance(now_s)
             del self._flows[key]
@@ -109,7 +109,7 @@ class SharedLink(Generic[Key]):
         return key, end_s
 
     def _advance(self, now_s: float) -> None:
-        """Advance all flows to the present time."""
+        """Advance all flows to a time."""
         for flow in self._flows.values():
             flow.left_s = max(0.0, flow.left_s - max(0.0, now_s - self._now_s) * flow.speed)
         self._now_s = max(self._now_s, now_s)

@@ -31,7 +31,7 @@ Key = str | Death | Node | None  # a job's id, a scripted death, a node, or None
 _SHORTEST_S = 1e-3  # shortest remaining stay: a job may die after the end of its stay, in its last iteration
 
 
-class _Later:
+class _DeferredCalls:
     """Proxy that records calls of an object's methods until they can be made."""
 
     def __init__(self, target: object, calls: list[Callable[[], None]]) -> None:
@@ -48,7 +48,7 @@ class AbsentScheduler:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._calls: list[Callable[[], None]] = []
-        self.members, self.jobs = _Later(scheduler.members, self._calls), _Later(scheduler.jobs, self._calls)
+        self.members, self.jobs = _DeferredCalls(scheduler.members, self._calls), _DeferredCalls(scheduler.jobs, self._calls)
 
     def hand_over(self) -> None:
         """Report all recorded facts to the scheduler, in order."""
@@ -72,7 +72,7 @@ class FailureTimes:
         self._heap: list[tuple[float, int, Cause, Key]] = []
         self._order = count()
         self._lives: dict[str, Generator] = {}  # random generator of each job's lives
-        self._pending: dict[str, int] = {}  # number of a job's valid failure; the job's other entries on the heap are void
+        self._next_failure: dict[str, int] = {}  # number of a job's valid failure; the job's other entries on the heap are void
         self._nodes: set[tuple[int, str, int]] = set()
         self._scheduler = generator(seed, "", "scheduler")
         self.begin_scheduler(first_s)
@@ -85,14 +85,14 @@ class FailureTimes:
         return self._heap[0][0] if self._heap else inf
 
     def begin_scheduler(self, now_s: float) -> None:
-        """Begin a life of the scheduler."""
+        """Draw the next failure of the scheduler, which starts now."""
         self._add(now_s, self._scheduler, self._failures.scheduler_h, "scheduler", None)
 
     def begin(self, job_id: str, seating: Seating, now_s: float) -> None:
-        """Begin a life of a job that got a place, and of the place's nodes, unless they already live."""
-        if job_id not in self._pending and isfinite(self._failures.job_h):
+        """Draw the next failure of a job that got a placement, and of each of its nodes, if it is not drawn yet."""
+        if job_id not in self._next_failure and isfinite(self._failures.job_h):
             own = self._lives.setdefault(job_id, generator(self._seed, job_id, "failure"))
-            self._pending[job_id] = self._add(now_s, own, self._failures.job_h, "job", job_id)
+            self._next_failure[job_id] = self._add(now_s, own, self._failures.job_h, "job", job_id)
         if not isfinite(self._failures.node_h):
             return
         for pool, numbers in (("rollout", () if seating.colocated else seating.rollout), ("training", seating.training)):
@@ -103,17 +103,17 @@ class FailureTimes:
                     self._add(now_s, own, self._failures.node_h, "node", node)
 
     def end(self, job_id: str) -> None:
-        """End the life of a job that died or departed."""
-        self._pending.pop(job_id, None)
+        """Make the next failure of a job void, because it died or departed."""
+        self._next_failure.pop(job_id, None)
 
     def due(self, until_s: float) -> Iterator[tuple[Cause, Key]]:
-        """Yield the failures by `until_s`, including those of nodes that no group holds any longer."""
+        """Remove and yield the failures by `until_s`, including those of nodes that no group holds any longer."""
         while self.next_s <= until_s:
             _, order, cause, key = heappop(self._heap)
             if isinstance(key, Death):
                 yield cause, key
-            elif cause != "job" or self._pending.get(cast("str", key)) == order:
-                self._pending.pop(cast("str", key), None)
+            elif cause != "job" or self._next_failure.get(cast("str", key)) == order:
+                self._next_failure.pop(cast("str", key), None)
                 self._nodes.discard(cast("Node", key))
                 yield cause, key
 
@@ -125,7 +125,7 @@ class FailureTimes:
 
 
 class Dying:
-    """Applies failures to the jobs of a replay and reports them to the scheduler.
+    """Application of failures to a replay: it ends jobs, and reports their deaths and returns to the scheduler.
 
     Args:
         failures: Rates, checkpoints and script of failures.
@@ -136,9 +136,9 @@ class Dying:
     Attributes:
         times: Times of the failures.
         log: Failures so far.
-        again: Jobs that died and have no place yet, as they were, by id.
-        back_s: Time at which the scheduler returns in seconds, or infinity while it is present.
-        away: Jobs that arrive again at a later time.
+        again: By id, the replayed jobs that died and have no new placement yet, with their progress.
+        back_s: Time at which the scheduler restarts in seconds, or infinity while it runs.
+        away: Jobs that died and arrive again only later, at a time that the script of failures gives.
     """
 
     def __init__(self, failures: Failures, times: FailureTimes, jobs: RunningJobs, scheduler: Scheduler) -> None:
@@ -158,14 +158,14 @@ class Dying:
         return min([self.back_s, *(job.arrival_s for job in self.away)])
 
     def strike(self, until_s: float, now_s: float) -> bool:
-        """Apply the failures and returns that are due.
+        """Apply the failures, restarts of the scheduler and returns of jobs that are due.
 
         Args:
             until_s: Time up to which they are due, in seconds.
-            now_s: Present time, in seconds.
+            now_s: Current time, in seconds.
 
         Returns:
-            Whether placements have to be decided.
+            Whether something happened that requires placement decisions.
         """
         log, before = self.log, len(self.log.losses)
         back = self.back_s <= until_s
@@ -183,16 +183,16 @@ class Dying:
                 self.back_s = now_s + self._failures.scheduler_down_s
                 self._jobs.listener = cast("Scheduler", self._absent)
                 continue
-            struck = self._struck(key)
-            log.nodes += cause == "node" and bool(struck)
-            for job_run in struck:
+            victims = self._victims(key)
+            log.nodes += cause == "node" and bool(victims)
+            for job_run in victims:
                 log.losses.append(Loss(now_s, job_run.job.id, cause, job_run.lost(now_s)))
                 self._kill(job_run, now_s, key.arrives_s if isinstance(key, Death) else now_s)
                 self.times.end(job_run.job.id)
         return back or bool(coming) or len(log.losses) > before
 
-    def _struck(self, key: Key) -> list[ReplayedJob]:
-        """Return the jobs that a failure kills: those in place, without those that a move has just taken from their place."""
+    def _victims(self, key: Key) -> list[ReplayedJob]:
+        """Return the jobs that a failure kills. A job that has left its nodes for a move is not among them."""
         placed = [one for one in self._jobs.by_id.values() if one.placed]
         if not isinstance(key, tuple):
             return [one for one in placed if one.job.id == (key.job if isinstance(key, Death) else key)]

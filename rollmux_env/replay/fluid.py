@@ -25,8 +25,8 @@ def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
         check: Whether to assert the invariants of `rollmux_env.replay.checks` after every instant.
 
     Raises:
-        InputError: If the policy is woken too often.
-        PlanError: If the policy broke an invariant, or left jobs waiting and no event remains.
+        InputError: If the policy asks to be woken so often that the replay would not end.
+        PlanError: If a plan of the policy breaks an invariant, or jobs wait and no event remains.
     """
     run = Run(scenario, State(scenario.cluster, switches=plans_switches(policy)))
     state = run.state
@@ -40,7 +40,7 @@ def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
         now_s = max(now_s, state.now_s)
         scheduler.jobs.end_stays(now_s)
         for _ in placements(run, scheduler, now_s, arrivals):
-            pass
+            pass  # the decisions are applied and recorded; without phases there are no commands to carry out
         if not policy.keeps_slo:
             run.penalised_usd_per_hour.append(state.usd_per_hour + penalty_usd(state.view))
         if len(run.time_s) > MOST_INSTANTS + 4 * len(scenario.jobs):

@@ -36,11 +36,13 @@ class RunningPhases:
 
     @property
     def next_s(self) -> float:
-        """Time of the first entry in seconds, or infinity without entries. The entry may be void."""
+        """Time of the first entry in seconds, or infinity without entries.
+
+        The entry may be void: replaced by a later one, or of a job that was cut."""
         return self._heap[0][0] if self._heap else inf
 
     def next_ended(self, until_s: float) -> tuple[float, ReplayedJob, str] | None:
-        """Remove and return the next end by `until_s`.
+        """Remove and return the next valid end by `until_s`. Void entries are skipped.
 
         Returns:
             Time, job and kind of the end, or None if nothing ends by then.
@@ -66,16 +68,16 @@ class RunningPhases:
             switch_s = switch.cold_s if job_run.cold[phase] else switch.warm_s
             job_run.cold[phase] = False
         job_run.runs[phase] = (now_s, switch_s)
-        if not self._migrates or phase == "training" or not job_run.bits:
+        if not self._migrates or phase == "training" or not job_run.bits:  # without rollout nodes of its own, no tail migrates
             self.wake(job_run, now_s + (switch_s + job_run.phase_s(phase)), phase)
             return
         job_run.began_s, job_run.passed = now_s, False
         pace.set_out(job_run, now_s + switch_s, job_run.phase_s(phase), job_run.durations.threshold[job_run.sampled])
         job_run.group.rollouts[job_run] = None
-        self._share(job_run)
+        self._run_beside_tails(job_run)
 
-    def _share(self, job_run: ReplayedJob) -> None:
-        """Continue a rollout on the part of its nodes that tails leave, to its threshold or its end."""
+    def _run_beside_tails(self, job_run: ReplayedJob) -> None:
+        """Schedule the threshold or the end of a rollout at the speed that tails on its nodes leave it."""
         nodes, tails = job_run.keys["rollout"], job_run.group.tails
         shared = tuple(node for node in nodes if tails >> (node + 1) & 1)
         job_run.nodes_by_share = {1.0: tuple(node for node in nodes if node not in shared), 1 - self._tail_share: shared}
@@ -86,7 +88,7 @@ class RunningPhases:
         """Mark a rollout as migratable, since enough of its responses are done."""
         pace.pass_threshold(job_run, now_s)
         job_run.passed = True
-        self._share(job_run)
+        self._run_beside_tails(job_run)
 
     def migrate(self, job_run: ReplayedJob, now_s: float) -> None:
         """Migrate the tail of a rollout to a share of its nodes, where it runs at another speed."""
@@ -110,7 +112,7 @@ class RunningPhases:
             if job_run.bits & gone.bits:
                 pace.advance(job_run, now_s)
                 self._span(job_run, now_s)
-                self._share(job_run)
+                self._run_beside_tails(job_run)
 
     def _span(self, job_run: ReplayedJob, now_s: float) -> None:
         """Account for the nodes that a rollout has held since the last change, and begin a new span."""
@@ -128,7 +130,7 @@ class RunningPhases:
         """Schedule an end of a job on the heap.
 
         Args:
-            job_run: Job.
+            job_run: Job whose phase, sync, reward or checkpoint ends.
             at_s: Time of the end, in seconds.
             what: Kind of end: a phase, `threshold`, `rewards`, `sync`, `checkpoint` or `restart`.
         """
@@ -138,7 +140,7 @@ class RunningPhases:
         heappush(self._heap, (at_s, self._stamps, job_run, what))
 
     def book(self, job_run: ReplayedJob, phase: PhaseName, now_s: float) -> float:
-        """Account for a running phase up to now, and return the seconds for which it held its nodes."""
+        """Record a phase that ends or is cut now, and return the seconds for which it held its nodes."""
         if phase == "rollout" and job_run.nodes_by_share:
             self._span(job_run, now_s)
             del job_run.runs[phase]
@@ -158,7 +160,7 @@ class RunningPhases:
         return now_s - start_s
 
     def cut(self, job_run: ReplayedJob, now_s: float) -> None:
-        """Stop all phases of a job: account for them up to now, and void the job's entries on the heap."""
+        """Stop all phases of a job: record them up to now, and make the job's entries on the heap void."""
         frees = self.is_tail(job_run)
         for phase in PHASES:
             if phase in job_run.runs:

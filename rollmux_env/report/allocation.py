@@ -15,18 +15,20 @@ from rollmux_env.timing.stages import Stage
 
 
 def allocation_table(model: str, allocator: str, allocation: Allocation, planner_s: float) -> RenderableType:
-    """Return the table of `rollmux allocate`, with one line per run of equal training stages and per kind of replica.
+    """Return the table of `rollmux allocate`.
+
+    It has a line for consecutive training stages on one GPU type, and one for each kind of replica.
 
     Args:
         model: Name of the model.
         allocator: Name of the allocator.
         allocation: Allocation to show.
-        planner_s: Seconds in which the allocator found it.
+        planner_s: Seconds that the allocator took to find it.
     """
     work, training = allocation.work, allocation.training
     names = ", ".join(f"{count} {name}" for name, count in allocation.budget.gpus.items())
     table = make_table("side", "GPUs", "copies", "stages", "layers of a stage", "tensor parallel", "sequences", "GB a GPU", left=2)
-    for stages in _runs(training.stages):
+    for stages in _by_gpu_type(training.stages):
         gpus = f"{training.copies * len(stages) * stages[0].gpus} {stages[0].hardware.name}"
         table.add_row("training", gpus, *_cells(training.copies, stages, "", training.memory_gb(work.micro_tokens)))
     table.add_section()
@@ -48,14 +50,14 @@ def allocation_table(model: str, allocator: str, allocation: Allocation, planner
 
 
 def _cells(copies: int, stages: Sequence[Stage], sequences: str, gb: float) -> tuple[str, ...]:
-    """Return the cells of a line from the copies on."""
+    """Return the cells of a line from the column "copies" on."""
     least, most = min(stage.layers for stage in stages), max(stage.layers for stage in stages)
     layers = f"{least}" if least == most else f"{least}-{most}"
     return str(copies), str(len(stages)), layers, str(stages[0].gpus), sequences, f"{gb:.1f}"
 
 
 def allocation_report(model: str, allocator: str, allocation: Allocation) -> dict[str, Any]:
-    """Return the allocation as plain values, the same for the same input."""
+    """Return the allocation as plain values for JSON. It leaves out the allocator's seconds, so equal input gives equal output."""
     work = allocation.work
     return {
         "model": model,
@@ -96,6 +98,6 @@ def _stage(stage: Stage) -> dict[str, Any]:
     return {"gpu": stage.hardware.name, "tensor_parallel": stage.gpus, "layers": stage.layers}
 
 
-def _runs(stages: tuple[Stage, ...]) -> list[list[Stage]]:
+def _by_gpu_type(stages: tuple[Stage, ...]) -> list[list[Stage]]:
     """Group consecutive stages of one GPU type."""
     return [list(run) for _, run in groupby(stages, key=lambda stage: stage.hardware.name)]

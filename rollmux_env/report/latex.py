@@ -18,9 +18,9 @@ _ESCAPED = {character: f"\\{character}" for character in "&%$#_{}"} | {
 
 
 def to_latex(part: RenderableType) -> str:
-    """Return a part that `rollmux_env.report.tables` makes for a terminal as LaTeX.
+    """Convert output that `rollmux_env.report.tables` makes for a terminal to LaTeX.
 
-    Headings and notes become comments, tables become `tabular`.
+    Headings and notes become comments, and tables become `tabular`.
     """
     if isinstance(part, Group):
         return "".join(to_latex(inner) for inner in part.renderables)

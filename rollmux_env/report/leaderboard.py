@@ -16,10 +16,11 @@ from rollmux_env.report.tables import heading, make_table
 
 _HEADINGS = ("score", "fresh streams", "SLOs kept", "decision, ms")
 LOWER = "lower than the fixed ones"
+"""Mark of a score on fresh streams that is lower than on fixed streams, by more than the interval of the difference."""
 
 
 def entry_tables(entry: Entry) -> list[RenderableType]:
-    """Return an entry's scores by track, with a note on their scale."""
+    """Return an entry's scores by track for a terminal, with a note on their scale."""
     table = make_table("track", *_HEADINGS)
     for track in TRACKS:
         if (score := track_score(track, entry)) is not None:

@@ -2,7 +2,7 @@
 
 A process is one pool of a group, a thread is a node, and phases and switches are slices. A migrated tail shares its nodes with the
 next rollout and has a separate track. The process `cluster` has counters of nodes and dollars, and instants: arrivals, admissions,
-moves, resumptions and departures. Work of real jobs that holds no node, such as syncs, is in one more process with a thread per
+moves, resumptions and departures. Work of real jobs that holds no node, such as syncs, is in a separate process with a thread per
 job.
 """
 
@@ -79,14 +79,14 @@ def trace_json(
             shaped.add(event.job.id)
         if from_s <= event.at_s <= until_s:
             records += _instants(event, zero_s, shaped)
-    records += _slices([phase for phase in phases if _meet(phase, from_s, until_s)], processes, threads, zero_s)
-    beside = [job_slice for job_slice in job_slices if _meet(job_slice, from_s, until_s)]
-    records += _beside(beside, first + len(threads), zero_s)
+    records += _slices([phase for phase in phases if _overlap(phase, from_s, until_s)], processes, threads, zero_s)
+    beside = [job_slice for job_slice in job_slices if _overlap(job_slice, from_s, until_s)]
+    records += _work_without_nodes(beside, first + len(threads), zero_s)
     lines = ",\n".join(json.dumps(record, separators=(",", ":"), allow_nan=False) for record in records)
     return f'{{"displayTimeUnit":"ms","traceEvents":[\n{lines}\n]}}\n'
 
 
-def _meet(span: PhaseRun | JobSlice, from_s: float, until_s: float) -> bool:
+def _overlap(span: PhaseRun | JobSlice, from_s: float, until_s: float) -> bool:
     """Return whether a span and a window overlap."""
     return span.start_s < until_s and span.end_s > from_s
 
@@ -106,8 +106,8 @@ def _names(
     records = _label("process", _CLUSTER, _CLUSTER, "cluster", 0) + _label("thread", _CLUSTER, _CLUSTER, "events", 0)
     for (group, pool), pid in processes.items():
         gpu = gpus[group, pool]
-        whose = f"group {group}" if group >= 0 else "profiling"
-        records += _label("process", pid, pid, f"{whose} {pool}" + (f" ({gpu})" if gpu else ""), pid)
+        owner = f"group {group}" if group >= 0 else "profiling"
+        records += _label("process", pid, pid, f"{owner} {pool}" + (f" ({gpu})" if gpu else ""), pid)
     for (group, pool, node), tid in threads.items():
         records += _label("thread", processes[group, pool], tid, f"{pool} node {node}", node)
     return records
@@ -119,7 +119,7 @@ def _counters(cluster: Cluster, lanes: Sequence[Lane], zero_s: float, from_s: fl
     steps = {max(at_s, from_s): nodes for at_s, nodes in node_steps(lanes, names) if at_s <= until_s}
     records: list[_Record] = []
     for at_s, nodes in steps.items():
-        head = {"ph": "C", "pid": _CLUSTER, "tid": _CLUSTER, "ts": _us(at_s, zero_s)}
+        head = {"ph": "C", "pid": _CLUSTER, "tid": _CLUSTER, "ts": _microseconds(at_s, zero_s)}
         usd = sum(nodes[name] * pool.usd_per_node_hour for name, pool in cluster.pools.items())
         records.append({**head, "name": "nodes", "args": nodes})
         records.append({**head, "name": "usd_per_hour", "args": {"usd_per_hour": round(usd, 6)}})
@@ -151,7 +151,7 @@ def _instants(event: Event, zero_s: float, shaped: Collection[str]) -> list[_Rec
     args: _Record = {"job": job_id}
     if isinstance(event, Admitted | Moved) and job_id in shaped:
         name, args["shape"] = f"{name}, shape {event.placement.shape}", event.placement.shape
-    head = {"ph": "i", "s": "t", "pid": _CLUSTER, "tid": _CLUSTER, "ts": _us(event.at_s, zero_s)}
+    head = {"ph": "i", "s": "t", "pid": _CLUSTER, "tid": _CLUSTER, "ts": _microseconds(event.at_s, zero_s)}
     return [{**head, "name": f"{job_id} {name}", "cat": "placement", "args": args}]
 
 
@@ -163,7 +163,7 @@ def _slices(
     records: list[_Record] = []
     for phase in phases:
         runs_s = min(phase.start_s + phase.switch_s, phase.end_s)
-        times = [_us(at_s, zero_s) for at_s in (phase.start_s, runs_s, phase.end_s)]
+        times = [_microseconds(at_s, zero_s) for at_s in (phase.start_s, runs_s, phase.end_s)]
         args = {"job": phase.job_id, "phase": phase.phase, "iteration": phase.iteration}
         if phase.phase == "tail":
             records += _tail(phase, names[phase.job_id], processes, args, times)
@@ -193,8 +193,8 @@ def _tail(
     return [{**head, "ph": "b", "ts": times[0], "args": args}, {**head, "ph": "e", "ts": times[2]}]
 
 
-def _beside(job_slices: Sequence[JobSlice], pid: int, zero_s: float) -> list[_Record]:
-    """Return the process of work that holds no node, with one thread per job and its slices."""
+def _work_without_nodes(job_slices: Sequence[JobSlice], pid: int, zero_s: float) -> list[_Record]:
+    """Return the records of work that holds no node: one process, with a thread per job and its slices."""
     threads = {
         job_id: pid + 1 + number for number, job_id in enumerate(dict.fromkeys(job_slice.job_id for job_slice in job_slices))
     }
@@ -202,7 +202,7 @@ def _beside(job_slices: Sequence[JobSlice], pid: int, zero_s: float) -> list[_Re
     for job_id, tid in threads.items():
         records += _label("thread", pid, tid, job_id, tid)
     for job_slice in sorted(job_slices, key=lambda job_slice: (threads[job_slice.job_id], job_slice.start_s)):
-        start, end = _us(job_slice.start_s, zero_s), _us(job_slice.end_s, zero_s)
+        start, end = _microseconds(job_slice.start_s, zero_s), _microseconds(job_slice.end_s, zero_s)
         args = {"job": job_slice.job_id, "phase": job_slice.what, "iteration": job_slice.iteration}
         head = {"ph": "X", "pid": pid, "tid": threads[job_slice.job_id], "ts": start, "dur": end - start}
         records.append({**head, "name": job_slice.what, "cat": job_slice.what, "args": args})
@@ -225,5 +225,5 @@ def _letters(number: int) -> str:
     return (_letters(rest) if rest else "") + chr(ord("a") + last)
 
 
-def _us(at_s: float, zero_s: float) -> int:
+def _microseconds(at_s: float, zero_s: float) -> int:
     return round((at_s - zero_s) * 1e6)

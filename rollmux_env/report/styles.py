@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Kind = Literal["png", "svg", "pdf"]
-_MADE: dict[Kind, tuple[str, ...]] = {
+_VOLATILE_METADATA: dict[Kind, tuple[str, ...]] = {
     "png": ("Software",),
     "svg": ("Date", "Creator"),
     "pdf": ("CreationDate", "Creator", "Producer"),
@@ -79,8 +79,8 @@ def style_of(policy: str) -> Style:
     line = "--" if name in YARDSTICKS else "-"
     if policy in _COLOURS:
         return Style(_COLOURS[policy], line)
-    colour = _COLOURS.get(name) or _OTHERS[int(_drawn(name) * len(_OTHERS))]
-    return Style(_mixed(colour, _drawn(options)) if options else colour, line)
+    colour = _COLOURS.get(name) or _OTHERS[int(_fraction_of(name) * len(_OTHERS))]
+    return Style(_shade(colour, _fraction_of(options)) if options else colour, line)
 
 
 def png(figure: Figure) -> bytes:
@@ -92,7 +92,7 @@ def picture(figure: Figure, kind: Kind) -> bytes:
     """Return the figure as data of a kind of file, the same bytes for the same figure."""
     data = io.BytesIO()
     with rc_context({"svg.hashsalt": "rollmux"}):
-        figure.savefig(data, format=kind, dpi=120, bbox_inches="tight", metadata=dict.fromkeys(_MADE[kind]))
+        figure.savefig(data, format=kind, dpi=120, bbox_inches="tight", metadata=dict.fromkeys(_VOLATILE_METADATA[kind]))
     return data.getvalue()
 
 
@@ -116,12 +116,12 @@ def draw(axis: Axes, x: Floats, values: Floats, policy: str, label: str | None =
         axis.fill_between(x, mean - spread, mean + spread, step=step, color=style.colour, alpha=0.12, linewidth=0)  # type: ignore[arg-type]
 
 
-def _drawn(text: str) -> float:
+def _fraction_of(text: str) -> float:
     """Return a number in [0, 1) that depends only on the text."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) / 2**32
 
 
-def _mixed(colour: str, by: float) -> str:
+def _shade(colour: str, by: float) -> str:
     """Return a colour between a darker (0) and a lighter one (1), visibly different from the colour itself."""
     towards, share = (0.0, 0.5 - 0.6 * by) if by < 0.5 else (1.0, 0.6 * by - 0.05)
     red, green, blue = ((1 - share) * part + share * towards for part in to_rgb(colour))

@@ -1,9 +1,10 @@
-"""Holders of named nodes: permits take nodes, ends of phases give them back, and tails share them.
+"""The nodes that jobs hold, by name: a permit takes nodes, the end of a phase releases them, and a tail shares them.
 
 A job whose rollout can run on a part of its nodes reports the parts into which they are divided: its engines, each with separate
-devices. When the dispatcher moves a tail, the tail keeps a share of the job's parts and leaves the others. The next rollout begins
-on those of its parts that the tail does not hold, as soon as they have been left. When the tail is over, that rollout gets the
-rest. The tail of a job that cannot run on a part never moves; the job waits for tails on its nodes.
+devices. Parts are numbered in the order of the report. When the dispatcher moves a tail, the tail keeps a share of the job's parts
+and leaves the others. The next rollout begins on those of its parts that the tail does not hold, as soon as they have been left.
+When the tail is over, that rollout gets the rest. The tail of a job that cannot run on a part never moves; the job waits for tails
+on its nodes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rollmux_env.timing.tail import Migration
 
 Seats = Mapping[str, Seat]
 Numbers = tuple[int, ...]
+"""Numbers of some of a rollout's parts, ascending."""
 
 
 @dataclass
@@ -28,7 +30,7 @@ class _Use:
     nodes: tuple[PoolNode, ...]
     parts: tuple[PoolNode, ...]
     holds: Numbers  # parts whose devices it holds
-    wants: Numbers  # parts that it has to use
+    wants: Numbers  # parts that it may keep; fewer than it holds while it still has to leave some
     tail: bool = False
     history: list[tuple[float, Numbers, bool]] = field(default_factory=list)  # (start, held parts, whether as a tail)
 
@@ -60,7 +62,7 @@ class Shares:
             job_id: Identifier of the job.
             nodes: Nodes of the rollout.
             parts: Parts into which its nodes are divided, or empty if it needs all nodes.
-            now_s: Present time, in seconds.
+            now_s: Current time, in seconds.
 
         Returns:
             Whether one of its nodes last ran another job, or None if it has to wait for a tail.
@@ -80,7 +82,7 @@ class Shares:
             wanted: Names of the nodes that the next rollouts need; the tail prefers to keep other nodes.
 
         Returns:
-            Parts that the tail keeps.
+            Numbers of the parts that the tail keeps.
         """
         assert self._migration is not None
         use = self._uses[job_id]
@@ -89,11 +91,11 @@ class Shares:
         return use.wants
 
     def parts(self, job_id: str) -> Numbers:
-        """Return the parts that a rollout has to use from now on."""
+        """Return the numbers of the parts that a rollout uses from now on."""
         return self._uses[job_id].wants
 
     def left(self, job_id: str, now_s: float) -> None:
-        """Release the parts that a tail had to leave."""
+        """Release the parts that a tail had to leave and has left."""
         use = self._uses[job_id]
         if use.leaving:
             self._nodes.give(job_id, [use.parts[k] for k in use.holds if k not in use.wants])
@@ -130,7 +132,7 @@ class Shares:
         return tuple(spans)
 
     def _free(self, nodes: tuple[PoolNode, ...], parts: Sequence[PoolNode]) -> Numbers | None:
-        """Return the parts that no tail holds, or None if a tail is about to leave some of them."""
+        """Return the numbers of the parts that no tail holds, or None if a tail still has to leave some of them."""
         names = {node.name for node in nodes}
         taken: set[tuple[str, int | str]] = set()
         for use in self._uses.values():
@@ -142,7 +144,7 @@ class Shares:
 
 
 def kept_parts(parts: Sequence[PoolNode], wanted: Collection[str], migration: Migration) -> Numbers:
-    """Return the parts that a tail keeps: its share, equally from each node if possible.
+    """Return the numbers of the parts that a tail keeps: its share, equally from each node if possible.
 
     Parts of nodes that are not wanted come first.
 
@@ -177,7 +179,16 @@ class Holding:
         self._room = False  # whether nodes were released since the last `make_room`
 
     def grants(self, permits: list[Permit], migrations: Iterable[str], seats: Seats, now_s: float) -> list[Command]:
-        """Return the commands for the permits of a group: tails shrink, and phases begin if their nodes are available."""
+        """Return the commands for the permits of a group: tails shrink, and phases begin.
+
+        A rollout whose nodes a tail still has to leave begins later, by `make_room`.
+
+        Args:
+            permits: Permits that the group's dispatcher has just given.
+            migrations: Identifiers of the jobs whose tails have to migrate.
+            seats: Seats by job.
+            now_s: Current time, in seconds.
+        """
         wanted = {node.name for job_id, phase in permits if phase == "rollout" for node in seats[job_id].seating.rollout_nodes}
         commands: list[Command] = [Shrink(job_id, self.shares.migrate(job_id, wanted)) for job_id in migrations]
         for job_id, phase in permits:
@@ -185,7 +196,7 @@ class Holding:
         return commands
 
     def begin(self, seat: Seat, phase: HoldName, now_s: float) -> None:
-        """Record that a job already holds the nodes of a phase."""
+        """Take the nodes of a phase that already runs, such as one that continues after a restart of the scheduler."""
         self._grant(seat, phase, False, now_s)
 
     def _grant(self, seat: Seat, phase: HoldName, paired: bool, now_s: float) -> list[Command]:
@@ -228,7 +239,7 @@ class Holding:
             self.give(seat, phase)
 
     def withdraw(self, job_id: str) -> None:
-        """Remove a job's rollout that waits for a tail."""
+        """Forget the permit of a job's rollout that waits for a tail."""
         self._delayed.pop(job_id, None)
 
     def make_room(self, seats: Seats, now_s: float) -> list[Command]:

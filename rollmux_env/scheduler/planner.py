@@ -40,12 +40,12 @@ INSTANT_S = 1e-6  # times this close are one instant
 
 @dataclass
 class News:
-    """Facts of jobs since the last instant.
+    """Facts about jobs since the last instant, for `Planner.leave` and `Planner.admit`.
 
     Attributes:
         progress: Progress by job.
         resumed: Identifiers of jobs whose pause is over.
-        departed: Whether its budget is exhausted, for each job that departs.
+        departed: For each job that departs, whether it does so because its budget is exhausted.
         withdrawn: Identifiers of jobs that leave the queue.
         arriving: Jobs that arrive.
     """
@@ -104,14 +104,14 @@ class Planner:
         policy: Placement policy.
         ticks: Times at which the policy is woken.
         events: Applied events that have not been taken yet.
-        decision_s: Seconds of computation of each call of the policy for a waiting job.
-        hidden: Groups that the policy does not see.
-        confined: Names of the allowed nodes, for each job that may use only some nodes.
+        decision_s: Seconds that each call of the policy for a waiting job has taken.
+        hidden: Ids of groups that the policy does not see: those with drained nodes, and those of `alone` jobs.
+        confined: For each job that may use only some nodes, the names of these nodes.
         alone: Jobs with which no other job may share a group.
-        alive: Names of its nodes, for each job that arrives now with running processes.
-        why: Reason why it shares no group, for each job that got a new one; None if reasons are not recorded.
+        alive: For each job that arrives now with running processes, the names of its nodes.
+        why: For each job that got a new group, the reason why it joined no other one; None if reasons are not recorded.
         nodes: Nodes by name, or None.
-        settle: Function that gives the places of groups nodes, with particular nodes for one job.
+        settle: Function that assigns nodes to groups as the state says; the given job gets the nodes of `own_nodes`.
     """
 
     def __init__(self, state: State, policy: Policy) -> None:
@@ -119,7 +119,7 @@ class Planner:
         self.policy = policy
         self.ticks = Ticks(policy)
         self.events: list[Event] = []
-        self._reported = 0  # number of events that `news` has returned
+        self._n_reported = 0  # number of `events` that `news` has already returned
         self.decision_s: list[float] = []
         self.hidden: Collection[int] = ()
         self.confined: dict[str, frozenset[str]] = {}
@@ -130,14 +130,14 @@ class Planner:
         self.settle: Callable[[str], None] = lambda _: None
         self._departed: Departed | None = None  # last departure about which the policy has not been asked
         self._ticked: Ticked | None = None  # last tick about which the policy has not been asked
-        self._serves = False  # whether nodes may have become free since the queue was last served
+        self._queue_may_advance = False  # whether nodes may have become free since the queue was last served
         self._head: str | None = None  # first job that waits for nodes, not for a quota
-        self._knows_head = not state.waiting
+        self._head_is_known = not state.waiting  # whether `_head` is up to date
 
     @property
     def owes(self) -> bool:
         """Whether the policy still has to be asked about something."""
-        return self._serves or self._departed is not None or self._ticked is not None
+        return self._queue_may_advance or self._departed is not None or self._ticked is not None
 
     @property
     def shown(self) -> State:
@@ -145,8 +145,8 @@ class Planner:
         return without(self.state, self.hidden) if self.hidden else self.state
 
     def wake(self) -> None:
-        """Serve the queue at the next decision, since a waiting job may get a place."""
-        self._serves = True
+        """Make the next decision serve the queue, because a waiting job may get a placement."""
+        self._queue_may_advance = True
 
     def note(self, event: Event) -> None:
         """Apply an event and record it."""
@@ -156,17 +156,17 @@ class Planner:
     def take_events(self) -> list[Event]:
         """Return and clear the events that were applied since the last call."""
         events, self.events = self.events, []
-        self._reported = 0
+        self._n_reported = 0
         return events
 
     def news(self) -> list[Event]:
-        """Return the events that were applied since the last call, and since the events were taken."""
-        news = self.events[self._reported :]
-        self._reported = len(self.events)
+        """Return the events that were applied since the last call of this method or of `take_events`."""
+        news = self.events[self._n_reported :]
+        self._n_reported = len(self.events)
         return news
 
     def leave(self, now_s: float, news: News) -> None:
-        """Apply progress, ends of pauses, departures and withdrawals: the first half of an instant.
+        """Apply progress, ends of pauses, departures and withdrawals: the first part of an instant.
 
         Args:
             now_s: Time of the instant, in seconds.
@@ -183,15 +183,15 @@ class Planner:
         for job_id in news.withdrawn:
             self.note(Withdrawn(now_s, job_id))
         if news.resumed or news.departed or news.withdrawn:
-            self._serves = True
+            self._queue_may_advance = True
 
     def resize(self, now_s: float, rollout_nodes: int, training_nodes: int) -> None:
         """Set the number of nodes of both pools."""
         self.note(Resized(now_s, rollout_nodes, training_nodes))
-        self._serves = True
+        self._queue_may_advance = True
 
     def answer(self, now_s: float, asks: bool) -> None:
-        """Ask the policy about departures and ticks that have not been handled yet: the beginning of the second half of an instant.
+        """Ask the policy about departures and ticks that have not been handled yet: the second part of an instant.
 
         Args:
             now_s: Time of the instant, in seconds.
@@ -202,14 +202,14 @@ class Planner:
             departed, self._departed = self._departed, None
             self.move(ask(policy, self.shown, departed))
         if self.ticks.next_s <= now_s + INSTANT_S and state.tables.order.size:
-            self._ticked, self._serves = Ticked(now_s), True
+            self._ticked, self._queue_may_advance = Ticked(now_s), True
             self.note(self._ticked)
         if asks and self._ticked is not None:
             ticked, self._ticked = self._ticked, None
             self.move(ask(policy, self.shown, ticked))
 
     def admit(self, now_s: float, arriving: Iterable[facts.Arrived], asks: bool) -> None:
-        """Serve the queue from its head, then handle arrivals: the end of the second half of an instant.
+        """Serve the queue from its head, then handle arrivals: the last part of an instant.
 
         Args:
             now_s: Time of the instant, in seconds.
@@ -217,16 +217,16 @@ class Planner:
             asks: Whether the policy may be asked now; otherwise it is asked later.
         """
         state = self.state
-        if asks and self._serves:
+        if asks and self._queue_may_advance:
             self._serve(now_s)
         for job, again, alive in arriving:
             self.note((Requeued if again else Arrived)(now_s, job))
             if alive:
                 self.alive[job.id] = alive
             if not asks:
-                self._serves = True
-            elif (place := self._turn(job.id)) is not None:
-                self._serve(now_s, place)
+                self._queue_may_advance = True
+            elif (position := self._first_to_ask(job.id)) is not None:
+                self._serve(now_s, position)
         self.alive.clear()
         if self.ticks.every_s is not None:
             first_s = state.job(state.tables.job_id(0)).arrival_s if state.arrived else inf
@@ -243,45 +243,45 @@ class Planner:
         self.events += carry_out(self.state, plan, self.policy.keeps_slo)
         return True
 
-    def _turn(self, job_id: str) -> int | None:
-        """Return the position in the queue from which to serve it after a job's arrival.
+    def _first_to_ask(self, job_id: str) -> int | None:
+        """Return the position in the queue of the first job to ask about after a job's arrival.
 
-        The answer is None if the job waits behind one that waits for nodes.
+        It is None if the new job waits behind one that waits for nodes.
         """
         waiting = self.state.waiting
         if waiting[0] == job_id:
             return 0
         if not self.state.cluster.quotas:
             return None
-        if not self._knows_head:
+        if not self._head_is_known:
             return 0
-        place = waiting.index(job_id)
-        return place if self._head is None or self._head in waiting[place:] else None
+        position = waiting.index(job_id)
+        return position if self._head is None or self._head in waiting[position:] else None
 
-    def _serve(self, now_s: float, place: int = 0) -> None:
-        """Ask about the jobs of the queue in order, until one does not fit. Jobs above their quota are passed over.
+    def _serve(self, now_s: float, position: int = 0) -> None:
+        """Ask the policy about the waiting jobs in order, until one gets no placement. Jobs above their quota are passed over.
 
         Args:
             now_s: Time of the instant, in seconds.
-            place: Position to begin at: earlier jobs have been passed over, and nothing has changed since.
+            position: Position to begin at: earlier jobs have been passed over, and nothing has changed since.
         """
         state = self.state
-        self._serves, self._knows_head, self._head = False, True, None
+        self._queue_may_advance, self._head_is_known, self._head = False, True, None
         if not state.waiting:
             return
         quotas = Quotas(state)
-        while place < len(state.waiting):
-            job = state.job(state.waiting[place])
+        while position < len(state.waiting):
+            job = state.job(state.waiting[position])
             if self.policy.keeps_slo and waits_for_link(state, job.id):
                 self._head = job.id
                 return
-            admitted = None if quotas.bars(job) else self._admit(Arrived(now_s, job), place, quotas)
+            admitted = None if quotas.bars(job) else self._admit(Arrived(now_s, job), position, quotas)
             if admitted is False:
                 self._head = job.id
                 return
             if admitted:
                 quotas = Quotas(state)
-            place = 0 if admitted else place + 1
+            position = 0 if admitted else position + 1
 
     def _admit(self, event: Arrived, passed: int, quotas: Quotas) -> bool | None:
         """Ask the policy about a waiting job.
@@ -292,11 +292,11 @@ class Planner:
             quotas: Quotas in the present state.
 
         Returns:
-            Whether the job has a place now, or None if it is passed over because of its user's quota.
+            Whether the job has a placement now, or None if it is passed over because of its user's quota.
         """
         state = self.state
         began_s = perf_counter()
-        self._warm(event)
+        self._note_warm_start(event)
         names, shown = self.confined.get(event.job.id), self.shown
         because = ""
         if self.why is not None and shown.tables.order.size:
@@ -319,14 +319,14 @@ class Planner:
         return state.is_running(event.job.id)
 
     def own_nodes(self, job_id: str) -> frozenset[str] | None:
-        """Return the names of the nodes that a job just admitted has to have, or None for any."""
+        """Return the names of the nodes that a job must get that was just admitted, or None for any nodes."""
         if job_id in self.confined:
             return self.confined[job_id]
         enters_warm = job_id in self.alive and self.state.tables.jobs.entered_warm[self.state.row(job_id)]
         return self.alive[job_id] if enters_warm else None
 
-    def _warm(self, event: Arrived) -> None:
-        """Record where a job could enter without a cold start, if anywhere."""
+    def _note_warm_start(self, event: Arrived) -> None:
+        """Record the group, or the free nodes, where an arriving job could start without a cold start, if there are any."""
         alive, nodes = self.alive.get(event.job.id), self.nodes
         if alive is None or nodes is None:
             return

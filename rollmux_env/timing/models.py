@@ -76,7 +76,7 @@ class ModelShape(Checked):
 
     @property
     def attended(self) -> int:
-        """Multiplications between one token and one token of its context, for scores and values together."""
+        """Number of multiplications between a token and one token of its context, for scores and values together."""
         return 2 * self.layers * self.heads * self.head
 
 

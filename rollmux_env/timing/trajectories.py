@@ -26,7 +26,7 @@ from rollmux_env.files import DATA_BYTES, json_lines, read_text, text_lines
 from rollmux_env.progress import say_read
 from rollmux_env.validation_errors import one_line
 
-_WHOLE = 0.95  # smallest share of the prompts that must have all their responses
+_COMPLETE = 0.95  # smallest share of the prompts that must have the same number of responses
 _VALIDATION, _EMPTY = "validation lines left out", "empty responses that count as one token"
 _PROMPTLESS = "responses whose prompt counts as empty"
 Number = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
@@ -40,10 +40,10 @@ class Trajectory(NamedTuple):
 
     Attributes:
         iteration: Number of the iteration, from 0.
-        group: Number of the prompt. Trajectories of one group and iteration have the same prompt.
+        group: Number of the prompt in the iteration. Trajectories with the same group and iteration answer the same prompt.
         prompt: Length of the prompt, in tokens.
-        outputs: Number of sampled tokens of each turn.
-        observations: Number of tokens that were read between each two turns.
+        outputs: Number of sampled tokens in each turn.
+        observations: Number of tokens read between consecutive turns, such as those of a tool's output.
         seconds: Seconds from the beginning of the rollout to the trajectory's end, or None if not measured.
         switches: Number of times it was interrupted and resumed.
         tool_s: Seconds of each tool call.
@@ -112,15 +112,16 @@ class _Part(BaseModel):
     output: tuple[Sampled, ...]
 
 
-_OWN = TypeAdapter(Trajectory)
+_OWN_FORMAT = TypeAdapter(Trajectory)
 _STEPS = TypeAdapter(dict[int, _Part | tuple[_Part, ...]])
 _LENGTHS = TypeAdapter(tuple[Annotated[int, Field(ge=1, lt=2**31)], ...])
 
 
 def read_trajectories(path: Path) -> list[Trajectory]:
-    """Read a file of trajectories in any of the module's formats, or all files of a folder, by the number in their names.
+    """Read a file of trajectories in any of the module's formats, or the `.jsonl` and `.log` files of a folder.
 
-    Of iterations that a run repeated only the last lines count. PolyTrace's validation lines are skipped. A line on standard error
+    Files of a folder are read in the order of the numbers in their names; reward timings and other files are left out.
+    If a run repeated an iteration, only its last lines count. PolyTrace's validation lines are skipped. A line on standard error
     counts what is left out or made up.
 
     Raises:
@@ -129,12 +130,12 @@ def read_trajectories(path: Path) -> list[Trajectory]:
     notes, files = Counter[str](), [path]
     if path.is_dir():
         inside = [file for file in path.iterdir() if not file.name.startswith("reward_timings")]
-        files = sorted((file for file in inside if file.suffix in (".jsonl", ".log")), key=_number)
+        files = sorted((file for file in inside if file.suffix in (".jsonl", ".log")), key=_numbered_name)
         notes["other files left out"] = len(inside) - len(files)
     trajectories = [one for file in files for one in _read(file, notes)]
     if not trajectories:
         raise InputError(f"{one_line(str(path), 4096)}: holds no trajectories")
-    _say(path, f"{len(trajectories):,} trajectories", notes)
+    _report_notes(path, f"{len(trajectories):,} trajectories", notes)
     return trajectories
 
 
@@ -152,7 +153,7 @@ def read_reward_s(path: Path) -> dict[int, float]:
     """
     reward_s: dict[int, float] = {}
     notes = Counter[str]()
-    for file in sorted(path.glob("reward_timings*.jsonl"), key=_number):
+    for file in sorted(path.glob("reward_timings*.jsonl"), key=_numbered_name):
         for number, entry in json_lines(file, half=True):
             if entry.get("validate"):
                 notes[_VALIDATION] += 1
@@ -160,10 +161,10 @@ def read_reward_s(path: Path) -> dict[int, float]:
             try:
                 one = _Reward.model_validate(entry)
             except ValidationError:
-                raise _not(file, number, "PolyTrace's reward timings") from None
+                raise _line_error(file, number, "PolyTrace's reward timings") from None
             notes["ranks that were faster left out"] += one.step in reward_s
             reward_s[one.step] = max(reward_s.get(one.step, 0.0), one.reward_time_s)
-    _say(path, f"reward timings of {len(reward_s):,} steps", notes)
+    _report_notes(path, f"reward timings of {len(reward_s):,} steps", notes)
     return reward_s
 
 
@@ -185,7 +186,7 @@ def read_step_s(path: Path) -> list[float]:
             if int(step) != len(seconds) or not 0 < float(value) < 1e15:
                 raise ValueError
         except ValueError:
-            raise _not(path, number, "a step and its seconds, as 0,382.75") from None
+            raise _line_error(path, number, "a step and its seconds, as 0,382.75") from None
         seconds.append(float(value))
     if not seconds:
         raise InputError(f"{one_line(str(path), 4096)}: holds no steps")
@@ -193,7 +194,7 @@ def read_step_s(path: Path) -> list[float]:
 
 
 def groups_of(trajectories: Iterable[Trajectory], path: Path) -> tuple[tuple[int, ...], ...]:
-    """Return the tokens of all responses, prompt by prompt, in the order of iterations and groups.
+    """Return the number of sampled tokens of each response, prompt by prompt, in the order of iterations and groups.
 
     Prompts with another number of responses than most are left out if they are at most one in twenty; some of their responses were
     lost. A line on standard error counts them.
@@ -203,19 +204,20 @@ def groups_of(trajectories: Iterable[Trajectory], path: Path) -> tuple[tuple[int
         path: Path of the file or folder that they come from.
 
     Raises:
-        InputError: If more prompts have another number of responses.
+        InputError: If more than one prompt in twenty has another number of responses.
     """
     ordered = sorted(trajectories, key=lambda one: one[:2])
     groups = tuple(tuple(one.tokens for one in group) for _, group in groupby(ordered, key=lambda one: one[:2]))
     sizes = Counter(len(group) for group in groups).most_common()
-    if sizes[0][1] < _WHOLE * len(groups):
+    if sizes[0][1] < _COMPLETE * len(groups):
         raise InputError(f"some prompts have {sizes[0][0]} responses and others {sizes[1][0]}: must be equally many")
     whole = tuple(group for group in groups if len(group) == sizes[0][0])
-    _say(path, f"{len(whole):,} prompts", Counter({"prompts left out with another number of responses": len(groups) - len(whole)}))
+    left_out = len(groups) - len(whole)
+    _report_notes(path, f"{len(whole):,} prompts", Counter({"prompts left out with another number of responses": left_out}))
     return whole
 
 
-def _say(path: Path, summary: str, notes: Counter[str]) -> None:
+def _report_notes(path: Path, summary: str, notes: Counter[str]) -> None:
     """Report what was left out or made up, if anything was."""
     said = "; ".join(f"{what}: {count:,}" for what, count in notes.items() if count)
     if said:
@@ -225,9 +227,9 @@ def _say(path: Path, summary: str, notes: Counter[str]) -> None:
 def _read(path: Path, notes: Counter[str]) -> list[Trajectory]:
     """Read the trajectories of a file, and count in `notes` what is left out or made up."""
     if path.suffix == ".json":
-        return [*_compact(path, notes)]
+        return [*_read_steps(path, notes)]
     if path.suffix == ".log":
-        return [*_lengths(path, notes)]
+        return [*_read_lengths(path, notes)]
     trajectories: list[Trajectory] = []
     groups: dict[int, int] = {}  # last group of each step of PolyTrace's packed lengths
     for number, entry in json_lines(path, half=True):
@@ -236,7 +238,7 @@ def _read(path: Path, notes: Counter[str]) -> list[Trajectory]:
             continue
         try:
             if "outputs" in entry:
-                one = _own(entry)
+                one = _own_trajectory(entry)
                 again = (one.iteration, one.response)
                 while trajectories and again <= (trajectories[-1].iteration, trajectories[-1].response):
                     trajectories.pop()
@@ -245,26 +247,26 @@ def _read(path: Path, notes: Counter[str]) -> list[Trajectory]:
                 notes[_EMPTY] += not entry["outputs"]
             elif "turns" in entry:
                 turns = _Turns.model_validate(entry)
-                trajectories.append(_turns(turns))
+                trajectories.append(_multiturn_trajectory(turns))
                 notes[_EMPTY] += sum(not turn.completion_tokens for turn in turns.turns)
             else:
                 packed = _Packed.model_validate(entry)
                 groups[packed.step] = groups.get(packed.step, -1) + 1
                 trajectories += [Trajectory(packed.step, groups[packed.step], packed.input, (tokens,)) for tokens in packed.output]
         except (KeyError, ValidationError):
-            raise _not(path, number, "a trajectory") from None
+            raise _line_error(path, number, "a trajectory") from None
     if not trajectories:
         raise InputError(f"{one_line(str(path), 4096)}: holds no trajectories")
     return trajectories
 
 
-def _own(entry: Mapping[str, Any]) -> Trajectory:
+def _own_trajectory(entry: Mapping[str, Any]) -> Trajectory:
     """Return the trajectory of a line that a run wrote."""
     named = {name: entry[name] for name in Trajectory._fields if name in entry}
-    return _OWN.validate_python(named | {"outputs": entry["outputs"] or (1,), "response": entry["response"]})
+    return _OWN_FORMAT.validate_python(named | {"outputs": entry["outputs"] or (1,), "response": entry["response"]})
 
 
-def _turns(line: _Turns) -> Trajectory:
+def _multiturn_trajectory(line: _Turns) -> Trajectory:
     tool_s = tuple(call.latency_s for call in line.tool_calls)
     return Trajectory(
         line.step,
@@ -278,7 +280,7 @@ def _turns(line: _Turns) -> Trajectory:
     )
 
 
-def _compact(path: Path, notes: Counter[str]) -> Iterator[Trajectory]:
+def _read_steps(path: Path, notes: Counter[str]) -> Iterator[Trajectory]:
     """Read PolyTrace's steps, each with `input` and `output`, or a list of such parts.
 
     Several outputs of one input form a group.
@@ -297,7 +299,7 @@ def _compact(path: Path, notes: Counter[str]) -> Iterator[Trajectory]:
             yield Trajectory(step, group, prompt, (tokens,))
 
 
-def _lengths(path: Path, notes: Counter[str]) -> Iterator[Trajectory]:
+def _read_lengths(path: Path, notes: Counter[str]) -> Iterator[Trajectory]:
     """Read lines of a step's name and its response lengths, as the RollMux authors log them.
 
     No two responses share a prompt.
@@ -311,15 +313,15 @@ def _lengths(path: Path, notes: Counter[str]) -> Iterator[Trajectory]:
         try:
             yield from (Trajectory(step, group, 0, (tokens,)) for group, tokens in enumerate(_LENGTHS.validate_python(words)))
         except ValidationError:
-            raise _not(path, number, "a step and its response lengths") from None
+            raise _line_error(path, number, "a step and its response lengths") from None
         step += 1
 
 
-def _number(path: Path) -> tuple[str, int]:
+def _numbered_name(path: Path) -> tuple[str, int]:
     """Return a sort key that orders files of steps by their numbers."""
     match = _NUMBERED.fullmatch(path.name)
     return (match[1], int(match[2])) if match else (path.name, 0)
 
 
-def _not(path: Path, number: int, what: str) -> InputError:
+def _line_error(path: Path, number: int, what: str) -> InputError:
     return InputError(f"{one_line(str(path), 4096)}: line {number}: is not {what}")

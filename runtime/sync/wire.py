@@ -93,8 +93,8 @@ class Transfer:
     Attributes:
         version: Version of the weights.
         layout: Layout of the weights' bytes.
-        streams: Plan of the sync.
-        addresses: Address of the inbox of each rollout worker.
+        streams: Streams of the sync, as planned by `runtime.sync.plan`.
+        addresses: Host and port at which each rollout worker listens during the sync, by worker number.
         secret: Key of all tags, 32 random bytes. It is never sent over a connection of the sync.
     """
 
@@ -107,13 +107,13 @@ class Transfer:
 
 def pieces(stream: Stream) -> Iterator[tuple[int, int]]:
     """Yield (first byte, end) of each piece of a stream, in order."""
-    for first, behind in stream.ranges:
-        for start in range(first, behind, _PIECE):
-            yield start, min(start + _PIECE, behind)
+    for first, end in stream.ranges:
+        for start in range(first, end, _PIECE):
+            yield start, min(start + _PIECE, end)
 
 
 def wire_bytes(stream: Stream, shared: bool = False) -> int:
-    """Return the number of bytes that a stream sends over the connection of a hop.
+    """Return the number of bytes that a stream sends over one connection.
 
     Args:
         stream: The stream.
@@ -123,7 +123,7 @@ def wire_bytes(stream: Stream, shared: bool = False) -> int:
 
 
 def header(transfer: Transfer, stream: Stream, worker: int, offer: bytes) -> bytes:
-    """Return the header that begins a connection to a rollout worker."""
+    """Return the header that begins a connection to the rollout worker of a number, with an offer as `offer` makes it."""
     numbers = transfer.version, stream.number, stream.nbytes
     return _NUMBERS.pack(*numbers) + offer + _tag(transfer, b"header", *numbers, worker, data=offer)
 
@@ -150,21 +150,21 @@ def welcome(transfer: Transfer, stream: Stream, worker: int, shared: bool) -> by
 def expect_welcome(source: socket.socket, transfer: Transfer, stream: Stream, worker: int, within_s: float) -> bool:
     """Read a welcome, and return whether the pieces are read from shared memory. Raises as `expect`."""
     answers = [welcome(transfer, stream, worker, shared) for shared in (False, True)]
-    return bool(_answer(source, answers, "a welcome came", within_s))
+    return bool(_expect_one_of(source, answers, "a welcome came", within_s))
 
 
 def thanks(transfer: Transfer, stream: Stream, worker: int) -> bytes:
-    """Return a worker's answer to a complete stream. It is sent after all workers behind it have answered too."""
+    """Return a worker's answer to a complete stream. It is sent after all workers further down the stream have answered too."""
     return _tag(transfer, b"thanks", transfer.version, stream.number, stream.nbytes, worker)
 
 
 def piece_tag(transfer: Transfer, stream: Stream, piece: tuple[int, int], data: memoryview) -> bytes:
-    """Return the tag of a piece's bytes. It is the same on every hop over which they go."""
+    """Return the tag that follows a piece's bytes. It is the same on every connection that carries the piece."""
     return _tag(transfer, b"piece", transfer.version, stream.number, *piece, data=data)
 
 
 def there_tag(transfer: Transfer, stream: Stream, piece: tuple[int, int]) -> bytes:
-    """Return the tag that says that a piece is ready in shared memory."""
+    """Return the tag that is sent in place of a piece and its tag, once its bytes are ready in the shared memory."""
     return _tag(transfer, b"there", transfer.version, stream.number, *piece)
 
 
@@ -181,7 +181,7 @@ def expect(source: socket.socket, tag: bytes, what: str, within_s: float | None 
         RuntimeError: The tag is another one, or the connection ended.
         TimeoutError: It took too long.
     """
-    _answer(source, [tag], what, within_s)
+    _expect_one_of(source, [tag], what, within_s)
 
 
 def read(source: socket.socket, memory: memoryview, within_s: float | None = None) -> None:
@@ -209,7 +209,7 @@ def read(source: socket.socket, memory: memoryview, within_s: float | None = Non
     source.settimeout(idle_s)
 
 
-def _answer(source: socket.socket, tags: Sequence[bytes], what: str, within_s: float | None) -> int:
+def _expect_one_of(source: socket.socket, tags: Sequence[bytes], what: str, within_s: float | None) -> int:
     """Read a tag, and return its index among the possible ones. Raises as `expect`."""
     answer = bytearray(TAG_BYTES)
     read(source, memoryview(answer), within_s)

@@ -81,7 +81,7 @@ class Trainer:
             map_large_blocks()  # not for a small model, which new pages at each use would slow down to half speed
         shards = [group.own_part(parameter) for model in self._models() for parameter in model.parameters()]
         self._locked = PageLock(shards if in_host_memory else ())
-        self._steps = 0  # of the optimizer so far
+        self._steps = 0  # number of optimizer steps since the job began
         rate = settings.learning_rate
         assert rate is not None
         self._optimizer = torch.optim.AdamW(self._names.values(), lr=rate, weight_decay=settings.weight_decay, fused=True)
@@ -107,7 +107,7 @@ class Trainer:
                 finite, and the update ends before its step, after those of earlier minibatches. The weights stay finite.
             RuntimeError: The trainer is offloaded.
         """
-        self._must_be_here()
+        self._require_loaded()
         for name, values in (("log-probs of the sampler", batch.logprobs), ("advantages", batch.advantages)):
             if not values.isfinite().all():
                 raise TrainingError(f"update {self.updates}: {name} are not all finite; no step was made")
@@ -168,18 +168,18 @@ class Trainer:
         Raises:
             RuntimeError: The trainer is offloaded.
         """
-        self._must_be_here()
+        self._require_loaded()
         views = self.layout.views(data) if self._rank == 0 else {}
         for name, parameter in self._names.items():
-            full = group.whole(parameter.detach().to(self._sampled_as))
+            full = group.whole(parameter.detach().to(self._sampling_dtype))
             if self._rank == 0:
                 views[name].copy_(full, non_blocking=True)
-        self._written()
+        self._finish_copies()
 
     @property
     def layout(self) -> Layout:
         """Layout of the weights' bytes under their Hugging Face names, the same on every rank."""
-        return Layout.of({name: torch.empty(p.shape, dtype=self._sampled_as, device="meta") for name, p in self._names.items()})
+        return Layout.of({name: torch.empty(p.shape, dtype=self._sampling_dtype, device="meta") for name, p in self._names.items()})
 
     def write_shard(self, data: Tensor) -> None:
         """Write this rank's bytes of the weights into host memory, in the order of `runtime.sync.plan.shard`.
@@ -192,21 +192,21 @@ class Trainer:
         Raises:
             RuntimeError: The trainer is offloaded.
         """
-        self._must_be_here()
+        self._require_loaded()
         start = 0
         for name, *_ in self.layout.tensors:
-            part = group.own_part(self._names[name]).flatten().to(self._sampled_as).view(torch.uint8)
+            part = group.own_part(self._names[name]).flatten().to(self._sampling_dtype).view(torch.uint8)
             data[start : start + len(part)].copy_(part, non_blocking=True)
             start += len(part)
-        self._written()
+        self._finish_copies()
 
-    def _written(self) -> None:
+    def _finish_copies(self) -> None:
         """Wait until copies to the host are complete."""
         if self._device.type == "cuda":
             torch.cuda.synchronize()
 
     @property
-    def _sampled_as(self) -> torch.dtype:
+    def _sampling_dtype(self) -> torch.dtype:
         return torch.bfloat16 if self._device.type == "cuda" else torch.float32
 
     @contextmanager
@@ -235,7 +235,7 @@ class Trainer:
             InputError: A tensor is missing, unknown or of another shape, or a count is not valid. Nothing has changed.
             RuntimeError: The trainer is offloaded.
         """
-        self._must_be_here()
+        self._require_loaded()
         counts = [info.get(name) for name in ("updates", "steps")]
         if not all(isinstance(count, int) and count >= 0 for count in counts):
             raise InputError(f"training state: updates and steps must be counts, not {one_line(str(counts))}")
@@ -249,7 +249,7 @@ class Trainer:
         self._load(lambda name: group.shard_of(tensors[name], self._names[name.partition(".")[2]], self._mesh), info)
 
     def load_shards(self, shards: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:
-        """Return to copies that this rank has made of the result of `shards`. Every rank calls it.
+        """Restore the state from copies that this rank has made of the result of `shards`. Every rank calls it.
 
         Weights that are not among the copies keep their values.
 
@@ -260,7 +260,7 @@ class Trainer:
         Raises:
             RuntimeError: The trainer is offloaded.
         """
-        self._must_be_here()
+        self._require_loaded()
         self._load(lambda name: None if name.startswith("weights.") and name not in shards else shards[name], info)
 
     def _load(self, part_of: Callable[[str], Tensor | None], info: Mapping[str, Any]) -> None:
@@ -275,19 +275,24 @@ class Trainer:
                 group.own_part(tensor).copy_(part)
 
     def offload(self) -> Footprint:
-        """Move weights and optimizer to host memory, and release the device's memory. Has no effect if they are there."""
+        """Move weights and optimizer to host memory, release the device's memory, and return the resulting footprint.
+
+        The state does not move if it is already there."""
         for model in self._models():
             group.reshard(model)
         return self._offloader.offload()
 
     def stay(self) -> Footprint:
-        """Keep the state on the device, and release memory that remains from the last update."""
+        """Keep the state on the device, release memory that remains from the last update, and return the resulting footprint."""
         for model in self._models():
             group.reshard(model)
         return self._offloader.stay()
 
     def restore(self) -> Footprint:
-        """Bring the state back to the device in place. Has no effect if it is there."""
+        """Move the state back to the device in place, and return the resulting footprint.
+
+        The state does not move if it is already there.
+        """
         return self._offloader.restore()
 
     def close(self) -> None:
@@ -351,7 +356,7 @@ class Trainer:
             tensors |= {f"state.{k}.{name}": tensor for name, tensor in entry.items()}
         return tensors
 
-    def _must_be_here(self) -> None:
+    def _require_loaded(self) -> None:
         if self._closed or self._offloader.offloaded:
             raise RuntimeError(f"the trainer is {'closed' if self._closed else 'offloaded'}")
 

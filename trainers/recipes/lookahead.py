@@ -26,7 +26,20 @@ Array = NDArray[np.float32]
 
 
 class Net(NamedTuple):
-    """Base policy: the weights of a `Scorer`, transposed for row vectors, by layer. Algorithm 1 if `learned` is False."""
+    """Base policy: the weights of a `trainers.network.Scorer`, transposed for row vectors.
+
+    Attributes:
+        learned: Whether to use the network. Otherwise the base policy is Algorithm 1 of the RollMux paper without pruning.
+        enter: Weights from the features of job and cluster to the first context.
+        enter_bias: Biases of the first context.
+        rows: Weights from the rows to those of the next layer, by layer.
+        biases: Biases of the rows, by layer.
+        contexts: Weights from the context to the rows, by layer.
+        pools: Weights from the pooled rows to the next context, by layer.
+        pool_biases: Biases of the next context, by layer.
+        score: Weights from the last layer's rows to the score.
+        skip: Weights from the features of a row directly to its score.
+    """
 
     learned: bool
     enter: Array
@@ -41,7 +54,9 @@ class Net(NamedTuple):
 
 
 def net_of(weights: dict[str, Array], columns: int, learned: bool) -> Net:
-    """Convert the weights of a policy file for rows that have only the first `columns` features. The features of shapes are 0."""
+    """Convert the weights of a policy file to a `Net` that reads only the first `columns` features of each row.
+
+    The features left out, those of shapes, count as 0."""
 
     def of_layers(name: str) -> tuple[Array, ...]:
         layers = sum(key.startswith("context.") for key in weights)

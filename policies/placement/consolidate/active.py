@@ -17,7 +17,9 @@ from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Ints, Records, View, b
 
 @dataclass(frozen=True)
 class Active:
-    """Working copy of some groups of a state with their jobs, and possibly one waiting job.
+    """Working copy of some groups of a state with their jobs, and possibly one waiting job, for a search to change.
+
+    A job's shapes are its alternative numbers of nodes and durations. Its pins are the rollout nodes of its group that it uses.
 
     It has n jobs. J counts the rows of its job table: one for each job, then the shapes of movable jobs that have several.
 
@@ -29,9 +31,9 @@ class Active:
         view: The copied tables. Groups refer to rows of this job table. The existing groups come first, in order of creation, then
             empty rows for new groups.
         of_job: Job to which each row of the job table belongs, shape (J,).
-        home: Row of the group in which each job runs, NOWHERE for the waiting job, shape (n,).
-        of_shape: Number of the shape that each job has now, shape (n,).
-        rank: Position of each job among its group's members, shape (n,).
+        home: Row in `view.groups` of the group in which each job runs now, NOWHERE for the waiting job, shape (n,).
+        of_shape: Number of the shape in which each job runs now, shape (n,).
+        rank: Position of each job among the members of its current group, shape (n,).
         free: 1 if the job may get another placement because it is movable or waits, else 0, shape (n,).
     """
 
@@ -95,7 +97,7 @@ def _with_shapes(state: State, jobs: Records) -> tuple[Records, Ints]:
         return jobs, np.arange(n)
     many = np.flatnonzero(jobs["more_shapes"])
     shapes = state.view.jobs.take(rows)
-    shapes.put(starts[many] + jobs["of_shape"][many], jobs.take(many))  # the present shape keeps the job's present record
+    shapes.put(starts[many] + jobs["of_shape"][many], jobs.take(many))  # the current shape keeps the job's current record
     for column in ("stays_limit_s", "stays_per_cold", "coming_cold_s"):
         shapes[column] = jobs[column][of_job]
     shapes["more_shapes"], shapes["group"] = 0, NOWHERE
@@ -145,14 +147,14 @@ def plan_of(now: Active) -> Plan:
 def placements(
     number: int, joining: Iterable[tuple[int, Sequence[int]]], founding: int | None, known: Mapping[int, int], next_node: int = 0
 ) -> Iterator[Placement]:
-    """Yield the placements of jobs that join a group one after the other.
+    """Yield the placements of jobs that join one group, one after the other.
 
     Args:
         number: Number of the group.
-        joining: Number of the shape and the rollout nodes of each job, the nodes in any consistent numbering.
-        founding: Training nodes of a new group that the first job opens, or None for an existing group.
-        known: Number in the group of each node that members already use, by the caller's numbering.
-        next_node: Number of the group's next new node.
+        joining: Number of the shape and the rollout nodes of each job. The caller may number the nodes in any consistent way.
+        founding: Number of training nodes of a new group that the first job creates, or None for an existing group.
+        known: Number within the group of each node that members already use, by the caller's number.
+        next_node: Number within the group of the next new node.
     """
     known = dict(known)
     for shape, pins in joining:

@@ -20,10 +20,10 @@ _OVERLOOKED = 0.5  # share of its rows that a job ignores when it is inserted ag
 
 
 class Consolidate:
-    """After every arrival and departure, regroup the running jobs as far as moves save more than they cost.
+    """A placement policy that regroups the running jobs after every arrival and departure, if moves save more than they cost.
 
     A group's cost is the price of its nodes until its members have left, discounted by exp(-t / horizon). For jobs that leave after
-    a number of iterations, the value of their work is subtracted, at the present price of a work-hour. A move costs the price of
+    a number of iterations, the value of their work is subtracted, at the current price of a work-hour. A move costs the price of
     the nodes that it leaves until its pause ends. It also costs either the stay that the pause prolongs or the work that is not
     done in the pause. The search is `rollmux_env.kernel.lns.regroup`. Equal states give equal plans.
 
@@ -31,7 +31,7 @@ class Consolidate:
         horizon_h: Time constant of the discount, in hours. It should be about the time between arrivals and departures.
         budget: Number of groups, and placements in them, that the search evaluates for one decision. More takes longer and finds
             better plans.
-        known_stays: Whether to read from the jobs when they will leave. Otherwise stays are estimated from past departures
+        known_stays: Whether to read from the jobs how long they stay. Otherwise stays are estimated from past departures
             (`policies.placement.consolidate.stays`).
         groups: Largest number of groups that one decision looks at. If there are more, it looks at a part of them
             (`rollmux_env.kernel.lns`).
@@ -68,6 +68,7 @@ class Consolidate:
         saved_usd = regroup(now.view, facts, waits, self.budget_of(now), np.random.default_rng(0), make_search(now.view))
         if newcomer is None or not np.isnan(saved_usd):
             return plan_of(now)
+        # The search found no placement in this part; `host` is the cheapest one in the whole cluster.
         return (Wait(newcomer) if part.host is None else Place(newcomer, part.host),)
 
     def budget_of(self, now: Active) -> int:

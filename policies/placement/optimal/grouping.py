@@ -129,7 +129,7 @@ def _fallback(pool: ColumnPool, program: Program, cost: Floats, before: list[Bef
 
 
 def _least_usd(pool: ColumnPool) -> Floats:
-    """Return the lowest price of the node-seconds of one iteration of each of A active jobs, $ s / h, shape (A,)."""
+    """Return the lowest price of one iteration of each of A active jobs, its node-seconds times $/h per node, shape (A,)."""
     of_jobs = [pool.choices(row) for row in pool.active]
     jobs, rows = pool.state.tables.jobs, [row for rows in of_jobs for row in rows]
     rollout = jobs.rollout_nodes[rows] * jobs.rollout_s[rows]
