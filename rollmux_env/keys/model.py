@@ -19,9 +19,9 @@ class Model(FileModel):
     name: Annotated[str, Field(min_length=1)]
     """Size name such as 7B, a mixture such as 30B-A3B, or the path of a Hugging Face config.json, relative to the scenario file."""
     tensor_parallel: NodeCount = 1
-    """Number of GPUs of one copy of the model in a rollout."""
+    """Number of GPUs of one replica of the model in a rollout."""
     sizes: Unwritten[Annotated[tuple[NodeCount, ...], Field(strict=False)]] = ()
-    """Other numbers of GPUs per copy that a rollout policy may choose; engines of all sizes are kept ready."""
+    """Other numbers of GPUs per replica that a rollout policy may choose; replicas of all sizes are kept ready."""
 
     @model_validator(mode="after")
     def _other_sizes(self) -> Model:
@@ -39,7 +39,7 @@ class Lengths(FileModel):
     """The size of a rollout and the lengths of its responses. Without a distribution all are as long as the cap."""
 
     batch: Annotated[Count, Field(le=2**20)] = 256
-    """Number of responses of an iteration."""
+    """Number of responses in an iteration."""
     prompt_tokens: Annotated[Index, Field(le=2**24)] = 512
     """Number of tokens that are read before each turn."""
     cap: Annotated[Count, Field(le=2**24)]
@@ -47,11 +47,11 @@ class Lengths(FileModel):
     turns: Annotated[Count, Field(le=2**10)] = 1
     """Number of turns of a response."""
     environment_s: NonNegative = 0.0
-    """Time of the environment between two turns, seconds."""
+    """Time that the environment takes between two turns, seconds."""
     reward_s: Unwritten[Positive | None] = None
     """Time of a response's reward on a reward node, seconds; null is none."""
     reward_nodes: Unwritten[Annotated[Count | None, Field(le=2**20)]] = None
-    """Number of the job's reward nodes, which is the number of rewards that are computed at once."""
+    """Number of the job's reward nodes. Each computes one reward at a time."""
     median: Positive | None = None
     """Lognormal: median, tokens; goes with sigma."""
     sigma: NonNegative | None = None
@@ -130,15 +130,15 @@ class Timing(ReplicaSeconds):
     """The seconds of each part of a job's phases on the cluster's GPUs, filled in from `model` when the file is read."""
 
     replicas: Count
-    """Number of copies of the model that share a rollout."""
+    """Number of replicas of the model that share a rollout."""
     update_s: NonNegative
     """Fixed seconds of a training phase on training.nodes."""
     training_s_per_token: NonNegative
-    """Seconds to train a token there."""
+    """Seconds to train a token on training.nodes."""
     training_s_per_token2: NonNegative
-    """Seconds of attention there per squared token of a sequence."""
+    """Seconds of attention on training.nodes, to be multiplied by the square of a sequence's tokens."""
     training_copies: Annotated[Count, Field(exclude_if=lambda copies: copies == 1)] = 1
-    """Number of copies of the model there; one copy has to process the longest response."""
+    """Number of data-parallel copies of the model in training; one copy has to process the longest response."""
     training_padded: Annotated[bool, Field(exclude_if=bool)] = True
     """Whether responses are padded to the longest of their iteration before they are trained."""
     sizes: Unwritten[Annotated[tuple[ReplicaSize, ...], Field(strict=False)]] = ()

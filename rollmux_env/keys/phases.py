@@ -26,9 +26,9 @@ class Switch(FileModel):
     """Time that a change of jobs on a node adds to a phase, for event replays."""
 
     warm_s: NonNegative = 0.0
-    """Seconds added if the phase's node last ran another job."""
+    """Seconds added if a node of the phase last ran another job."""
     cold_s: NonNegative = 0.0
-    """Seconds added to the job's first phase in a placement."""
+    """Seconds added to the first rollout or training of a job in a placement."""
 
 
 class Phase(FileModel):

@@ -1,7 +1,8 @@
 """The event replay of one group as compiled functions on arrays.
 
 It is equivalent to `rollmux_env.replay.event` for members that all join at time 0 and stay. Simultaneous events have the same
-order, and the same choices start the same phases at the same times.
+order, and the same choices start the same phases at the same times. In every function `e` is the row of the group, and `k` the
+number of a member in it; `rollmux_env.envs.dispatch.types` describes the tables.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from rollmux_env.kernel.tables import Ints
 INSTANT_S = 1e-6  # times this close are simultaneous, as in every replay
 _ROLLOUT, _TRAINING, _SYNC = range(3)  # positions in the columns of `PROGRESS`
 
-_join, _ready, _grant, _finish = twin(rules.join), twin(rules.ready), twin(rules.grant), twin(rules.finish)
-_migrate, _threshold = twin(rules.migrate), twin(rules.threshold)
-_set_out, _advance, _pass = twin(pace.set_out), twin(pace.advance), twin(pace.pass_threshold)
+_join, _mark_ready, _grant, _finish_phase = twin(rules.join), twin(rules.ready), twin(rules.grant), twin(rules.finish)
+_migrate, _mark_threshold = twin(rules.migrate), twin(rules.threshold)
+_set_out, _advance_rollout, _pass_threshold = twin(pace.set_out), twin(pace.advance), twin(pace.pass_threshold)
 _ends_s, _tail_s = twin(pace.ends_s), twin(pace.tail_s)
 
 
@@ -47,11 +48,11 @@ def begin(groups: Groups, e: int) -> None:
         r.is_cold[:] = 1
         r.iteration = r.sampled = r.trained = 0
         r.sampled_s = r.trained_s = r.solo_s = r.ended_s = r.behind_s = 0.0
-        _tell(groups, e, k)
+        _report_ready(groups, e, k)
 
 
 @compiled(arrays=False)
-def _tell(groups: Groups, e: int, k: int) -> bool:
+def _report_ready(groups: Groups, e: int, k: int) -> bool:
     """Report the phases that a member could begin now, and return whether there are any.
 
     They are the training of sampled responses, and a rollout whose weights are fresh enough.
@@ -59,14 +60,14 @@ def _tell(groups: Groups, e: int, k: int) -> bool:
     group, members, m, r = groups.groups[e], groups.members[e], groups.members[e, k], groups.progress[e, k]
     before = group.requests
     if m.waits_training == 0 and m.trains == 0 and r.trained < r.sampled:
-        _ready(group, members, m, TRAINING)
+        _mark_ready(group, members, m, TRAINING)
     if m.waits_rollout == 0 and m.rolls == NOTHING and r.sampled <= r.iteration + m.staleness:
-        _ready(group, members, m, ROLLOUT)
+        _mark_ready(group, members, m, ROLLOUT)
     return bool(group.requests > before)
 
 
 @compiled(arrays=False)
-def _wake(groups: Groups, e: int, k: int, what: int, at_s: float) -> None:
+def _schedule(groups: Groups, e: int, k: int, what: int, at_s: float) -> None:
     """Schedule the next event of a member's rollout, training or sync."""
     clock, r = groups.clocks[e], groups.progress[e, k]
     clock.stamps += 1
@@ -75,7 +76,7 @@ def _wake(groups: Groups, e: int, k: int, what: int, at_s: float) -> None:
 
 
 @compiled(arrays=False)
-def _first(groups: Groups, e: int) -> Any:
+def _next_event(groups: Groups, e: int) -> Any:
     """Return the next event: the member, its rollout, training or sync, and the time, which is infinite without any event."""
     first, what, first_s, stamp = 0, _ROLLOUT, np.inf, 0
     for k in range(groups.groups[e].n):
@@ -87,11 +88,11 @@ def _first(groups: Groups, e: int) -> Any:
 
 
 @compiled(arrays=False)
-def _pass_instant(groups: Groups, e: int, tails: TailParameters) -> None:
+def _run_to_report(groups: Groups, e: int, tails: TailParameters) -> None:
     """Advance to the next instant with an event that is reported to a dispatcher, or to the end of the episode."""
     group, clock, news = groups.groups[e], groups.clocks[e], False
     while not news:
-        k, what, at_s = _first(groups, e)
+        k, what, at_s = _next_event(groups, e)
         if at_s > clock.horizon_s:
             group.now_s = clock.horizon_s
             clock.over = 1
@@ -100,50 +101,50 @@ def _pass_instant(groups: Groups, e: int, tails: TailParameters) -> None:
         until_s = now_s + INSTANT_S
         while at_s <= until_s:
             now_s = max(now_s, at_s)
-            news = _end(groups, e, k, what, at_s, tails) or news
-            k, what, at_s = _first(groups, e)
+            news = _handle_event(groups, e, k, what, at_s, tails) or news
+            k, what, at_s = _next_event(groups, e)
         group.now_s = now_s
 
 
 @compiled(arrays=False)
-def _end(groups: Groups, e: int, k: int, what: int, now_s: float, tails: TailParameters) -> bool:
+def _handle_event(groups: Groups, e: int, k: int, what: int, now_s: float, tails: TailParameters) -> bool:
     """Handle an event of a member. Return whether it is reported to a dispatcher."""
     m, r = groups.members[e, k], groups.progress[e, k]
     r.ends_s[what] = np.inf
     if what == _SYNC:
-        return _iterate(groups, e, k, now_s)
+        return _end_iteration(groups, e, k, now_s)
     if what == _TRAINING:
         _finish_training(groups, e, k, now_s)
         r.trained += 1
         if m.sync_s > 0:
-            _sync(groups, e, k, now_s)
-            _tell(groups, e, k)
+            _begin_sync(groups, e, k, now_s)
+            _report_ready(groups, e, k)
         else:
-            _iterate(groups, e, k, now_s)
+            _end_iteration(groups, e, k, now_s)
     elif r.next == THRESHOLD:
-        _threshold(m)
-        _pass(r, now_s)
-        _go_on(groups, e, k, tails)
+        _mark_threshold(m)
+        _pass_threshold(r, now_s)
+        _continue_rollout(groups, e, k, tails)
     else:
         _finish_rollout(groups, e, k, now_s, tails)
         r.sampled += 1
-        _tell(groups, e, k)
+        _report_ready(groups, e, k)
     return True
 
 
 @compiled(arrays=False)
-def _sync(groups: Groups, e: int, k: int, now_s: float) -> None:
+def _begin_sync(groups: Groups, e: int, k: int, now_s: float) -> None:
     """Begin a sync. If several syncs of a member are in progress, the oldest one ends next."""
     clock, r, syncs = groups.clocks[e], groups.progress[e, k], groups.syncs[e, k]
     clock.stamps += 1
     sync = syncs[(r.trained - 1) % len(syncs)]
     sync[0] = now_s + groups.members[e, k].sync_s
     sync[1] = clock.stamps
-    _look_at_syncs(groups, e, k)
+    _schedule_oldest_sync(groups, e, k)
 
 
 @compiled(arrays=False)
-def _look_at_syncs(groups: Groups, e: int, k: int) -> None:
+def _schedule_oldest_sync(groups: Groups, e: int, k: int) -> None:
     r, syncs = groups.progress[e, k], groups.syncs[e, k]
     if r.iteration < r.trained:
         sync = syncs[r.iteration % len(syncs)]
@@ -152,7 +153,7 @@ def _look_at_syncs(groups: Groups, e: int, k: int) -> None:
 
 
 @compiled(arrays=False)
-def _iterate(groups: Groups, e: int, k: int, now_s: float) -> bool:
+def _end_iteration(groups: Groups, e: int, k: int, now_s: float) -> bool:
     """End an iteration with its sync. Return whether the member could begin a phase now."""
     m, r, syncs = groups.members[e, k], groups.progress[e, k], groups.syncs[e, k]
     durations, number, most = groups.durations[e, k], r.iteration, len(syncs)
@@ -169,12 +170,12 @@ def _iterate(groups: Groups, e: int, k: int, now_s: float) -> bool:
     groups.clocks[e].behind_s += behind_s - r.behind_s
     r.behind_s = behind_s
     if m.sync_s > 0:
-        _look_at_syncs(groups, e, k)
-    return _tell(groups, e, k)
+        _schedule_oldest_sync(groups, e, k)
+    return _report_ready(groups, e, k)
 
 
 @compiled(arrays=False)
-def _start(groups: Groups, e: int, k: int, phase: int, tails: TailParameters) -> None:
+def _start_phase(groups: Groups, e: int, k: int, phase: int, tails: TailParameters) -> None:
     """Grant a phase that a member waits for."""
     group, m, r, what = groups.groups[e], groups.members[e, k], groups.progress[e, k], phase - ROLLOUT
     _grant(group, groups.members[e], m, phase)
@@ -183,40 +184,40 @@ def _start(groups: Groups, e: int, k: int, phase: int, tails: TailParameters) ->
     r.start_s[what] = group.now_s
     r.switch_s[what] = switch_s
     if phase == TRAINING:
-        _wake(groups, e, k, _TRAINING, group.now_s + (switch_s + seconds))
+        _schedule(groups, e, k, _TRAINING, group.now_s + (switch_s + seconds))
         return
     r.began_s = group.now_s
     _set_out(r, group.now_s + switch_s, seconds, groups.durations[e, k, 2, number])
-    _go_on(groups, e, k, tails)
+    _continue_rollout(groups, e, k, tails)
 
 
 @compiled(arrays=False)
-def _go_on(groups: Groups, e: int, k: int, tails: TailParameters) -> None:
+def _continue_rollout(groups: Groups, e: int, k: int, tails: TailParameters) -> None:
     """Continue a rollout at the speed that tails on its nodes leave, to its threshold or its end."""
     m, r = groups.members[e, k], groups.progress[e, k]
     rate = tails.rate if m.nodes & groups.groups[e].tails != 0 else 1.0
     r.next = ROLLOUT if m.passed == 1 else THRESHOLD
-    _wake(groups, e, k, _ROLLOUT, _ends_s(r, m.passed == 1, rate))
+    _schedule(groups, e, k, _ROLLOUT, _ends_s(r, m.passed == 1, rate))
 
 
 @compiled(arrays=False)
-def _move_tail(groups: Groups, e: int, k: int, tails: TailParameters) -> None:
+def _migrate_tail(groups: Groups, e: int, k: int, tails: TailParameters) -> None:
     """Migrate the tail of a member's rollout to a share of its nodes."""
     group, r = groups.groups[e], groups.progress[e, k]
     at_s = _tail_s(r, group.now_s, tails.move_s, groups.durations[e, k, 3, r.sampled])
-    _close(groups, e, k, group.tails, group.now_s, tails.share)
+    _end_span(groups, e, k, group.tails, group.now_s, tails.share)
     _migrate(group, groups.members[e, k])
     groups.clocks[e].migrations += 1
     r.next = ROLLOUT
-    _wake(groups, e, k, _ROLLOUT, at_s)
+    _schedule(groups, e, k, _ROLLOUT, at_s)
 
 
 @compiled(arrays=False)
 def _finish_training(groups: Groups, e: int, k: int, now_s: float) -> None:
     """End the training of a member. For a stale member, all work of the iteration counts at this point."""
     clock, m = groups.clocks[e], groups.members[e, k]
-    _span(groups, e, k, TRAINING, 1.0, TRAINING_POOL, now_s)
-    _finish(groups.groups[e], m, TRAINING, now_s - m.training_since_s, True)
+    _record_span(groups, e, k, TRAINING, 1.0, TRAINING_POOL, now_s)
+    _finish_phase(groups.groups[e], m, TRAINING, now_s - m.training_since_s, True)
     if m.staleness > 0:
         clock.work_s += own_period(m.planned_rollout_s, m.planned_training_s, m.sync_s, m.staleness)
     else:
@@ -228,17 +229,17 @@ def _finish_rollout(groups: Groups, e: int, k: int, now_s: float, tails: TailPar
     """End a rollout and free its nodes. If it was a tail, rollouts that shared nodes with it speed up."""
     group, clock, m, r = groups.groups[e], groups.clocks[e], groups.members[e, k], groups.progress[e, k]
     was_tail, before = m.rolls == TAIL, group.tails
-    _close(groups, e, k, before, now_s, tails.share)
-    _finish(group, m, ROLLOUT, now_s - r.began_s, True)
+    _end_span(groups, e, k, before, now_s, tails.share)
+    _finish_phase(group, m, ROLLOUT, now_s - r.began_s, True)
     if m.staleness == 0:
         clock.work_s += m.planned_rollout_s
     if was_tail:
         for j in range(group.n):
             o = groups.members[e, j]
             if o.rolls == ROLLOUT and o.nodes & m.nodes != 0:
-                _advance(groups.progress[e, j], now_s)
-                _close(groups, e, j, before, now_s, tails.share)
-                _go_on(groups, e, j, tails)
+                _advance_rollout(groups.progress[e, j], now_s)
+                _end_span(groups, e, j, before, now_s, tails.share)
+                _continue_rollout(groups, e, j, tails)
 
 
 @compiled(arrays=False)
@@ -257,20 +258,23 @@ def _switch_s(groups: Groups, e: int, k: int, phase: int) -> float:
 
 
 @compiled(arrays=False)
-def _close(groups: Groups, e: int, k: int, tails: int, now_s: float, share: float) -> None:
-    """End the present span of a member's rollout, because its shares of nodes change or it is over. `tails` applied until now."""
+def _end_span(groups: Groups, e: int, k: int, tails: int, now_s: float, share: float) -> None:
+    """End the current span of a member's rollout, because its shares of nodes change or it is over.
+
+    `tails` are the nodes that had tails until now.
+    """
     m, r = groups.members[e, k], groups.progress[e, k]
     if m.rolls == TAIL:
-        _span(groups, e, k, TAIL, share, m.nodes, now_s)
+        _record_span(groups, e, k, TAIL, share, m.nodes, now_s)
     else:
-        _span(groups, e, k, ROLLOUT, 1.0, m.nodes & ~tails, now_s)
-        _span(groups, e, k, ROLLOUT, 1 - share, m.nodes & tails, now_s)
+        _record_span(groups, e, k, ROLLOUT, 1.0, m.nodes & ~tails, now_s)
+        _record_span(groups, e, k, ROLLOUT, 1 - share, m.nodes & tails, now_s)
     r.switch_s[_ROLLOUT] -= min(r.switch_s[_ROLLOUT], now_s - r.start_s[_ROLLOUT])
     r.start_s[_ROLLOUT] = now_s
 
 
 @compiled(arrays=False)
-def _span(groups: Groups, e: int, k: int, what: int, share: float, nodes: int, now_s: float) -> None:
+def _record_span(groups: Groups, e: int, k: int, what: int, share: float, nodes: int, now_s: float) -> None:
     """Record a span of a phase until now."""
     if nodes == 0:
         return
@@ -289,19 +293,19 @@ def _span(groups: Groups, e: int, k: int, what: int, share: float, nodes: int, n
 
 @compiled(arrays=False)
 def carry_out(groups: Groups, e: int, row: int, tails: TailParameters) -> None:
-    """Carry out a row: wait until a phase ends, start a phase, or migrate a tail."""
+    """Carry out the choice of a row of the action mask: wait until a phase ends, start a phase, or migrate a tail."""
     k, phase = choice_of(groups.members[e], row)
     if phase == NOTHING:
-        _pass_instant(groups, e, tails)
+        _run_to_report(groups, e, tails)
     elif phase == TAIL:
-        _move_tail(groups, e, k, tails)
+        _migrate_tail(groups, e, k, tails)
     else:
-        _start(groups, e, k, phase, tails)
+        _start_phase(groups, e, k, phase, tails)
 
 
 @compiled(arrays=False)
 def ask(groups: Groups, e: int, out: Observations, tails: TailParameters) -> None:
-    """Run a group to its next decision with more than one choice, and write the observation."""
+    """Run a group to its next decision with more than one choice, and write the observation of that decision."""
     group, clock, members, mask = groups.groups[e], groups.clocks[e], groups.members[e], out.mask[e]
     while clock.over == 0:
         count = write_mask(group, members, mask)
@@ -316,7 +320,10 @@ def ask(groups: Groups, e: int, out: Observations, tails: TailParameters) -> Non
 
 @compiled(arrays=False)
 def step_all(groups: Groups, actions: Ints, out: Observations, tails: TailParameters) -> None:
-    """Carry out a decision in every group that is not over, and run it to its next decision."""
+    """Carry out a decision in every group that is not over, and run each one to its next decision.
+
+    A masked or unknown row counts as invalid, and round robin chooses instead.
+    """
     for e in range(len(groups.groups)):
         group, clock = groups.groups[e], groups.clocks[e]
         clock.since_s = group.now_s
@@ -339,7 +346,7 @@ def step_all(groups: Groups, actions: Ints, out: Observations, tails: TailParame
 
 @compiled(arrays=False)
 def follow_round_robin(groups: Groups, e: int, migrates: bool, tails: TailParameters) -> None:
-    """Play a group to its end in strict round robin."""
+    """Play a group to its end in strict round robin, as the reference of rewards."""
     group, clock = groups.groups[e], groups.clocks[e]
     while clock.over == 0:
         carry_out(groups, e, round_robin(group, groups.members[e], migrates), tails)

@@ -1,4 +1,6 @@
-"""Rewards of the placement environment: the value of the interval between two decisions. Any callable like these works."""
+"""Rewards of the placement environment: the value of the interval between two decisions.
+
+Any callable with the signature of `Reward.__call__` works; its attributes are optional."""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ class Interval(NamedTuple):
         solo_usd: Cost of the whole stream under Solo-D, $.
         reference_usd: Dollars of the reference policy in the same time of the same stream, or 0 without a reference.
         hours: Length of the interval, hours.
-        work_h: Iterations done times T_solo of the jobs that left, hours.
+        work_h: Work of the jobs that left: iterations done times T_solo, hours.
         left: Number of jobs that left.
         broken: Number of jobs that left with a slowdown above their SLO.
         invalid: 1 if the action was masked.
@@ -43,7 +45,7 @@ class Interval(NamedTuple):
 
 
 class Reward(Protocol):
-    """A reward function of the environment."""
+    """Protocol of a reward function of the environment."""
 
     @property
     def gamma_per_hour(self) -> float:
@@ -70,7 +72,7 @@ class Dollars:
         gamma_per_hour: Discount of dollars, gamma ** (hours since the decision), 1 for none. A learner that discounts has to weight
             what comes after the interval with `info["discount"]`.
         invalid_penalty: Penalty of a masked action, in Solo-D dollars of a mean job of the stream.
-        slo_penalty: Penalty of a job that leaves with its SLO broken, in the same unit. This happens only without the shield.
+        slo_penalty: Penalty of a job that leaves with its SLO broken, in the same unit. This happens only with `shield=False`.
     """
 
     reference: Reference | None = None

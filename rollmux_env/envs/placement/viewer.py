@@ -1,4 +1,6 @@
-"""Pictures of one stream: a panel for each pool, a lane for each node with one meta-iteration of its group, idle time tinted."""
+"""Pictures of one stream: a panel for each pool, and in it a lane for each node.
+
+A lane shows one meta-iteration of the node's group, with idle time tinted."""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ class Frame(NamedTuple):
 
 
 def frame_of(streams: Streams, s: int, limits: Limits) -> Frame:
-    """Return the present content of one stream."""
+    """Return the content of a picture of one stream as it is now."""
     clock, jobs, groups = streams.clock[s], streams.jobs[s], streams.groups[s]
     usd_per_hour = provisioned_usd(streams.nodes[s], limits)
     hours = (clock["now_s"] - jobs["arrival_s"][0]) / 3600
