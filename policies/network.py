@@ -26,7 +26,7 @@ _TIE_S = 1e-9  # gain in seconds that does not justify a switch
 
 
 class Static:
-    """Keep the topology with the shortest expected iteration."""
+    """Network policy that keeps the topology with the shortest expected iteration."""
 
     def first(self, forecast: Forecast) -> int:
         """Choose the topology at the start."""
@@ -40,7 +40,7 @@ class Static:
 
 @dataclass(frozen=True)
 class RFabric(Static):
-    """Reconfigure circuits only when predicted slack covers it. The first topology is that of `static`.
+    """Network policy that reconfigures circuits only when predicted slack covers it. The first topology is that of `static`.
 
     Args:
         margin: Required slack as a multiple of the reconfiguration time. Values above 1 allow for errors of the prediction.
@@ -72,7 +72,7 @@ def _expected_s(forecast: Forecast, steps: Iterable[int]) -> list[float]:
 
 
 class Oracle:
-    """Choose the topologies that minimise the total time of an hour, including the delay of each switch that slack does not hide.
+    """Network policy that minimises the total time of an hour, including the delay of each switch that slack does not hide.
 
     The duration of an iteration depends only on the topologies at its start and end. The optimum is therefore a shortest path over
     iterations, where each iteration is itself a shortest path over its steps.

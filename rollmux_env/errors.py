@@ -41,7 +41,7 @@ class NotFound(InputError):
 
 
 class Conflict(InputError):
-    """A request is not possible in the present state."""
+    """A request is not possible in the current state."""
 
     status = 409
 

@@ -24,7 +24,7 @@ from rollmux_env.scheduler.view import GroupView, MemberView, WaitingPhase
 
 
 class Learned:
-    """Choose the row with the highest score: a waiting phase, a tail to migrate, or nothing.
+    """Dispatch policy that takes the row with the highest score: a waiting phase, a tail to migrate, or nothing.
 
     Args:
         path: Path of a policy file for dispatch, or `default` for the one that RollMux ships.

@@ -9,7 +9,7 @@ from rollmux_env.keys.job import Job
 
 
 class Algorithm1(ArrivalPolicy):
-    """Place an arriving job where its marginal cost is lowest, and never move it (paper, Algorithm 1).
+    """Placement policy that places an arriving job where its marginal cost is lowest, and never moves it (paper, Algorithm 1).
 
     Args:
         prune: Whether to skip saturated groups (T_load >= T_cycle), as in the paper. Without it the search is wider and still

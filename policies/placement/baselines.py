@@ -20,7 +20,7 @@ from rollmux_env.scenario import Scenario
 
 
 class Solo(ArrivalPolicy):
-    """Place every job on its own rollout and training nodes."""
+    """Placement policy that gives every job its own rollout and training nodes."""
 
     keeps_slo = True
 
@@ -30,7 +30,7 @@ class Solo(ArrivalPolicy):
 
 
 class Colocated(ArrivalPolicy):
-    """Run every job on its own training nodes, with rollout and training in turn.
+    """Placement policy that runs every job on its own training nodes, with rollout and training in turn.
 
     The nodes and phases are those of the job's `colocated` block. Without one they are `training.nodes` and the usual phases.
     Rollouts on training nodes may be slower than on rollout nodes, so SLOs can be broken.
@@ -59,7 +59,7 @@ def _with_room(state: State, job: Job, placement: Placement) -> Placement | None
 
 
 class Random(ArrivalPolicy):
-    """Choose a group at random among those with room and a new one, then nodes of it at random. All choices are uniform.
+    """Placement policy that chooses uniformly among a new group and the groups with room, then among nodes of the group.
 
     Args:
         seed: Seed of the choices.
@@ -81,7 +81,10 @@ class Random(ArrivalPolicy):
 
 
 class MostIdle(ArrivalPolicy):
-    """Choose the group with the largest idle share and its least loaded nodes. Open a new group only if no group has room."""
+    """Placement policy that chooses the group with the largest idle share, and its least loaded nodes.
+
+    It opens a new group only if no group has room.
+    """
 
     keeps_slo = False
 
@@ -99,7 +102,7 @@ class MostIdle(ArrivalPolicy):
 
 
 class FirstFit(ArrivalPolicy):
-    """Choose the first placement that keeps every SLO, regardless of its cost.
+    """Placement policy that chooses the first placement that keeps every SLO, regardless of its cost.
 
     Groups are tried in order of their numbers, a new group last.
 
@@ -148,7 +151,9 @@ def _load_s(state: State, table: CandidateTable, row: int) -> float:
 
 
 class Naive:
-    """Share nodes as `rollmux` does, but run every phase as soon as it is ready (see `rollmux_env.replay.unordered`).
+    """Placement policy that shares nodes as `rollmux` does, but runs every phase as soon as it is ready.
+
+    `rollmux_env.replay.unordered` replays it.
 
     Args:
         prune: Whether to skip saturated groups, as in `Algorithm1`.

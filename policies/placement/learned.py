@@ -51,7 +51,7 @@ class _Network(NamedTuple):
 
 
 class Learned:
-    """Place arriving jobs and move running ones with a trained network.
+    """Placement policy that places arriving jobs and moves running ones by the scores of a trained network.
 
     An arriving job gets the feasible candidate with the highest score. Then, and after departures, the policy carries out the moves
     with the highest score, row after row, until `stop` scores highest. It also tries chains that begin with other rows.

@@ -41,7 +41,7 @@ _ROUNDS = 20
 
 
 class Regroup(ArrivalPolicy):
-    """Admit jobs by Algorithm 1. Every hour choose the best grouping that legal moves can reach, and move there.
+    """Placement policy that admits jobs by Algorithm 1, and every hour moves to the best grouping that legal moves can reach.
 
     The hourly problem is a set partition into feasible groups, as for `optimal`, and is solved exactly. It minimises the dollars
     until the next regrouping, including those of the moves (see `move_usd`). A move is thus made only if it pays off before it may
@@ -199,11 +199,11 @@ def move_usd(state: State, rows: Sequence[int]) -> Floats:
 
 
 class Hosts:
-    """The present groups that can become each feasible group (a column) of the active jobs.
+    """The current groups that can become each feasible group (a column) of the active jobs.
 
-    A present group can host a column if some of its members stay, the number of training nodes is the same, and both contain the
+    A current group can host a column if some of its members stay, the number of training nodes is the same, and both contain the
     same immovable jobs. A column whose members may all move can also be a new group. In addition to the pool's columns there is one
-    for each present group, so a partition without moves always exists. There are N columns and G present groups.
+    for each current group, so a partition without moves always exists. There are N columns and G current groups.
 
     Attributes:
         groups: Rows of the present groups in the state's group table.

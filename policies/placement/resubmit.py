@@ -9,7 +9,7 @@ from rollmux_env.kernel.tables import TOLERANCE
 
 
 class Resubmit(Regroup):
-    """Admit jobs by Algorithm 1, and place a member again if its group's observed load has reached its cycle.
+    """Placement policy that admits jobs by Algorithm 1, and moves a member of a group whose observed load reaches its cycle.
 
     A group counts as drifted if it is saturated (T_load >= T_cycle) by observed durations but not by planned ones, or if observed
     durations break an SLO. Its newest movable member then goes where Algorithm 1 places it by observed durations, and pays for the

@@ -30,7 +30,7 @@ _CHECKPOINTS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)  # shares of the wanted response
 
 @dataclass(frozen=True)
 class AdaptiveParallelism(Plain):
-    """A rollout policy that changes the size of the replicas as the batch shrinks.
+    """Rollout policy that changes the size of the replicas as the batch shrinks.
 
     Args:
         switch_s: Seconds until replicas of another size are ready. OrchestrRL reports 2 to 5.

@@ -44,7 +44,7 @@ from rollmux_env.rollout.setting import Setting
 
 @dataclass(frozen=True)
 class Learned:
-    """A rollout policy that takes the allowed row to which its network gives the highest score.
+    """Rollout policy that takes the allowed row to which its network gives the highest score.
 
     Args:
         path: Path of a policy file for rollouts, or `default` for the one that RollMux ships.

@@ -12,7 +12,7 @@ waits for its nodes. In this module, inside a single rollout, the tail moves as 
 responses are sampled. This begins once 20 to 50% of the required responses are done (checked every 5%) and the cache of half of the
 replicas can hold the rest. The rest moves there and is prefilled again. The other half accumulates gradients of complete prompts,
 because an advantage is relative to all responses of its prompt. The final length of a remaining response is unknown and projected
-as twice its present context.
+as twice its current context.
 
 `parallelism-planner` (RollPacker): larger replicas after preemptions, smaller ones without. It begins with the size in the job's
 configuration, where the paper uses a profiled one. Replicas double in the next rollout if preemptions rose by more than 1.05x over
@@ -36,7 +36,7 @@ from rollmux_env.timing.tail import AT, SHARE, Migration
 
 @dataclass(frozen=True)
 class Plain:
-    """Wait for every response on the replica where it started. A subclass overrides `control` to do more."""
+    """Rollout policy that leaves every response on the replica where it started. Subclasses override `control` to do more."""
 
     def control(self, setting: Setting) -> Control:
         """Return the control of a job's rollouts. Here responses stay where they were launched."""
@@ -49,7 +49,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class TailBatching:
-    """Short rounds that launch more than they need, and long rounds for the prompts left over (`policies.rollout.rounds`).
+    """Rollout policy with short rounds that launch spare responses, and long rounds for the rest (`policies.rollout.rounds`).
 
     Args:
         eta: Factor on prompts and on responses to each prompt that a short round launches, above 1. The paper uses 1.25.
@@ -73,7 +73,7 @@ class TailBatching:
 
 @dataclass(frozen=True)
 class TailMigration(Plain):
-    """When a share of the responses is done, continue the rest on a share of the replicas.
+    """Rollout policy that moves the rest to a share of the replicas, once a share of the responses is done.
 
     Args:
         at: Share of the wanted responses after which the tail moves.
@@ -101,7 +101,7 @@ class TailMigration(Plain):
 
 
 class Consolidate(Stay):
-    """Moves the tail of each rollout once."""
+    """Control that moves the tail of each rollout once."""
 
     def __init__(self, migration: Migration) -> None:
         self._migration = migration
@@ -120,11 +120,11 @@ class Consolidate(Stay):
 
 
 _CHECKPOINTS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
-_GROWS = 2  # projected final length of a remaining response, as a multiple of its present context
+_GROWS = 2  # projected final length of a remaining response, as a multiple of its current context
 
 
 class StreamTrainer(Plain):
-    """Give half of the replicas to training as soon as the remaining responses fit on the other half."""
+    """Rollout policy that gives half of the replicas to training as soon as the remaining responses fit on the other half."""
 
     def control(self, setting: Setting) -> Control:
         """Return the control that moves the remaining responses once, or never."""
@@ -132,7 +132,7 @@ class StreamTrainer(Plain):
 
 
 class Halve(Stay):
-    """Frees half of a job's replicas during each rollout."""
+    """Control that frees half of a job's replicas during each rollout."""
 
     def __init__(self, setting: Setting) -> None:
         self._room = setting.replicas[0].kv_tokens
@@ -158,7 +158,7 @@ _RISE, _CALM = 1.05, 4  # increase of preemptions after which replicas double; c
 
 
 class ParallelismPlanner(Plain):
-    """Choose the size of the replicas from one rollout to the next."""
+    """Rollout policy that adjusts the size of the replicas from one rollout to the next."""
 
     def control(self, setting: Setting) -> Control:
         """Return a control that starts with the size in the job's configuration."""
@@ -166,7 +166,7 @@ class ParallelismPlanner(Plain):
 
 
 class Planned(Stay):
-    """Sizes of one job's replicas, for short and for long rounds."""
+    """Control that keeps the sizes of one job's replicas, for short and for long rounds."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -175,7 +175,7 @@ class Planned(Stay):
         self._long = False
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
-        """Launch the round on replicas of the present size."""
+        """Launch the round on replicas of the current size."""
         self._long = round.long
         size = self._sizes[self._long].size
         live = np.arange(fleet.size)

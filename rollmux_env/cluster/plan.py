@@ -27,7 +27,7 @@ from rollmux_env.keys.job import Job
 
 @dataclass(frozen=True)
 class Place:
-    """Admit a waiting job."""
+    """Action that admits a waiting job."""
 
     job_id: str
     placement: Placement
@@ -35,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Move:
-    """Give a running job another placement, with a pause of `migration_s`."""
+    """Action that gives a running job another placement, with a pause of `migration_s`."""
 
     job_id: str
     placement: Placement
@@ -43,7 +43,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Wait:
-    """Leave a waiting job in the queue."""
+    """Action that leaves a waiting job in the queue."""
 
     job_id: str
 

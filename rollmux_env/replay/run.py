@@ -110,7 +110,7 @@ def placements(run: Run, scheduler: Scheduler, now_s: float, arrivals: Arrivals)
     Args:
         run: Record of the replay.
         scheduler: Scheduler of the replay.
-        now_s: Present time, in seconds.
+        now_s: Current time, in seconds.
         arrivals: Arrivals, of which all within `INSTANT_S` are taken.
     """
     state, until_s = run.state, now_s + INSTANT_S

@@ -81,7 +81,7 @@ class RunningJobs:
 
         Args:
             until_s: Time limit, in seconds.
-            now_s: Present time, in seconds.
+            now_s: Current time, in seconds.
 
         Returns:
             Time of the last end, at least `now_s`.

@@ -190,7 +190,7 @@ class _Node(NamedTuple):
 
 
 def _nodes(group: Group | None) -> set[_Node]:
-    """Return the nodes of a group in its present state."""
+    """Return the nodes of a group in its current state."""
     if group is None:
         return set()
     training = {_Node("training", node, group.training_pool) for node in range(group.training_nodes)}

@@ -117,7 +117,7 @@ class Scheduler:
             news: Facts in order.
 
         Raises:
-            ValueError: If a fact is impossible in the present state.
+            ValueError: If a fact is impossible in the current state.
             KeyError: If a fact names an unknown job.
             PlanError: If a policy broke a numbered invariant.
             InvariantError: If the scheduler broke a numbered invariant.
@@ -149,7 +149,7 @@ class Scheduler:
         """Continue with a state that has groups, on the nodes present now. The next step begins with the places of jobs.
 
         Args:
-            now_s: Present time, in seconds.
+            now_s: Current time, in seconds.
             cluster: Cluster as the run began, with the limits of its pools.
             gone: Identifiers of jobs that have ended, whose departure may not be in the state.
 

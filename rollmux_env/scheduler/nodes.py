@@ -189,7 +189,7 @@ class NodePool:
         Args:
             wanted: Places that need a node.
             used: Names of nodes that jobs still use.
-            now_s: Present time, in seconds.
+            now_s: Current time, in seconds.
             own: Names of the nodes that some places may have, or None.
             groups: Groups to which `wanted` refers, or None for all; the places of other groups stay unchanged.
 
@@ -217,7 +217,7 @@ class NodePool:
         Args:
             wanted: Places that keep their nodes.
             used: Names of nodes that jobs still use.
-            now_s: Present time, in seconds.
+            now_s: Current time, in seconds.
             groups: Groups to which `wanted` refers, or None for all.
         """
         there = self._of_group if groups is None else groups

@@ -289,7 +289,7 @@ class Planner:
         Args:
             event: Arrival of the job.
             passed: Number of jobs before it in the queue that have been passed over.
-            quotas: Quotas in the present state.
+            quotas: Quotas in the current state.
 
         Returns:
             Whether the job has a placement now, or None if it is passed over because of its user's quota.

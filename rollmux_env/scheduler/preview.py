@@ -1,6 +1,6 @@
 """Forecasts for a job that would arrive now, and for those that wait, without changing the state.
 
-The expected start of a waiting job is when the fluid replay of the present state, without further arrivals, gives it a place: jobs
+The expected start of a waiting job is when the fluid replay of the current state, without further arrivals, gives it a place: jobs
 take their worst case, and depart when their iterations, their stay or their budget are over.
 """
 

@@ -49,10 +49,10 @@ def _ask(state: State, job: Job, policy: Policy, hidden: Collection[int] = ()) -
 def better_place(state: State, job_id: str, policy: Policy) -> Plan:
     """Return the move of a running job to where the policy would place it now.
 
-    The plan is empty if that is its present place, or the move is not allowed.
+    The plan is empty if that is its current place, or the move is not allowed.
 
     Args:
-        state: Present state, with the job's progress; left unchanged.
+        state: Current state, with the job's progress; left unchanged.
         job_id: Identifier of the job.
         policy: Separate policy object, since it sees events that never happen.
     """
@@ -85,7 +85,7 @@ def other_places(
     Unlike a policy's own moves, these may cost a job more than its SLO allows (P7), since the nodes have to be vacated.
 
     Args:
-        state: Present state, left unchanged.
+        state: Current state, left unchanged.
         job_ids: Movable jobs of these groups, none of them paused.
         groups: Groups that jobs have to leave.
         policy: Policy object that may see events that never happen.

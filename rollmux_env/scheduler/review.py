@@ -128,7 +128,7 @@ class Estimates:
 
         Args:
             job: Job with its known figures.
-            shape: Number of its present shape.
+            shape: Number of its current shape.
             mean_s: Mean recent seconds of its phases in this shape, for those of which enough are known.
         """
         if not self._open.get(job.id):
@@ -221,7 +221,7 @@ class Review:
         Args:
             state: State with the known figures.
             job_ids: Jobs to review.
-            now_s: Present time, in seconds.
+            now_s: Current time, in seconds.
         """
         events = []
         for job_id in job_ids:

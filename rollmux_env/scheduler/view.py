@@ -167,7 +167,7 @@ class GroupView(_ReadOnly):
     """A co-execution group at the time of a decision.
 
     Attributes:
-        now_s: Present time in seconds, on the driver's clock.
+        now_s: Current time in seconds, on the driver's clock.
         busy: Nodes that run a full phase, as a bit mask.
         tails: Nodes of which a migrated tail holds a share, as a bit mask.
         row: State of the engine, not for policies.

@@ -111,7 +111,7 @@ def restore(scheduler: Scheduler, record: RunRecord, now_s: float, gone: Collect
     Args:
         scheduler: Scheduler of the resumed run.
         record: Record of the run so far.
-        now_s: Present time of the run, seconds.
+        now_s: Current time of the run, seconds.
         gone: Ids of the jobs that have ended.
 
     Returns:

@@ -63,7 +63,7 @@ def worth(rows: Array) -> Array:
 
 
 class Scored(Learned):
-    """Places each job where a network scores highest, without moves.
+    """Placement policy that places each job where a network scores highest, without moves.
 
     Attributes:
         tried: Weights of the network. They may be replaced between streams.
@@ -83,7 +83,7 @@ class Scored(Learned):
 
 
 class Worth(Learned):
-    """Places each job where its value is highest, with some exploration, and records the decisions."""
+    """Placement policy that places each job where its value is highest, with some exploration, and records its decisions."""
 
     def __init__(self, rng: np.random.Generator, known_stays: bool) -> None:
         super().__init__(moves=False, known_stays=known_stays)

@@ -91,7 +91,7 @@ def collect_examples(scenario: Scenario, teacher: Teacher, weights: Weights | No
 
 
 class _Student:
-    """Places jobs, and records what the teacher would have done."""
+    """Placement policy that follows a network, or the teacher without one, and records the teacher's choice in each decision."""
 
     keeps_slo = True
 

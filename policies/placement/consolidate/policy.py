@@ -20,7 +20,7 @@ _OVERLOOKED = 0.5  # share of its rows that a job ignores when it is inserted ag
 
 
 class Consolidate:
-    """A placement policy that regroups the running jobs after every arrival and departure, if moves save more than they cost.
+    """Placement policy that regroups the running jobs after every arrival and departure, if moves save more than they cost.
 
     A group's cost is the price of its nodes until its members have left, discounted by exp(-t / horizon). For jobs that leave after
     a number of iterations, the value of their work is subtracted, at the current price of a work-hour. A move costs the price of

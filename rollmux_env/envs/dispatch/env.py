@@ -58,7 +58,7 @@ class DispatchVectorEnv(BaseVectorEnv):
 
     @property
     def groups(self) -> Groups:
-        """Present state of the groups, in tables with a row for each environment. For reading only.
+        """Current state of the groups, in tables with a row for each environment. For reading only.
 
         `Groups` in `rollmux_env/envs/dispatch/types.py` describes them. The rows are overwritten by the next `step`.
         """

@@ -83,7 +83,7 @@ class PlacementVectorEnv(BaseVectorEnv):
 
     @property
     def streams(self) -> Streams:
-        """Present state of the streams, in tables with a row for each environment. For reading only.
+        """Current state of the streams, in tables with a row for each environment. For reading only.
 
         `Streams` in `rollmux_env/envs/placement/types.py` describes them. The rows are overwritten by the next `step`.
         """

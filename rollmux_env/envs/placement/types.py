@@ -22,7 +22,7 @@ NEXT, MOVES, QUEUE, ARRIVALS = range(4)  # stage of a stream within an instant
 
 CLOCK = np.dtype(
     [
-        ("now_s", "f8"),  # present time of the stream
+        ("now_s", "f8"),  # current time of the stream
         ("usd", "f8"),  # dollars so far
         ("work_h", "f8"),  # iterations done times T_solo of the jobs that have left
         ("spent_usd", "f8"),  # from here to `invalid`: since the last decision; dollars are discounted from there

@@ -49,7 +49,7 @@ def begin(jobs: Jobs, e: int) -> None:
 
 @compiled
 def reset_replicas(jobs: Jobs, e: int, from_s: float) -> None:
-    """Make all replicas idle ones of the job's present size that work from a time on."""
+    """Make all replicas idle ones of the job's current size that work from a time on."""
     job = jobs.jobs[e]
     for k in range(len(jobs.replicas[e])):
         write_replica(jobs.replicas[e], k, jobs.costs[e, job.size], jobs.kv[e, job.size], job.most, from_s)

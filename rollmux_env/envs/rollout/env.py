@@ -44,7 +44,7 @@ class RolloutVectorEnv(BaseVectorEnv):
 
     @property
     def jobs(self) -> Jobs:
-        """Present state of the jobs, in tables with a row for each environment. For reading only.
+        """Current state of the jobs, in tables with a row for each environment. For reading only.
 
         `Jobs` in `rollmux_env/envs/rollout/types.py` describes them. The rows are overwritten by the next `step`.
         """

@@ -31,7 +31,7 @@ Array = NDArray[np.float32]
 
 JOB_FEATURES = (
     "gpus",
-    "size",  # present size of the replicas, log2 of their GPUs over 3
+    "size",  # current size of the replicas, log2 of their GPUs over 3
     "configured size",
     "responses a gpu",  # wanted responses over the GPUs
     "group",  # responses to a prompt
