@@ -1,4 +1,4 @@
-"""A rollout policy example: once half of the responses are done, the others go on at half of the replicas."""
+"""A rollout policy example: once half of the responses are done, the others continue at half of the replicas."""
 
 from dataclasses import dataclass
 

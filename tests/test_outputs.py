@@ -88,10 +88,10 @@ def test_every_figure_was_printed_by_a_command_beside_it(page: Path) -> None:
 
 @pytest.mark.parametrize("page", RESULTS, ids=lambda page: page.name)
 def test_a_table_of_results_with_a_papers_figures_says_where_they_are_from(page: Path) -> None:
-    """In one column: the figure or table, the version, and whether it is like with like."""
+    """The column names the figure or table, its version, and whether it is comparable."""
     heads = re.findall(r"^(\|.*\|)\n\|[-| ]+\|$", page.read_text(encoding="utf-8"), re.M)
     theirs = [head for head in heads if re.search(r"\b(paper|Weave|elsewhere|claim)\b", head)]
-    assert [head for head in theirs if not re.search(r"\| (beside it|like with like) \|", head)] == []
+    assert [head for head in theirs if not re.search(r"\| (source|comparable) \|", head)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
