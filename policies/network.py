@@ -34,7 +34,7 @@ class Static:
         return totals_s.index(min(totals_s))
 
     def topology_for(self, forecast: Forecast, step: int, present: int) -> int:
-        """Return the present topology."""
+        """Return the current topology."""
         return present
 
 
@@ -53,7 +53,7 @@ class RFabric(Static):
             raise ValueError(f"margin must be above 0, not {self.margin!r}")
 
     def topology_for(self, forecast: Forecast, step: int, present: int) -> int:
-        """Return the present topology, or the best one until the next step with enough slack."""
+        """Return the current topology, or the best one until the next step with enough slack."""
         if not self._has_slack(forecast, step):
             return present
         part, count = [step], len(forecast.steps)

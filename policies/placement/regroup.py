@@ -206,13 +206,13 @@ class Hosts:
     for each current group, so a partition without moves always exists. There are N columns and G current groups.
 
     Attributes:
-        groups: Rows of the present groups in the state's group table.
+        groups: Rows of the current groups in the state's group table.
         members: Rows of the columns' members, padded with -1, shape (N, M).
         positions: The members as positions in the pool's active jobs, shape (N, M).
         nodes: Rollout and training nodes of each column, shape (N, 2).
         pools: Numbers of the pools of these nodes, shape (N, 2).
-        as_it_is: Columns of the present groups, shape (G,).
-        allowed: Whether each present group can host each column, shape (N, G).
+        as_it_is: Columns of the current groups, shape (G,).
+        allowed: Whether each current group can host each column, shape (N, G).
     """
 
     def __init__(self, state: State, pool: ColumnPool, fixed: Collection[int]) -> None:
@@ -284,7 +284,7 @@ def without(state: State, job_ids: Sequence[str]) -> State:
 
 
 def join(state: State, group: int, job_ids: Sequence[str], rollout_nodes: int) -> tuple[Move, ...] | None:
-    """Let waiting jobs join a present group.
+    """Let waiting jobs join a current group.
 
     Every order of joining is tried. Each job takes the placement with the fewest new nodes, then with the shortest period. An order
     succeeds if the group ends with at most `rollout_nodes` rollout nodes. A placement refers only to nodes of members that stay and

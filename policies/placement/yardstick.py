@@ -41,7 +41,7 @@ class FreelyArranged(ABC, Generic[Arrangement]):
 
     @abstractmethod
     def seconds_of(self, row: int, iterations: float) -> float:
-        """Return the seconds that a running job takes for a number of iterations in its present arrangement."""
+        """Return the seconds that a running job takes for a number of iterations in its current arrangement."""
 
     def arrive(self, jobs: Sequence[Job], now_s: float) -> None:
         """Append jobs to the end of the queue."""

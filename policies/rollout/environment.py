@@ -40,7 +40,7 @@ class PolicyAgent:
         self._players: list[_Player | None] = [None] * env.num_envs
 
     def actions(self, observation: Any) -> Ints:
-        """Return the actions for the present decisions, shape (E,)."""
+        """Return the actions for the current decisions, shape (E,)."""
         jobs = self._env.jobs
         actions = np.zeros(self._env.num_envs, np.int64)
         for e in range(self._env.num_envs):

@@ -122,7 +122,7 @@ def _fill(state: State, job_id: str, only_improving: bool, prune: bool, order: I
 
 
 def candidates(state: State, job_id: str, order: Ints | None = None) -> CandidateTable:
-    """Enumerate the candidates of a waiting job, or those of a running job outside its present group.
+    """Enumerate the candidates of a waiting job, or those of a running job outside its current group.
 
     Args:
         state: State of the cluster.

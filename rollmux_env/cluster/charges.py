@@ -70,12 +70,12 @@ class Charges:
         return account.usd + _usd_per_hour(account) * (now_s - account.since_s) / 3600
 
     def share(self, row: int) -> Share:
-        """Return the present share of a job."""
+        """Return the current share of a job."""
         account = self._accounts[row]
         return Share(account.group.nodes + account.pause.nodes, _usd_per_hour(account))
 
     def user_share(self, user: str) -> Share:
-        """Return the present share of a user's jobs together."""
+        """Return the current share of a user's jobs together."""
         shares = [self.share(row) for row in self._running.get(user, ())]
         return Share(sum(share.nodes for share in shares), sum(share.usd_per_hour for share in shares))
 

@@ -13,7 +13,7 @@ from rollmux_env.kernel.tables import TOLERANCE
 
 @dataclass(frozen=True)
 class Group:
-    """A co-execution group at the present instant.
+    """A co-execution group at the current instant.
 
     Attributes:
         id: Number of the group in order of creation.
@@ -67,7 +67,7 @@ class Nodes(NamedTuple):
 
 
 def nodes_of(tables: Tables, row: int) -> Nodes:
-    """Return the present nodes of a group."""
+    """Return the current nodes of a group."""
     return Nodes(*tables.node_columns[row].item())
 
 

@@ -22,8 +22,8 @@ class Tables:
         group_records: Memory of `groups` in the form that compiled code takes.
         models: Job of each row of `jobs`, including rows of shapes. The first row is that of the first job that arrived.
         job_rows: Row of each job that has arrived, by id; the latest one for a job that has arrived again.
-        order: Rows of the present groups in order of creation.
-        group_rows: Rows of the present groups by id.
+        order: Rows of the current groups in order of creation.
+        group_rows: Rows of the current groups by id.
         next_group_id: Id of the next new group.
         widest: Largest number of rollout nodes that a job has asked for, at least 1.
         departs_s: Time at which the first member of each group leaves, in seconds. A contiguous copy, because it is read for all

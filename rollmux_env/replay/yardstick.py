@@ -19,7 +19,7 @@ from rollmux_env.scheduler.planner import INSTANT_S
 
 
 class ActiveJobs(Protocol):
-    """Protocol of the present jobs of a yardstick's replay: which run, which wait, and the progress of each.
+    """Protocol of the current jobs of a yardstick's replay: which run, which wait, and the progress of each.
 
     Attributes:
         state: State with the jobs that have arrived, none of them placed. The columns of its job table with their progress are kept

@@ -39,7 +39,7 @@ def _empty_queue(state: State) -> None:
 
 
 def _ask(state: State, job: Job, policy: Policy, hidden: Collection[int] = ()) -> tuple[Place, ...]:
-    """Let a job arrive now with its present figures, and return the policy's placement of it. Some groups may be hidden."""
+    """Let a job arrive now with its current figures, and return the policy's placement of it. Some groups may be hidden."""
     arrived = Arrived(state.now_s, job.model_copy(update={"arrival_s": state.now_s}))
     apply(state, arrived)
     shown = without(state, hidden) if hidden else state

@@ -1,6 +1,6 @@
 """Seats of jobs in groups.
 
-A seat is a job's membership in a group: its nodes there, and the phases whose nodes it holds at present.
+A seat is a job's membership in a group: its nodes there, and the phases whose nodes it holds now.
 """
 
 from __future__ import annotations

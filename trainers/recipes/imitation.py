@@ -3,7 +3,7 @@
     python -m trainers.recipes.imitation admission --out DIR
     python -m trainers.recipes.imitation consolidate --out DIR
 
-This is approximate policy iteration. In every round the present network plays streams with some exploration, so that it is trained
+This is approximate policy iteration. In every round the current network plays streams with some exploration, so that it is trained
 on the decisions that it will meet (DAgger, Ross et al. 2011). `trainers.recipes.lookahead` plays out the choices of some decisions,
 and the network is fitted to how much better each choice is than the decision's mean.
 """
@@ -111,7 +111,7 @@ class Recipe:
     Attributes:
         moves: Whether the network moves running jobs.
         sources: Streams of a round.
-        teacher: Origin of the values. `lookahead` plays out each choice with the present network. `worth` takes the value at the
+        teacher: Origin of the values. `lookahead` plays out each choice with the current network. `worth` takes the value at the
             shortest horizon from the observation, which has no noise. Other names are teachers of `trainers.recipes.teachers`,
             whose placements are imitated.
         rounds: Number of rounds of collecting and fitting. A fit uses the labels of the last two rounds.
@@ -209,7 +209,7 @@ def worth(observation: dict[str, NDArray[Any]]) -> Array:
 
 
 def collect(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:
-    """Play a source's streams with the present network, or Algorithm 1 if `weights` is None, and label decisions."""
+    """Play a source's streams with the current network, or Algorithm 1 if `weights` is None, and label decisions."""
     if recipe.teacher in TEACHERS:
         return _imitated(source, recipe, weights, rng)
     env = _environment(1, source, recipe)

@@ -42,7 +42,7 @@ def consolidate_teacher() -> Teacher:
 def optimum_teacher() -> Teacher:
     """Return a teacher that places an arriving job in the group most similar to its group in the optimum.
 
-    The optimum is that of $ per work-hour over the present jobs. The similarity of two groups is the number of members of both over
+    The optimum is that of $ per work-hour over the current jobs. The similarity of two groups is the number of members of both over
     the number of members of either. A new group counts as a group of the job alone. Ties go to the cheapest placement.
     """
     pools: dict[int, ColumnPool] = {}

@@ -53,7 +53,7 @@ class SharingJobs(FreelyArranged[Allocation]):
         return allocate(jobs, self.state.cluster, self._slowdown)
 
     def take(self, arrangement: Allocation | None) -> None:
-        """Let the running jobs share these worker sets. With None they keep the present ones.
+        """Let the running jobs share these worker sets. With None they keep the current ones.
 
         None is possible even after a departure, because host memory can make a smaller set of jobs harder to place.
         """

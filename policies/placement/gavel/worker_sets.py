@@ -1,7 +1,7 @@
 """Worker sets: the resource types of Gavel+, the speed of a job on each, and the shares of time that jobs get.
 
 A worker set is a number of rollout nodes and training nodes, each of one pool, that one job at a time holds. The resource types are
-the worker sets that the present jobs ask for. A job runs on any set with the nodes of one of its modes.
+the worker sets that the current jobs ask for. A job runs on any set with the nodes of one of its modes.
 
 A schedule of rounds that realises given shares of each job on each set exists if and only if the shares of every job and of every
 set sum to at most 1. By Birkhoff and von Neumann such a matrix is a mixture of matchings, and each matching is a round. The program
@@ -160,7 +160,7 @@ class WorkerSet:
         return 1.0 - sum(one.share for one in self.shares)
 
     def takes(self, mode: RunMode, cluster: Cluster) -> bool:
-        """Return whether a job of this mode can be resident beside the present jobs."""
+        """Return whether a job of this mode can be resident beside the current jobs."""
         return fits([*(one.mode for one in self.shares), mode], self.kind, cluster)
 
     def add(self, job_id: str, share: float, mode: RunMode) -> float:

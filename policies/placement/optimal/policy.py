@@ -84,7 +84,7 @@ class GroupedJobs(FreelyArranged[Grouping]):
             jobs.training_busy_s[shape] += iterations * training_s * training_nodes
 
     def strategy(self, job_id: str) -> str:
-        """Return the strategy by which a job would have joined its present group, had it come last."""
+        """Return the strategy by which a job would have joined its current group, had it come last."""
         row = self.state.row(job_id)
         return strategy(self.pool, self.column[row], row)
 
@@ -258,7 +258,7 @@ class Optimal:
         return admission(self.plan(scenario), scenario)
 
     def replay(self, scenario: Scenario, check: bool = False) -> Outcome:
-        """Replay a scenario. Between events each job progresses at 1/period of its present group.
+        """Replay a scenario. Between events each job progresses at 1/period of its current group.
 
         Regrouping is free and counts as no migration. A job's admission strategy follows from the grouping in which it first runs,
         as if it had come last. `decision_s` has one entry for each instant. `extra` holds

@@ -117,7 +117,7 @@ def pass_time(streams: Streams, s: int, rules: Rules, now_s: float) -> None:
 
 @compiled(arrays=False)
 def admit(streams: Streams, s: int, job: int, shape: int, group: int, there: int, new_nodes: int) -> None:
-    """Place the waiting job of the present decision.
+    """Place the waiting job of the current decision.
 
     Args:
         streams: All streams.

@@ -93,7 +93,7 @@ class PlacementVectorEnv(BaseVectorEnv):
     def choices(self) -> Records:
         """Meaning of each action: records with `allowed`, `usd`, `gain` and more, shape (num_envs, candidates). For reading only.
 
-        In row `s` only the first `streams.clock["choices"][s]` records belong to the present decision.
+        In row `s` only the first `streams.clock["choices"][s]` records belong to the current decision.
         """
         return self._choices
 

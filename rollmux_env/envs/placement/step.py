@@ -120,7 +120,7 @@ def step_all(
         streams: All streams.
         actions: Choices, or SKIP for streams that are left as they are, shape (E,).
         rules: Rules of the environment.
-        choices: Choices of the present and then of the next decisions.
+        choices: Choices of the current and then of the next decisions.
         workspace: Scratch of the observation.
         scratch: Scratch of the search for moves, or None without moves, so that no code for them is compiled.
         out: Observations to write.

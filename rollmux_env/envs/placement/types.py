@@ -46,7 +46,7 @@ CLOCK = np.dtype(
         ("served", "i8"),  # 1 if the queue has to be served in this instant
         ("stage", "i8"),
         ("after", "i8"),  # stage that follows the moves
-        ("asks", "i8"),  # kind of the present decision
+        ("asks", "i8"),  # kind of the current decision
         ("choices", "i8"),  # number of its choices
         ("overflow", "i8"),  # 1 if allowed choices were left out
     ]
@@ -87,7 +87,7 @@ class Streams(NamedTuple):
     Attributes:
         jobs: Records of the jobs in order of arrival, followed by those of shapes, shape (E, J and shapes).
         groups: Records of the groups, shape (E, G).
-        order: Rows of the present groups in order of creation, shape (E, G).
+        order: Rows of the current groups in order of creation, shape (E, G).
         spare: Unused rows of groups, taken from the end, shape (E, G).
         reservations: Records of `RESERVATION` for nodes that a moved job has left, until its pause ends, shape (E, J).
         nodes: Nodes of each pool provisioned now for rollouts and for trainings, including those held for moves, shape (E, P, 2).

@@ -114,7 +114,7 @@ def write_observation(
 
     Args:
         job: Record of type `JOB`.
-        rollout: The present rollout after `observe`, or the last one before a rollout begins.
+        rollout: The current rollout after `observe`, or the last one before a rollout begins.
         quantiles: Remembered lengths of short and of long rounds, shape (2, QUANTILES).
         costs: Costs of a replica of each of S sizes, shape (S, COSTS).
         kv: Tokens in the cache of a replica of each size, shape (S,).

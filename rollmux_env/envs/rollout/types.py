@@ -77,9 +77,9 @@ class Case:
 
 # A job as a policy sees it and the simulation runs it.
 #   prompts, responses: of an iteration   spare_*: of a round with spare responses   prompt_tokens, gpus, most: of the setting
-#   configured, size: indices of SIZES, configured and present   first, live: first replica in use and number of replicas in use
+#   configured, size: indices of SIZES, configured and current   first, live: first replica in use and number of replicas in use
 #   launching: 1 before a rollout   resized: 1 if its size has changed   moved: 1 if its tail has   long: 1 in a long round
-#   launched, each: prompts and responses of the present rollout   fresh: first prompt never launched   queue: deferred prompts
+#   launched, each: prompts and responses of the current rollout   fresh: first prompt never launched   queue: deferred prompts
 #   known: bit 0 if lengths of short rounds are remembered, bit 1 for long ones   invalid, over: flags
 #   iterations, iteration, decisions, lost, migrated, aborted, preempted: counts
 #   now_s: since the rollout began   cap: longest response, tokens   seconds, held_s: since the last decision, and times the
@@ -115,7 +115,7 @@ class Jobs(NamedTuple):
         lengths: Tokens of each response at each attempt, shape (E, N, ATTEMPTS, responses to a prompt).
         attempts: Number of launches of each prompt, shape (E, N).
         queue: Deferred prompts in order, shape (E, N).
-        numbers: Prompts of the present rollout, shape (E, G).
+        numbers: Prompts of the current rollout, shape (E, G).
     """
 
     jobs: Records
