@@ -361,9 +361,14 @@ class Turns:
         self.rollouts = self.trainings = self.syncs = self.done = self.begins = iteration
 
     def take_up(self, turn: Turn) -> None:
-        """Record a granted phase that the owner already held before. Called after `restore`."""
+        """Record a granted phase that the owner already held before."""
         self.open[turn.phase] = turn
         self.granted.add(turn.phase)
+
+    def drop(self, phase: _PhaseName) -> None:
+        """Record that a phase that the owner may have held counts for nothing."""
+        self.open.pop(phase, None)
+        self.granted.discard(phase)
 
     def must_wait(self, turn: Turn, measured: bool = False, leaves: bool = False) -> bool:
         """Return whether a phase of a job with staleness is the next one of its name but may not begin yet.

@@ -34,8 +34,9 @@ from runtime.machines.nodes import POOLS
 from runtime.output import LOGS, trim
 from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.leases import Leases, problem_of_names
-from runtime.owners.http.ledger import Ledger, continue_leases, is_in_use, recall_leases
+from runtime.owners.http.ledger import Ledger
 from runtime.owners.http.processes import AttachedProcesses, CommandProcesses
+from runtime.owners.http.recall import RecalledLeases, continue_leases, recall_leases
 from runtime.owners.ray.calls import JobCalls
 
 _TRIMS_S = 0.5  # between looks at what jobs print
@@ -62,6 +63,7 @@ class RunDriver:
     def __init__(self, plan: RunPlan, processes: Processes | None, stays: bool = False, observer: Observer | None = None) -> None:
         _rehearse(make_runnable(plan.policy, plan.seed))
         self.record: RunRecord | None = None
+        self._recalled: RecalledLeases | None = None  # until the run goes on
         self._stays = stays
         log = self._log = RunLog(plan) if observer is None else RunLog(plan, observer.on_entries)
         nodes, state = NodePool(plan.nodes), observed_state(plan.policy, plan.cluster)
@@ -70,7 +72,7 @@ class RunDriver:
                 path = Path(plan.folder) / JOURNAL
                 facts = read_facts(path)
                 with naming(path):
-                    self.record = record_of(facts)
+                    self.record, self._recalled = record_of(facts), RecalledLeases(facts)
                     state, nodes = state_of(self.record), assigned_nodes(self.record, plan.nodes)
             run = self.run = RunState(plan, log, state, nodes, stays, observer)
         except BaseException:
@@ -86,14 +88,15 @@ class RunDriver:
 
     def _begin(self) -> None:
         run, log, plan = self.run, self._log, self.run.plan
-        if self.record is not None:
+        if self.record is not None and self._recalled is not None:
             last_s = self.record.last_s
             log.zero_s = monotonic() - last_s  # the clock goes on from the last time that the journal knows
             log.write(Relaunched(last_s, time(), plan.nodes, versions()))
-            recall_leases(self._ledger, self.record)
-            go_on(run, self.lifecycle.node_changes, self.record)
+            recall_leases(self._ledger, self._recalled.last)
+            go_on(run, self.lifecycle.node_changes, self.record, self._recalled)
             self.lifecycle.carry_out_now()  # jobs have their places, before anything is said of the leases there
-            continue_leases(self._ledger, self.record)
+            continue_leases(self._ledger, {fact.job_id for fact in (*self.record.failed, *self.record.cancelled)})
+            self._recalled = None
             if self._stays and (more := [node for node in plan.nodes if node.name not in self.record.nodes]):
                 self.lifecycle.node_changes.join(more)
         else:
@@ -184,13 +187,13 @@ def _rehearse(policy: Policy) -> None:
     replay(Scenario(version=1, cluster=Cluster(rollout=pool, training=pool, migration_s=1.0), jobs=jobs), policy)
 
 
-def go_on(run: RunState, node_changes: NodeChanges, record: RunRecord) -> None:
+def go_on(run: RunState, node_changes: NodeChanges, record: RunRecord, leases: RecalledLeases) -> None:
     """Groups and placements are as they were; every job that was placed begins there with its last checkpoint."""
     notes: list[Fact] = []
     run.cold_starts = cold_starts_of(record)
     node_changes.known = record.nodes | node_changes.known
     for handle in run.handles.values():
-        if problem := run.problem_of(_recall, run, handle, _own(record, handle), notes):
+        if problem := run.problem_of(_recall, run, handle, _own(record, handle), leases, notes):
             handle.close()
             notes.append(Failed(run.log.now(), handle.id, "resume", problem))
             run.log.say(f"{handle.id}: FAILED in resume: {problem}")
@@ -213,7 +216,7 @@ def _own(record: RunRecord, handle: JobHandle) -> RunRecord:
     return record.by_job.get(handle.id, RunRecord(record.started))
 
 
-def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fact]) -> None:
+def _recall(run: RunState, handle: JobHandle, record: RunRecord, leases: RecalledLeases, notes: list[Fact]) -> None:
     """What the journal and the checkpoints know of a job."""
     state, job_id, folder = run.scheduler.state, handle.id, run.checkpoints(handle.id)
     handle.learn(state.job(job_id) if state.knows(job_id) else record.jobs.get(job_id))
@@ -221,7 +224,7 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fac
     ever = (done.number + 1 for done in (*record.iterations, *record.repeated) if done.job_id == job_id)
     handle.counts.recall(max(ever, default=0))  # also where it went back before: what was told of it stays true
     if handle.spec.is_attached:
-        _recall_attached(run, handle, record)
+        _recall_attached(run, handle, record, leases)
         return
     if _is_over(handle, record):
         handle.close()
@@ -242,12 +245,12 @@ def _is_over(handle: JobHandle, record: RunRecord) -> bool:
     return handle.id in ended or handle.spec.has_done(handle.counts.done)
 
 
-def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord) -> None:
+def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord, leases: RecalledLeases) -> None:
     """Of a job that runs elsewhere nothing is lost; one that has ended keeps its place while somebody may be using that."""
     job_id, state = handle.id, run.scheduler.state
     handle.counts.resume(len(record.iterations))
     done = any(fact.job_id == job_id and fact.done for fact in record.leases_ended)
-    if done or (_is_over(handle, record) and not (state.is_running(job_id) and is_in_use(record, job_id))):
+    if done or (_is_over(handle, record) and not (state.is_running(job_id) and leases.are_in_use(job_id))):
         handle.close()
         return
     if state.knows(job_id):

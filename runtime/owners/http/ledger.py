@@ -15,25 +15,19 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollmux_client import ATTACHMENT, JOB, OutOfOrder, Turn, Turns, marks, pid_space, same_host
+from rollmux_client import ATTACHMENT, JOB, OutOfOrder, Turns, marks, pid_space, same_host
 
 from rollmux_env.errors import Conflict, NotFound
-from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.job_handle import JobHandle
-from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.overdue import worst_case_s
-from runtime.coordinator.permits import Hold
 from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import CommandJob
 from runtime.jobside.messages import End, Stopped
-from runtime.journal.facts import Attached, Fact, Freed, Granted, LeaseEnded, OwnProcess, Suspected
-from runtime.journal.record import RunRecord
+from runtime.journal.facts import Attached, Freed, LeaseEnded, OwnProcess, Suspected
 from runtime.machines.job_processes import started, user_of
-from runtime.machines.nodes import POOLS
 from runtime.owners.http.carriers import carriers_of, is_related
-from runtime.owners.protocol import continued, turns_of
 
 MOST_PROCESSES = 4096  # of an owner that are looked at
 _REMEMBERED = 10_000  # leases that are over
@@ -496,137 +490,3 @@ def described(handle: JobHandle) -> dict[str, list[dict[str, Any]]]:
         ]
         for pool, nodes in handle.place.nodes.items()
     }
-
-
-def recall_leases(ledger: Ledger, record: RunRecord) -> None:
-    """Find the leases that live, and those that are lost and of which nodes may still be in use."""
-    run = ledger.run
-    for job_id in dict.fromkeys(fact.job_id for fact in record.attached):
-        handle, own = run.handles[job_id], record.by_job[job_id]
-        fact = own.attached[-1]
-        over = next((end for end in reversed(own.leases_ended) if end.lease == fact.lease), None)
-        lease = Lease(fact, handle, Stay(0.0), 0.0 if over is None else over.at_s, turns_of(handle, len(own.iterations)))
-        lease.suspects = _suspects(own, fact.lease)
-        if over is not None:
-            lease.is_lost = True
-            lease.go("lose", over.why)
-        if over is None or lease.suspects:
-            _recall_phases(lease, own)
-            ledger.recalled[job_id] = lease
-        else:  # its owner may still have to say that the job is done
-            lease.go("free")
-            ledger.leases[lease.id] = lease
-
-
-def is_in_use(record: RunRecord, job_id: str) -> bool:
-    """Whether an owner may be using nodes of a job."""
-    last = {fact.phase: fact for fact in record.granted if fact.job_id == job_id}
-    leases = {grant.lease for grant in last.values() if not _is_over(record, grant)}
-    ended = {fact.lease for fact in record.leases_ended}
-    return any(lease not in ended or _suspects(record, lease) for lease in leases)
-
-
-def continue_leases(ledger: Ledger, record: RunRecord) -> None:
-    """Jobs have their places again: let the scheduler know what they hold, before anything is granted."""
-    run = ledger.run
-    over = {fact.job_id for fact in record.failed} | {fact.job_id for fact in record.cancelled}
-    for job_id, lease in [*ledger.recalled.items()]:  # of jobs that have no place
-        del ledger.recalled[job_id]
-        _displaced(ledger, lease)
-    for handle in [*run.handles.values()]:
-        stay = ledger.stay(handle)
-        if stay is not None and stay.lease is not None:
-            stay.since_s = run.log.now()
-            _continue(ledger, stay, stay.lease, handle.id in over)
-
-
-def _continue(ledger: Ledger, stay: Stay, lease: Lease, is_over: bool) -> None:
-    """The job of a lease has a place.
-
-    Args:
-        is_over: so is the job.
-    """
-    run, handle, turns = ledger.run, lease.handle, lease.turns
-    elsewhere = lease.is_elsewhere
-    if elsewhere and (turns.open or lease.ended):
-        stay.lease, lease.stay = None, Stay(stay.since_s)  # when what it held is free, that of the next lease is not
-        _displaced(ledger, lease)
-        if is_over:
-            handle.begin_end(End("cancelled"))
-            run.tell(facts.Failed(handle.id))
-        return
-    if elsewhere:
-        lease.go("move")  # it was told, or would have been
-    ledger.leases[lease.id] = lease
-    if lease.suspects:
-        ledger.suspected[handle.id] = lease
-    lease.sign_s = lease.sign_s if lease.ended else stay.since_s
-    handle.permits.excuse(stay.since_s)  # while there was no coordinator nobody could give one back
-    run.follow(continued(handle, turns.rollouts, turns.trainings, turns.open))
-    if is_over:
-        if not lease.ended:
-            lease.go("stop")
-        handle.begin_end(End("cancelled"))
-        lease.stops_s = stay.since_s
-        run.tell(facts.Failed(handle.id))
-    elif lease.ended:
-        stay.end(End("died", "step", lease.ended))
-    else:
-        handle.actors.come()
-        run.log.say(f"{handle.id}: its lease goes on")
-
-
-def _displaced(ledger: Ledger, lease: Lease) -> None:
-    """The place of a lease has gone with the coordinator, or is elsewhere now; what it held there may be in use."""
-    run, now_s, job_id = ledger.run, ledger.run.log.now(), lease.handle.id
-    if not lease.ended:
-        lease.is_lost = True
-        lease.go("lose", "its place has gone")
-        entries: list[Fact] = [LeaseEnded(now_s, job_id, lease.id, False, lease.ended)]
-        if lease.turns.open:
-            names = sorted(lease.owner.nodes)
-            lease.suspects = set(names)
-            entries.append(Suspected(now_s, job_id, lease.id, tuple(names)))
-        run.log.write(*entries)
-    lease.handle.permits.give_up()
-    if lease.suspects:
-        lease.sign_s = now_s
-        ledger.leases[lease.id] = ledger.suspected[job_id] = lease
-        ledger.block(lease)
-
-
-def _suspects(record: RunRecord, lease_id: str) -> set[str]:
-    suspects = {name for fact in record.suspected if fact.lease == lease_id for name in fact.nodes}
-    return suspects - {name for fact in record.freed if fact.lease == lease_id for name in fact.nodes}
-
-
-def _recall_phases(lease: Lease, record: RunRecord) -> None:
-    """How far its owner is in the iteration in hand."""
-    handle, job_id = lease.handle, lease.handle.id
-    began_s = next(fact.at_s for fact in record.attached if fact.lease == lease.id)
-    mine = [part for part in record.phases if part.job_id == job_id and part.ok and part.start_s >= began_s]
-    made = any(part.phase == "init" for part in mine)
-    lease.warm = {*POOLS} if made else {part.phase for part in mine}
-    number = lease.turns.done
-    own = [part for part in mine if not part.extra]
-    rollouts, trainings = (max([number, *(part.iteration + 1 for part in own if part.phase == phase)]) for phase in POOLS)
-    synced = [sync.iteration for sync in record.syncs if sync.job_id == job_id and sync.end_s >= began_s]
-    seeded = any(sync < lease.turns.begins for sync in synced)
-    lease.turns.restore(rollouts, trainings, max([number, *(sync + 1 for sync in synced if sync < trainings)]), made, seeded)
-    for grant in {fact.phase: fact for fact in record.granted if fact.lease == lease.id}.values():
-        if not _is_over(record, grant):
-            lease.turns.take_up(Turn(grant.phase, grant.iteration, grant.extra))
-            number = PROFILE if grant.phase == "init" else grant.iteration
-            handle.permits.hold(Hold(grant.phase, grant.asked_s, grant.start_s, grant.switched, False, number))
-
-
-def _is_over(record: RunRecord, grant: Granted) -> bool:
-    """Whether the phase that an owner was told of has ended; one of the same number may have been before, of another lease."""
-    if grant.phase == "sync":
-        mine = (sync for sync in reversed(record.syncs) if sync.job_id == grant.job_id and sync.asked_s is not None)
-        return any(sync.iteration == grant.iteration and sync.end_s >= grant.at_s for sync in mine)
-    if grant.phase == "init":  # of which there is one in a lease
-        return any((part.job_id, part.phase) == (grant.job_id, "init") and part.end_s >= grant.at_s for part in record.phases)
-    asked = (grant.job_id, grant.phase, grant.iteration, grant.extra)
-    parts = (part for part in reversed(record.phases) if (part.job_id, part.phase, part.iteration, part.extra) == asked)
-    return any(part.end_s >= grant.at_s for part in parts)

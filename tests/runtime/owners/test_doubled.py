@@ -20,3 +20,18 @@ def test_the_end_of_an_evaluation_that_comes_twice_is_not_that_of_the_rollout_af
         await run.stop(permits=False)
 
     served(work, attached_plan(tmp_path, job("a"), job("b")))
+
+
+def test_the_end_of_an_evaluation_that_comes_again_after_a_restart_is_known(tmp_path: Path) -> None:
+    """Its answer was lost with the coordinator."""
+
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        assert (await run.leases.acquire(lease, "rollout", 0, 5.0, extra=True))["granted"]
+        await run.leases.release(lease, "rollout", 0, extra=True)
+        other = await run.replaced()
+        await other.leases.release(lease, "rollout", 0, extra=True)
+        await other.iterate(lease, 0)
+        await other.stop()
+
+    served(work, attached_plan(tmp_path, job("a")))

@@ -1,0 +1,228 @@
+"""Leases of a run that goes on: what its journal tells of them happens again, fact by fact, and then they continue."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from rollmux_client import Turn, Turns
+
+from rollmux_env.scheduler import facts
+from rollmux_env.scheduler.view import HoldName
+from runtime.coordinator.job_records import PROFILE
+from runtime.coordinator.permits import Hold
+from runtime.jobside.messages import End
+from runtime.journal.facts import (
+    Attached,
+    Fact,
+    Freed,
+    Granted,
+    Iteration,
+    LeaseEnded,
+    PhaseSlice,
+    Submitted,
+    Suspected,
+    SyncSlice,
+    TakenBack,
+)
+from runtime.machines.nodes import POOLS
+from runtime.owners.http.ledger import Lease, Ledger, Stay
+from runtime.owners.protocol import continued
+
+
+@dataclass
+class RecalledLease:
+    """A lease as a journal tells of it.
+
+    Attributes:
+        owner: The owner, as it was known last.
+        turns: Progress of the owner, and the phases that it has been told it has.
+        warm: Phases that the owner has run before.
+        grants: Facts of the phases that it has, by phase.
+        suspects: Names of the nodes that it held when it was lost and that are not known to be free.
+        end: The fact that it is over, or None.
+    """
+
+    owner: Attached
+    turns: Turns
+    warm: set[str] = field(default_factory=set)
+    grants: dict[HoldName, Granted] = field(default_factory=dict)
+    suspects: set[str] = field(default_factory=set)
+    end: LeaseEnded | None = None
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether its owner may be using nodes."""
+        return bool(self.grants) and (self.end is None or bool(self.suspects))
+
+    def grant(self, fact: Granted) -> None:
+        """The owner was told that it has a phase."""
+        self.grants[fact.phase] = fact
+        self.turns.take_up(Turn(fact.phase, fact.iteration, fact.extra))
+
+    def finish(self, part: PhaseSlice) -> None:
+        """A phase is over; one that its owner has not ended counts for nothing."""
+        turn = Turn(part.phase, self.turns.begins if part.phase == "init" else part.iteration, part.extra and part.phase != "init")
+        if part.ok:
+            self.warm |= {*POOLS} if part.phase == "init" else {part.phase}
+            self.turns.take_up(turn)
+            self.turns.release(turn.phase)
+        else:
+            self.turns.drop(turn.phase)
+        self.grants.pop(turn.phase, None)
+
+    def sync(self, part: SyncSlice) -> None:
+        """A sync is over, for which its owner may have asked for all nodes."""
+        self.turns.take_up(Turn("sync", part.iteration))
+        self.turns.release("sync")
+        self.grants.pop("sync", None)
+
+
+class RecalledLeases:
+    """The leases of which a journal tells.
+
+    Args:
+        journal: The facts of the journal, in their order.
+
+    Attributes:
+        last: The last lease of each job that has had one, by job.
+    """
+
+    def __init__(self, journal: Iterable[Fact]) -> None:
+        self.last: dict[str, RecalledLease] = {}
+        self._all: dict[str, RecalledLease] = {}
+        self._of_job: defaultdict[str, list[RecalledLease]] = defaultdict(list)
+        self._counted: Counter[str] = Counter()
+        self._limits: dict[str, tuple[int, int]] = {}  # iterations and staleness of attached jobs
+        for fact in journal:
+            self._follow(fact)
+
+    def are_in_use(self, job_id: str) -> bool:
+        """Return whether an owner may be using nodes of a job."""
+        return any(lease.is_in_use for lease in self._of_job[job_id])
+
+    def _follow(self, fact: Fact) -> None:
+        match fact:
+            case Submitted(spec=spec) if spec.is_attached:
+                self._limits[spec.id] = spec.iterations, spec.staleness
+            case Attached(lease=lease_id) if lease_id in self._all:
+                self._all[lease_id].owner = fact
+            case Attached(job_id=job_id):
+                lease = RecalledLease(fact, Turns(*self._limits[job_id], self._counted[job_id]))
+                self.last[job_id] = self._all[fact.lease] = lease
+                self._of_job[job_id].append(lease)
+            case Granted(lease=lease_id):
+                self._all[lease_id].grant(fact)
+            case LeaseEnded(lease=lease_id) if lease_id in self._all:
+                self._all[lease_id].end = fact
+            case Suspected(lease=lease_id):
+                self._all[lease_id].suspects |= {*fact.nodes}
+            case Freed(lease=lease_id):
+                self._all[lease_id].suspects -= {*fact.nodes}
+            case PhaseSlice(job_id=job_id) if job_id in self.last:
+                self.last[job_id].finish(fact)
+            case SyncSlice(job_id=job_id) if job_id in self.last:
+                self.last[job_id].sync(fact)
+            case Iteration(job_id=job_id) if job_id in self.last:
+                self._counted[job_id] = self.last[job_id].turns.done = fact.number + 1
+            case TakenBack(job_id=job_id):
+                self._counted[job_id] = fact.iteration
+                self.last[job_id].turns.go_back(fact.iteration)
+
+
+def recall_leases(ledger: Ledger, recalled: Mapping[str, RecalledLease]) -> None:
+    """Find the leases that live, and those that are lost and of which nodes may still be in use.
+
+    Args:
+        ledger: The ledger of the run.
+        recalled: The last lease of each job, by job.
+    """
+    for job_id, known in recalled.items():
+        handle, end = ledger.run.handles[job_id], known.end
+        lease = Lease(known.owner, handle, Stay(0.0), 0.0 if end is None else end.at_s, known.turns)
+        lease.suspects, lease.warm = known.suspects, known.warm
+        if end is not None:
+            lease.is_lost = True
+            lease.go("lose", end.why)
+        if end is None or lease.suspects:
+            for phase, grant in known.grants.items():
+                number = PROFILE if phase == "init" else grant.iteration
+                handle.permits.hold(Hold(phase, grant.asked_s, grant.start_s, grant.switched, False, number))
+            ledger.recalled[job_id] = lease
+        else:  # its owner may still have to say that the job is done
+            lease.go("free")
+            ledger.leases[lease.id] = lease
+
+
+def continue_leases(ledger: Ledger, over: Collection[str]) -> None:
+    """Let the scheduler know what jobs hold that have their places again, before anything is granted.
+
+    Args:
+        ledger: The ledger of the run.
+        over: Ids of jobs that have failed or were cancelled.
+    """
+    run = ledger.run
+    for job_id, lease in [*ledger.recalled.items()]:  # of jobs that have no place
+        del ledger.recalled[job_id]
+        _displaced(ledger, lease)
+    for handle in [*run.handles.values()]:
+        stay = ledger.stay(handle)
+        if stay is not None and stay.lease is not None:
+            stay.since_s = run.log.now()
+            _continue(ledger, stay, stay.lease, handle.id in over)
+
+
+def _continue(ledger: Ledger, stay: Stay, lease: Lease, is_over: bool) -> None:
+    """The job of a lease has a place.
+
+    Args:
+        is_over: so is the job.
+    """
+    run, handle, turns = ledger.run, lease.handle, lease.turns
+    elsewhere = lease.is_elsewhere
+    if elsewhere and (turns.open or lease.ended):
+        stay.lease, lease.stay = None, Stay(stay.since_s)  # when what it held is free, that of the next lease is not
+        _displaced(ledger, lease)
+        if is_over:
+            handle.begin_end(End("cancelled"))
+            run.tell(facts.Failed(handle.id))
+        return
+    if elsewhere:
+        lease.go("move")  # it was told, or would have been
+    ledger.leases[lease.id] = lease
+    if lease.suspects:
+        ledger.suspected[handle.id] = lease
+    lease.sign_s = lease.sign_s if lease.ended else stay.since_s
+    handle.permits.excuse(stay.since_s)  # while there was no coordinator nobody could give one back
+    run.follow(continued(handle, turns.rollouts, turns.trainings, turns.open))
+    if is_over:
+        if not lease.ended:
+            lease.go("stop")
+        handle.begin_end(End("cancelled"))
+        lease.stops_s = stay.since_s
+        run.tell(facts.Failed(handle.id))
+    elif lease.ended:
+        stay.end(End("died", "step", lease.ended))
+    else:
+        handle.actors.come()
+        run.log.say(f"{handle.id}: its lease goes on")
+
+
+def _displaced(ledger: Ledger, lease: Lease) -> None:
+    """The place of a lease has gone with the coordinator, or is elsewhere now; what it held there may be in use."""
+    run, now_s, job_id = ledger.run, ledger.run.log.now(), lease.handle.id
+    if not lease.ended:
+        lease.is_lost = True
+        lease.go("lose", "its place has gone")
+        entries: list[Fact] = [LeaseEnded(now_s, job_id, lease.id, False, lease.ended)]
+        if lease.turns.open:
+            names = sorted(lease.owner.nodes)
+            lease.suspects = set(names)
+            entries.append(Suspected(now_s, job_id, lease.id, tuple(names)))
+        run.log.write(*entries)
+    lease.handle.permits.give_up()
+    if lease.suspects:
+        lease.sign_s = now_s
+        ledger.leases[lease.id] = ledger.suspected[job_id] = lease
+        ledger.block(lease)
